@@ -40,6 +40,8 @@ from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.model_archives import UnpackedArchives
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.model_host import ModelHost
+from quadriga.engine.model_source.opening import open_source, try_versions
+from quadriga.engine.model_source.source_metrics import SourceMetrics
 from quadriga.engine.opened_store import open_store
 from quadriga.engine.pipeline import Pipeline, request_queue
 from quadriga.engine.process_metrics import ProcessMetrics
@@ -133,12 +135,16 @@ class Application:
             client_model_mb=settings.client_model_mb,
         )
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
+        self._watch = watch = open_source(settings, run_directory)
+        self._is_fetched = "://" in settings.models
         self.repository = ModelRepository(
-            Path(settings.models),
+            settings.model_cache_directory if self._is_fetched else Path(settings.models),
             settings.score_threshold,
             UnpackedArchives(settings.archives_directory),
             self._host,
             max_client_models=settings.max_client_models,
+            find=watch.find_served if watch and self._is_fetched else None,
+            remark=watch.remark if watch else lambda _: "",
         )
         recorder: Recorder | None = None
         self._ids: WorkerIds | None = None
@@ -181,6 +187,7 @@ class Application:
             timeout_s=max(120.0, 3 * settings.load_timeout_s),
             allowed=settings.model_control,
             queues=queue.statistics,
+            watch=watch,
         )
         self._numbers = ServerNumbers(counts, self._own_numbers, queue.statistics)
         self.pipeline = Pipeline(
@@ -191,6 +198,8 @@ class Application:
             scores=SemanticScores(settings, self._served),
             queue=queue,
         )
+        if watch is not None:
+            self.pipeline.health.source_problem = watch.problem
         self._settings = settings
         self._tls_files = tls_files
         options = WireOptions(
@@ -209,6 +218,7 @@ class Application:
             metrics_route(
                 PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
                 KeyMetrics(self._keys),
+                SourceMetrics(None if watch is None else watch.status),
                 *stored_metrics,
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
                 need="nothing" if settings.open_metrics else "monitor",
@@ -289,8 +299,12 @@ class Application:
                 retry_until_done("find the newest id", assign, wait)
             if self._recorder is not None:
                 self._recorder.check_disk()
+            if self._watch is not None:
+                retry_until_done("fetch the models", self._fetch_models, wait)
             retry_until_done("follow changes of models", self._control.start, wait)
             retry_until_done("load the models", self.repository.load_all, wait)
+            if self._watch is not None:
+                self._watch.start(self._control.load_newest)
             if self._keys is not None:
                 self._keys.wait_until_known(partial(wait, KEYS_UNREAD))
             states.mark(name, "ready")
@@ -306,6 +320,14 @@ class Application:
             self._sign_on.provider.start()
         threading.Thread(target=load, name="load-models", daemon=True).start()
         return loaded
+
+    def _fetch_models(self) -> None:
+        """Decide which models of the source the start serves, and let them wait to be loaded."""
+        assert self._watch is not None
+        threshold = self._settings.score_threshold
+        self._watch.prepare(partial(try_versions, score_threshold=threshold, host=self._host))
+        if self._is_fetched:
+            self.repository.fill()
 
     async def serve_grpc(self, address: str) -> GrpcServer:
         """Serve V2 over gRPC on the running event loop, at the `host:port` that the workers share.
@@ -345,6 +367,8 @@ class Application:
 
     def close(self) -> None:
         """Finish running requests and close the journal."""
+        if self._watch is not None:
+            self._watch.close()
         self.pipeline.close()
         self._numbers.close()
         if self._ids is not None:

@@ -84,7 +84,7 @@ def _setting_options(command: Any) -> Any:
 )
 @_setting_options
 def serve(config: Path | None, **flags: Any) -> None:
-    """Serve MODELS: a folder of model folders, one model folder, or one ONNX file."""
+    """Serve MODELS: a folder of model folders, one model folder or ONNX file, or s3://BUCKET/FOLDER."""
     from quadriga.engine.processes.log_pipes import LogPipes, SupervisorLines
     from quadriga.engine.processes.logs import configure_logging
     from quadriga.engine.processes.supervisor import supervise

@@ -3,6 +3,8 @@
 The table in `docs/serving.md` says which fault makes which probe fail.
 """
 
+from collections.abc import Callable
+
 from quadriga.engine.model import Model
 from quadriga.engine.model_chains import models_behind
 from quadriga.engine.readiness import JOBS, WRITER, ProcessState, ProcessStates
@@ -31,6 +33,8 @@ class ServerHealth:
         self._recorder = recorder
         self._settings = settings
         self.draining = False
+        self.source_problem: Callable[[], str | None] = lambda: None
+        """Returns what is wrong with the source of the models, which are served all the same."""
         self.processes: ProcessStates | None = None
         """States of the server's processes; None for a single process."""
 
@@ -68,7 +72,7 @@ class ServerHealth:
     def report(self) -> HealthReport:
         """Return the state of the processes, the store and the models, each with its reason."""
         process = _part(self._process_reason(), self._first_problem())
-        models = _part(self._models_reason(), None)
+        models = _part(self._models_reason(), self.source_problem())
         failed_write = None if self._recorder is None else self._recorder.failed_writes.reason()
         store = _part(self._store_reason(), self._problem_of(WRITER) or failed_write)
         if self._recorder is None:
@@ -111,6 +115,8 @@ class ServerHealth:
         return f"expected every worker to be ready, not yet: {unready}" if unready else None
 
     def _models_reason(self) -> str | None:
+        if not self._repository.names():
+            return "the models are still awaited from their source"
         statuses = [s for s in self._repository.statuses() if s.state != "UNLOADED"]
         loading = [f"{s.name} {s.version}" for s in statuses if s.state == "LOADING"]
         if loading:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from quadriga.engine.embedding import Vector, load_session, with_length
 from quadriga.engine.embedding_finder import EmbeddingSource
 from quadriga.engine.image_graph import ImageGraph
-from quadriga.engine.image_text.generation import TextPackage
+from quadriga.engine.image_text.generation import VARIANTS, TextPackage
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.providers import CPU
 from quadriga.engine.recognition.model_toml import RuntimeOptions, read_model_toml
@@ -41,6 +41,9 @@ EXAMPLES = 3
 
 ONNX_SUBFOLDER = "onnx"
 """Folder of the ONNX file below the one of config.json, in the layout of transformers.js."""
+
+ONNX_NAMES = tuple(f"model{end}.onnx" for end in VARIANTS)
+"""Names of a model's graph in several precisions, in order of preference."""
 
 _log = logging.getLogger("quadriga.models")
 
@@ -234,7 +237,7 @@ class Model:
 def model_folder(path: Path) -> Path:
     """Return the folder of an ONNX file and of its sidecars; the file may be in the folder `onnx` below."""
     is_below = path.parent.name == ONNX_SUBFOLDER and not (path.parent / "model.toml").exists()
-    return path.parent.parent if is_below and path.name == "model.onnx" else path.parent
+    return path.parent.parent if is_below and path.name in ONNX_NAMES else path.parent
 
 
 def _sha256(paths: Sequence[Path]) -> str:

@@ -4,6 +4,7 @@ An archive has regular files and folders with relative paths; anything else is r
 counted while it is read, whatever sizes it declares.
 """
 
+import errno
 import fcntl
 import lzma
 import os
@@ -28,6 +29,9 @@ from quadriga.quoting import quoted
 
 SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar")
 """Ends of the names of archives, in any letter case."""
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk or a share of it that is full, which may have room again."""
 
 MAX_BYTES = 32 << 30
 """Maximum size of an archive's content."""
@@ -117,13 +121,13 @@ class UnpackedArchives:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._in_use: dict[Path, int] = {}
-        """Descriptors of unpacked folders, locked against removal, by the paths of their archives."""
+        self._in_use: dict[str, int] = {}
+        """Descriptors of unpacked folders, locked against removal, by the names of their archives."""
 
     def unpack(self, path: Path) -> Path:
         """Return the folder with the files of an archive, unpacked now unless its content is there already.
 
-        The folder stays until the process ends, or unpacks another content of the same archive.
+        The folder stays until the process ends, or unpacks another archive of the same name.
 
         Raises:
             LoadError: The archive cannot be unpacked.
@@ -142,7 +146,7 @@ class UnpackedArchives:
                     raise LoadError("it was changed while it was read: load it again")
                 descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
-            previous, self._in_use[path] = self._in_use.get(path), descriptor
+            previous, self._in_use[path.name] = self._in_use.get(path.name), descriptor
             if previous is not None:
                 os.close(previous)
         return folder

@@ -13,12 +13,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from quadriga.engine.model_lane import merge_queue_statistics
+from quadriga.engine.model_source.source_watch import SourceWatch, reason_of
 from quadriga.engine.overrides import Override, write_files
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
@@ -77,6 +79,7 @@ class ModelControl:
         timeout_s: Maximum time that a change waits for another change, and for the other workers.
         allowed: Whether models may be loaded and unloaded.
         queues: Returns the statistics of this worker's queue of requests.
+        watch: Watch over the source that models come from; None for a folder that is read as it is.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class ModelControl:
         timeout_s: float = 120.0,
         allowed: bool = True,
         queues: Callable[[], Sequence[QueueStatistics]] = list,
+        watch: SourceWatch | None = None,
     ) -> None:
         self._repository = repository
         self._directory = directory
@@ -99,12 +103,17 @@ class ModelControl:
         self._timeout_s = timeout_s
         self._allowed = allowed
         self._queues = queues
+        self._watch = watch
         self._state_lock = threading.Lock()
         self._report = _WorkerReport()
 
     def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
         """Load a model in every worker; see `quadriga.proto.messages.Serving.load_model`."""
         deadline_s = time.monotonic() + self._timeout_s
+        self._check_allowed()
+        if self._watch is not None and not files:
+            self._load_from_source(self._watch, name, dict(config or {}), deadline_s)
+            return
         with self._exclusive(deadline_s):
             folder = None
             if files:
@@ -122,9 +131,56 @@ class ModelControl:
                 raise
             self._publish(model_name, override, deadline_s)
 
+    def _load_from_source(
+        self, watch: SourceWatch, name: str, config: dict[str, Any], deadline_s: float
+    ) -> None:
+        """Look at the source, and load what it has now."""
+        try:
+            watch.look_for_client(self._timeout_s)
+            with self._exclusive(deadline_s):
+                self._load_newest(watch, name, Override(config), deadline_s)
+        except LoadError as error:
+            raise InvalidRequest(str(error)) from error
+        except OSError as error:
+            _log.warning("%s: cannot be loaded: %s", name, error)
+            raise ModelNotReady(f"cannot load {name!r}: {reason_of(error)}") from error
+
+    def load_newest(self, name: str) -> bool:
+        """Load the newest state of a model in every worker, with the configuration that a client gave it.
+
+        Returns:
+            Whether it was loaded: not if a client has unloaded it, or sent other files.
+
+        Raises:
+            LoadError, ProtocolError, OSError: A worker cannot load it.
+        """
+        assert self._watch is not None
+        deadline_s = time.monotonic() + self._timeout_s
+        with self._exclusive(deadline_s):
+            change = self._read("state.json", _DesiredState).models.get(name)
+            override = Override() if change is None else change.override
+            if override is None or override.folder is not None:
+                return False
+            self._load_newest(self._watch, name, override, deadline_s)
+            return True
+
+    def _load_newest(
+        self, watch: SourceWatch, name: str, override: Override, deadline_s: float
+    ) -> None:
+        source = watch.source
+        states = source.newest()
+        find = partial(source.find, states)
+        model_name = self._repository.load(name, override, by_client=True, find=find)
+        if model_name in states:
+            source.keep({**source.served(), model_name: states[model_name]})
+            watch.note_loaded(model_name)
+        self._publish(model_name, override, deadline_s)
+        source.release(self._repository.paths())
+
     def unload(self, name: str) -> None:
         """Stop serving a model in every worker; see `quadriga.proto.messages.Serving.unload_model`."""
         deadline_s = time.monotonic() + self._timeout_s
+        self._check_allowed()
         with self._exclusive(deadline_s):
             self._publish(self._repository.unload(name), None, deadline_s)
 
@@ -151,13 +207,15 @@ class ModelControl:
             self._write_report()
             threading.Thread(target=self._follow_others, name="model-control", daemon=True).start()
 
-    @contextlib.contextmanager
-    def _exclusive(self, deadline_s: float) -> Iterator[None]:
-        """Prevent other changes by any worker."""
+    def _check_allowed(self) -> None:
         if not self._allowed:
             raise Unsupported(
                 "this server neither loads nor unloads models: its setting model_control is off"
             )
+
+    @contextlib.contextmanager
+    def _exclusive(self, deadline_s: float) -> Iterator[None]:
+        """Prevent other changes by any worker."""
         if self._directory is None:
             yield
             return
@@ -223,6 +281,8 @@ class ModelControl:
                         self._repository.unload(name)
                     else:
                         self._repository.load(name, change.override)
+                        if self._watch is not None:
+                            self._watch.source.release(self._repository.paths())
                 except (LoadError, ProtocolError) as error:
                     errors[name] = str(error)
                 except Exception as error:  # noqa: BLE001 - the loop must go on

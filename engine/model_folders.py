@@ -3,33 +3,47 @@
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from quadriga.engine.image_text.generation import describe_text_package
-from quadriga.engine.model import ONNX_SUBFOLDER, model_folder
+from quadriga.engine.model import ONNX_NAMES, ONNX_SUBFOLDER, model_folder
 from quadriga.engine.model_archives import archive_name
+from quadriga.engine.recognition.mlflow_folder import MLMODEL, mlflow_graph, mlflow_problem
 from quadriga.engine.session import LoadError
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+FindModels = Callable[[], Mapping[str, Mapping[str, Path]]]
+"""Returns the versions of all models by name, each with its path, the highest first."""
 
 _log = logging.getLogger("quadriga.models")
 
 
 def find_model(folder: Path) -> Path | None:
-    """Find the model of a folder: model.onnx, a package of several, `onnx/model.onnx`, the only ONNX file."""
+    """Find the model of a folder.
+
+    It is model.onnx, a package of several, `onnx/model.onnx`, another precision such as model_quantized.onnx at one
+    of these places, the graph that MLflow names, or the only ONNX file.
+    """
     if (folder / "model.onnx").is_file():
         return folder / "model.onnx"
     if describe_text_package(folder) is not None:
         return folder
-    if (folder / ONNX_SUBFOLDER / "model.onnx").is_file():
-        return folder / ONNX_SUBFOLDER / "model.onnx"
+    for name, place in product(ONNX_NAMES, (folder, folder / ONNX_SUBFOLDER)):
+        if (place / name).is_file():
+            return place / name
+    if (graph := mlflow_graph(folder)) is not None:
+        return graph
     files = sorted(folder.glob("*.onnx"))
     return files[0] if len(files) == 1 else None
 
 
-def find_models(root: Path) -> dict[str, dict[str, Path]]:
-    """Find the models of a folder by name, and the versions of each, highest first.
+def find_models(
+    root: Path, report: Callable[..., object] = _log.error
+) -> dict[str, dict[str, Path]]:
+    """Find the models of a folder by name, and the versions of each, highest first; `report` gets what is ignored.
 
     Raises:
         LoadError: There is no such folder.
@@ -42,9 +56,10 @@ def find_models(root: Path) -> dict[str, dict[str, Path]]:
         raise LoadError(f"model folder not found: {root}")
     root = root.resolve()
     root_versions = find_versions(root)
-    if not {root, root / "model.onnx", root / ONNX_SUBFOLDER / "model.onnx"}.isdisjoint(
-        root_versions.values()
-    ):
+    places = (root, root / ONNX_SUBFOLDER)
+    own = {root, *(place / name for place, name in product(places, ONNX_NAMES))}
+    is_mlflow = bool(root_versions) and (root / MLMODEL).is_file()
+    if is_mlflow or not own.isdisjoint(root_versions.values()):
         return {root.name: root_versions}  # other folders beside it do not matter
     folders = sorted(path for path in root.iterdir() if path.is_dir())
     by_folder = {folder.name: find_versions(folder) for folder in folders}
@@ -52,19 +67,23 @@ def find_models(root: Path) -> dict[str, dict[str, Path]]:
     has_models = any(paths and not name.isdecimal() for name, paths in by_folder.items())
     if root_versions and not has_models and not archives:
         return {root.name: root_versions}  # a stray file beside model folders does not hide them
+    if not root_versions and (problem := mlflow_problem(root)):
+        report("%r is ignored: %s", root.name, problem)
     for file in sorted(root.glob("*.onnx")):
         location = f"{file.stem}/{file.name}"
-        _log.error("%r is ignored: it needs a folder of its own, as %s", file.name, location)
+        report("%r is ignored: it needs a folder of its own, as %s", file.name, location)
     for folder in folders:
         if not by_folder[folder.name] and any(folder.glob("*.onnx")):
-            _log.error("%r is ignored: expected model.onnx or one ONNX file", folder.name)
+            report("%r is ignored: expected model.onnx or one ONNX file", folder.name)
+        elif not by_folder[folder.name] and (problem := mlflow_problem(folder)):
+            report("%r is ignored: %s", folder.name, problem)
     candidates = [(name, name, paths) for name, paths in by_folder.items() if paths]
     candidates += [(archive_name(path) or "", path.name, {"1": path}) for path in archives]
-    return _without_duplicates(candidates)
+    return _without_duplicates(candidates, report)
 
 
 def _without_duplicates(
-    candidates: Sequence[tuple[str, str, dict[str, Path]]],
+    candidates: Sequence[tuple[str, str, dict[str, Path]]], report: Callable[..., object]
 ) -> dict[str, dict[str, Path]]:
     """Return the versions of models by name, given with their folder or file; those of equal names are left out."""
     models = {}
@@ -74,13 +93,13 @@ def _without_duplicates(
     for name, file, paths in candidates:
         others = [other for other in files_by_name[name.lower()] if other != file]
         if not NAME.fullmatch(name):
-            _log.error("%r is ignored: expected a name of %s", file, NAME.pattern)
+            report("%r is ignored: expected a name of %s", file, NAME.pattern)
         elif not others:
             models[name] = paths
         elif archive_name(Path(file)) is None and archive_name(Path(others[0])) is None:
-            _log.error("%r is ignored: another folder differs from it in letter case alone", file)
+            report("%r is ignored: another folder differs from it in letter case alone", file)
         else:
-            _log.error("%r is ignored: %r has the same name", file, others[0])
+            report("%r is ignored: %r has the same name", file, others[0])
     return models
 
 

@@ -4,14 +4,14 @@ A model that fails to load does not stop the others. Models are reloaded and unl
 request keeps the model that it started with.
 """
 
-import errno
 import logging
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,20 @@ import msgspec
 
 from quadriga.engine.free_memory import return_free_memory
 from quadriga.engine.model import Model, model_folder
-from quadriga.engine.model_archives import UnpackedArchives, archive_name
+from quadriga.engine.model_archives import NO_ROOM, UnpackedArchives, archive_name
 from quadriga.engine.model_chains import check_chains
-from quadriga.engine.model_folders import NAME, find_models, find_versions
+from quadriga.engine.model_folders import NAME, FindModels, find_models, find_versions
 from quadriga.engine.model_host import ModelHost, files_bytes
 from quadriga.engine.overrides import Override, read_config
 from quadriga.engine.providers import CPU
 from quadriga.engine.recognition.model_toml import ThenOptions, read_model_toml
+from quadriga.engine.served_version import ServedVersion
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.quoting import quoted
 from quadriga.store.model_names import find_model_name, unknown_model_text
 from quadriga.store.redaction import without_folders
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a disk or a share of it that is full, which may have room again."""
 
 _LOAD_THREADS = 4
 """Models that load at once when the server starts."""
@@ -111,21 +109,6 @@ class _VersionEntry(msgspec.Struct, eq=False):
         )
 
 
-class ServedVersion(msgspec.Struct, frozen=True):
-    """One version of a model, as lists show it."""
-
-    name: str
-    version: str
-    state: ModelState
-    reason: str
-    sha256: str | None = None
-    """Hash of the model's file; None where it is not loaded, as `task` and `labels`."""
-    task: str | None = None
-    labels: Sequence[str] = ()
-    behind: str | None = None
-    """Name of the model behind it; None without one."""
-
-
 class ModelRepository:
     """All models of one folder, or the model of a model folder, an archive or an ONNX file.
 
@@ -137,6 +120,8 @@ class ModelRepository:
         archives: Unpacks archives; without it they fail to load.
         host: What the process gives to its models.
         max_client_models: Maximum number of models from files of clients.
+        find: Finds the models of a source, once `fill` is called; by default they are found in the root.
+        remark: Returns what is to be said of a model that is ready, by its name.
 
     Raises:
         LoadError: There is no such folder, or no model in it.
@@ -150,23 +135,33 @@ class ModelRepository:
         host: ModelHost | None = None,
         *,
         max_client_models: int = 16,
+        find: FindModels | None = None,
+        remark: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._root = root
         self._max_client_models = max_client_models
         self._host = host or ModelHost()
         self._score_threshold = score_threshold
         self._archives = archives
-        self._entries = {
-            name: {version: _VersionEntry(name, version, path) for version, path in paths.items()}
-            for name, paths in find_models(root).items()
-        }
-        if not self._entries:
-            raise LoadError(
-                f"no model found in {root}: expected <name>/model.onnx or <name>/<version>/model.onnx"
-            )
+        self._find: FindModels = find or partial(find_models, root)
+        self._remark = remark
+        self._entries: dict[str, dict[str, _VersionEntry]] = {}
+        if find is None:
+            self.fill()
         self._change_lock = threading.Lock()  # readers take the current entries, and need no lock
         self._large_lock = threading.Lock()
         self.loaded = threading.Event()
+
+    def fill(self) -> None:
+        """Find the models, which are then waiting to be loaded; raises as the repository's creation."""
+        self._entries = {
+            name: {version: _VersionEntry(name, version, path) for version, path in paths.items()}
+            for name, paths in self._find().items()
+        }
+        if not self._entries:
+            raise LoadError(
+                f"no model found in {self._root}: expected <name>/model.onnx or <name>/<version>/model.onnx"
+            )
 
     def load_all(self) -> None:
         """Load every model that is waiting, a few at once; states have the outcome.
@@ -282,13 +277,20 @@ class ModelRepository:
             except OSError as error:
                 _log.warning("cannot remove unused archives: %s", error)
 
-    def load(self, name: str, override: Override | None = None, *, by_client: bool = False) -> str:
+    def load(
+        self,
+        name: str,
+        override: Override | None = None,
+        *,
+        by_client: bool = False,
+        find: FindModels | None = None,
+    ) -> str:
         """Load a model from the current content of its folder, and serve it once all its versions work.
 
         Until then, and if a version fails, the previous versions stay in service. The name is that of a folder
         of the repository, or any name if there are files. A load `by_client`, in the worker that it asked, first tries
-        a model of other files or another configuration in a process of its own; and it ends the refusal of a model
-        that ended its process too often.
+        a model of other files or another configuration in a process of its own, and one that `find` finds; and it ends
+        the refusal of a model that ended its process too often.
 
         Returns:
             The name under which it is served.
@@ -298,10 +300,10 @@ class ModelRepository:
             LoadError: A version cannot be loaded.
         """
         with self._change_lock:
-            entries = self._read(name, override or Override())
+            entries = self._read(name, override or Override(), find or self._find)
             self._check_client_models(entries[0])
             host = msgspec.structs.replace(self._host, ignores_crashes=by_client)
-            is_foreign = override is not None and (override.folder or override.config)
+            is_foreign = find or (override is not None and (override.folder or override.config))
             for entry in entries:
                 try:
                     if by_client and is_foreign:
@@ -319,11 +321,11 @@ class ModelRepository:
             return_free_memory()  # that of the versions before
             return model_name
 
-    def _read(self, name: str, override: Override) -> list[_VersionEntry]:
+    def _read(self, name: str, override: Override, find: FindModels) -> list[_VersionEntry]:
         overrides, policy = read_config(override.config)
         if override.folder is None:
             try:
-                models = find_models(self._root)
+                models = find()
             except LoadError as error:
                 raise LoadError("the folder of the models is not there any more") from error
             model_name = find_model_name(name, models)
@@ -435,23 +437,18 @@ class ModelRepository:
         refusal = self._host.crashes.refusal(entry.name, entry.version)
         if refusal is not None and entry.state == "READY":
             return "REFUSED", refusal.reason
-        return entry.state, entry.reason
+        return entry.state, entry.reason or self._remark(entry.name)
+
+    def paths(self) -> list[Path]:
+        """Return the paths of all versions."""
+        return [entry.path for entry in self._all()]
 
     def served_versions(self) -> list[ServedVersion]:
         """Return every version of every model with its state, and its file where it is loaded."""
-        versions = []
-        for entry in self._all():
-            version = ServedVersion(entry.name, entry.version, *self._state(entry))
-            if (model := entry.model) is not None:
-                version = msgspec.structs.replace(
-                    version,
-                    sha256=model.reference.sha256,
-                    task=model.recognition.task,
-                    labels=model.labels,
-                    behind=None if (then := model.recognition.written.then) is None else then.model,
-                )
-            versions.append(version)
-        return versions
+        return [
+            ServedVersion(entry.name, entry.version, *self._state(entry)).with_model(entry.model)
+            for entry in self._all()
+        ]
 
     def statistics(self, name: str | None, version: str | None) -> list[ModelStatistics]:
         """Return the statistics of one model, or of all, since they were loaded; none for unloaded ones."""
@@ -469,6 +466,8 @@ class ModelRepository:
         if (versions := entries.get(name)) is not None:  # the search of other forms sorts all names
             return versions
         model_name = find_model_name(name, entries)
+        if model_name is None and not entries:
+            raise ModelNotReady("the models are still awaited from their source")
         if model_name is None:
             raise NotFound(unknown_model_text(name, entries))
         return entries[model_name]

@@ -15,7 +15,30 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of models, addresses, keys, log-in, TLS, logs and audit log, as the first part of all."""
 
-    models: Annotated[str, Meta(description="Folder of model folders, or one model.")] = "models"
+    models: Annotated[
+        str,
+        Meta(
+            description="Folder of model folders, or one model; or s3://, gs:// or az:// with a bucket and such a folder."
+        ),
+    ] = "models"
+    models_poll_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86400,
+            description="Seconds between two looks for new files of models, which are then loaded; 0: only by request.",
+        ),
+    ] = 0.0
+    model_cache: Annotated[
+        str,
+        Meta(
+            description="Folder that keeps the models of an object store; default: model-cache in the data folder."
+        ),
+    ] = ""
+    max_model_source_bytes: Annotated[
+        int,
+        Meta(ge=1, description="Bytes of the files of an object store's models; more are refused."),
+    ] = 64 << 30
     insecure: Annotated[
         bool,
         Meta(

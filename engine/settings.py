@@ -451,6 +451,11 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
         return Path(self.data) / "archives"
 
     @property
+    def model_cache_directory(self) -> Path:
+        """Folder of the models of object stores."""
+        return Path(self.model_cache or Path(self.data) / "model-cache")
+
+    @property
     def blob_location(self) -> str:
         """Folder or URL of the input images."""
         return self.blobs or str(Path(self.data) / "blobs")

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.claim_roles import parse_role_entries
+from quadriga.engine.model_url import check_models
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.settings import PREFIX, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
@@ -166,6 +167,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 _PARSED: Mapping[str, Callable[[str], object]] = {
+    "models": check_models,
     "webhook_hosts": parse_webhook_hosts,
     "key_limits": lambda text: parse_limits(split_limits(text)),
     "oidc_roles": parse_role_entries,

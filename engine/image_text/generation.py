@@ -39,8 +39,8 @@ from quadriga.tasks.specification import InputSpec, ModelSpec
 
 TASK = "IMAGE_TEXT_TO_TEXT"
 
-_VARIANTS = ("", "_fp16", "_quantized", "_int8", "_uint8", "_q4", "_q4f16", "_bnb4")
-"""Suffixes of a graph's file name, in order of preference."""
+VARIANTS = ("", "_fp16", "_quantized", "_int8", "_uint8", "_q4", "_q4f16", "_bnb4")
+"""Suffixes of a graph's file name, by its precision, in order of preference."""
 
 _VISION = ("vision_encoder", "embed_tokens", "decoder_model_merged")
 _MERGED = ("encoder_model", "decoder_model_merged")
@@ -252,7 +252,7 @@ class TextPackage:
 def _find_graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
     """Find the graphs of these names in the folder or in its subfolder `onnx`; none unless all exist."""
     for directory in (folder, folder / "onnx"):
-        candidates = ([directory / f"{stem}{end}.onnx" for end in _VARIANTS] for stem in stems)
+        candidates = ([directory / f"{stem}{end}.onnx" for end in VARIANTS] for stem in stems)
         existing = [[path for path in paths if path.is_file()] for paths in candidates]
         if all(existing):
             return [paths[0] for paths in existing]

@@ -10,6 +10,7 @@ from quadriga.engine.onnx_file import OnnxHeader
 from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.labels import find_labels
+from quadriga.engine.recognition.mlflow_folder import mlflow_columns
 from quadriga.engine.recognition.model_toml import SPECIFIED
 from quadriga.engine.session import MAPS, LoadError
 from quadriga.proto.messages import TensorInfo
@@ -158,7 +159,7 @@ def _labels(
 
 
 def _features(evidence: Evidence) -> tuple[str, ...]:
-    """Return the name of each feature: as written, else by the inputs where each holds one."""
+    """Return the name of each feature: as written, else as MLflow names them, else by the inputs where each holds one."""
     widths = [tensor.shape[1] if len(tensor.shape) == 2 else 1 for tensor in evidence.inputs]
     written = evidence.written.features
     if written and -1 not in widths and len(written) != sum(widths):
@@ -169,4 +170,7 @@ def _features(evidence: Evidence) -> tuple[str, ...]:
         raise LoadError("expected features in model.toml to have each name once, got one twice")
     if written:
         return tuple(written)
+    columns = mlflow_columns(evidence.folder)
+    if len(columns) == sum(widths) and -1 not in widths and len(set(columns)) == len(columns):
+        return columns
     return tuple(tensor.name for tensor in evidence.inputs) if set(widths) == {1} else ()

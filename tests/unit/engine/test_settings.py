@@ -166,3 +166,31 @@ def test_no_representation_of_the_settings_has_a_secret():
         assert "canary-7f3a" not in text
         assert "postgresql://host/db" in text
         assert "8080" in text
+
+
+@pytest.mark.parametrize(
+    "models", ["models", "s3://bucket", "s3://bucket/a/b", "gs://b/m", "az://b"]
+)
+def test_models_are_in_a_folder_or_an_object_store(models):
+    assert load({"models": models}, {}).models == models
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        "s3://key:SECRET@bucket/models",
+        "s3://SECRET@bucket",
+        "s3://bucket/models?sig=SECRET",
+        "s3://bucket/models#SECRET",
+        "s3:///SECRET",
+        "s3://[SECRET/models",
+        "https://bucket/SECRET",
+        "file:///SECRET",
+        "s3://bucket/../SECRET",
+        "s3://bucket/a SECRET",
+    ],
+)
+def test_a_url_of_models_has_no_secrets_and_is_not_repeated(models):
+    with pytest.raises(SettingsError, match="flag --models: expected") as error:
+        load({"models": models}, {})
+    assert "SECRET" not in str(error.value)

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ class Stage:
         self.prometheus = prometheus
         self.factor = factor
         self._scraped: set[str] = set()
+        self._lock = threading.Lock()
 
     @cached_property
     def postgres(self) -> PostgresServer:
@@ -52,8 +54,9 @@ class Stage:
         try:
             yield server
         finally:
-            self._scraped.discard(server.host)
-            self.prometheus.point_at(self._scraped)
+            with self._lock:
+                self._scraped -= {server.host}
+                self.prometheus.point_at(self._scraped)
             if server.process is not None and server.process.poll() is None:
                 try:
                     server.stop()
@@ -62,8 +65,9 @@ class Stage:
 
     def scrape(self, server: ServerProcess) -> None:
         """Scrape a server from now on; return once that was done a few times."""
-        self._scraped.add(server.host)
-        self.prometheus.point_at(self._scraped)
+        with self._lock:
+            self._scraped |= {server.host}
+            self.prometheus.point_at(self._scraped)
         self.prometheus.wait_for_scrapes([server.host])
 
     def wait_until_fires(self, firing: Firing, timeout_s: float) -> float | None:
@@ -73,6 +77,12 @@ class Stage:
     def wait_until_silent(self, firing: Firing, timeout_s: float) -> float | None:
         """Wait until an alert does not fire any more; return the seconds, None if it does not end in time."""
         return self._wait(firing, timeout_s, fires=False)
+
+    def alerts_since(self, host: str, seconds: float, state: str = "firing") -> set[str]:
+        """Return the alerts of a server that fired, or were pending, at any time of the last seconds."""
+        labels = f'alertstate="{state}",instance="{host}"'
+        query = f"count_over_time(ALERTS{{{labels}}}[{round(seconds * 1000)}ms])"
+        return {dict(labels)["alertname"] for labels in self.prometheus.values(query)}
 
     def _wait(self, firing: Firing, timeout_s: float, *, fires: bool) -> float | None:
         begun_s = time.monotonic()

@@ -26,9 +26,9 @@ from quadriga.store.errors import StoreError
 from quadriga.store.ids import time_ms
 from quadriga.store.jobs import JOB_STATES, Jobs
 from quadriga.store.journal_lag import oldest_waiting_id
-from quadriga.store.maintenance.sizes import read_size
 from quadriga.store.renumbering import renumbered_count
 from quadriga.store.scope import EVERYTHING, Scoped
+from quadriga.store.sizes import read_size
 
 _log = logging.getLogger(__name__)
 

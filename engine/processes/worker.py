@@ -117,7 +117,7 @@ def _run_writer(
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.blobs.unreferenced import sweep_periodically
     from quadriga.store.maintenance.retention import RetentionCleaner
-    from quadriga.store.maintenance.sizes import measure_periodically
+    from quadriga.store.sizes import measure_periodically
     from quadriga.store.writer import Writer
 
     stop = threading.Event()

@@ -16,7 +16,7 @@ from quadriga.store.blobs.interface import Blobs
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.database import ReaderPool, execute, journal_offsets
 from quadriga.store.ids import time_ms
-from quadriga.store.maintenance.sizes import ImageTally, StoredSize, write_size
+from quadriga.store.sizes import ImageTally, StoredSize, write_size
 
 SWEEP_BATCH = 500  # blobs looked up by one statement
 REMOVALS_AT_ONCE = 8  # parallel removals of a sweep
@@ -90,9 +90,10 @@ def sweep(
             with ThreadPoolExecutor(REMOVALS_AT_ONCE) as pool:
                 are_removed = pool.map(partial(blobs.delete, as_of=as_of), unneeded)
                 removed_keys = set(compress(unneeded, are_removed))
-        for blob in batch if tally is not None else ():
-            if blob.key not in removed_keys:
-                tally.add(blob.size)
+        if tally is not None:
+            for blob in batch:
+                if blob.key not in removed_keys:
+                    tally.add(blob.size)
         yield len(removed_keys)
 
 

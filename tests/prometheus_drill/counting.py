@@ -145,9 +145,7 @@ def compare_counts(stage: Stage, seconds: float) -> list[Comparison]:
     with ExitStack() as stack:
         for server in servers:
             stack.enter_context(stage.running(server))
-        return [
-            _compare(stage, name, servers, harm, seconds) for name, harm in SCENES.items()
-        ]
+        return [_compare(stage, name, servers, harm, seconds) for name, harm in SCENES.items()]
 
 
 def _compare(
@@ -169,7 +167,7 @@ def _compare(
     finally:
         outcomes = load.finish()
     stage.prometheus.wait_for_scrapes(hosts)
-    return comparison(stage.prometheus, scene, outcomes, harm, begin_s, time.time())
+    return comparison(stage.prometheus, scene, outcomes, harm, begin_s=begin_s, end_s=time.time())
 
 
 def comparison(
@@ -177,6 +175,7 @@ def comparison(
     scene: str,
     outcomes: Sequence[Outcome],
     harm: Harm,
+    *,
     begin_s: float,
     end_s: float,
 ) -> Comparison:
@@ -191,7 +190,9 @@ def comparison(
     )
     unseen_s = prometheus.interval_s + _SCRAPE_SLACK_S
     unseen = sum(
-        at_s - unseen_s <= outcome.at_s <= at_s for at_s in harm.ended_at_s for outcome in acknowledged
+        at_s - unseen_s <= outcome.at_s <= at_s
+        for at_s in harm.ended_at_s
+        for outcome in acknowledged
     )
     unknown = sum(outcome.kind in (FAILED, BUSY) for outcome in outcomes)
     counters = prometheus.series(_COUNTERS, begin_s, end_s)

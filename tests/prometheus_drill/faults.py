@@ -51,9 +51,12 @@ def play(stage: Stage, name: str) -> list[Alarm]:
     except Exception as error:  # noqa: BLE001 - the other faults go on
         traceback.print_exc()
         broken = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".replace("|", "/")
-    print(f"{name}: {time.monotonic() - begun_s:.0f} s {broken}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"{name}: {time.monotonic() - begun_s:.0f} s {broken}\n")
+    sys.stderr.flush()
     seen = {alarm.alert for alarm in watch.alarms}
-    missing = [Alarm(alert, name, None, None, broken=broken) for alert in alerts if alert not in seen]
+    missing = [
+        Alarm(alert, name, None, None, broken=broken) for alert in alerts if alert not in seen
+    ]
     return [*watch.alarms, *missing]
 
 

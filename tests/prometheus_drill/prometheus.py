@@ -140,7 +140,9 @@ class Prometheus:
         span_ms = max(1, round((end_s - begin_s) * 1000))
         options = {"query": f"{selector}[{span_ms}ms]", "time": f"{end_s:.3f}"}
         return {
-            frozenset(row["metric"].items()): [(at_s, float(value)) for at_s, value in row["values"]]
+            frozenset(row["metric"].items()): [
+                (at_s, float(value)) for at_s, value in row["values"]
+            ]
             for row in self._get("/api/v1/query", options)["result"]
         }
 
@@ -184,9 +186,7 @@ class Prometheus:
 
 def rise(values: Iterable[float]) -> float:
     """Return how much a counter rose, from its samples: after a reset, what it has counted since."""
-    return sum(
-        after - before if after >= before else after for before, after in pairwise(values)
-    )
+    return sum(after - before if after >= before else after for before, after in pairwise(values))
 
 
 def resets(values: Iterable[float]) -> int:

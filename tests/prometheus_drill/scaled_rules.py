@@ -43,10 +43,10 @@ def scaled_rules(rules: dict[str, Any], factor: float) -> dict[str, Any]:
     for group in rules["groups"]:
         scaled = []
         for rule in group["rules"]:
-            rule = {**rule, "expr": scaled_expression(rule["expr"], factor)}
+            changed = {"expr": scaled_expression(rule["expr"], factor)}
             if "for" in rule:
-                rule["for"] = scaled_time(rule["for"], factor)
-            scaled.append(rule)
+                changed["for"] = scaled_time(rule["for"], factor)
+            scaled.append({**rule, **changed})
         groups.append({**group, "rules": scaled})
     return {**rules, "groups": groups}
 

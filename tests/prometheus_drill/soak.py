@@ -45,7 +45,9 @@ def soak(stage: Stage, seconds: float) -> SoakResult:
         mounted = stack.enter_context(small_disk(stage.folder / "soak-disk", DISK_BYTES))
         folder = "soak-disk" if mounted else "soak"
         servers = [
-            stack.enter_context(stage.running(stage.server(f"{folder}/{name}", *flags, models=models)))
+            stack.enter_context(
+                stage.running(stage.server(f"{folder}/{name}", *flags, models=models))
+            )
             for name in "ab"
         ]
         first = servers[0]
@@ -60,7 +62,8 @@ def soak(stage: Stage, seconds: float) -> SoakResult:
         try:
             mistakes = repeating(lambda: send(first, DETECTOR, "{}"), MISTAKE_EVERY_S)
             exports = repeating(
-                lambda: first.call("POST", "/api/exports", {"where": {"meta.no": 1}}), EXPORT_EVERY_S
+                lambda: first.call("POST", "/api/exports", {"where": {"meta.no": 1}}),
+                EXPORT_EVERY_S,
             )
             with mistakes, exports:
                 compare_window(first, light=1.0, seed=2)
@@ -71,7 +74,13 @@ def soak(stage: Stage, seconds: float) -> SoakResult:
             outcomes = load.finish()
         lasted_s = time.monotonic() - begun_s
         fired, pending = (
-            tuple(sorted(set().union(*(stage.alerts_since(server.host, lasted_s, state) for server in servers))))
+            tuple(
+                sorted(
+                    set().union(
+                        *(stage.alerts_since(server.host, lasted_s, state) for server in servers)
+                    )
+                )
+            )
             for state in ("firing", "pending")
         )
     acknowledged = sum(outcome.kind == ACKNOWLEDGED for outcome in outcomes)

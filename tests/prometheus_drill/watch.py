@@ -53,7 +53,9 @@ class Watch:
     def begin(self, server: ServerProcess) -> None:
         """Note the time of the fault, before which no alert of the server may fire."""
         self._server = server
-        early = [firing for firing in self._stage.prometheus.firing() if firing.instance == server.host]
+        early = [
+            firing for firing in self._stage.prometheus.firing() if firing.instance == server.host
+        ]
         assert not early, f"before the fault: {early}"
         self._begun_s = time.monotonic()
 
@@ -85,7 +87,9 @@ class Watch:
 
 
 @contextmanager
-def repeating(action: Callable[[], object], pause_s: float = 0.1, threads: int = 1) -> Iterator[None]:
+def repeating(
+    action: Callable[[], object], pause_s: float = 0.1, threads: int = 1
+) -> Iterator[None]:
     """Do something again and again, in threads, until the end of the block; what fails is tried again."""
     stop = threading.Event()
 

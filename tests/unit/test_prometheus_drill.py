@@ -10,7 +10,12 @@ from tests.prometheus_drill.counting import Comparison
 from tests.prometheus_drill.counting import table as count_table
 from tests.prometheus_drill.faults import FAULTS
 from tests.prometheus_drill.prometheus import resets, rise
-from tests.prometheus_drill.scaled_rules import RELEASED, scaled_expression, scaled_rules, scaled_time
+from tests.prometheus_drill.scaled_rules import (
+    RELEASED,
+    scaled_expression,
+    scaled_rules,
+    scaled_time,
+)
 from tests.prometheus_drill.soak import SoakResult
 from tests.prometheus_drill.watch import Alarm
 from tests.prometheus_drill.watch import table as alarm_table

@@ -22,8 +22,8 @@ from quadriga.monitor.report.schema import (
 from quadriga.store.ids import EPOCH_MS, IMPORT_WORKER, TIME_SHIFT
 from quadriga.store.jobs import JOB_STATES, Jobs, Result, write_job
 from quadriga.store.journal import Journal
-from quadriga.store.maintenance.sizes import StoredSize, write_size
 from quadriga.store.scope import Scope
+from quadriga.store.sizes import StoredSize, write_size
 from quadriga.store.writer import Writer
 from tests.unit.store.conftest import make_record
 

@@ -17,9 +17,9 @@ from quadriga.store.blobs.unreferenced import (
 )
 from quadriga.store.database import ReaderPool, execute, migrate, open_writer
 from quadriga.store.ids import smallest_id_at
-from quadriga.store.maintenance.sizes import ImageTally, read_size
 from quadriga.store.partitions import create_partitions
 from quadriga.store.records import InputReference
+from quadriga.store.sizes import ImageTally, read_size
 from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness, run_statements

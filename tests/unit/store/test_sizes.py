@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quadriga.store.database import ReaderPool
-from quadriga.store.maintenance.sizes import (
+from quadriga.store.sizes import (
     StoredSize,
     measure_database,
     measure_periodically,

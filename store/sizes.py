@@ -20,6 +20,9 @@ from quadriga.store.errors import StoreError
 DATABASE_INTERVAL_S = 60.0
 """Seconds between two measurements of the database."""
 
+RETRY_S = 5.0
+"""Seconds until a measurement that failed is tried again."""
+
 Measured = Literal["images", "database"]
 _FOLDER = "sizes"
 _log = logging.getLogger(__name__)
@@ -85,13 +88,14 @@ def measure_periodically(
 ) -> None:
     """Measure a PostgreSQL again and again until `stop` is set, as the body of a thread."""
     readers = ReaderPool(url, connections=1)
-    while True:
+    pause_s = 0.0
+    while not stop.wait(pause_s):
+        pause_s = min(RETRY_S, interval_s)  # at the start there may be no tables for a moment
         try:
             write_size(data_directory, "database", measure_database(readers))
+            pause_s = interval_s
         except (StoreError, sa.exc.DBAPIError) as error:  # the writer says that it is away
             _log.debug("the database cannot be measured: %s", error)
         except Exception:  # noqa: BLE001 - whatever fails may not end all measurements
             _log.exception("the database cannot be measured")
-        if stop.wait(interval_s):
-            break
     readers.close()

@@ -66,7 +66,7 @@ def test_a_database_that_cannot_be_measured_is_tried_again(
     postgres: PostgresServer, tmp_path: Path, database: str
 ) -> None:
     url = postgres.create(migrated=False) if database == "empty" else postgres.url(database)
-    stop = StopAfterWaits(3)
+    stop = StopAfterWaits(4)
     measure_periodically(url, tmp_path, stop, 0.01)
     assert stop.remaining == 0
     assert read_size(tmp_path, "database") is None

@@ -20,7 +20,7 @@ PEER_ENVIRONMENTS := $(patsubst %,.peers/%/installed,$(PEERS) $(if $(TRITON_PYTH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test again drill nightly longest clients conformance browser lint bench bench-peers soak descriptors lock clean
+.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser lint bench bench-peers soak descriptors lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ again:  ## Run the tests that failed in the last run once more, one after the ot
 
 drill: $(INSTALLED)-dev  ## Kill and harm real servers under load, count what was lost: DRILL="--kills 30"
 	@$(BIN)/python -m tests.drill $(DRILL)
+
+prometheus-drill: $(INSTALLED)-dev  ## Fire each alert by its fault, compare a Prometheus with clients: PROMETHEUS_DRILL="--parts counts"
+	@$(BIN)/python -m tests.prometheus_drill $(PROMETHEUS_DRILL)
 
 nightly:  ## Run every test, the longest too, on the lowest and the highest Python
 	@for version in $(PYTHONS); do \

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -212,7 +213,9 @@ class Application:
         )
         operations = list(table.all_operations(self.pipeline, options))
         stored_metrics = (
-            [] if store is None else [StoreMetrics(settings, self._jobs, store.reports)]
+            []
+            if store is None
+            else [StoreMetrics(settings, self._jobs, store.reports, self._followed_time_s)]
         )
         handlers.append(
             metrics_route(
@@ -266,6 +269,12 @@ class Application:
         }
         audit = {} if self._audit_log is None else self._audit_log.counters()
         return {**recorded, **self.intake.counters(), **own, **audit}
+
+    def _followed_time_s(self) -> float:
+        """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""
+        if self._ids is None:
+            return time.time()
+        return time.time() - self._ids.source.clock_counters()["clock_ahead_seconds"]
 
     def _served(self) -> set[str]:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}

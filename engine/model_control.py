@@ -303,7 +303,7 @@ class ModelControl:
                     report_at_s = time.monotonic() + _REPORT_INTERVAL_S
                     if self._current_report() != written:
                         written = self._write_report()
-                failing = False
+                        failing = False  # not in rounds that write nothing: on a full disk each failure would have a line
             except OSError as error:
                 if not failing:
                     _log.error("cannot write to the folder of the workers: %s", error)

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from quadriga.engine.job_kinds import BULK_INFERENCE, JOB_KINDS
 from quadriga.engine.metric_texts import TEXTS
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
@@ -23,10 +24,11 @@ from quadriga.store.damaged_files import damaged_files
 from quadriga.store.dead_records import DeadRecords
 from quadriga.store.errors import StoreError
 from quadriga.store.ids import time_ms
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs import JOB_STATES, Jobs
 from quadriga.store.journal_lag import oldest_waiting_id
 from quadriga.store.renumbering import renumbered_count
 from quadriga.store.scope import EVERYTHING, Scoped
+from quadriga.store.sizes import read_size
 
 _log = logging.getLogger(__name__)
 
@@ -91,12 +93,26 @@ class StoreMetrics(Collector):
         yield CounterMetricFamily(renumbered, TEXTS[renumbered], renumbered_count(self._data))
         damaged = len(damaged_files(self._settings.database_url))
         yield _gauge("quadriga_store_damaged_databases", damaged)
-        database_bytes = _database_bytes(self._settings.database_url)
-        if database_bytes is not None:
-            yield _gauge("quadriga_store_database_bytes", database_bytes)
+        yield from self._sizes()
         yield self._free_bytes()
         yield _gauge("quadriga_jobs_waiting", self._jobs.waiting_count())
         yield from self._newest_reports()
+
+    def _sizes(self) -> Iterable[Metric]:
+        """Yield the sizes of database and images, some of them as measured a while ago."""
+        name = "quadriga_store_measured_timestamp_seconds"
+        measured = GaugeMetricFamily(name, TEXTS[name], labels=["of"])
+        database_bytes = _database_bytes(self._settings.database_url)
+        if (database := read_size(self._data, "database")) is not None and database_bytes is None:
+            database_bytes = database.bytes
+            measured.add_metric(["database"], database.measured_at)
+        if database_bytes is not None:
+            yield _gauge("quadriga_store_database_bytes", database_bytes)
+        if (images := read_size(self._data, "images")) is not None:
+            measured.add_metric(["images"], images.measured_at)
+            yield _gauge("quadriga_store_images", images.count)
+            yield _gauge("quadriga_store_image_bytes", images.bytes)
+        yield measured
 
     def _free_bytes(self) -> Metric:
         name = "quadriga_disk_free_bytes"
@@ -125,7 +141,10 @@ class StoreMetrics(Collector):
     def _read_jobs(self) -> Iterable[Metric]:
         name = "quadriga_jobs"
         states = GaugeMetricFamily(name, TEXTS[name], labels=["kind", "state"])
-        counts = Counter((job.kind, job.state) for job in self._jobs.all())
+        # Those of no jobs too: Prometheus sees nothing rise in a series that begins with the first failure.
+        kinds = (*JOB_KINDS, BULK_INFERENCE)
+        counts = Counter({(kind, state): 0 for kind in kinds for state in JOB_STATES})
+        counts.update((job.kind, job.state) for job in self._jobs.all())
         for labels, count in sorted(counts.items()):
             states.add_metric(labels, count)
         yield states

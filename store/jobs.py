@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -32,6 +32,8 @@ _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
 ID_LISTS_FILE = "inferences.jsonl"
 """File of a job whose lines list inferences by `ids`; what is erased is taken out of it, and the job stays."""
 
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -56,7 +58,7 @@ class Job(msgspec.Struct, frozen=True):
     kind: str
     parameters: dict[str, Any]
     created_at: str  # RFC 3339, UTC; also the other times
-    state: Literal["queued", "running", "succeeded", "failed", "cancelled"] = "queued"
+    state: JobState = "queued"
     progress: Progress = Progress()
     starts: int = 0  # number of times that it was started
     started_at: str | None = None

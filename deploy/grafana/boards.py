@@ -89,6 +89,8 @@ BOARDS = [
             Panel("Oldest record that waits", "s", {"{{instance}}": f"quadriga_store_oldest_waiting_seconds{{{_INSTANCE}}}"}),
             Panel("Free on the disk", "bytes", {"{{instance}} {{folder}}": f"quadriga_disk_free_bytes{{{_INSTANCE}}}"}),
             Panel("Database", "bytes", {"{{instance}}": f"quadriga_store_database_bytes{{{_INSTANCE}}}"}),
+            Panel("Images", "bytes", {"{{instance}}": f"quadriga_store_image_bytes{{{_INSTANCE}}}"}, "Counted each hour. Servers that share images each count all of them."),
+            Panel("Number of images", "short", {"{{instance}}": f"quadriga_store_images{{{_INSTANCE}}}"}),
             Panel("Set aside", "short", {
                 "records": f"sum(quadriga_store_dead_records{{{_INSTANCE}}})",
                 "parts of the journal": f"sum(quadriga_store_dead_segments{{{_INSTANCE}}})",

@@ -122,6 +122,7 @@ def _run_writer(
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.blobs.unreferenced import sweep_periodically
     from quadriga.store.maintenance.retention import RetentionCleaner
+    from quadriga.store.sizes import measure_periodically
     from quadriga.store.writer import Writer
 
     stop = threading.Event()
@@ -132,6 +133,11 @@ def _run_writer(
     threading.Thread(
         target=sweep_periodically, args=sweep_arguments, name="sweep", daemon=True
     ).start()
+    if not settings.database_url.startswith("sqlite"):  # metrics read the size of SQLite's file
+        size_arguments = (settings.database_url, Path(settings.data), stop)
+        threading.Thread(
+            target=measure_periodically, args=size_arguments, name="sizes", daemon=True
+        ).start()
     numbers = _worker_numbers(settings, run_id)
 
     def open_writer(eraser: Any, **options: Any) -> Writer:

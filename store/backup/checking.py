@@ -9,7 +9,9 @@ import sqlalchemy as sa
 
 from quadriga.store import database, journal
 from quadriga.store.blobs.interface import Blobs
+from quadriga.store.damaged_files import damaged_files
 from quadriga.store.database import execute, execute_in
+from quadriga.store.dead_records import FILE, FOLDER, DeadRecords
 from quadriga.store.errors import StoreError
 from quadriga.store.replication.comparison import open_readers
 from quadriga.store.rows import read_records
@@ -75,12 +77,21 @@ def check_store(
     except (sa.exc.DBAPIError, StoreError) as error:
         checked.note("database", "inferences", f"reading ended: {str(error).splitlines()[0]}")
     _check_journal(data / "journal", checked)
-    dead = data / "dead.jsonl"
-    if dead.exists():
-        with dead.open("rb") as lines:
-            count = sum(1 for _ in lines)
-        checked.note("refused", dead.name, f"{count:,} records that the database refused")
+    _check_set_aside(data, database_url, checked)
     return checked
+
+
+def _check_set_aside(data: Path, url: str, checked: CheckedStore) -> None:
+    """Note what the writer put aside, as no query finds what is in it."""
+    refused = DeadRecords(data).records()
+    if refused:
+        checked.note("refused", FILE, f"{refused:,} records that the database refused")
+    folder = data / FOLDER
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
+        text = "a damaged part of the journal was set aside; the log names its inferences"
+        checked.note("journal", f"{FOLDER}/{path.name}", text)
+    for path in damaged_files(url):
+        checked.note("database", path.name, "a damaged database was set aside: salvage it")
 
 
 def _check_database(url: str, checked: CheckedStore) -> None:

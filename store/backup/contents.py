@@ -32,7 +32,7 @@ FORM = 1
 """Form of a backup; a later one has another number."""
 
 _LEFT_OUT = re.compile(
-    r"store\.db.*|journal|journal\..*|blobs|run|archives|clock\.json|worker-numbers\.json|keys\.json|clickhouse\.json|"
+    r"store\.db.*|journal|journal\..*|blobs|run|sizes|archives|clock\.json|worker-numbers\.json|keys\.json|clickhouse\.json|"
     r"\..*|.*\.lock"
 )
 """Entries of a data folder that are elsewhere in a backup, of one machine alone, or made again."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ from quadriga.store.blobs.interface import Blobs
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.database import ReaderPool, execute, journal_offsets
 from quadriga.store.ids import time_ms
+from quadriga.store.sizes import ImageTally, StoredSize, write_size
 
 SWEEP_BATCH = 500  # blobs looked up by one statement
 REMOVALS_AT_ONCE = 8  # parallel removals of a sweep
@@ -67,11 +68,13 @@ def remove_unreferenced(
     return removed
 
 
-def sweep(blobs: Blobs, readers: ReaderPool, journal_directory: Path) -> Iterator[int]:
+def sweep(
+    blobs: Blobs, readers: ReaderPool, journal_directory: Path, tally: ImageTally | None = None
+) -> Iterator[int]:
     """Remove unreferenced blobs, such as those put just before a crash, batch by batch.
 
     Yields after each `SWEEP_BATCH` of blobs how many of them were removed; the caller decides when to
-    continue, and closes the iterator to stop. Neither a list of all blobs is held in memory nor a read
+    continue, and closes the iterator to stop. `tally` counts the blobs that stay. Neither a list of all blobs is held in memory nor a read
     transaction open while blobs are removed. Raises a `NotReadyError` if the database or the object store
     does not answer.
     """
@@ -79,14 +82,19 @@ def sweep(blobs: Blobs, readers: ReaderPool, journal_directory: Path) -> Iterato
     while batch := list(islice(entries, SWEEP_BATCH)):
         put_before = time.time() - blobs.grace_s
         keys = [blob.key for blob in batch if blob.put_at < put_before]
-        removed = 0
+        removed_keys: set[str] = set()
         if keys:
             with readers.snapshot() as connection:
                 as_of = committed_until(connection, journal_directory)
                 unneeded = unreferenced(connection, keys)
             with ThreadPoolExecutor(REMOVALS_AT_ONCE) as pool:
-                removed = sum(pool.map(partial(blobs.delete, as_of=as_of), unneeded))
-        yield removed
+                are_removed = pool.map(partial(blobs.delete, as_of=as_of), unneeded)
+                removed_keys = set(compress(unneeded, are_removed))
+        if tally is not None:
+            for blob in batch:
+                if blob.key not in removed_keys:
+                    tally.add(blob.size)
+        yield len(removed_keys)
 
 
 def sweep_periodically(
@@ -96,7 +104,10 @@ def sweep_periodically(
     stop: threading.Event,
     interval_s: float = SWEEP_INTERVAL_S,
 ) -> None:
-    """Sweep repeatedly until `stop` is set, as the body of a thread; a failure is logged and ends one sweep."""
+    """Sweep repeatedly until `stop` is set, as the body of a thread; a failure is logged and ends one sweep.
+
+    A sweep that saw all blobs leaves their number and bytes beside the journal, for metrics.
+    """
     readers = ReaderPool(url, connections=1)
     pause_s = min(FIRST_SWEEP_DELAY_S, interval_s)
     while not stop.wait(pause_s):
@@ -104,13 +115,16 @@ def sweep_periodically(
         if damaged_files(url):  # its records may yet be salvaged, and refer to images
             continue
         try:
-            removed = 0
+            removed, tally = 0, ImageTally()
             started_s = time.monotonic()
-            for removed_in_batch in sweep(blobs, readers, journal_directory):
+            for removed_in_batch in sweep(blobs, readers, journal_directory, tally):
                 removed += removed_in_batch
                 if stop.wait(min((time.monotonic() - started_s) * (1 / MAX_TIME_SHARE - 1), 60.0)):
                     break
                 started_s = time.monotonic()
+            else:
+                size = StoredSize(bytes=tally.bytes, count=tally.count, measured_at=time.time())
+                write_size(journal_directory.parent, "images", size)
             if removed:
                 _log.info("%d unreferenced images are removed", removed)
         except Exception as error:  # noqa: BLE001 - whatever fails may not end all sweeps

@@ -1,7 +1,7 @@
 """A client in a process of its own: sends images until SIGTERM, and writes down how each request ended.
 
-A line of its file is the time (CLOCK_MONOTONIC, which all processes share), the outcome, and the id of the inference or
-the reason. Each request is sent once, with a key in its metadata that no other has.
+A line of its file is the time (CLOCK_MONOTONIC, which all processes share), the seconds that the request took, the outcome,
+and the id of the inference or the reason. Each request is sent once, with a key in its metadata that no other has.
 """
 
 import argparse
@@ -45,9 +45,9 @@ class Journalist:
         self._file = file
         self._lock = threading.Lock()
 
-    def write(self, outcome: str, text: str) -> None:
+    def write(self, took_s: float, outcome: str, text: str) -> None:
         """Add a line."""
-        line = f"{time.monotonic():.4f} {outcome} {' '.join(text.split())[:300]}\n"
+        line = f"{time.monotonic():.4f} {took_s:.5f} {outcome} {' '.join(text.split())[:300]}\n"
         with self._lock:
             self._file.write(line)
             self._file.flush()
@@ -140,8 +140,9 @@ def run(
         addresses = json.loads(options.addresses.read_text())[options.protocol]
         sent += 1
         metadata = {KEY: f"{options.output.stem}-{number}-{sent}"}
+        begun_s = time.monotonic()
         outcome, text = sender.send(addresses[turn % len(addresses)], metadata)
-        journalist.write(outcome, text)
+        journalist.write(time.monotonic() - begun_s, outcome, text)
         if outcome != ACKNOWLEDGED:
             turn += 1
             stop.wait(PAUSE_AFTER_REFUSAL_S)

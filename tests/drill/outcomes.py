@@ -23,6 +23,8 @@ class Outcome(NamedTuple):
     kind: str
     text: str
     """Id of the inference if it was acknowledged, else the reason."""
+    took_s: float = 0.0
+    """Seconds from the first byte of the request, or from connecting, to the last one of the answer."""
 
 
 class Result(NamedTuple):
@@ -47,8 +49,8 @@ def read_outcomes(path: Path) -> list[Outcome]:
     """Return the outcomes that a client has written so far."""
     outcomes = []
     for line in path.read_text().splitlines() if path.exists() else ():
-        at_s, kind, text = (*line.split(" ", 2), "", "")[:3]
-        outcomes.append(Outcome(float(at_s), kind, text))
+        at_s, took_s, kind, text = (*line.split(" ", 3), "", "", "")[:4]
+        outcomes.append(Outcome(float(at_s), kind, text, float(took_s or 0)))
     return outcomes
 
 

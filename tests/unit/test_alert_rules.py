@@ -31,9 +31,9 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     ],
     "QuadrigaQueueLong": [(f'quadriga_requests_expected_wait_seconds{{{ONE},model="m"}}', "3x60")],
     "QuadrigaProcessRestarts": [
-        (f'quadriga_process_restarts_total{{{ONE},process="worker-0"}}', "0x40 1+1x4 5x20")
+        (f'quadriga_process_restarts_total{{{ONE},process="worker-0"}}', "0x40 1 2 3x20")
     ],
-    "QuadrigaModelRefused": [(f"quadriga_models_refused{{{ONE}}}", "0 1x60")],
+    "QuadrigaModelRefused": [(f"quadriga_models_refused{{{ONE}}}", "0x55 1 0x5")],
     "QuadrigaStoreBehind": [(f"quadriga_store_oldest_waiting_seconds{{{ONE}}}", "0+60x60")],
     "QuadrigaJournalFillsUp": [
         (f"quadriga_store_lag_bytes{{{ONE}}}", "0+100x60"),
@@ -51,11 +51,12 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     ],
     "QuadrigaDiskFillsUp": [(f'quadriga_disk_free_bytes{{{ONE},folder="data"}}', "50e9-500e6x60")],
     "QuadrigaClockWrong": [
-        (f"quadriga_store_clock_ahead_seconds{{{ONE}}}", "0 90x60"),
+        (f"quadriga_store_clock_ahead_seconds{{{ONE}}}", "0x30 3600 0x30"),  # it is followed then
+        (f"quadriga_store_clock_jumps_total{{{ONE}}}", "0x30 1x30"),
         (f"quadriga_store_renumbered_total{{{ONE}}}", "0x60"),
     ],
     "QuadrigaDrift": [(f'quadriga_drift_alarm{{{ONE},model="m"}}', "0x30 1x30")],
-    "QuadrigaJobsFail": [(f'quadriga_jobs{{{ONE},kind="drift",state="failed"}}', "0x30 2x30")],
+    "QuadrigaJobsFail": [(f'quadriga_jobs{{{ONE},kind="drift",state="failed"}}', "0x30 1x30")],
     "QuadrigaAuditFails": [
         (f"quadriga_audit_failing{{{ONE}}}", "0x30 1x30"),
         (f"quadriga_audit_lost_total{{{ONE}}}", "0x60"),
@@ -72,12 +73,12 @@ USUAL = [
     (f'quadriga_requests_total{{{ONE},outcome="refused"}}', "0+1x60"),
     (f'quadriga_requests_total{{{ONE},outcome="model_failure"}}', "0+1x60"),
     (f'quadriga_requests_expected_wait_seconds{{{ONE},model="m"}}', "0.1x30 5x2 0.1x28"),
-    (f'quadriga_process_restarts_total{{{ONE},process="worker-0"}}', "0x30 1x30"),
+    (f'quadriga_process_restarts_total{{{ONE},process="worker-0"}}', "0x40 1 2x20"),
     (f"quadriga_models_refused{{{ONE}}}", "0x60"),
     (f"quadriga_store_oldest_waiting_seconds{{{ONE}}}", "0x30 100 0x30"),
     (f"quadriga_store_lag_bytes{{{ONE}}}", "100x60"),
     (f"quadriga_store_lag_limit_bytes{{{ONE}}}", "1000x60"),
-    *((f"quadriga_store_{name}_total{{{ONE}}}", "3x60") for name in ("shed", "refused", "lost", "renumbered")),
+    *((f"quadriga_store_{name}_total{{{ONE}}}", "3x60") for name in ("shed", "refused", "lost", "renumbered", "clock_jumps")),
     *((f"quadriga_store_{name}{{{ONE}}}", "0x60") for name in ("dead_records", "dead_segments", "damaged_databases")),
     (f'quadriga_disk_free_bytes{{{ONE},folder="data"}}', "500e9-1e9x60"),
     (f'quadriga_disk_free_bytes{{{ONE},folder="blobs"}}', "50e9x60"),

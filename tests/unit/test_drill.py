@@ -50,9 +50,11 @@ def test_a_row_that_is_gone_from_a_store_is_lost(tmp_path: Path) -> None:
 def test_outcomes_are_read_back_and_outages_are_between_acknowledgements(tmp_path: Path) -> None:
     path = tmp_path / "client.log"
     assert read_outcomes(path) == []
-    path.write_text("1.5 acknowledged 12\n2.0 failed 500 a fault\n4.0 acknowledged 13\n")
+    path.write_text(
+        "1.5 0.25 acknowledged 12\n2.0 0.5 failed 500 a fault\n4.0 0.125 acknowledged 13\n"
+    )
     outcomes = read_outcomes(path)
-    assert outcomes[1] == Outcome(2.0, "failed", "500 a fault")
+    assert outcomes[1] == Outcome(2.0, "failed", "500 a fault", 0.5)
     assert longest_gap_s(outcomes) == 2.5
     assert longest_gap_s(outcomes[:2]) == 0.0
 

@@ -22,7 +22,7 @@ from quadriga.proto.errors import (
     ProtocolError,
     Unsupported,
 )
-from tests.background import at_once
+from tests.background import at_once, until
 from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling, tripling
 from tests.text_models import vision_language
 
@@ -305,3 +305,18 @@ def test_a_worker_that_cannot_follow_says_why(root, tmp_path):
     with pytest.raises(InternalError, match="got from worker 1: model 'double' version 1 failed"):
         first.load("double", None, {})
     first.load("versions", None, {})
+
+
+def test_a_folder_that_takes_nothing_has_one_line_of_log(root, tmp_path, caplog):
+    reports = []
+    (repository, control), _ = pair(root, tmp_path / "run", queues=lambda: reports.append(1) or [])
+    control.start()
+    repository.load_all()
+    (path,) = (tmp_path / "run").glob("*0*.json")
+    path.unlink()
+    path.mkdir()  # a file cannot take its place, as on a full disk
+    repository.get("double").counters.count_success(1, 0, [(0, 1, 0, None), (0, 2, 0, None)])
+    until(lambda: "cannot write to the folder of the workers" in caplog.text)
+    attempts = len(reports)
+    until(lambda: len(reports) > attempts + 6)  # two for each further attempt
+    assert caplog.text.count("cannot write to the folder of the workers") == 1

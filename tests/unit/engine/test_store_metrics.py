@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from quadriga.engine import store_metrics
+from quadriga.engine.job_kinds import BULK_INFERENCE, JOB_KINDS
 from quadriga.engine.metric_texts import TEXTS
 from quadriga.engine.settings import Settings
 from quadriga.engine.store_metrics import StoreMetrics
@@ -19,9 +20,10 @@ from quadriga.monitor.report.schema import (
     Window,
 )
 from quadriga.store.ids import EPOCH_MS, IMPORT_WORKER, TIME_SHIFT
-from quadriga.store.jobs import Jobs, Result, write_job
+from quadriga.store.jobs import JOB_STATES, Jobs, Result, write_job
 from quadriga.store.journal import Journal
 from quadriga.store.scope import Scope
+from quadriga.store.sizes import StoredSize, write_size
 from quadriga.store.writer import Writer
 from tests.unit.store.conftest import make_record
 
@@ -80,6 +82,9 @@ def at_once(monkeypatch):
 
 def test_an_empty_folder_has_numbers_too(place):
     samples = place.samples()
+    jobs = {key: samples.pop(key) for key in [*samples] if key[0] == "quadriga_jobs"}
+    kinds = {*JOB_KINDS, BULK_INFERENCE}
+    assert jobs == {("quadriga_jobs", kind, state): 0 for kind in kinds for state in JOB_STATES}
     assert samples.pop(("quadriga_disk_free_bytes", "data")) > 0
     assert samples == {
         ("quadriga_store_oldest_waiting_seconds",): 0,
@@ -185,9 +190,35 @@ def test_a_damaged_report_leaves_the_other_metrics(place, at_once):
 
 
 def test_jobs_and_reports_are_read_now_and_then_alone(place):
-    assert ("quadriga_jobs", "drift", "failed") not in place.samples()
+    assert place.samples()["quadriga_jobs", "drift", "failed"] == 0
     place.report("drift", "m", state="failed")
-    assert ("quadriga_jobs", "drift", "failed") not in place.samples()
+    assert place.samples()["quadriga_jobs", "drift", "failed"] == 0
+
+
+def test_sizes_are_those_that_were_measured_and_have_their_time(place):
+    write_size(place.data, "images", StoredSize(bytes=700, count=3, measured_at=1000.5))
+    write_size(place.data, "database", StoredSize(bytes=9, measured_at=2000.5))
+    samples = place.samples()
+    assert samples["quadriga_store_images",] == 3
+    assert samples["quadriga_store_image_bytes",] == 700
+    assert samples["quadriga_store_measured_timestamp_seconds", "images"] == 1000.5
+    assert samples["quadriga_store_database_bytes",] == 9
+    assert samples["quadriga_store_measured_timestamp_seconds", "database"] == 2000.5
+
+
+def test_a_file_of_sqlite_goes_before_what_was_measured_of_another_database(place):
+    write_size(place.data, "database", StoredSize(bytes=9, measured_at=2000.5))
+    (place.data / "store.db").write_bytes(b"x" * 4096)
+    samples = place.samples()
+    assert samples["quadriga_store_database_bytes",] == 4096
+    assert ("quadriga_store_measured_timestamp_seconds", "database") not in samples
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"bytes": "many"}', b"\xff"])
+def test_damaged_sizes_are_left_out(place, content):
+    (place.data / "sizes").mkdir()
+    (place.data / "sizes" / "images.json").write_bytes(content)
+    assert ("quadriga_store_images",) not in place.samples()
 
 
 def test_a_server_has_no_more_than_so_many_series_of_models(place, at_once, monkeypatch):

@@ -1,4 +1,5 @@
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 
 from quadriga.store.blobs import unreferenced as blob_references
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.blobs.interface import blob_key, blob_path
+from quadriga.store.blobs.interface import BlobEntry, blob_key, blob_path
 from quadriga.store.blobs.unreferenced import (
     committed_until,
     remove_unreferenced,
@@ -18,6 +19,7 @@ from quadriga.store.database import ReaderPool, execute, migrate, open_writer
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.partitions import create_partitions
 from quadriga.store.records import InputReference
+from quadriga.store.sizes import ImageTally, read_size
 from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness, run_statements
@@ -119,6 +121,39 @@ def test_a_sweep_looks_at_all_in_steps(store: BlobReferenceHarness, monkeypatch)
     assert (len(removed), sum(removed)) == (4, 6)
     assert store.stored_keys() == referenced | young
     assert sum(store.sweep()) == 0
+
+
+def test_a_sweep_counts_the_images_that_stay(store: BlobReferenceHarness, monkeypatch) -> None:
+    monkeypatch.setattr(blob_references, "SWEEP_BATCH", 2)
+    store.put(b"orphan")
+    for number, data in enumerate((b"four", b"sixsix")):
+        store.journal_record(NOW_SEQ + number, store.put(data))
+    store.put(b"young", 0.0)
+    store.commit_journal()
+    tally = ImageTally()
+    assert sum(sweep(store.blobs, store.readers, store.journal_directory, tally)) == 1
+    assert (tally.count, tally.bytes) == (3, 15)
+
+
+def test_a_whole_sweep_leaves_a_size_and_an_interrupted_one_does_not(
+    store: BlobReferenceHarness,
+) -> None:
+    stop, data = threading.Event(), store.journal_directory.parent
+    store.put(b"young", 0.0)
+
+    class Interrupted(FileBlobs):
+        def entries(self) -> Iterator[BlobEntry]:
+            yield from super().entries()
+            stop.set()
+
+    blobs = Interrupted(data / "blobs")
+    sweep_periodically(blobs, store.url, store.journal_directory, stop, 0.01)
+    assert read_size(data, "images") is None
+    with sweeping(store.blobs, store.url, store.journal_directory):
+        until(lambda: read_size(data, "images") is not None)
+    size = read_size(data, "images")
+    assert size is not None
+    assert (size.count, size.bytes) == (1, 5)
 
 
 def sweeping(blobs: FileBlobs, url: str, journal: Path):

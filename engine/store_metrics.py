@@ -84,8 +84,8 @@ class StoreMetrics(Collector):
         """Yield every metric with its current value."""
         with suppress(OSError):
             oldest_id = oldest_waiting_id(self._settings.journal_directory)
-            made_s = self._clock() if oldest_id is None else time_ms(oldest_id) / 1000
-            yield _gauge("quadriga_store_oldest_waiting_seconds", max(self._clock() - made_s, 0.0))
+            age_s = 0.0 if oldest_id is None else self._clock() - time_ms(oldest_id) / 1000
+            yield _gauge("quadriga_store_oldest_waiting_seconds", max(age_s, 0.0))
         with suppress(OSError):
             yield _gauge("quadriga_store_dead_records", self._dead.records())
             yield _gauge("quadriga_store_dead_segments", self._dead.segments())

@@ -7,27 +7,25 @@ request keeps the model that it started with.
 import logging
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from quadriga.engine.free_memory import return_free_memory
-from quadriga.engine.model import Model, model_folder
+from quadriga.engine.model import Model
 from quadriga.engine.model_archives import NO_ROOM, UnpackedArchives, archive_name
 from quadriga.engine.model_chains import check_chains
 from quadriga.engine.model_folders import NAME, FindModels, find_models, find_versions
 from quadriga.engine.model_host import ModelHost, files_bytes
 from quadriga.engine.overrides import Override, read_config
-from quadriga.engine.providers import CPU
-from quadriga.engine.recognition.model_toml import ThenOptions, read_model_toml
+from quadriga.engine.recognition.model_toml import ThenOptions
 from quadriga.engine.served_version import ServedVersion
 from quadriga.engine.session import LoadError
+from quadriga.engine.version_entry import VersionEntry
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.quoting import quoted
@@ -40,73 +38,6 @@ _LOAD_THREADS = 4
 _LARGE_MODEL_BYTES = 512 * 1024 * 1024
 
 _log = logging.getLogger("quadriga.models")
-
-
-class _VersionEntry(msgspec.Struct, eq=False):
-    """One version of one model: its path and state."""
-
-    name: str
-    version: str
-    path: Path
-    overrides: Mapping[str, Any] | None = None
-    state: ModelState = "LOADING"
-    reason: str = ""
-    model: Model | None = None
-    is_from_client: bool = False
-    """Whether a client sent its files."""
-
-    def written_then(self) -> ThenOptions | None:
-        """Return what model.toml says of the model behind this one, also before it is loaded."""
-        if self.model is not None:
-            return self.model.recognition.written.then
-        if self.state == "UNLOADED" or archive_name(self.path) is not None:
-            return None
-        folder = self.path if self.path.is_dir() else model_folder(self.path)
-        with suppress(LoadError, OSError):
-            return read_model_toml(folder, self.overrides).then
-        return None
-
-    def load(
-        self, score_threshold: float | None, host: ModelHost, check: Callable[[Model], None]
-    ) -> None:
-        """Load the version, and log the outcome; raises as `Model` and the further `check` do."""
-        started = time.perf_counter()
-        if self.is_from_client:
-            host = msgspec.structs.replace(host, origin="client")
-        try:
-            model = self._open(score_threshold, host)
-            check(model)
-            self.model = model
-        except LoadError as error:
-            _log.error("%s %s: failed to load: %s", self.name, self.version, error)
-            raise
-        self.state = "READY"
-        task = self.model.recognition.task
-        elapsed_s = time.perf_counter() - started
-        providers = self.model.session.providers
-        by = "" if providers == (CPU,) else f" by {', '.join(providers)}"
-        _log.info("%s %s: %s%s, ready in %.2f s", self.name, self.version, task, by, elapsed_s)
-
-    def try_first(self, score_threshold: float | None, host: ModelHost) -> None:
-        """Load the version in a process of its own and drop it, so that the worker opens nothing that crashes it.
-
-        A version that has its own process anyway is not tried.
-        """
-        overrides = self.overrides or {}
-        isolation = overrides.get("runtime", {}).get("isolation")
-        if isolation == "process" or (self.is_from_client and host.isolation != "none"):
-            return
-        self._open(score_threshold, msgspec.structs.replace(host, origin="trial"))
-
-    def _open(self, score_threshold: float | None, host: ModelHost) -> Model:
-        return Model(
-            self.name,
-            self.version,
-            self.path,
-            score_threshold=score_threshold,
-            overrides=self.overrides,
-            host=host,
-        )
 
 
 class ModelRepository:
@@ -145,7 +76,7 @@ class ModelRepository:
         self._archives = archives
         self._find: FindModels = find or partial(find_models, root)
         self._remark = remark
-        self._entries: dict[str, dict[str, _VersionEntry]] = {}
+        self._entries: dict[str, dict[str, VersionEntry]] = {}
         if find is None:
             self.fill()
         self._change_lock = threading.Lock()  # readers take the current entries, and need no lock
@@ -155,7 +86,7 @@ class ModelRepository:
     def fill(self) -> None:
         """Find the models, which are then waiting to be loaded; raises as the repository's creation."""
         self._entries = {
-            name: {version: _VersionEntry(name, version, path) for version, path in paths.items()}
+            name: {version: VersionEntry(name, version, path) for version, path in paths.items()}
             for name, paths in self._find().items()
         }
         if not self._entries:
@@ -187,7 +118,7 @@ class ModelRepository:
             raise disk_errors[0]
         self.loaded.set()
 
-    def _load_in_turn(self, waiting: deque[_VersionEntry], disk_errors: list[OSError]) -> None:
+    def _load_in_turn(self, waiting: deque[VersionEntry], disk_errors: list[OSError]) -> None:
         while True:
             try:
                 entry = waiting.popleft()
@@ -198,7 +129,7 @@ class ModelRepository:
             except OSError as error:
                 disk_errors.append(error)
 
-    def _load_waiting(self, waiting: _VersionEntry) -> None:
+    def _load_waiting(self, waiting: VersionEntry) -> None:
         with self._change_lock:
             standing = self._entries[waiting.name].get(waiting.version) is waiting
             if not standing or waiting.state != "LOADING":
@@ -209,7 +140,7 @@ class ModelRepository:
             with self._large_lock if is_large else nullcontext():
                 self._load_entry(entry)
 
-    def _load_entry(self, entry: _VersionEntry) -> None:
+    def _load_entry(self, entry: VersionEntry) -> None:
         if entry.state != "LOADING":
             return
         try:
@@ -231,11 +162,11 @@ class ModelRepository:
 
         check_chains(model.name, model.recognition.written.then, self._entries, following)
 
-    def _text(self, error: LoadError, entry: _VersionEntry) -> str:
+    def _text(self, error: LoadError, entry: VersionEntry) -> str:
         """Return the message of an error for clients, to whom paths below the folder of models are relative."""
         return without_folders(str(error), self._root, entry.path.parent, entry.path)
 
-    def _unpack_entry(self, entry: _VersionEntry) -> list[_VersionEntry]:
+    def _unpack_entry(self, entry: VersionEntry) -> list[VersionEntry]:
         """Replace the entry of an archive by those of the versions in it; it has failed if there are none."""
         try:
             paths = self._unpack({entry.version: entry.path})
@@ -247,7 +178,7 @@ class ModelRepository:
             return [entry]
         if paths == {entry.version: entry.path}:
             return [entry]
-        entries = [_VersionEntry(entry.name, version, path) for version, path in paths.items()]
+        entries = [VersionEntry(entry.name, version, path) for version, path in paths.items()]
         self._put(entries)
         return entries
 
@@ -304,7 +235,10 @@ class ModelRepository:
             self._check_client_models(entries[0])
             host = msgspec.structs.replace(self._host, ignores_crashes=by_client)
             is_foreign = find or (override is not None and (override.folder or override.config))
+            standing = self._entries.get(entries[0].name, {})
             for entry in entries:
+                if entry.take_over(standing.get(entry.version)):
+                    continue
                 try:
                     if by_client and is_foreign:
                         entry.try_first(self._score_threshold, host)
@@ -321,7 +255,7 @@ class ModelRepository:
             return_free_memory()  # that of the versions before
             return model_name
 
-    def _read(self, name: str, override: Override, find: FindModels) -> list[_VersionEntry]:
+    def _read(self, name: str, override: Override, find: FindModels) -> list[VersionEntry]:
         overrides, policy = read_config(override.config)
         if override.folder is None:
             try:
@@ -341,7 +275,7 @@ class ModelRepository:
                     f"its files, got {quoted(name, 140)} with {'files' if paths else 'no model'}"
                 )
         return [
-            _VersionEntry(
+            VersionEntry(
                 model_name,
                 version,
                 paths[version],
@@ -351,7 +285,7 @@ class ModelRepository:
             for version in policy.choose(paths)
         ]
 
-    def _check_client_models(self, entry: _VersionEntry) -> None:
+    def _check_client_models(self, entry: VersionEntry) -> None:
         """Check that one more model of a client is allowed.
 
         Raises:
@@ -378,7 +312,7 @@ class ModelRepository:
         """
         with self._change_lock:
             entries = [
-                _VersionEntry(
+                VersionEntry(
                     entry.name, entry.version, entry.path, state="UNLOADED", reason="unloaded"
                 )
                 for entry in self._versions(name).values()
@@ -388,7 +322,7 @@ class ModelRepository:
             return_free_memory()
             return model_name
 
-    def _put(self, entries: list[_VersionEntry]) -> str:
+    def _put(self, entries: list[VersionEntry]) -> str:
         """Replace the versions of a model."""
         name = entries[0].name
         self._entries = {**self._entries, name: {entry.version: entry for entry in entries}}
@@ -432,7 +366,7 @@ class ModelRepository:
             ModelStatus(entry.name, entry.version, *self._state(entry)) for entry in self._all()
         ]
 
-    def _state(self, entry: _VersionEntry) -> tuple[ModelState, str]:
+    def _state(self, entry: VersionEntry) -> tuple[ModelState, str]:
         """Return the state of a version, and its reason."""
         refusal = self._host.crashes.refusal(entry.name, entry.version)
         if refusal is not None and entry.state == "READY":
@@ -458,10 +392,10 @@ class ModelRepository:
             if entry.model is not None
         ]
 
-    def _all(self) -> list[_VersionEntry]:
+    def _all(self) -> list[VersionEntry]:
         return [entry for versions in self._entries.values() for entry in versions.values()]
 
-    def _versions(self, name: str) -> Mapping[str, _VersionEntry]:
+    def _versions(self, name: str) -> Mapping[str, VersionEntry]:
         entries = self._entries
         if (versions := entries.get(name)) is not None:  # the search of other forms sorts all names
             return versions
@@ -472,7 +406,7 @@ class ModelRepository:
             raise NotFound(unknown_model_text(name, entries))
         return entries[model_name]
 
-    def _requested_entries(self, name: str, version: str | None) -> list[_VersionEntry]:
+    def _requested_entries(self, name: str, version: str | None) -> list[VersionEntry]:
         """Return one version of a model, or all of them."""
         versions = self._versions(name)
         if version is None:

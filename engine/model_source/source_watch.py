@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -146,12 +147,20 @@ class SourceWatch:
         self._stop.set()
 
     def _run(self, load_newest: LoadNewest) -> None:
-        while (leading := try_lock(self._directory / "watch.lock")) is None:
+        while (leading := self._try_lead()) is None:
             if self._stop.wait(_IDLE_S):
                 return
         with leading:
             while not self._stop.wait(self._poll_s):
                 self.follow(load_newest)
+
+    def _try_lead(self) -> IO[str] | None:
+        """Return the lock of the worker that looks; None while another one has it."""
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return try_lock(self._directory / "watch.lock")
+        except OSError:  # as while the data folder is made again
+            return None
 
     def follow(self, load_newest: LoadNewest) -> None:
         """Look once, and load what is new."""
@@ -267,6 +276,7 @@ class SourceWatch:
 
     def _write(self, status: SourceStatus) -> None:
         try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self._directory / "source.json", msgspec.json.encode(status), 0o600)
         except OSError as error:
             _log.error("cannot write the state of the source of the models: %s", error)

@@ -4,6 +4,7 @@ import hashlib
 import os
 import time
 from collections.abc import Collection, Mapping
+from itertools import islice
 from pathlib import Path
 
 from quadriga.engine.model import model_folder
@@ -12,6 +13,9 @@ from quadriga.engine.model_folders import find_models
 from quadriga.engine.model_source.errors import SourceError
 from quadriga.engine.model_source.interface import Models, ServedRecord, States, settled
 from quadriga.engine.session import LoadError
+
+_MAX_FILES = 10_000
+"""Files of a model that are looked at."""
 
 
 class WatchedFolder:
@@ -98,10 +102,9 @@ def _digest(versions: Mapping[str, Path]) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    paths = []
-    for parent, _, names in os.walk(folder):
-        paths += [Path(parent, name) for name in names]
-    return sorted(paths)
+    """Return the files of a model's folder; the first of them where it is one that holds all sorts of files."""
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in sorted(names))
+    return sorted(islice(paths, _MAX_FILES))
 
 
 def _ignore(*_: object) -> None:

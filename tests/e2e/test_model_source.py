@@ -154,3 +154,19 @@ def test_a_polled_folder_is_followed_as_well(data, tmp_path):
         (models / "double" / "3" / "model.onnx").write_bytes(b"no graph")
         server.wait_until(lambda: report(server)["status"] == "degraded")
         assert answer(server) == (200, 3.0)
+
+
+def test_whichever_worker_dies_another_one_looks(data, tmp_path, s3):
+    put("double/1/model.onnx", graph(tmp_path))
+    with ServerProcess(data, URL, "--workers", "2", *POLLED) as server:
+        for version, (worker, make) in enumerate(
+            (("worker-0", tripling), ("worker-1", doubling)), start=2
+        ):
+            server.kill_child(worker)
+            put(f"double/{version}/model.onnx", graph(tmp_path, make))
+            server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)
+            expected = (200, 3.0 if make is tripling else 2.0)
+            server.wait_until(
+                lambda expected=expected: all(answer(server) == expected for _ in range(20))
+            )
+            server.wait_until(lambda version=version: str(version) in versions(server))

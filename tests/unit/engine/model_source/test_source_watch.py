@@ -1,5 +1,7 @@
 """The watch over a source: what a start serves, what is loaded when, and what is said of it."""
 
+import shutil
+
 import pytest
 
 from quadriga.engine.model_source.errors import SourceError
@@ -211,6 +213,18 @@ def test_a_load_by_a_client_looks_first(server, objects):
     objects.is_away = True
     with pytest.raises(SourceError):
         server.watch.look_for_client(1.0)
+
+
+def test_a_data_folder_that_is_removed_ends_no_watch(tmp_path, server, objects):
+    shutil.rmtree(tmp_path / "run")
+    shutil.rmtree(tmp_path / "cache")
+    shutil.rmtree(tmp_path / "data")
+    objects.put(c__model=b"c1")
+    server.follow()
+    assert sorted(server.workers.loaded) == ["a", "b", "c"]
+    assert server.workers.serve() == {"a": [b"a1"], "b": [b"b1"], "c": [b"c1"]}
+    with server.watch._try_lead() as lock:
+        assert not lock.closed
 
 
 def test_reasons_are_not_endless(server, objects):

@@ -31,6 +31,7 @@ from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
+from quadriga.engine.api.traffic import TrafficControl, traffic_routes
 from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.console.routes import ConsoleParts, ConsoleStore, console_page_routes
@@ -52,6 +53,7 @@ from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
 from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.store_metrics import StoreMetrics
+from quadriga.engine.traffic import TrafficRules
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate
@@ -167,6 +169,10 @@ class Application:
             counter=self._counter,
         )
         self._recorder = recorder
+        self.traffic = TrafficRules(settings)
+        traffic = TrafficControl(self.repository, self.traffic)
+        if settings.store:
+            handlers += traffic_routes(traffic)
         queue = request_queue(settings)
         self._control = ModelControl(
             self.repository,
@@ -186,6 +192,8 @@ class Application:
             control=self._control,
             scores=SemanticScores(settings, self._served),
             queue=queue,
+            traffic=self.traffic,
+            counts=counts,
         )
         self._settings = settings
         self._tls_files = tls_files
@@ -287,11 +295,13 @@ class Application:
             retry_until_done("load the models", self.repository.load_all, wait)
             if self._keys is not None:
                 self._keys.wait_until_known(partial(wait, KEYS_UNREAD))
+            self.traffic.wait()
             states.mark(name, "ready")
             loaded.set()
 
         # Here, as `close` ends them: it may be called while the models are loaded.
         self._numbers.start()
+        self.traffic.start()
         if self._audit_log is not None:
             self._audit_log.start()
         if self._keys is not None:
@@ -340,6 +350,7 @@ class Application:
         """Finish running requests and close the journal."""
         self.pipeline.close()
         self._numbers.close()
+        self.traffic.close()
         if self._ids is not None:
             self._ids.close()
         if self._sign_on is not None:

@@ -41,7 +41,7 @@ _CHANGED = "0A000"
 """SQLSTATE of a cached plan whose columns changed their types; a new connection plans anew."""
 
 _TOO_LARGE = "54000"  # SQLSTATE of a value too large for an index; PostgreSQL calls it operational
-REVISION = "2027.06"  # last migration, whose tables this code reads and writes
+REVISION = "2027.07"  # last migration, whose tables this code reads and writes
 _AT_ONCE = 1000  # values bound by one statement of `execute_in`
 
 

@@ -140,6 +140,7 @@ class InferenceReader:
         self._cell_ids = cell_ids
         self.scope = scope
         """What may be seen."""
+        self._with_shadows = False
 
     @property
     def names(self) -> ModelNames:
@@ -150,6 +151,12 @@ class InferenceReader:
         """Return a view of this reader that sees what a scope admits."""
         view = copy(self)
         view.scope = scope
+        return view
+
+    def with_shadows(self) -> "InferenceReader":
+        """Return a view of this reader whose filters find shadows, too, where they name no model."""
+        view = copy(self)
+        view._with_shadows = True  # noqa: SLF001 - it is one of these
         return view
 
     def cancelled_by(self, cancellation: Cancellation) -> "InferenceReader":
@@ -396,7 +403,13 @@ class InferenceReader:
 
     def planner(self, connection: sa.Connection, tree: Filter) -> Planner:
         """Plan a filter of what may be seen, within a snapshot."""
-        return Planner(connection, tree, self.scope, narrow_rows=self._narrow_rows)
+        return Planner(
+            connection,
+            tree,
+            self.scope,
+            with_shadows=self._with_shadows,
+            narrow_rows=self._narrow_rows,
+        )
 
     def _row(self, seq: int) -> StoredInference | None:
         if seq > LARGEST_ID:

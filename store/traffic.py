@@ -1,0 +1,50 @@
+"""The traffic rules of models in the database, so that all workers and servers on it share them."""
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store.database import clock_ms, delete, execute, fetch_all, upsert
+from quadriga.store.schema import COLUMNS
+
+_SELECT = f"SELECT {', '.join(COLUMNS['traffic'])} FROM traffic"
+
+
+class StoredRule(msgspec.Struct, frozen=True):
+    """The traffic rule of a model."""
+
+    model: str
+    rule: str
+    """The rule as JSON; a newer version of the engine may have written it."""
+    changed_ms: int
+    changed_by: str
+    """Name of the key that set it."""
+
+
+def read_rules(connection: sa.Connection) -> list[StoredRule]:
+    """Return all rules, by model."""
+    return [StoredRule(*row) for row in fetch_all(connection, f"{_SELECT} ORDER BY model")]
+
+
+def write_rule(engine: sa.Engine, model: str, rule: str, changed_by: str) -> StoredRule:
+    """Set the rule of a model, and return it; a rule that is set already stays as it is, with who set it.
+
+    Args:
+        engine: The database, open for writing.
+        model: Name of the model.
+        rule: The rule as JSON.
+        changed_by: Name of the key that sets it.
+    """
+    with engine.begin() as connection:
+        rows = execute(connection, f"{_SELECT} WHERE model = ?", (model,))
+        present = next((StoredRule(*row) for row in rows), None)
+        if present is not None and present.rule == rule:
+            return present
+        stored = StoredRule(model, rule, clock_ms(connection), changed_by)
+        upsert(connection, "traffic", [(stored.model, stored.rule, stored.changed_ms, changed_by)])
+        return stored
+
+
+def remove_rule(engine: sa.Engine, model: str) -> None:
+    """Remove the rule of a model, if it has one."""
+    with engine.begin() as connection:
+        delete(connection, "traffic", [(model,)])

@@ -51,9 +51,10 @@ from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.shadow_runs import Shadows
 from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.store_metrics import StoreMetrics
-from quadriga.engine.traffic import TrafficRules
+from quadriga.engine.traffic import Traffic, TrafficRules
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate
@@ -169,11 +170,13 @@ class Application:
             counter=self._counter,
         )
         self._recorder = recorder
-        self.traffic = TrafficRules(settings)
-        traffic = TrafficControl(self.repository, self.traffic)
-        if settings.store:
-            handlers += traffic_routes(traffic)
+        self.traffic_rules = TrafficRules(settings)
+        traffic = Traffic(self.repository, self.traffic_rules, counts)
         queue = request_queue(settings)
+        shadows = None
+        if recorder is not None:
+            shadows = Shadows(traffic, recorder, settings, counts, queue.has_spare)
+            handlers += traffic_routes(TrafficControl(self.repository, self.traffic_rules))
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -192,8 +195,8 @@ class Application:
             control=self._control,
             scores=SemanticScores(settings, self._served),
             queue=queue,
-            traffic=self.traffic,
-            counts=counts,
+            traffic=traffic,
+            shadows=shadows,
         )
         self._settings = settings
         self._tls_files = tls_files
@@ -295,13 +298,13 @@ class Application:
             retry_until_done("load the models", self.repository.load_all, wait)
             if self._keys is not None:
                 self._keys.wait_until_known(partial(wait, KEYS_UNREAD))
-            self.traffic.wait()
+            self.traffic_rules.wait()
             states.mark(name, "ready")
             loaded.set()
 
         # Here, as `close` ends them: it may be called while the models are loaded.
         self._numbers.start()
-        self.traffic.start()
+        self.traffic_rules.start()
         if self._audit_log is not None:
             self._audit_log.start()
         if self._keys is not None:
@@ -350,7 +353,7 @@ class Application:
         """Finish running requests and close the journal."""
         self.pipeline.close()
         self._numbers.close()
-        self.traffic.close()
+        self.traffic_rules.close()
         if self._ids is not None:
             self._ids.close()
         if self._sign_on is not None:

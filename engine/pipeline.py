@@ -35,8 +35,7 @@ from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import RunError
 from quadriga.engine.settings import Settings
 from quadriga.engine.shadow_runs import Shadows
-from quadriga.engine.shared_counts import SharedCounts
-from quadriga.engine.traffic import Traffic, TrafficRules
+from quadriga.engine.traffic import Traffic
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.deadline import Deadline, check_deadline, limit_by_parameter
 from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound
@@ -57,8 +56,9 @@ Result = TypeVar("Result")
 class Pipeline:
     """Answers requests; satisfies `quadriga.proto.messages.Serving`.
 
-    Without a recorder nothing is stored, without scores there are none, and without a control models are loaded
-    in this process alone. The queue holds the requests of `run`; by default it is made from the settings.
+    Without a recorder nothing is stored, without scores or shadows there are none, without traffic the highest version
+    answers, and without a control models are loaded in this process alone. The queue holds the requests of `run`; by
+    default it is made from the settings.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Pipeline:
         scores: SemanticScores | None = None,
         *,
         queue: RequestQueue | None = None,
-        traffic: TrafficRules | None = None,
-        counts: SharedCounts | None = None,
+        traffic: Traffic | None = None,
+        shadows: Shadows | None = None,
     ) -> None:
         self._repository = repository
-        counts = counts or SharedCounts()
-        self._traffic = Traffic(repository, traffic, counts)
+        self._traffic = traffic or Traffic(repository)
+        self._shadows = shadows
         self._queue = queue or request_queue(settings)
         control = control or ModelControl(repository, queues=self._queue.statistics)
         self._control = control
@@ -86,9 +86,6 @@ class Pipeline:
         self.health_report = self.health.report
         self._keeping = ResultKeeping(recorder, scores)
         self._settings = settings
-        self._shadows = Shadows(
-            self._traffic, self._keeping.recorder_of, settings, counts, self._queue.has_spare
-        )
 
     def run(
         self,
@@ -236,7 +233,7 @@ class Pipeline:
         if kind.has_output_per_image:
             scores = score_headers(results, self._settings.semantic_score_header)
             headers = [*scores, *truncation_headers(results), *headers]
-        if request.version is None:
+        if self._shadows is not None and request.version is None:
             self._shadows.offer(
                 model,
                 request,
@@ -341,7 +338,8 @@ class Pipeline:
     def close(self) -> None:
         """Stop what still runs, then close the journal."""
         self._queue.close()
-        self._shadows.close()
+        if self._shadows is not None:
+            self._shadows.close()
         self._keeping.close()
 
 

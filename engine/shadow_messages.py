@@ -58,7 +58,7 @@ class ShadowResult(msgspec.Struct, frozen=True):
     """The answer about one image, one row, or one set of tensors."""
 
     action: str
-    predictions: msgspec.Raw
+    predictions: bytes
     """Predictions as JSON."""
 
 

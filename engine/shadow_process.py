@@ -43,12 +43,13 @@ class ShadowProcess:
     Args:
         opening: What it loads.
         load_s: Seconds within which it must be loaded.
+        niceness: How far it goes after this process.
 
     Raises:
         ShadowEndedError: It was not loaded.
     """
 
-    def __init__(self, opening: OpenShadow, load_s: float) -> None:
+    def __init__(self, opening: OpenShadow, load_s: float, niceness: int = NICENESS) -> None:
         self._name = f"{opening.name} {opening.version}"
         lifeline_fd, self._lifeline = os.pipe()
         self._connection, other_end = socket.socketpair()
@@ -73,7 +74,7 @@ class ShadowProcess:
             other_end.close()
         with contextlib.suppress(OSError):  # it has ended already
             own = os.getpriority(os.PRIO_PROCESS, os.getpid())
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, min(own + NICENESS, 19))
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, min(own + niceness, 19))
         self._receiver = Receiver(self._connection, ShadowAnswer)
         answer = self._exchange(opening, load_s)
         if not isinstance(answer, ShadowOpened):

@@ -27,7 +27,7 @@ from quadriga.engine.shadow_messages import (
     ShadowLimits,
     to_message,
 )
-from quadriga.engine.shadow_process import ShadowEndedError, ShadowProcess
+from quadriga.engine.shadow_process import NICENESS, ShadowEndedError, ShadowProcess
 from quadriga.engine.shared_counts import OTHER, SharedCounts
 from quadriga.engine.traffic import Traffic
 from quadriga.engine.traffic_rules import is_shadowed
@@ -44,7 +44,6 @@ MAX_WAIT_S = 2.0
 """Time after which a request that found no spare processor is dropped."""
 
 RUN_S = 30.0
-"""Time limit of one answer, after which the process of the shadow is ended."""
 
 AFTER_S = 0.005
 """Time that is left to the answer of a request to leave before its shadow begins."""
@@ -105,22 +104,29 @@ class Shadows:
 
     Args:
         traffic: Knows which requests a shadow sees.
-        recorder_of: Returns what stores the inferences of a model; None for nothing, which has no shadow.
+        recorder: Stores what shadows say.
         settings: Settings of the server.
         counts: What is counted for metrics.
         has_spare: Checks whether no request waits, and fewer than a number of them run.
+        niceness: How far the processes of shadows go after this one.
+        run_s: Time limit of one answer, after which the process of the shadow is ended.
     """
 
     def __init__(
         self,
         traffic: Traffic,
-        recorder_of: Callable[[Model], Recorder | None],
+        recorder: Recorder,
         settings: Settings,
         counts: SharedCounts,
         has_spare: Callable[[int], bool],
+        *,
+        niceness: int = NICENESS,
+        run_s: float = RUN_S,
     ) -> None:
         self._traffic = traffic
-        self._recorder_of = recorder_of
+        self._recorder = recorder
+        self._niceness = niceness
+        self._run_s = run_s
         self._settings = settings
         self._counts = counts
         self._has_spare = has_spare
@@ -270,8 +276,8 @@ class Shadows:
 
     def _answer(self, offer: _Offer) -> Outcome:
         """Have the shadow answer a request, and store what it says."""
-        recorder = self._recorder_of(offer.shadow)
-        if recorder is None or recorder.capacity.is_behind():
+        is_stored = offer.shadow.recognition.written.store.enabled
+        if not is_stored or self._recorder.capacity.is_behind():
             return "dropped"
         key = offer.shadow.name, offer.shadow.version
         failures = self._failures.setdefault(key, _Failures())
@@ -281,7 +287,7 @@ class Shadows:
         try:
             process = self._process(offer.shadow)
             started_s = time.monotonic()
-            answer = process.run(to_message(offer.request), RUN_S)
+            answer = process.run(to_message(offer.request), self._run_s)
         except ShadowEndedError as error:
             if self._is_closed:
                 return "dropped"
@@ -297,7 +303,7 @@ class Shadows:
             if waited_most and answer.elapsed_ms > _MIN_MEASURED_MS:
                 self._pause(PAUSE_S)
         try:
-            recorder.record(_summary(offer, answer), _results(offer, answer))
+            self._recorder.record(_summary(offer, answer), _results(offer, answer))
         except JournalError as error:
             _log.warning("%s %s: its answer as a shadow cannot be stored: %s", *key, error)
             return "failed"
@@ -323,7 +329,7 @@ class Shadows:
                 **{name: getattr(settings, name) for name in ShadowLimits.__struct_fields__}
             ),
         )
-        process = ShadowProcess(opening, settings.load_timeout_s)
+        process = ShadowProcess(opening, settings.load_timeout_s, self._niceness)
         self._processes[model.name] = model, process
         return process
 
@@ -399,7 +405,7 @@ def _results(offer: _Offer, answer: ShadowAnswered | ShadowFailed) -> list[Image
             msgspec.structs.replace(
                 live,
                 action=live.action if shadow is None else shadow.action,
-                predictions=[] if shadow is None else shadow.predictions,
+                predictions=[] if shadow is None else msgspec.Raw(shadow.predictions),
                 origin=Origin(inference_id, 0, description, "shadow"),
             )
         )

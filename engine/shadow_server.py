@@ -107,7 +107,7 @@ class ShadowServer:
         elapsed_ms = (time.perf_counter() - started_s) * 1000
         return ShadowAnswered(
             results=[
-                ShadowResult(result.action, msgspec.Raw(msgspec.json.encode(result.predictions)))
+                ShadowResult(result.action, msgspec.json.encode(result.predictions))
                 for result in results
             ],
             elapsed_ms=elapsed_ms,

@@ -145,7 +145,7 @@ class InferenceReader:
     @property
     def names(self) -> ModelNames:
         """Finds the model that a name means, among those that may be seen."""
-        return ModelNames(self._stored_names, self._served and self._served_names)
+        return ModelNames(self.stored_names, self._served and self._served_names)
 
     def within(self, scope: Scope) -> "InferenceReader":
         """Return a view of this reader that sees what a scope admits."""
@@ -391,7 +391,7 @@ class InferenceReader:
         """Close all connections."""
         self._readers.close()
 
-    def _stored_names(self) -> set[str]:
+    def stored_names(self) -> set[str]:
         """Return the names of all models that ever had stored inferences."""
         with self._readers.snapshot() as connection:
             rows = execute(connection, "SELECT DISTINCT name, team FROM model").all()

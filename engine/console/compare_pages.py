@@ -41,6 +41,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import ENDED, Job, Jobs
 from quadriga.store.query.compact_form import split_url
 from quadriga.store.scope import Scoped
+from quadriga.store.shadows import shadow_name
 
 PATH = "/console/compare"
 SHOWN = 12
@@ -195,6 +196,10 @@ def _choices(entries: list[ModelEntry]) -> list[Side]:
         for entry in entries
         for version in entry.versions
         if version.inferences
+    } | {
+        Side(shadow_name(entry.name), version.version)
+        for entry in entries
+        for version in entry.shadows
     }
     return sorted(sides, key=lambda side: (side.name, len(side.version), side.version))
 

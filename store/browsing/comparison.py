@@ -120,12 +120,8 @@ class _Side:
         self.scores: list[float] = []
         self.labels: Counter[str] = Counter()
 
-    def add(self, inference: StoredInference, score: float) -> bool:
-        """Add an inference; return whether the model answered it."""
-        self.versions.add(inference.model.version)
-        if inference.status != 200:
-            self.failed += 1
-            return False
+    def add(self, inference: StoredInference, score: float) -> None:
+        """Add an inference of a pair that both have answered."""
         self.latencies.append(inference.latency_ms)
         for prediction in decode_label_scores(inference.predictions) or ():
             value = prediction.score
@@ -133,7 +129,6 @@ class _Side:
                 self.scores.append(float(value))
             if isinstance(prediction.label, str) and (not is_number(value) or value >= score):
                 self.labels[prediction.label] += 1
-        return True
 
     def compared(self) -> ComparedSide:
         return ComparedSide(
@@ -200,9 +195,13 @@ def _compare(
             is_partial = True
             break
         total += 1
-        answered = [side.add(one, request.score) for side, one in zip(sides, (a, b), strict=True)]
-        if not all(answered):
+        for side, inference in zip(sides, (a, b), strict=True):
+            side.versions.add(inference.model.version)
+            side.failed += inference.status != 200
+        if a.status != 200 or b.status != 200:
             continue
+        sides[0].add(a, request.score)
+        sides[1].add(b, request.score)
         compared += 1
         only_a, only_b = differences(a, b, score=request.score, iou=request.iou)
         if not (only_a or only_b):

@@ -173,10 +173,11 @@ class Application:
         self.traffic_rules = TrafficRules(settings)
         traffic = Traffic(self.repository, self.traffic_rules, counts)
         queue = request_queue(settings)
-        shadows = None
+        shadows, traffic_control = None, None
         if recorder is not None:
             shadows = Shadows(traffic, recorder, settings, counts, queue.has_spare)
-            handlers += traffic_routes(TrafficControl(self.repository, self.traffic_rules))
+            traffic_control = TrafficControl(self.repository, self.traffic_rules)
+            handlers += traffic_routes(traffic_control)
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -230,6 +231,7 @@ class Application:
                 audit=self._audit,
                 key_sessions=None if log_in_pages else key_sessions,
                 provider_page=log_in_pages.visitor_page if log_in_pages else None,
+                traffic=traffic_control,
             )
         )
         app = _routes_application(handlers, operations, self._audit, settings.max_body_bytes)

@@ -273,7 +273,7 @@ def _job(jobs: Jobs, job_id: str) -> Job | None:
 
 def _images(page: Disagreements) -> ImageRows:
     return ImageRows(
-        rows=[_row(disagreement) for disagreement in page.disagreements],
+        rows=[image_row(disagreement) for disagreement in page.disagreements],
         compared=page.compared,
         alone=page.alone,
         cursor=page.cursor,
@@ -281,7 +281,8 @@ def _images(page: Disagreements) -> ImageRows:
     )
 
 
-def _row(disagreement: Disagreement) -> ImageRow:
+def image_row(disagreement: Disagreement) -> ImageRow:
+    """Return two different answers on one image, as a page shows them."""
     return ImageRow(
         card(disagreement.a, only_here=disagreement.only_a, least_score=LEAST_SCORE),
         card(disagreement.b, only_here=disagreement.only_b, least_score=LEAST_SCORE),

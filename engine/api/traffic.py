@@ -63,7 +63,7 @@ class TrafficState(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: str | None
     """When the rule was set, RFC 3339, UTC; null without one."""
     changed_by: str | None
-    """Name of the key that set it."""
+    """Name of the key that set it; null for a key of a team, as it may be of another one."""
     versions: list[TrafficVersion]
 
 
@@ -109,7 +109,7 @@ class TrafficControl:
             sticky_by=rule.sticky_by,
             shadow=rule.shadow,
             changed_at=None if stored is None else timestamp_text(stored.changed_ms),
-            changed_by=None if stored is None else stored.changed_by,
+            changed_by=None if stored is None or current_caller().team else stored.changed_by,
             versions=[
                 TrafficVersion(status.version, status.state, shares.get(status.version, 0.0))
                 for status in sorted(statuses, key=lambda status: version_order(status.version))

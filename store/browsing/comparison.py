@@ -244,20 +244,16 @@ def _linked(
         return
     name, _, version = live.partition(":")
     for page in inferences.pages(QueryRequest(condition, limit=_BATCH)):
-        ids = list({shadow.request_id: None for shadow in page.inferences})
-        wanted = [id_ for id_ in ids if id_.isdecimal() and len(id_) < 20]
-        found = {
-            one.id: one
-            for one in (
-                inferences.query(QueryRequest({"id": {"in": wanted}}, limit=len(wanted))).inferences
-                if wanted
-                else ()
-            )
-        }
+        ids = {shadow.request_id for shadow in page.inferences}
+        live_ids = [id_ for id_ in ids if id_.isdecimal() and len(id_) < 20]
+        if not live_ids:
+            continue
+        query = QueryRequest({"id": {"in": live_ids}}, limit=len(live_ids))
+        by_id = {inference.id: inference for inference in inferences.query(query).inferences}
         for shadow in page.inferences:
-            one = found.get(shadow.request_id)
-            if one is not None and _is_of(one, name, version):
-                yield one, shadow
+            inference = by_id.get(shadow.request_id)
+            if inference is not None and _is_of(inference, name, version):
+                yield inference, shadow
 
 
 def _same_images(

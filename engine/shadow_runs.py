@@ -202,7 +202,7 @@ class Shadows:
         for _, process in list(self._processes.values()):
             process.kill()
         if thread is not None:
-            thread.join(timeout=5.0)
+            thread.join(timeout=1.0)
 
     def _start(self) -> None:
         """Start the thread with the first request; called with the lock held."""

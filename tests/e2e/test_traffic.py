@@ -156,8 +156,8 @@ def test_a_version_that_is_unloaded_under_traffic_fails_no_request(server):
 def metric_values(report: dict[str, Any]) -> Any:
     """Return all numbers of a comparison, and those of the live side."""
     (comparison,) = report["comparisons"]
-    headline = [(metric["type"], metric["value"], metric["n"]) for metric in report["headlines"]]
-    return headline, comparison["n"], comparison["metrics"], comparison["differences"]
+    own = [(metric["type"], metric["value"]) for metric in report["metrics"]]
+    return own, comparison["n"], comparison["metrics"], comparison["differences"]
 
 
 def evaluate(server: ServerProcess, other: dict[str, str]) -> dict[str, Any]:

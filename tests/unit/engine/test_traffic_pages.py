@@ -35,6 +35,8 @@ class Keyed:
 
     def send(self, key: str, method: str, path: str, body: Any = None) -> Any:
         headers = {"authorization": f"Bearer {self.keys[key]}"}
+        if path.startswith("/console"):
+            headers["accept"] = "text/html"
         if isinstance(body, dict) and path.startswith("/console"):
             body = urlencode(body).encode()
             headers["content-type"] = "application/x-www-form-urlencoded"

@@ -264,7 +264,7 @@ TEXTS: Mapping[str, str] = {
     "traffic_promote": "Promote {version}: it answers all",
     "traffic_reset": "Back to the highest version",
     "traffic_differs": "The shadow differs in {different} of {pairs} requests",
-    "traffic_interval": "{share} %, with chance {low} to {high} %",
+    "traffic_interval": "{share} %, 95 % interval {low} to {high} %",
     "traffic_live": "Live",
     "traffic_failed": "Failed",
     "traffic_latency": "Latency, half and 95 %",

@@ -1,18 +1,17 @@
-"""What live requests notice of a shadow that is to see all of them: latencies with and without it, in interleaved pairs.
+"""What live requests notice of a shadow that is to see all of them: latencies with and without it, in interleaved rounds.
 
 One server, one worker. A model of two versions is asked by clients of a closed loop: without pauses, so that there is no
-processor to spare, and with pauses, so that there is. In each pair the load runs once alone and once beside a shadow with the
-share 1, first the one, then the other, in turns. What counts is the median of the pairs' ratios: on a shared machine a single
-pair says little. "alone again" compares two runs without a shadow, which is what chance does.
+processor to spare, and with pauses, so that there is. Each round runs the load three times for a short while: alone, beside a
+shadow with the share 1, and alone again, in an order that changes from round to round. Quantiles are those of all rounds
+together; the intervals of their ratios are of 95 %, by drawing rounds anew. "alone again" is what chance does on this machine.
 
-PYTHONPATH=. python bench/shadow_cost.py --pairs 7 --seconds 8
+PYTHONPATH=. python bench/shadow_cost.py --rounds 30 --seconds 2
 """
 
 import argparse
 import base64
 import json
 import re
-import statistics
 import tempfile
 import threading
 import time
@@ -26,8 +25,10 @@ from tests.onnx_models import doubling
 from tests.server_process import ServerProcess
 from tests.two_versions import MODEL, images, write_two_versions
 
-SETTLED_S = 2.5
-"""Time until a rule counts in the worker."""
+SETTLED_S = 0.3
+"""Time that is not measured after a rule is set, which counts at once in the one worker."""
+
+ARMS = ("alone", "beside", "again")
 
 
 class Load(NamedTuple):
@@ -101,13 +102,13 @@ def body_of(model: str) -> bytes:
     return json.dumps({"inputs": [tensor]}).encode()
 
 
-def measure(server: ServerProcess, load: Load, pairs: int, seconds: float) -> dict[str, Any]:
-    """Measure one load, pair by pair."""
+def measure(server: ServerProcess, load: Load, rounds: int, seconds: float) -> dict[str, Any]:
+    """Measure one load, round by round."""
     path, body = f"/v2/models/{load.model}/infer", body_of(load.model)
 
-    def part(*, shadow: bool) -> list[float]:
+    def part(arm: str) -> list[float]:
         rule: dict[str, Any] = {"shares": {"1": 1}}
-        if shadow:
+        if arm == "beside":
             rule["shadow"] = {"version": "2"}
         status, answer = server.call("PUT", f"/api/models/{load.model}/traffic", rule)
         assert status == 200, answer
@@ -116,35 +117,41 @@ def measure(server: ServerProcess, load: Load, pairs: int, seconds: float) -> di
 
     start_shadow(server, load, path, body)
     before = outcomes(server, load.model)
-    rows = []
-    for number in range(pairs):
-        if number % 2:
-            beside, alone = part(shadow=True), part(shadow=False)
-        else:
-            alone, beside = part(shadow=False), part(shadow=True)
-        again = part(shadow=False)
-        rows.append({"alone": alone, "beside": beside, "again": again})
+    latencies: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
+    for number in range(rounds):
+        for place in range(len(ARMS)):
+            arm = ARMS[(number + place) % len(ARMS)]
+            latencies[arm].append(part(arm))
     after = outcomes(server, load.model)
     result: dict[str, Any] = {
         "load": load.name,
         "outcomes": {name: after[name] - before[name] for name in after},
-        "requests": sum(len(row["beside"]) for row in rows),
+        "requests": sum(map(len, latencies["beside"])),
     }
     for quantile in (50, 99):
-        values = {
-            name: [float(np.percentile(row[name], quantile)) for row in rows] for name in rows[0]
+        result[f"p{quantile}_ms"] = {
+            arm: float(np.percentile(np.concatenate(latencies[arm]), quantile)) for arm in ARMS
         }
-        result[f"p{quantile}_ms"] = {name: statistics.median(values[name]) for name in values}
-        for name in ("beside", "again"):
-            ratios = [
-                other / alone for other, alone in zip(values[name], values["alone"], strict=True)
-            ]
-            result[f"p{quantile}_{name}"] = {
-                "median": statistics.median(ratios),
-                "least": min(ratios),
-                "most": max(ratios),
-            }
+        for arm in ARMS[1:]:
+            result[f"p{quantile}_{arm}"] = ratio(latencies[arm], latencies["alone"], quantile)
     return result
+
+
+def ratio(
+    rounds: list[list[float]], others: list[list[float]], quantile: int
+) -> tuple[float, float, float]:
+    """Return the ratio of a quantile of two arms, and its interval."""
+    random = np.random.default_rng(0)
+    drawn = [range(len(rounds)), *random.integers(0, len(rounds), (1000, len(rounds)))]
+    ratios = [
+        float(
+            np.percentile(np.concatenate([rounds[place] for place in places]), quantile)
+            / np.percentile(np.concatenate([others[place] for place in places]), quantile)
+        )
+        for places in drawn
+    ]
+    low, high = np.percentile(ratios[1:], (2.5, 97.5))
+    return ratios[0], float(low), float(high)
 
 
 def start_shadow(server: ServerProcess, load: Load, path: str, body: bytes) -> None:
@@ -160,8 +167,8 @@ def start_shadow(server: ServerProcess, load: Load, path: str, body: bytes) -> N
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results = []
@@ -171,17 +178,17 @@ def main() -> None:
             doubling(models / "numbers" / version / "model.onnx")
         with ServerProcess(Path(folder) / "data", models, "--workers", "1") as server:
             for load in LOADS:
-                result = measure(server, load, arguments.pairs, arguments.seconds)
+                result = measure(server, load, arguments.rounds, arguments.seconds)
                 results.append(result)
-                print(
-                    f"{result['load']}: p99 {result['p99_ms']['alone']:.2f} ms alone, beside a shadow x "
-                    f"{result['p99_beside']['median']:.3f} ({result['p99_beside']['least']:.2f} to "
-                    f"{result['p99_beside']['most']:.2f}), alone again x {result['p99_again']['median']:.3f} "
-                    f"({result['p99_again']['least']:.2f} to {result['p99_again']['most']:.2f}); p50 "
-                    f"{result['p50_ms']['alone']:.2f} ms, x {result['p50_beside']['median']:.3f}; "
-                    f"shadow: {result['outcomes']}, {result['requests']} requests",
-                    flush=True,
-                )
+                print(f"{load.name}: {result['requests']:,} requests, shadow {result['outcomes']}")
+                for quantile in (50, 99):
+                    print(
+                        f"  p{quantile} {result[f'p{quantile}_ms']['alone']:.2f} ms alone", end=""
+                    )
+                    for arm in ARMS[1:]:
+                        value, low, high = result[f"p{quantile}_{arm}"]
+                        print(f", {arm} x {value:.3f} ({low:.3f} to {high:.3f})", end="")
+                    print(flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
 

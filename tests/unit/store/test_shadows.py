@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from quadriga.store.browsing.arrivals import Arrivals
 from quadriga.store.browsing.comparison import ComparisonRequest, compare
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
+from quadriga.store.changes.service import ChangeService
 from quadriga.store.errors import QueryError
+from quadriga.store.ids import IdSource
 from quadriga.store.inferences import QueryRequest
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
 from quadriga.store.maintenance.retention import limits_of
@@ -123,13 +126,28 @@ def test_counts_facets_and_the_tail_leave_shadows_out(shadowed):
     assert len(arrivals.look(reader).ids) == LIVE
 
 
-def test_a_filter_deletes_shadows_too_as_what_is_to_go_leaves_no_copy(shadowed):
-    stored = shadowed.inferences.with_shadows()
-    query = QueryRequest({"input.hash": f"blake3:{4:064x}"})
-    assert {one.model.name for one in stored.query(query).inferences} == {"ships", "ships~shadow"}
-    assert [101] in [
-        *stored.matching_ids({"input.hash": f"blake3:{0:064x}", "model": "ships~shadow"})
-    ]
+DELETED = {
+    "an image": ({"input.hash": f"blake3:{4:064x}"}, ["141", "140"]),
+    "the model": ({"and": [{"model": "ships"}, {"input.hash": f"blake3:{4:064x}"}]}, ["140"]),
+    "the shadow": ({"and": [{"model": "ships~shadow"}, {"status": 500}]}, ["131"]),
+}
+
+
+@pytest.mark.parametrize("erase", [False, True])
+@pytest.mark.parametrize("name", DELETED)
+def test_what_is_to_go_leaves_no_copy_unless_the_filter_names_a_model(shadowed, name, erase):
+    changes = ChangeService(
+        shadowed.inferences,
+        shadowed.journal,
+        IdSource(0),
+        lambda value, _: value,
+        erasures=shadowed.erasures,
+    )
+    where, ids = DELETED[name]
+    body = msgspec.json.encode({"where": where, "dry_run": True, "erase": erase})
+    result = changes.delete_inferences(body)
+    assert result.count == len(ids)
+    assert result.ids == ([] if erase else ids)
 
 
 def test_a_rule_of_retention_holds_for_the_shadow(shadowed):

@@ -267,7 +267,7 @@ TEXTS: Mapping[str, str] = {
     "traffic_interval": "{share} %, 95 % interval {low} to {high} %",
     "traffic_live": "Live",
     "traffic_failed": "Failed",
-    "traffic_latency": "Latency, half and 95 %",
+    "traffic_latency": "Latency, median / 95 %",
     "traffic_latency_text": "A shadow waits for processors that nothing else needs, so it is slower here than it would be live.",
     "traffic_largest": "The largest differences",
     "traffic_nothing": "The shadow has not answered yet",

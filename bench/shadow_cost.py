@@ -3,7 +3,8 @@
 One server, one worker. A model of two versions is asked by clients of a closed loop: without pauses, so that there is no
 processor to spare, and with pauses, so that there is. Each round runs the load three times for a short while: alone, beside a
 shadow with the share 1, and alone again, in an order that changes from round to round. Quantiles are those of all rounds
-together; the intervals of their ratios are of 95 %, by drawing rounds anew. "alone again" is what chance does on this machine.
+together; the intervals of their ratios are of 95 %, by drawing rounds anew. "again" is what chance does on this machine. The CPU time of a
+request, with that of storing what the shadow says, does not depend on neighbours.
 
 PYTHONPATH=. python bench/shadow_cost.py --rounds 30 --seconds 2
 """
@@ -15,11 +16,13 @@ import re
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from processes import descendants, process_cpu_ns
 
 from tests.onnx_models import doubling
 from tests.server_process import ServerProcess
@@ -106,14 +109,23 @@ def measure(server: ServerProcess, load: Load, rounds: int, seconds: float) -> d
     """Measure one load, round by round."""
     path, body = f"/v2/models/{load.model}/infer", body_of(load.model)
 
+    cpu_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    shadow_s = 0.0
+
     def part(arm: str) -> list[float]:
+        nonlocal shadow_s
         rule: dict[str, Any] = {"shares": {"1": 1}}
         if arm == "beside":
             rule["shadow"] = {"version": "2"}
         status, answer = server.call("PUT", f"/api/models/{load.model}/traffic", rule)
         assert status == 200, answer
         run(server.host, path, body, load, SETTLED_S)
-        return run(server.host, path, body, load, seconds)
+        begun = cpu_of_server()
+        latencies_ms = run(server.host, path, body, load, seconds)
+        ended = cpu_of_server()
+        cpu_s[arm].append((ended[0] - begun[0]) / max(len(latencies_ms), 1))
+        shadow_s += ended[1] - begun[1]
+        return latencies_ms
 
     start_shadow(server, load, path, body)
     before = outcomes(server, load.model)
@@ -127,6 +139,8 @@ def measure(server: ServerProcess, load: Load, rounds: int, seconds: float) -> d
         "load": load.name,
         "outcomes": {name: after[name] - before[name] for name in after},
         "requests": sum(map(len, latencies["beside"])),
+        "cpu_ms": {arm: float(np.median(cpu_s[arm])) * 1000 for arm in ARMS},
+        "shadow_cpu_s": shadow_s,
     }
     for quantile in (50, 99):
         result[f"p{quantile}_ms"] = {
@@ -152,6 +166,17 @@ def ratio(
     ]
     low, high = np.percentile(ratios[1:], (2.5, 97.5))
     return ratios[0], float(low), float(high)
+
+
+def cpu_of_server() -> tuple[float, float]:
+    """Return the CPU seconds of the processes of the server, without and of the shadow."""
+    live_ns = shadow_ns = 0
+    for pid in descendants():
+        with suppress(OSError):  # it has ended
+            is_shadow = b"shadow_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            cpu_ns = process_cpu_ns(pid)
+            live_ns, shadow_ns = live_ns + cpu_ns * (not is_shadow), shadow_ns + cpu_ns * is_shadow
+    return live_ns / 1e9, shadow_ns / 1e9
 
 
 def start_shadow(server: ServerProcess, load: Load, path: str, body: bytes) -> None:
@@ -181,6 +206,8 @@ def main() -> None:
                 result = measure(server, load, arguments.rounds, arguments.seconds)
                 results.append(result)
                 print(f"{load.name}: {result['requests']:,} requests, shadow {result['outcomes']}")
+                texts = [f"{arm} {ms:.3f}" for arm, ms in result["cpu_ms"].items()]
+                print(f"  CPU ms of a request without the shadow's: {', '.join(texts)}")
                 for quantile in (50, 99):
                     print(
                         f"  p{quantile} {result[f'p{quantile}_ms']['alone']:.2f} ms alone", end=""

@@ -23,7 +23,7 @@ from quadriga.proto.errors import Unsupported
 from quadriga.proto.messages import InferRequest
 from quadriga.store.database import ReaderPool, writer_engine
 from quadriga.store.disk import write_atomically
-from quadriga.store.errors import JSON_ERRORS, StoreError
+from quadriga.store.errors import JSON_ERRORS, NotReadyError, StoreError
 from quadriga.store.model_names import find_model_name
 from quadriga.store.traffic import StoredRule, read_rules, remove_rule, write_rule
 
@@ -96,6 +96,8 @@ class TrafficRules:
             raise Unsupported(
                 "expected a server with a store, as shares and shadows are kept there"
             )
+        if not self._database.has_database():  # to open it for writing would make one
+            raise NotReadyError("the database is not there yet: try again")
         with writer_engine(self._settings.database_url) as engine:
             if rule.is_default:
                 remove_rule(engine, model)

@@ -1,9 +1,13 @@
 """The traffic rules of models in the database, so that all workers and servers on it share them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 import sqlalchemy as sa
 
 from quadriga.store.database import clock_ms, delete, execute, fetch_all, upsert
+from quadriga.store.errors import NotReadyError
 from quadriga.store.schema import COLUMNS
 
 _SELECT = f"SELECT {', '.join(COLUMNS['traffic'])} FROM traffic"
@@ -33,8 +37,11 @@ def write_rule(engine: sa.Engine, model: str, rule: str, changed_by: str) -> Sto
         model: Name of the model.
         rule: The rule as JSON.
         changed_by: Name of the key that sets it.
+
+    Raises:
+        NotReadyError: The database takes no writes now.
     """
-    with engine.begin() as connection:
+    with _transaction(engine) as connection:
         rows = execute(connection, f"{_SELECT} WHERE model = ?", (model,))
         present = next((StoredRule(*row) for row in rows), None)
         if present is not None and present.rule == rule:
@@ -45,6 +52,18 @@ def write_rule(engine: sa.Engine, model: str, rule: str, changed_by: str) -> Sto
 
 
 def remove_rule(engine: sa.Engine, model: str) -> None:
-    """Remove the rule of a model, if it has one."""
-    with engine.begin() as connection:
+    """Remove the rule of a model, if it has one; raises as `write_rule`."""
+    with _transaction(engine) as connection:
         delete(connection, "traffic", [(model,)])
+
+
+@contextmanager
+def _transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except sa.exc.DBAPIError as error:
+        raise NotReadyError(
+            "the traffic of models cannot be changed now, as the database takes no writes: try again",
+            detail=str(error),
+        ) from error

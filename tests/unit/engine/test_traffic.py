@@ -19,7 +19,7 @@ from quadriga.engine.traffic_rules import ShadowRule, TrafficRule
 from quadriga.proto.errors import ModelNotReady, NotFound, Unsupported
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.database import migrate, writer_engine
-from quadriga.store.errors import StoreError
+from quadriga.store.errors import NotReadyError, StoreError
 from quadriga.store.traffic import write_rule
 from tests.onnx_models import doubling
 from tests.unit.engine.harness import small_settings
@@ -144,8 +144,10 @@ def test_a_rule_that_is_set_again_keeps_who_set_it_first(rules):
 def test_rules_hold_while_the_database_is_away_and_over_a_restart(settings, rules):
     rules.put("numbers", HALVES, "somebody")
     run_statements(settings.database_url, ("ALTER TABLE traffic RENAME TO traffic_away", ()))
-    with pytest.raises(Exception, match="traffic"):
+    with pytest.raises(StoreError):
         rules.refresh()
+    with pytest.raises(NotReadyError, match="takes no writes"):
+        rules.put("numbers", TrafficRule({"1": 1.0}), "somebody")
     assert rules.rules == {"numbers": HALVES}
     restarted = TrafficRules(settings)
     assert restarted.rules == {"numbers": HALVES}
@@ -196,4 +198,6 @@ def test_nobody_waits_for_a_database_that_is_not_there_yet(tmp_path):
     rules.wait()
     with pytest.raises(StoreError):
         rules.refresh()
+    with pytest.raises(NotReadyError, match="not there yet"):
+        rules.put("numbers", HALVES, "somebody")
     rules.close()

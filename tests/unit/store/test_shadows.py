@@ -9,6 +9,7 @@ from quadriga.store.browsing.arrivals import Arrivals
 from quadriga.store.browsing.comparison import ComparisonRequest, compare
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.changes.service import ChangeService
+from quadriga.store.database import writer_engine
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import IdSource
 from quadriga.store.inferences import QueryRequest
@@ -22,6 +23,7 @@ from quadriga.store.records import (
 )
 from quadriga.store.scope import Scope
 from quadriga.store.shadows import is_shadow, live_name, shadow_name
+from quadriga.store.traffic import read_rules, remove_rule, write_rule
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
@@ -252,3 +254,19 @@ def test_nothing_in_common_is_no_share(store):
         None,
         [],
     )
+
+
+def test_rules_of_traffic_are_written_read_and_removed(store):
+    store.add(*live_and_shadow(0))
+    with writer_engine(store.url) as engine:
+        first = write_rule(engine, "ships", '{"shares":{"1":1.0}}', "somebody")
+        assert write_rule(engine, "ships", '{"shares":{"1":1.0}}', "somebody else") == first
+        changed = write_rule(engine, "ships", '{"shares":{"2":1.0}}', "somebody else")
+        boats = write_rule(engine, "boats", "{}", "ä\n'\"")
+        with store.inferences.snapshot() as connection:
+            assert read_rules(connection) == [boats, changed]
+        assert changed.changed_ms >= first.changed_ms
+        remove_rule(engine, "ships")
+        remove_rule(engine, "ships")
+        with store.inferences.snapshot() as connection:
+            assert read_rules(connection) == [boats]

@@ -33,6 +33,7 @@ from quadriga.engine.api.log_level import log_level_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
+from quadriga.engine.api.traffic import TrafficControl, traffic_routes
 from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.console.routes import ConsoleParts, ConsoleStore, console_page_routes
@@ -56,8 +57,10 @@ from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.shadow_runs import Shadows
 from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.store_metrics import StoreMetrics
+from quadriga.engine.traffic import Traffic, TrafficRules
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate
@@ -178,7 +181,14 @@ class Application:
             counter=self._counter,
         )
         self._recorder = recorder
+        self.traffic_rules = TrafficRules(settings)
+        traffic = Traffic(self.repository, self.traffic_rules, counts)
         queue = request_queue(settings)
+        shadows, traffic_control = None, None
+        if recorder is not None:
+            shadows = Shadows(traffic, recorder, settings, counts, queue.has_spare)
+            traffic_control = TrafficControl(self.repository, self.traffic_rules)
+            handlers += traffic_routes(traffic_control)
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -198,6 +208,8 @@ class Application:
             control=self._control,
             scores=SemanticScores(settings, self._served),
             queue=queue,
+            traffic=traffic,
+            shadows=shadows,
         )
         if watch is not None:
             self.pipeline.health.source_problem = watch.problem
@@ -217,7 +229,7 @@ class Application:
             if store is None
             else [StoreMetrics(settings, self._jobs, store.reports, self._followed_time_s)]
         )
-        handlers.append(
+        handlers += [
             metrics_route(
                 PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
                 KeyMetrics(self._keys),
@@ -225,20 +237,22 @@ class Application:
                 *stored_metrics,
                 ProcessMetrics(worker, None if run_directory is None else os.getppid()),
                 need="nothing" if settings.open_metrics else "monitor",
-            )
-        )
-        handlers += [audit_route(settings.audit_directory), *log_in_routes]
-        handlers += log_level_routes(settings.log_level, lambda: self.pipeline.health.processes)
-        handlers += console_page_routes(
-            ConsoleParts(
-                settings=settings,
-                models=models,
-                store=store,
-                audit=self._audit,
-                key_sessions=None if log_in_pages else key_sessions,
-                provider_page=log_in_pages.visitor_page if log_in_pages else None,
-            )
-        )
+            ),
+            audit_route(settings.audit_directory),
+            *log_in_routes,
+            *log_level_routes(settings.log_level, lambda: self.pipeline.health.processes),
+            *console_page_routes(
+                ConsoleParts(
+                    settings=settings,
+                    models=models,
+                    store=store,
+                    audit=self._audit,
+                    key_sessions=None if log_in_pages else key_sessions,
+                    provider_page=log_in_pages.visitor_page if log_in_pages else None,
+                    traffic=traffic_control,
+                )
+            ),
+        ]
         app = _routes_application(handlers, operations, self._audit, settings.max_body_bytes)
         protocols = Dispatcher(
             self.pipeline,
@@ -316,11 +330,13 @@ class Application:
                 self._watch.start(self._control.load_newest)
             if self._keys is not None:
                 self._keys.wait_until_known(partial(wait, KEYS_UNREAD))
+            self.traffic_rules.wait()
             states.mark(name, "ready")
             loaded.set()
 
         # Here, as `close` ends them: it may be called while the models are loaded.
         self._numbers.start()
+        self.traffic_rules.start()
         if self._audit_log is not None:
             self._audit_log.start()
         if self._keys is not None:
@@ -380,6 +396,7 @@ class Application:
             self._watch.close()
         self.pipeline.close()
         self._numbers.close()
+        self.traffic_rules.close()
         if self._ids is not None:
             self._ids.close()
         if self._sign_on is not None:

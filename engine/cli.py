@@ -14,6 +14,7 @@ from quadriga.engine.commands.audit import audit_command
 from quadriga.engine.commands.backup import backup_command, check_command, restore_command
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.checks import conformance, inspect, validate
+from quadriga.engine.commands.compare import compare_command
 from quadriga.engine.commands.drift import drift_command
 from quadriga.engine.commands.erase import erase_command
 from quadriga.engine.commands.evaluate import evaluate_command
@@ -123,8 +124,8 @@ def _announce(url: str, grpc_address: str) -> None:
 
 
 for _command in (
-    audit_command, backup_command, restore_command, check_command, inspect, validate, query, conformance, baseline_command, drift_command, erase_command,
-    evaluate_command, export_command, import_command, keys_command, log_level_command, migrate, models_command, profile_command,
+    audit_command, backup_command, restore_command, check_command, inspect, validate, query, conformance, baseline_command, compare_command,
+    drift_command, erase_command, evaluate_command, export_command, import_command, keys_command, log_level_command, migrate, models_command, profile_command,
     quantize_command, store,
 ):  # fmt: skip
     main.add_command(_command)

@@ -13,9 +13,9 @@ import msgspec
 from quadriga.engine.image_inference import describe_crops, infer_crops
 from quadriga.engine.model import Model
 from quadriga.engine.recording import (
-    CropOrigin,
     CutCrops,
     ImageResult,
+    Origin,
     RequestSummary,
     StoreResult,
 )
@@ -250,7 +250,7 @@ class CropRun:
                 request_id = f"{above.request_id}/{above.image_no}"
             else:
                 request_id = f"{self._request.id}/{number}"
-            origin = CropOrigin(request_id, counts[number], description)
+            origin = Origin(request_id, counts[number], description)
             counts[number] += 1
             with_origins.append(msgspec.structs.replace(result, origin=origin))
         return with_origins

@@ -48,6 +48,14 @@ ONNX_NAMES = tuple(f"model{end}.onnx" for end in VARIANTS)
 _log = logging.getLogger("quadriga.models")
 
 
+class ModelOrigin(msgspec.Struct, frozen=True):
+    """What a model was loaded from, so that it can be loaded once more in another process; as the arguments of `Model`."""
+
+    path: Path
+    overrides: Mapping[str, Any] | None
+    score_threshold: float | None
+
+
 class Model:
     """One version of a model, loaded and ready to answer.
 
@@ -80,6 +88,7 @@ class Model:
 
         self.name = name
         self.version = version
+        self.origin = ModelOrigin(path, overrides, score_threshold)
         self.image_predictor: ImageGraph | TextPackage | None = None
         """Predicts what images show; None where the model takes tensors."""
         self.row_classifier: RowClassification | None = None

@@ -10,6 +10,8 @@ for each step); only `run`, which hands a request to `quadriga.engine.request_qu
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from quadriga.engine.crop_run import CropRun
 from quadriga.engine.health import ServerHealth
 from quadriga.engine.image_inference import stream_image
@@ -32,6 +34,8 @@ from quadriga.engine.result_keeping import NOT_STORED, ResultKeeping
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import RunError
 from quadriga.engine.settings import Settings
+from quadriga.engine.shadow_runs import Shadows
+from quadriga.engine.traffic import Traffic
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.deadline import Deadline, check_deadline, limit_by_parameter
 from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound
@@ -52,8 +56,9 @@ Result = TypeVar("Result")
 class Pipeline:
     """Answers requests; satisfies `quadriga.proto.messages.Serving`.
 
-    Without a recorder nothing is stored, without scores there are none, and without a control models are loaded
-    in this process alone. The queue holds the requests of `run`; by default it is made from the settings.
+    Without a recorder nothing is stored, without scores or shadows there are none, without traffic the highest version
+    answers, and without a control models are loaded in this process alone. The queue holds the requests of `run`; by
+    default it is made from the settings.
     """
 
     def __init__(
@@ -65,8 +70,12 @@ class Pipeline:
         scores: SemanticScores | None = None,
         *,
         queue: RequestQueue | None = None,
+        traffic: Traffic | None = None,
+        shadows: Shadows | None = None,
     ) -> None:
         self._repository = repository
+        self._traffic = traffic or Traffic(repository)
+        self._shadows = shadows
         self._queue = queue or request_queue(settings)
         control = control or ModelControl(repository, queues=self._queue.statistics)
         self._control = control
@@ -120,7 +129,7 @@ class Pipeline:
     def model_info(self, name: str, version: str | None) -> ModelInfo:
         """Describe a model that is ready; this and what follows as `quadriga.proto.messages.Serving` has it."""
         self._check_known_model(name)
-        return self._repository.info(name, version)
+        return self._repository.info(name, version or self._traffic.main_version(name))
 
     def model_statuses(self) -> list[ModelStatus]:
         """Return the state of every version of every model that the caller may use."""
@@ -179,10 +188,10 @@ class Pipeline:
         if find_model_name(name, names) is None:
             raise NotFound(unknown_model_text(name, [*filter(caller.may_use, names)]))
 
-    def _admitted_model(self, name: str, version: str | None) -> Model:
-        """Return a model that is ready, and that the caller may use; raises as `ModelRepository.get`."""
-        self._check_known_model(name)
-        return self._repository.get(name, version)
+    def _admitted_model(self, request: InferRequest) -> Model:
+        """Return the model that answers a request, if the caller may use it; raises as `ModelRepository.get`."""
+        self._check_known_model(request.model)
+        return self._traffic.model_for(request)
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request, in the caller's thread.
@@ -190,7 +199,7 @@ class Pipeline:
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
-        model = self._admitted_model(request.model, request.version)
+        model = self._admitted_model(request)
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         behind = self._crop_run(model, request)
         kind = self._kind(model, request, behind)
@@ -225,6 +234,15 @@ class Pipeline:
         if kind.has_output_per_image:
             scores = score_headers(results, self._settings.semantic_score_header)
             headers = [*scores, *truncation_headers(results), *headers]
+        if self._shadows is not None and request.version is None:
+            self._shadows.offer(
+                model,
+                request,
+                results,
+                stored.ids,
+                protocol=kind.protocol,
+                team=current_caller().team,
+            )
         return InferResponse(
             model=model.name,
             version=model.version,
@@ -244,7 +262,7 @@ class Pipeline:
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
-        model = self._admitted_model(request.model, request.version)
+        model = self._admitted_model(request)
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         kind = self._kind(model, request)
         if not isinstance(kind, ImageRequest):
@@ -276,9 +294,9 @@ class Pipeline:
         Raises:
             quadriga.proto.errors.ProtocolError: With the text for the client.
         """
-        model = self._admitted_model(request.model, request.version)
+        model = self._admitted_model(request)
         explain = self._kind(model, request).prepare_explanation()
-        response = self.infer(request)
+        response = self.infer(msgspec.structs.replace(request, version=model.version))
         try:
             return response, explain()
         except (RunError, OutputError) as error:
@@ -292,7 +310,11 @@ class Pipeline:
         """
         if model.recognition.written.then is None:
             return None
-        chain = models_behind(model, self._repository.get)
+
+        def get(name: str, version: str | None) -> Model:
+            return self._traffic.model_named(name, version, request)
+
+        chain = models_behind(model, get)
         return CropRun(model, chain, self._keeping, settings=self._settings, request=request)
 
     def _kind(
@@ -317,6 +339,8 @@ class Pipeline:
     def close(self) -> None:
         """Stop what still runs, then close the journal."""
         self._queue.close()
+        if self._shadows is not None:
+            self._shadows.close()
         self._keeping.close()
 
 

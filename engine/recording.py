@@ -3,7 +3,7 @@
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,15 +40,16 @@ _RECORD_BYTES = 1024
 """Estimated bytes of a record in memory, without its image and its predictions."""
 
 
-class CropOrigin(msgspec.Struct, frozen=True):
-    """What a record says of the crop that it is about."""
+class Origin(msgspec.Struct, frozen=True):
+    """What a record says of the inference that it comes from, if it is about a crop of it, or is its shadow."""
 
     request_id: str
-    """Id of the inference that the crop was cut in, in place of the request's id."""
+    """Id of that inference, in place of the request's id."""
     image_no: int
-    """Number of the crop among those of that inference, from 0."""
+    """Number of the crop among those of that inference, from 0; 0 for a shadow."""
     description: Mapping[str, Any]
-    """Key `crop` of the standard metadata."""
+    """Value of the key `kind` of the standard metadata."""
+    kind: Literal["crop", "shadow"] = "crop"
 
 
 class CutCrops(msgspec.Struct, frozen=True, eq=False):
@@ -80,8 +81,8 @@ class ImageResult(msgspec.Struct, frozen=True):
     """Similarity to the model's baseline, in (0, 1]; None where it is not known."""
     cut_crops: CutCrops | None = None
     """Crops for the model behind this one; None where there is none."""
-    origin: CropOrigin | None = None
-    """Origin of the image, if it is a crop."""
+    origin: Origin | None = None
+    """Origin of the image, if it is a crop, or of the result, if it is a shadow's."""
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
@@ -327,7 +328,7 @@ class Recorder:
             own = standard if score is None else {**standard, "semantic_score": score}
             request_id, image_no = summary.request_id, position
             if origin is not None:
-                own = {**own, "crop": origin.description}
+                own = {**own, origin.kind: origin.description}
                 request_id, image_no = origin.request_id, origin.image_no
             records.append(
                 InferenceRecord(

@@ -348,6 +348,19 @@ class ModelRepository:
         state = states.get(entry.state, f"failed to load: {entry.reason}")
         raise ModelNotReady(f"model {entry.name!r} version {entry.version} {state}")
 
+    def ready_versions(self, name: str) -> list[Model]:
+        """Return the versions of a model that can answer now, the highest first; none of an unknown one."""
+        try:
+            entries = self._versions(name).values()
+        except NotFound:
+            return []
+        return [
+            entry.model
+            for entry in entries
+            if entry.model is not None
+            and self._host.crashes.refusal(entry.name, entry.version) is None
+        ]
+
     def info(self, name: str, version: str | None = None) -> ModelInfo:
         """Return the description of a model; raises as `get` does."""
         return self.get(name, version).info(list(self._versions(name)))

@@ -140,16 +140,23 @@ class InferenceReader:
         self._cell_ids = cell_ids
         self.scope = scope
         """What may be seen."""
+        self._with_shadows = False
 
     @property
     def names(self) -> ModelNames:
         """Finds the model that a name means, among those that may be seen."""
-        return ModelNames(self._stored_names, self._served and self._served_names)
+        return ModelNames(self.stored_names, self._served and self._served_names)
 
     def within(self, scope: Scope) -> "InferenceReader":
         """Return a view of this reader that sees what a scope admits."""
         view = copy(self)
         view.scope = scope
+        return view
+
+    def with_shadows(self) -> "InferenceReader":
+        """Return a view of this reader whose filters find shadows, too, where they name no model."""
+        view = copy(self)
+        view._with_shadows = True  # noqa: SLF001 - it is one of these
         return view
 
     def cancelled_by(self, cancellation: Cancellation) -> "InferenceReader":
@@ -384,7 +391,7 @@ class InferenceReader:
         """Close all connections."""
         self._readers.close()
 
-    def _stored_names(self) -> set[str]:
+    def stored_names(self) -> set[str]:
         """Return the names of all models that ever had stored inferences."""
         with self._readers.snapshot() as connection:
             rows = execute(connection, "SELECT DISTINCT name, team FROM model").all()
@@ -396,7 +403,13 @@ class InferenceReader:
 
     def planner(self, connection: sa.Connection, tree: Filter) -> Planner:
         """Plan a filter of what may be seen, within a snapshot."""
-        return Planner(connection, tree, self.scope, narrow_rows=self._narrow_rows)
+        return Planner(
+            connection,
+            tree,
+            self.scope,
+            with_shadows=self._with_shadows,
+            narrow_rows=self._narrow_rows,
+        )
 
     def _row(self, seq: int) -> StoredInference | None:
         if seq > LARGEST_ID:

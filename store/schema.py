@@ -34,6 +34,7 @@ COLUMNS = {
         "id", "hash", "name", "roles", "team", "models", "created_ms", "expires_ms", "revoked_ms",
         "used_ms", "limits",
     ),
+    "traffic": ("model", "rule", "changed_ms", "changed_by"),
 }  # fmt: skip
 """Columns of the tables that rows are written to, in the order of their values; the key comes first."""
 

@@ -19,6 +19,12 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.store.browsing.comparison import (
+    Comparison,
+    ComparisonRequest,
+    compare,
+    decode_comparison,
+)
 from quadriga.store.browsing.disagreements import (
     Disagreements,
     DisagreementsRequest,
@@ -74,6 +80,14 @@ _DISAGREEMENTS_BODY = json_body(
     iou="Overlap from which two boxes of one label are the same",
     order="Newest or oldest first",
     cursor="The cursor that came with the previous page",
+)
+_COMPARISON_BODY = json_body(
+    ComparisonRequest,
+    a="The first model: name or name:version",
+    b="The model that it is compared with, which may have answered as its shadow: name or name:version",
+    score="Score from which predictions count",
+    iou="Overlap from which two boxes of one label are the same",
+    limit="Maximum disagreements of the answer",
 )
 _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
 _LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_DESCRIPTIONS)
@@ -209,6 +223,17 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
             request, lambda store: find_disagreements(store, decode_disagreements(body))
         )
 
+    @post(
+        "/api/inferences/comparison",
+        operation_class=_COMPARISON_BODY,
+        responses=QUERY_ERRORS,
+        status_code=200,
+        need="read",
+    )
+    async def query_comparison(request: Request[Any, Any, Any], body: RawBody) -> Comparison:
+        """Compare two models or versions on what both answered, live or as a shadow; the body is JSON whatever its content type."""
+        return await queries.run(request, lambda store: compare(store, decode_comparison(body)))
+
     return [
         options_route(_FACETS, "GET", "POST"),
         find_facets_by_url,
@@ -219,4 +244,5 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         find_label_queue_by_url,
         query_label_queue,
         query_disagreements,
+        query_comparison,
     ]

@@ -1,6 +1,6 @@
 """HTTP routes that list models: what is served, what is stored of it, and what its monitoring last said."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -25,6 +25,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.model_counts import StoredVersion, stored_versions
 from quadriga.store.model_names import find_model_name
 from quadriga.store.scope import Scoped
+from quadriga.store.shadows import is_shadow, live_name, shadow_name
 
 MAX_LABELS = 100
 """Maximum number of labels that are listed of a model."""
@@ -105,6 +106,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     baseline: LastBaseline | None
     drift: LastDrift | None
     evaluation: LastEvaluation | None
+    shadows: list[ModelVersion] = []
+    """Versions that answered as a shadow of the model; their inferences are in no other number here."""
     drift_mute: Mute | None = None
     """Until when alarms of its schedule alert nobody; null while they do."""
 
@@ -147,7 +150,11 @@ class ModelEntries:
         stored = _stored(self._inferences.within(scope))
         baselines = self._drift.within(scope)
         reports, mutes = self._reports.within(scope), self._mutes.within(scope)
-        names = {version.name for version in served} | {version.name for version in stored}
+        names = {version.name for version in served} | {
+            live_name(version.name) for version in stored
+        }
+        if only is not None and is_shadow(only):
+            names.add(only)
         newest = _newest_reports(reports.all(), names)
         entries = []
         for name in sorted(names if only is None else names & {only}):
@@ -157,6 +164,7 @@ class ModelEntries:
                     name,
                     [version for version in served if version.name == name],
                     [version for version in stored if version.name == name],
+                    shadows=[version for version in stored if version.name == shadow_name(name)],
                     baseline=_default_baseline(baselines, name),
                     drift=_last_drift(newest.get((name, "drift")), reports, mute),
                     evaluation=newest.get((name, "evaluation")),
@@ -285,6 +293,7 @@ def _entry(
     drift: LastDrift | None,
     evaluation: ReportSummary | None,
     mute: Mute | None = None,
+    shadows: Sequence[StoredVersion] = (),
 ) -> ModelEntry:
     counts = {(version.version, version.sha256): version for version in stored}
     versions = []
@@ -302,19 +311,7 @@ def _entry(
                 last_at=count.last_at if count else None,
             )
         )
-    versions += [
-        ModelVersion(
-            count.version,
-            count.sha256,
-            count.task,
-            None,
-            reason="",
-            behind=None,
-            inferences=count.inferences,
-            last_at=count.last_at,
-        )
-        for count in reversed(counts.values())
-    ]
+    versions += [_stored_version(count) for count in reversed(counts.values())]
     labels = next((version.labels for version in served if version.labels), ())
     return ModelEntry(
         name=name,
@@ -330,8 +327,23 @@ def _entry(
         last_at=max((version.last_at for version in stored), default=None),
         baseline=baseline,
         drift=drift,
+        shadows=[] if is_shadow(name) else [*map(_stored_version, shadows)],
         drift_mute=mute,
         evaluation=None
         if evaluation is None
         else LastEvaluation(evaluation.id, evaluation.created, evaluation.n, evaluation.headline),
+    )
+
+
+def _stored_version(count: StoredVersion) -> ModelVersion:
+    """Return a version of which only inferences are there."""
+    return ModelVersion(
+        count.version,
+        count.sha256,
+        count.task,
+        None,
+        reason="",
+        behind=None,
+        inferences=count.inferences,
+        last_at=count.last_at,
     )

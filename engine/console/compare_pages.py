@@ -41,6 +41,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import ENDED, Job, Jobs
 from quadriga.store.query.compact_form import split_url
 from quadriga.store.scope import Scoped
+from quadriga.store.shadows import shadow_name
 
 PATH = "/console/compare"
 SHOWN = 12
@@ -195,6 +196,10 @@ def _choices(entries: list[ModelEntry]) -> list[Side]:
         for entry in entries
         for version in entry.versions
         if version.inferences
+    } | {
+        Side(shadow_name(entry.name), version.version)
+        for entry in entries
+        for version in entry.shadows
     }
     return sorted(sides, key=lambda side: (side.name, len(side.version), side.version))
 
@@ -268,7 +273,7 @@ def _job(jobs: Jobs, job_id: str) -> Job | None:
 
 def _images(page: Disagreements) -> ImageRows:
     return ImageRows(
-        rows=[_row(disagreement) for disagreement in page.disagreements],
+        rows=[image_row(disagreement) for disagreement in page.disagreements],
         compared=page.compared,
         alone=page.alone,
         cursor=page.cursor,
@@ -276,7 +281,8 @@ def _images(page: Disagreements) -> ImageRows:
     )
 
 
-def _row(disagreement: Disagreement) -> ImageRow:
+def image_row(disagreement: Disagreement) -> ImageRow:
+    """Return two different answers on one image, as a page shows them."""
     return ImageRow(
         card(disagreement.a, only_here=disagreement.only_a, least_score=LEAST_SCORE),
         card(disagreement.b, only_here=disagreement.only_b, least_score=LEAST_SCORE),

@@ -15,6 +15,7 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.traffic import TrafficControl
 from quadriga.engine.console.admin_pages import audit_page, keys_page
 from quadriga.engine.console.compare_pages import ComparedMonitoring, compare_pages
 from quadriga.engine.console.drift_forms import drift_forms
@@ -36,6 +37,7 @@ from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.similar_page import similar_page
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.console.traffic_pages import traffic_pages
 from quadriga.engine.console.view_pages import view_pages
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
@@ -74,6 +76,8 @@ class ConsoleParts(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions of keys; None where no keys are needed, and where people log in with a provider."""
     provider_page: VisitorPage | None
     """Leads to the identity provider; None without one."""
+    traffic: TrafficControl | None = None
+    """Shows and changes the traffic of models; None where nothing is stored."""
 
 
 def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
@@ -127,7 +131,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
         return page_response(await run_in_queries(parts.store.queries, request, show))
 
     pages = [
-        *model_pages(frame, parts.models, options),
+        *model_pages(frame, parts.models, parts.traffic, options),
         audit_page(frame, settings.audit_directory, options),
     ]
     if (store := parts.store) is not None:
@@ -144,6 +148,11 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
                 parts.models,
                 ComparedMonitoring(store.jobs, store.inferences, store.reports),
                 options,
+            ),
+            *(
+                traffic_pages(frame, store.queries, parts.models, parts.traffic, options)
+                if parts.traffic is not None
+                else ()
             ),
             *drift_pages(frame, store.reports, store.inferences, store.mutes, options),
             *drift_forms(frame, store.reports, store.inferences, store.mutes, options),

@@ -30,17 +30,16 @@ from quadriga.store.backup.contents import (
     write_description,
 )
 from quadriga.store.backup.places import BackupPlace, new_name
+from quadriga.store.backup.shared_tables import copy_shared_tables
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.errors import StoreError
 from quadriga.store.records import timestamp_text
 from quadriga.store.replication.copying import copy_store
-from quadriga.store.schema import COLUMNS
 
 OnProgress = Callable[[str], None]
 """Called with what is done, such as `images: 1,200`."""
 
 _OF_THIS_MACHINE = "worker_number"
-_KEYS = "access_key"
 
 
 class BackedUp(NamedTuple):
@@ -179,7 +178,7 @@ def _copy_database(url: str, target: Path, report: OnProgress) -> None:
         _copy_sqlite(Path(parsed.database), target)
     else:
         copy_store(url, _sqlite_url(target), report=lambda progress: report(str(progress)))
-        _copy_keys(url, _sqlite_url(target))
+        copy_shared_tables(url, _sqlite_url(target))
     with closing(sqlite3.connect(target)) as connection:
         with connection:
             if _has_table(connection, _OF_THIS_MACHINE):  # as all but the oldest have
@@ -203,15 +202,6 @@ def _copy_sqlite(source: Path, target: Path) -> None:
             reading.backup(writing)  # in one read transaction, beside which the writer goes on
     except sqlite3.Error as error:
         raise StoreError(f"cannot copy the database {source}: {error}") from error
-
-
-def _copy_keys(source: str, target: str) -> None:
-    """Copy the keys of people and programs, which a copy of a store leaves out."""
-    columns = ", ".join(COLUMNS[_KEYS])
-    with database.writer_engine(source) as engine, engine.connect() as connection:
-        rows = [(*row,) for row in database.execute(connection, f"SELECT {columns} FROM {_KEYS}")]
-    with database.writer_engine(target) as engine, engine.begin() as connection:
-        database.upsert(connection, _KEYS, rows)
 
 
 def _summary(path: Path) -> tuple[str, int]:

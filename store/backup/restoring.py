@@ -18,12 +18,10 @@ from quadriga.store.backup.contents import (
     read_description,
 )
 from quadriga.store.backup.places import BackupPlace
+from quadriga.store.backup.shared_tables import copy_shared_tables
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.replication.copying import copy_store
-from quadriga.store.schema import COLUMNS
-
-_KEYS = "access_key"
 
 
 class Restored(NamedTuple):
@@ -131,13 +129,7 @@ def _restore_database(source: Path, url: str, report: Callable[[str], None]) -> 
         local = f"sqlite:///{current.absolute()}"
         database.migrate(local)
         copy_store(local, url, report=lambda progress: report(str(progress)))
-        columns = ", ".join(COLUMNS[_KEYS])
-        with database.writer_engine(local) as engine, engine.connect() as connection:
-            keys = [
-                (*row,) for row in database.execute(connection, f"SELECT {columns} FROM {_KEYS}")
-            ]
-        with database.writer_engine(url) as engine, engine.begin() as connection:
-            database.upsert(connection, _KEYS, keys)
+        copy_shared_tables(local, url)
     finally:
         for path in current.parent.glob(f"{current.name}*"):
             path.unlink()

@@ -111,7 +111,7 @@ def find_disagreements(inferences: InferenceReader, request: DisagreementsReques
         QueryError: A model, the filter or the cursor is invalid.
         NotFoundError: One of the models is not known.
     """
-    model_ids = _model_ids(inferences, request)
+    model_ids = matching_models(inferences, request)
     identity = [request.a, request.b, request.where, request.score, request.iou]
     pages = QueryRequest(identity, order=request.order, cursor=request.cursor)
     digest = query_digest(pages)
@@ -124,7 +124,7 @@ def find_disagreements(inferences: InferenceReader, request: DisagreementsReques
     deadline_s = time.monotonic() + MAX_S
     while True:
         page = inferences.query(query)
-        counterparts = _on_same_images(inferences, page.inferences, model_ids)
+        counterparts = on_same_images(inferences, page.inferences, model_ids)
         for inference in page.inferences:
             counterpart = counterparts.get(inference.input.hash or "")
             compared, alone = compared + (counterpart is not None), alone + (counterpart is None)
@@ -237,7 +237,7 @@ def _overlap(first: _Box | None, second: _Box | None) -> float:
     return float(intersection / union)
 
 
-def _model_ids(inferences: InferenceReader, request: DisagreementsRequest) -> tuple[int, ...]:
+def matching_models(inferences: InferenceReader, request: DisagreementsRequest) -> tuple[int, ...]:
     """Return the ids of the second model, after both are looked up."""
     for name in (request.a, request.b):
         inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
@@ -252,7 +252,7 @@ def _model_ids(inferences: InferenceReader, request: DisagreementsRequest) -> tu
     return other_ids
 
 
-def _on_same_images(
+def on_same_images(
     inferences: InferenceReader, page: Sequence[StoredInference], model_ids: tuple[int, ...]
 ) -> dict[str, StoredInference]:
     """Return the newest inference of some models on each image of a page, by its hash."""

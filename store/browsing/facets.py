@@ -129,7 +129,7 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
     tree = inferences.read_filter(QueryRequest(where=request.where))
     fields = _fields(request.fields)
     with inferences.snapshot() as connection:
-        sample = take_sample(connection, inferences.planner(connection, tree), inferences.scope)
+        sample = take_sample(connection, inferences.planner(connection, tree))
         models = models_by_id(connection, {row.model_id for row in sample.rows})
         stored_keys = [] if sample.is_exact else _known_keys(connection, inferences.scope)
     tallies = _Tallies(fields)

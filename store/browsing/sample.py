@@ -11,10 +11,8 @@ import sqlalchemy as sa
 
 from quadriga.store.database import execute, execute_in
 from quadriga.store.ids import time_ms
-from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.plan import NARROW_ROWS, IdRange, Plan, Planner
 from quadriga.store.query.search import Budget, Search
-from quadriga.store.scope import Scope
 
 SLICES = 40
 ROWS = 1600
@@ -78,7 +76,7 @@ class MatchSample(NamedTuple):
     """Whether `matches` and `times` are counted, not estimated."""
 
 
-def take_sample(connection: sa.Connection, planner: Planner, scope: Scope) -> MatchSample:
+def take_sample(connection: sa.Connection, planner: Planner) -> MatchSample:
     """Take a sample of the matches of a filter, which follows from what the scope admits alone.
 
     Raises:
@@ -94,8 +92,8 @@ def take_sample(connection: sa.Connection, planner: Planner, scope: Scope) -> Ma
     ids = [int(row[0]) for row in rows]
     if resume_id is None and len(ids) < limit:
         return _of_ids(connection, ids)
-    seen = Catalog(connection, scope).admitted_ids
-    return _of_slices(connection, plan, newest=ids[0] if ids else None, seen=seen)
+    newest = ids[0] if ids else None
+    return _of_slices(connection, plan, newest=newest, seen=planner.admitted_ids)
 
 
 def _of_ids(connection: sa.Connection, ids: Sequence[int]) -> MatchSample:

@@ -56,7 +56,8 @@ def joined_subjects(
         ChangeError: There are more than `MAX_MATCHED`.
     """
     pairs = {(line.statement.join, line.statement.value) for line in lines}
-    ids = candidate_ids(connection, pairs, MAX_MATCHED, Catalog(connection, scope).admitted_ids)
+    admitted = Catalog(connection, scope, with_shadows=True).admitted_ids
+    ids = candidate_ids(connection, pairs, MAX_MATCHED, admitted)
     if len(ids) > MAX_MATCHED:
         raise ChangeError(
             f"expected statements that match at most {MAX_MATCHED} inferences, got more"

@@ -13,7 +13,7 @@ from quadriga.store.database import execute, placeholders
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import Catalog, label_names
+from quadriga.store.query.catalog import Catalog, label_names, mentions_shadows
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.moments import UNITS_S
 from quadriga.store.query.request import QueryRequest, decode_body
@@ -143,7 +143,7 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
     latency = bool(metrics & _LATENCIES)
     labels = "labels" in metrics or grouping.by_label
     with inferences.snapshot() as connection:
-        catalog = Catalog(connection, inferences.scope)
+        catalog = Catalog(connection, inferences.scope, with_shadows=mentions_shadows(tree))
         if labels:
             groups.add_labels(connection, inferences.scope)
         _add_rollups(connection, catalog, span, groups=groups, latency=latency, labels=labels)
@@ -306,7 +306,7 @@ def _add_rollups(
         model.id: {
             name: getattr(model, name if name != "model" else "name") for name in GROUP_COLUMNS
         }
-        for model in catalog.models
+        for model in catalog.listed_models
         if _holds(tree, catalog, model.id)
     }
     if not models:

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store.database import execute, fetch_all, fetch_in
+from quadriga.store.query.syntax import Compare, Filter, IdList, leaves
 from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
+from quadriga.store.shadows import is_shadow
 
 SHORT_TASK_NAMES = {
     "IMAGE_CLASSIFICATION": "classification",
@@ -47,12 +49,21 @@ class Catalog:
     """Ids of the names in a filter, in one snapshot of the database: those of a team, or of all teams for a scope of none.
 
     The ids of the metadata paths in `paths` are read at once. A name of a team never changes its id, so they are cached
-    with the connection; which teams have a name does change.
+    with the connection; which teams have a name does change. Shadows are found by their names alone, unless they are
+    wanted `with_shadows`.
     """
 
-    def __init__(self, connection: sa.Connection, scope: Scope, paths: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        connection: sa.Connection,
+        scope: Scope,
+        paths: Iterable[str] = (),
+        *,
+        with_shadows: bool = False,
+    ) -> None:
         self._connection = connection
         self._scope = scope
+        self._with_shadows = with_shadows
         self._keys: _KeyIds = {}
         self._labels: dict[str, tuple[int, ...]] = {}
         if scope.team:
@@ -97,7 +108,7 @@ class Catalog:
         if field == "model":
             return tuple(id_ for name in names for id_ in self._ids_of_model(str(name)))
         requested = {str(name).lower() for name in names}
-        return tuple(model.id for model in self.models if requested & _aliases(field, model))
+        return tuple(model.id for model in self.listed_models if requested & _aliases(field, model))
 
     def _ids_of_model(self, text: str) -> list[int]:
         """Return the ids of the versions of the model that a name means, or of one version by `name:version`."""
@@ -124,8 +135,22 @@ class Catalog:
         return [model for model in models if self._scope.admits_model(model.name)]
 
     @cached_property
+    def hides_shadows(self) -> bool:
+        """Whether there are shadows that are not to be found without their names."""
+        return not self._with_shadows and any(is_shadow(model.name) for model in self.models)
+
+    @property
+    def listed_models(self) -> list[ModelRow]:
+        """The models that the scope admits, without shadows if those are hidden."""
+        if not self.hides_shadows:
+            return self.models
+        return [model for model in self.models if not is_shadow(model.name)]
+
+    @cached_property
     def admitted_ids(self) -> tuple[int, ...] | None:
-        """Ids of the models that the scope admits; None if it admits everything."""
+        """Ids of the models whose inferences may be found; None if all may."""
+        if self.hides_shadows:
+            return tuple(model.id for model in self.listed_models)
         if self._scope.is_everything:
             return None
         if not self._scope.models:
@@ -154,6 +179,23 @@ class Catalog:
         return (
             (statement.replace("WHERE", "WHERE team = ? AND"), (team,)) if team else (statement, ())
         )
+
+
+def mentions_shadows(tree: Filter) -> bool:
+    """Check whether a filter can mean inferences of shadows: by their names, their ids, or what links them to others."""
+    for leaf in leaves(tree):
+        if isinstance(leaf, IdList):
+            return True
+        if not isinstance(leaf, Compare):
+            continue
+        if leaf.field == "model":
+            values = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
+            if any(is_shadow(str(value).partition(":")[0]) for value in values):
+                return True
+        is_listed = leaf.field in {"id", "request_id"} and leaf.operator in {"eq", "in"}
+        if is_listed or leaf.field.startswith("std.shadow"):
+            return True
+    return False
 
 
 def label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from quadriga.store.database import fetch_all
 from quadriga.store.ids import LARGEST_ID
-from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.catalog import Catalog, mentions_shadows
 from quadriga.store.query.dialects import DIALECTS
 from quadriga.store.query.geo_sql import compile_place
 from quadriga.store.query.metadata_sql import compile_metadata
@@ -100,6 +100,7 @@ class Planner:
         connection: Connection with the snapshot.
         tree: The filter.
         scope: What may be seen: the filter is one of these rows alone.
+        with_shadows: Whether inferences of shadows are found that the filter does not name.
         narrow_rows: See `NARROW_ROWS`; a parameter so that tests can force each plan.
     """
 
@@ -109,6 +110,7 @@ class Planner:
         tree: Filter,
         scope: Scope,
         *,
+        with_shadows: bool = False,
         narrow_rows: int = NARROW_ROWS,
     ) -> None:
         self._connection = connection
@@ -118,7 +120,8 @@ class Planner:
         self._wide: set[Any] = connection.info.setdefault("wide", set())
         fields = [leaf.field for leaf in leaves(tree) if isinstance(leaf, Compare | Range)]
         paths = [field[5:] for field in fields if field.startswith("meta.")]
-        self._catalog = Catalog(connection, scope, paths)
+        with_shadows = with_shadows or mentions_shadows(tree)
+        self._catalog = Catalog(connection, scope, paths, with_shadows=with_shadows)
         id_range, operands = IdRange(), []
         for operand in conjuncts(tree):
             if isinstance(operand, Compare) and _is_range(operand):
@@ -132,8 +135,16 @@ class Planner:
             predicate for predicate in map(self._compile, operands) if predicate != TRUE
         ]
         self._usable = _usable(self._predicates)
-        self._is_of_team = bool(scope.team) and not scope.models
-        self._is_scoped = not scope.is_everything and not any(map(_is_among_models, operands))
+        is_among_models = any(map(_is_among_models, operands))
+        hides_shadows = not is_among_models and self._catalog.hides_shadows
+        self._is_of_team = bool(scope.team) and not scope.models and not hides_shadows
+        self._is_scoped = hides_shadows or not (scope.is_everything or is_among_models)
+        self._may_see_all = scope.is_everything and not hides_shadows
+
+    @property
+    def admitted_ids(self) -> tuple[int, ...] | None:
+        """Ids of the models whose inferences may be found; None if all may."""
+        return None if self._may_see_all else self._catalog.admitted_ids
 
     @cached_property
     def _scope(self) -> Predicate | None:
@@ -190,7 +201,7 @@ class Planner:
             ),
             is_disjoint=True if chosen is None else chosen.is_disjoint,
             is_probable=predicates == [chosen],
-            admitted=None if is_of_scope else self._catalog.admitted_ids,
+            admitted=None if is_of_scope else self.admitted_ids,
             tests_scope_alone=chosen is not None
             and chosen.is_exact
             and predicates == [scope, chosen],

@@ -40,6 +40,8 @@ BODIES: dict[str, Any] = {
     "baseline": {"name": "default"},
     "drift-schedule": {"every": "1h"},
     "evaluation-schedule": {"every": "1d"},
+    "traffic": {"shares": {"1": 1}},
+    "promote": {"version": "1"},
     "drift-mute": {"until": timestamp_text(time.time_ns() // 1_000_000 + 3_600_000)},
 }
 """Body of a request by the last word of its path."""
@@ -51,6 +53,7 @@ NAMED_IN_BODY: dict[str, Any] = {
     "/api/inferences/facets": lambda name: {"where": {"model": name}},
     "/api/inferences/label-queue": lambda name: {"where": {"model": name}},
     "/api/inferences/disagreements": lambda name: {"a": name, "b": "shapes-detector"},
+    "/api/inferences/comparison": lambda name: {"a": name, "b": "shapes-detector"},
     "/api/inferences/delete": lambda name: {"where": {"model": name}, "dry_run": True},
     "/api/inferences/bulk": lambda name: {"model": name, "source": "."},
     "/api/exports": lambda name: {"where": {"model": name}},

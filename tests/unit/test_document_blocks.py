@@ -46,6 +46,7 @@ STATEMENTS = "tests/unit/store/test_clickhouse.py::test_the_statements_of_the_pa
 PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
 MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
+TRAFFIC = "tests/e2e/test_traffic.py::test_the_commands_of_the_page_try_a_version_and_promote_it"
 KEYS = "tests/e2e/test_keys.py::test_the_commands_of_the_page_do_what_it_says"
 LIMITS = (
     "tests/e2e/test_key_limits.py::test_the_page_shows_the_commands_and_an_answer_of_the_server"
@@ -178,7 +179,10 @@ RUN_BY = {
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",
         *["sh tests/unit/test_signed_releases.py::test_a_release_is_accepted_as_it_was_signed_only"] * 2,
     ],
-    "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
+    "docs/serving.md": [
+        f"sh {HERE}commands_have_the_options_that_are_written",
+        *[f"sh {TRAFFIC}"] * 4,
+    ],
     "docs/speed.md": [
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}commands_have_the_options_that_are_written",

@@ -24,6 +24,7 @@ from quadriga.engine.api.log_level import log_level_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.tail import tail_route
+from quadriga.engine.api.traffic import traffic_routes
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.image_text.files import TextTable
 from quadriga.engine.metric_texts import TEXTS
@@ -169,6 +170,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *evaluation_schedule_routes(ROOT, None, None),
             *drift_alarm_routes(None, MuteStore(ROOT), None),
             *view_routes(ROOT),
+            *traffic_routes(None),
             audit_route(ROOT),
             *log_level_routes("info", lambda: None),
             metrics_route(PrometheusMetrics(None, "", dict, SharedCounts()), need="key"),

@@ -149,7 +149,7 @@ def test_what_changes_something_needs_more_than_to_read(server):
 
 NOT_AUDITED = {
     "/api/inferences/query", "/api/inferences/count", "/api/inferences/aggregate",
-    "/api/inferences/facets", "/api/inferences/label-queue", "/api/inferences/disagreements",
+    "/api/inferences/facets", "/api/inferences/label-queue", "/api/inferences/disagreements", "/api/inferences/comparison",
     "/v2/repository/index", "/v2/repositories/x/index", "/console/logout", "/console/login",
 }  # fmt: skip
 """Paths of POST besides inference that change nothing and take away no more than a page; log-in and log-out write lines of their own."""

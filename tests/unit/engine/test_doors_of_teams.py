@@ -128,7 +128,7 @@ def body_of(method: str, path: str) -> bytes:
         return b""
     if path == "/api/inferences/delete":
         return json.dumps({"where": {}, "all": True, "dry_run": True}).encode()
-    if path == "/api/inferences/disagreements":
+    if path in ("/api/inferences/disagreements", "/api/inferences/comparison"):
         return json.dumps({"a": MODEL, "b": "shapes-classifier"}).encode()
     if path.startswith("/api/inferences/") and path.rpartition("/")[2] in (
         "query",
@@ -150,7 +150,17 @@ def ask(server: Server, method: str, path: str, key: str) -> tuple[int, bytes]:
 
 
 READS = frozenset(
-    {"query", "count", "aggregate", "facets", "label-queue", "disagreements", "index", "delete"}
+    {
+        "query",
+        "count",
+        "aggregate",
+        "facets",
+        "label-queue",
+        "disagreements",
+        "comparison",
+        "index",
+        "delete",
+    }
 )
 """Last parts of paths whose POST changes nothing with the body of `body_of`."""
 

@@ -1,0 +1,142 @@
+"""The command `quadriga compare`: two models, or two versions of one, on what both have answered."""
+
+from typing import Any
+
+import rich_click as click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from quadriga.engine.commands.options import (
+    DEFAULT_SERVER,
+    name_and_version,
+    option,
+    parse_filter,
+)
+from quadriga.engine.commands.output import echo_json, print_progress
+
+_SHOWN_LABELS = 10
+
+
+@click.command("compare")
+@click.argument("a", metavar="MODEL@VERSION")
+@click.argument("b", metavar="MODEL@VERSION")
+@click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
+@option("--where", "Filter of the inferences, as of `query`.")
+@option("--score", "Score from which predictions count.", type=float, default=0.5)
+@option("--iou", "Overlap from which two boxes of one label are the same.", type=float, default=0.5)
+@option("--limit", "Number of the largest disagreements to list.", type=int, default=10)
+@option(
+    "--evaluate",
+    "Evaluate both against the ground truth of the first, which needs the role monitor.",
+    is_flag=True,
+)
+@option("--json as_json", "Print the answers as JSON.", is_flag=True)
+def compare_command(a: str, b: str, **options: Any) -> None:
+    """Compare two models or versions on what both answered, one of them live or as a shadow of the other."""
+    from quadriga.engine.commands.server_client import ServerClient
+
+    client = ServerClient(options["server"])
+    where = None if options["where"] is None else parse_filter(options["where"])
+    numbers = {name: options[name] for name in ("score", "iou", "limit")}
+    body = {"a": _of_api(a), "b": _of_api(b), "where": where, **numbers}
+    answer = client.request_json("POST", "/api/inferences/comparison", body)
+    evaluation = _evaluate(client, answer, where) if options["evaluate"] else None
+    if options["as_json"]:
+        echo_json(answer | ({} if evaluation is None else {"evaluation": evaluation}))
+        return
+    _print(answer)
+    if evaluation is not None:
+        _print_evaluation(evaluation)
+
+
+def _of_api(text: str) -> str:
+    """Return NAME@VERSION as filters and the API write it."""
+    name, version = name_and_version(text)
+    return name if version is None else f"{name}:{version}"
+
+
+def _evaluate(client: Any, answer: dict[str, Any], where: Any) -> Any:
+    """Evaluate the live side with its ground truth, and the other one on the same images; return the report."""
+    from quadriga.engine.commands.server_client import wait_for_job
+
+    live, other = answer["a"], answer["b"]
+    if live["model"].endswith("~shadow"):
+        live, other = other, live
+    parameters: dict[str, Any] = {
+        "model": live["model"],
+        "compare": [{"model": other["model"]}],
+    }
+    if live["version"]:
+        parameters["version"] = live["version"]
+    if other["version"]:
+        parameters["compare"][0]["version"] = other["version"]
+    if where is not None:
+        parameters["where"] = where
+    job = client.request_json("POST", "/api/evaluations", parameters)
+    return client.request_json("GET", f"/api/reports/{wait_for_job(client, job, _show_progress)}")
+
+
+def _show_progress(done: int, total: int | None) -> None:
+    print_progress(f"{done:,} of {total or 0:,} inferences")
+
+
+def _print(answer: dict[str, Any]) -> None:
+    a, b = answer["a"], answer["b"]
+    console = Console()
+    share, interval = answer["share"], answer["share_ci95"]
+    by = "as live and shadow" if answer["paired_by"] == "shadow" else "on the same images"
+    if share is None:
+        console.print(Text(f"no pairs {by}: nothing to compare"))
+        return
+    console.print(
+        Text(
+            f"{answer['different']:,} of {answer['pairs']:,} pairs {by} differ: {share:.1%} "
+            f"({interval[0]:.1%} to {interval[1]:.1%}){', the newest' if answer['partial'] else ''}"
+        )
+    )
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for side in (a, b):
+        name = f"{side['model']} {side['version'] or ''}".strip()
+        table.add_column(Text(name), justify="right", overflow="fold")
+    rows = [
+        ("failed", *(f"{side['failed']:,}" for side in (a, b))),
+        ("predictions", *(f"{side['predictions']:,}" for side in (a, b))),
+    ]
+    for field, title, form in (
+        ("latency_ms", "latency ms", "{:.1f}"),
+        ("scores", "score", "{:.3f}"),
+    ):
+        for quantile in ("p05", "p50", "p95"):
+            values = (side[field] and form.format(side[field][quantile]) for side in (a, b))
+            rows.append((f"{title} {quantile}", *(value or "" for value in values)))
+    rows += [
+        (f"label {count['label']}", f"{count['a']:,}", f"{count['b']:,}")
+        for count in answer["labels"][:_SHOWN_LABELS]
+    ]
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+    for pair in answer["disagreements"]:
+        only = f"{len(pair['only_a'])} only here, {len(pair['only_b'])} only there"
+        console.print(Text(f"{pair['a']['id']}  {pair['b']['id']}  {only}"))
+
+
+def _print_evaluation(report: dict[str, Any]) -> None:
+    console = Console()
+    for comparison in report["comparisons"]:
+        for own, difference in zip(comparison["metrics"], comparison["differences"], strict=False):
+            if own["value"] is None or difference["value"] is None:
+                continue
+            interval = difference["ci95"]
+            text = "" if interval is None else f" ({interval[0]:+.4f} to {interval[1]:+.4f})"
+            console.print(
+                Text(
+                    f"{own['type']}: {own['value'] + difference['value']:.4f} of {report['model']['name']} "
+                    f"{report['model']['version']}, {own['value']:.4f} of {comparison['model']['name']} "
+                    f"{comparison['model']['version']}, difference {difference['value']:+.4f}{text}, "
+                    f"on {comparison['n']:,} images"
+                )
+            )

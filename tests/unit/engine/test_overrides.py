@@ -131,7 +131,7 @@ def test_no_key_of_a_client_imports_anything(open_door, model, key, value):
 
 def test_a_client_borrows_no_other_model():
     config = {"monitor": {"embedding": "model:shapes-classifier"}}
-    with pytest.raises(LoadError, match="that of another model stands in model.toml"):
+    with pytest.raises(LoadError, match=r"that of another model stands in model\.toml"):
         read_config(config)
     assert read_config({"monitor": {"embedding": "none"}})[0] == {"monitor": {"embedding": "none"}}
 

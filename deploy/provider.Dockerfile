@@ -3,6 +3,6 @@
 ARG IMAGE=quadriga
 FROM ${IMAGE}
 ARG ONNXRUNTIME
-USER root
+USER 0
 RUN /opt/quadriga/bin/python -m pip uninstall --yes onnxruntime && /opt/quadriga/bin/python -m pip install --no-cache-dir --only-binary=:all: "${ONNXRUNTIME:?such as onnxruntime-openvino==1.24.1}"
 USER 10001:10001

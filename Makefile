@@ -20,7 +20,7 @@ PEER_ENVIRONMENTS := $(patsubst %,.peers/%/installed,$(PEERS) $(if $(TRITON_PYTH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser lint bench bench-peers soak descriptors lock clean
+.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser lint bench bench-peers soak descriptors release-check lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -115,11 +115,16 @@ RECORDS := 200000
 descriptors: $(INSTALLED)-dev  ## Compile the messages of gRPC
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --descriptor_set_out=proto/open_inference.binpb open_inference.proto model_repository.proto
 
+# Its tools stay out of the environment of development.
+release-check: .release/installed-$(VERSION)  ## Build the archives of a release into dist, and check them and what stands around them
+	@.release/bin/python -m deploy.release
+
 lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group bench $(LOCK) --output-file requirements-dev.lock
 	$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
 	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) $(LOCK) --constraint requirements-dev.lock --output-file requirements-extras.lock
+	$(BIN)/uv pip compile deploy/release/requirements.txt $(LOCK) --output-file deploy/release/requirements.lock
 	for peer in $(PEERS) triton; do $(BIN)/uv pip compile bench/peers/$$peer/requirements.txt $(LOCK) --output-file bench/peers/$$peer/requirements.lock; done
 	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
@@ -128,7 +133,7 @@ EXTRAS := clickhouse oidc parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers .axe bench-data data demo-output
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers .release .axe bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
 $(INSTALLED): requirements.lock pyproject.toml
@@ -148,6 +153,12 @@ $(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock
 	@echo "Setting up .conformance/$*: under a minute, once"
 	@$(CLIENTS_PYTHON) -m venv --clear .conformance/$*
 	@.conformance/$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+.release/installed-$(VERSION): deploy/release/requirements.lock
+	@echo "Setting up .release: under a minute, once"
+	@$(PYTHON) -m venv --clear .release
+	@.release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # So do peers, and each has its own versions.

@@ -3,6 +3,6 @@
 ARG IMAGE=quadriga
 FROM ${IMAGE}
 ARG ONNXRUNTIME
-USER root
+USER 0
 RUN pip --python /opt/quadriga uninstall --yes onnxruntime && pip --python /opt/quadriga install --no-cache-dir --only-binary=:all: "${ONNXRUNTIME:?such as onnxruntime-openvino==1.24.1}"
 USER 10001:10001

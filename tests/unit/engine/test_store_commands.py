@@ -55,8 +55,10 @@ def test_what_a_migration_would_do_is_said_and_not_done(data: Path) -> None:
     result = call("migrate", "--check", "--data", data)
     assert (result.exit_code, result.output) == (
         1,
-        ("to be brought from 2027.06 to revision 2027.08\n"
-        "stop the servers of revision 2027.06 first: they cannot run on 2027.08\n"),
+        (
+            "to be brought from 2027.06 to revision 2027.08\n"
+            "stop the servers of revision 2027.06 first: they cannot run on 2027.08\n"
+        ),
     )
     assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2027.06",)]
 

@@ -129,7 +129,7 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
 # Of the image; rouge-score comes as source alone, and Ray has images of its own.
-EXTRAS := clickhouse oidc parquet postgres s3
+EXTRAS := clickhouse oidc otel parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote

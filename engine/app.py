@@ -60,6 +60,7 @@ from quadriga.engine.settings_reading import SettingsError
 from quadriga.engine.shadow_runs import Shadows
 from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.store_metrics import StoreMetrics
+from quadriga.engine.trace_opening import open_tracing, request_traceparent
 from quadriga.engine.traffic import Traffic, TrafficRules
 from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
 from quadriga.proto import table
@@ -115,7 +116,10 @@ class Application:
     ) -> None:
         counts = counts or SharedCounts()
         self._counter = RequestCounts(counts)
-        self._observer = RequestObservation(RequestLog(settings.log_requests, settings.log_slow_ms))
+        self._tracing = open_tracing(settings, worker_name(worker).replace(" ", "-"))
+        self._observer = RequestObservation(
+            RequestLog(settings.log_requests, settings.log_slow_ms), self._tracing
+        )
         self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
@@ -152,7 +156,12 @@ class Application:
         )
         recorder: Recorder | None = None
         self._ids: WorkerIds | None = None
-        self._jobs = Jobs(settings.jobs_directory, settings.max_waiting_jobs, owner=job_owner)
+        self._jobs = Jobs(
+            settings.jobs_directory,
+            settings.max_waiting_jobs,
+            owner=job_owner,
+            traceparent=request_traceparent,
+        )
         self._queries = BoundedThreads(
             "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
         )
@@ -282,7 +291,8 @@ class Application:
             "jobs_refused_total": self._jobs.refused,
         }
         audit = {} if self._audit_log is None else self._audit_log.counters()
-        return {**recorded, **self.intake.counters(), **own, **audit}
+        traced = {} if self._tracing is None else self._tracing.counters()
+        return {**recorded, **self.intake.counters(), **own, **audit, **traced}
 
     def _followed_time_s(self) -> float:
         """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""
@@ -405,6 +415,8 @@ class Application:
             self._keys.close()
         if self._audit_log is not None:
             self._audit_log.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
 
 def _open_sign_on(

@@ -89,11 +89,13 @@ def serve(config: Path | None, **flags: Any) -> None:
     from quadriga.engine.processes.log_pipes import LogPipes, SupervisorLines
     from quadriga.engine.processes.logs import configure_logging
     from quadriga.engine.processes.supervisor import supervise
+    from quadriga.engine.trace_opening import check_tracing
     from quadriga.store.disk import create_privately
 
     supplied = {name: value for name, value in flags.items() if value is not None}
     settings = settings_reading.load(supplied, os.environ, config)
     settings_reading.add_extensions(settings)
+    check_tracing(settings)
     pipes = LogPipes(settings.secrets) if settings.log_format == "json" else None
     configure_logging(
         "supervisor",

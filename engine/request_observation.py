@@ -1,7 +1,8 @@
-"""Takes note of requests for a worker: the context of their trace, and their line in the log."""
+"""Takes note of requests for a worker: the context of their trace, their line in the log, and their span."""
 
 import logging
 import time
+from typing import Any
 
 from quadriga.engine.request_log import RequestLog
 from quadriga.proto.request_facts import RequestFacts
@@ -15,11 +16,13 @@ class RequestObservation:
 
     Args:
         log: The log of requests.
+        tracing: Records spans, a `quadriga.engine.tracing.Tracing`; None for none.
     """
 
-    def __init__(self, log: RequestLog) -> None:
+    def __init__(self, log: RequestLog, tracing: Any = None) -> None:
         self._request_log = log
-        self.observes_all = log.is_on
+        self._tracing = tracing
+        self.observes_all = log.is_on or tracing is not None
 
     def begin(
         self, request_id: str, method: str, path: str, traceparent: bytes | None
@@ -28,7 +31,7 @@ class RequestObservation:
         parent = parse_traceparent(traceparent)
         if parent is None and not self.observes_all:
             return None
-        return RequestFacts(
+        facts = RequestFacts(
             request_id=request_id,
             method=method,
             path=path,
@@ -37,6 +40,9 @@ class RequestObservation:
             begun_ns=time.perf_counter_ns(),
             begun_epoch_ns=time.time_ns(),
         )
+        if self._tracing is not None:
+            self._tracing.begin(facts)
+        return facts
 
     def end(self, facts: RequestFacts) -> None:
         """Take note of a request that is over; a fault of that is logged, as the request is answered."""
@@ -44,5 +50,7 @@ class RequestObservation:
         try:
             if self._request_log.is_on:
                 self._request_log.write(facts)
+            if self._tracing is not None:
+                self._tracing.end(facts)
         except Exception:  # noqa: BLE001 - the edge: the answer has left
             _log.exception("cannot take note of request %s", facts.request_id)

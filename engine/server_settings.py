@@ -183,6 +183,14 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Milliseconds from which a request has a line in the log, whatever its share; 0: no such limit.",
         ),
     ] = 0.0
+    trace_endpoint: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^\s]+)?$",
+            extra=SECRET,
+            description="URL of a collector that takes traces of OpenTelemetry by OTLP over HTTP, such as http://localhost:4318; default: no traces. The variables OTEL_… say the rest.",
+        ),
+    ] = ""
     audit_days: Annotated[
         int,
         Meta(

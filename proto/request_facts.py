@@ -1,9 +1,8 @@
 """What is known of one request, for its line in the log and its trace; filled in on its way from arrival to answer."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -42,8 +41,10 @@ class RequestFacts(msgspec.Struct, kw_only=True):
     """Trace that the request is part of: its own span where this server records it, else that of its client."""
     parent: TraceContext | None = None
     """Context that the client sent."""
-    is_traced: bool = False
-    """Whether this server records the span."""
+    span: Any = None
+    """Span of the request, whose context is `trace`; None if this server does not record it."""
+    restart: Callable[["RequestFacts"], object] | None = None
+    """Begins the span anew, as `parent` has changed; None if this server records no spans."""
     begun_ns: int = 0
     """When it came, in ns of `time.perf_counter_ns`."""
     begun_epoch_ns: int = 0
@@ -64,11 +65,9 @@ class RequestFacts(msgspec.Struct, kw_only=True):
         """Take the context that came within the body; one of a header has precedence."""
         if self.parent is not None or (parent := parse_traceparent(traceparent)) is None:
             return
-        self.parent = parent
-        if self.is_traced and self.trace is not None:
-            self.trace = TraceContext(parent.trace_id, self.trace.span_id, self.trace.flags)
-        else:
-            self.trace = parent
+        self.parent = self.trace = parent
+        if self.restart is not None:
+            self.restart(self)
 
     @property
     def duration_ms(self) -> float:
@@ -123,8 +122,3 @@ def trace_fields(request_id: str) -> dict[str, str]:
     if facts is not None and facts.trace is not None:
         fields["trace_id"] = facts.trace.trace_id
     return fields
-
-
-def now_ns() -> int:
-    """Return the time that durations are taken of, in ns."""
-    return time.perf_counter_ns()

@@ -20,8 +20,19 @@ from quadriga.store.blobs.interface import Blobs
 from quadriga.store.disk import folder_bytes, try_lock
 from quadriga.store.errors import NotFoundError, StoreError, full_text
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import ENDED, Job, Jobs, Progress, Result, now_text, scope_of, write_job
+from quadriga.store.jobs import (
+    ENDED,
+    Job,
+    Jobs,
+    Progress,
+    Result,
+    now_text,
+    scope_of,
+    traceparent_of,
+    write_job,
+)
 from quadriga.store.scope import Scoped
+from quadriga.store.spans import NoSpans, Spans
 
 MAX_STARTS = 5
 """Starts after which a job has failed, as its runner died each time."""
@@ -163,6 +174,7 @@ class JobRunner:
         leave: Kinds of jobs that are left to another runner.
         limits: Limits of each job.
         end_process: Ends this process because of a job whose step does not end; its supervisor starts another.
+        spans: Records each job in the trace that it was submitted in.
     """
 
     def __init__(
@@ -176,7 +188,9 @@ class JobRunner:
         leave: Collection[str] = (),
         limits: JobLimits = JobLimits(),  # noqa: B008 - it is immutable
         end_process: Callable[[int], object] = os._exit,
+        spans: Spans | None = None,
     ) -> None:
+        self._spans = spans or NoSpans()
         self._jobs = jobs
         self._kinds = kinds
         self._inferences = inferences
@@ -263,7 +277,8 @@ class JobRunner:
                 raise StoreError(f"the process of the job died {MAX_STARTS} times")
             for leftover in run.directory.glob(".*/"):  # of a runner that died
                 shutil.rmtree(leftover, ignore_errors=True)
-            name = self._kinds[run.job.kind](run)
+            with self._spans.job(run.job.kind, run.job.id, traceparent_of(run.job)):
+                name = self._kinds[run.job.kind](run)
             result = Result(name, (run.directory / name).stat().st_size)
         except _Stopped:
             run.update(state="queued", starts=run.job.starts - 1)

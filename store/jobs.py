@@ -70,6 +70,8 @@ class Job(msgspec.Struct, frozen=True):
     """What the job may see, as the key had it that submitted it; left out for everything."""
     key_id: str | msgspec.UnsetType = msgspec.UNSET
     """Key that submitted the job; left out without one."""
+    traceparent: str | msgspec.UnsetType = msgspec.UNSET
+    """Trace that the job is part of, as W3C's header has it; left out without one."""
 
     @property
     def team(self) -> str:
@@ -80,6 +82,11 @@ class Job(msgspec.Struct, frozen=True):
 def scope_of(job: Job) -> Scope:
     """Return what a job may see; everything for one of an earlier release."""
     return EVERYTHING if job.scope is msgspec.UNSET else job.scope
+
+
+def traceparent_of(job: Job) -> str:
+    """Return the trace that a job was submitted in; empty for none."""
+    return "" if job.traceparent is msgspec.UNSET else job.traceparent
 
 
 class JobOwner(msgspec.Struct, frozen=True):
@@ -99,6 +106,7 @@ class Jobs:
         directory: Folder of the jobs.
         max_waiting: Maximum number of jobs that have not ended; None for no limit, as for those of schedules.
         owner: Returns who submits a job; None for nobody who has limits.
+        traceparent: Returns the trace that a job is submitted in; empty for none.
     """
 
     def __init__(
@@ -107,8 +115,10 @@ class Jobs:
         max_waiting: int | None = None,
         *,
         owner: Callable[[], JobOwner | None] = lambda: None,
+        traceparent: Callable[[], str] = lambda: "",
     ) -> None:
         self._owner = owner
+        self._traceparent = traceparent
         self.directory = directory
         self._max_waiting = max_waiting
         self._ended: set[str] = set()
@@ -136,6 +146,8 @@ class Jobs:
         job = Job(job_id, kind, msgspec.to_builtins(parameters), now_text(), scope=scope)
         if owner is not None:
             job = msgspec.structs.replace(job, key_id=owner.key_id)
+        if traceparent := self._traceparent():
+            job = msgspec.structs.replace(job, traceparent=traceparent)
         hidden = self.directory / f".{job_id}"
         with translate_disk_errors("store the job"):
             try:

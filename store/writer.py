@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import compress, groupby
 from pathlib import Path
@@ -67,6 +67,7 @@ class Writer:
         is_segment_needed: Whether a committed segment has another reader that is not finished.
         numbers: The numbers of the workers, which the writer holds while it runs.
         eraser: Carries out erasures between batches.
+        on_commit: Called with the frames of records and changes that were committed, and begin and end in ns since 1970.
         on_wait: Called by `run` with the error when the database begins to be away or of another version, and with None
             when it answers.
 
@@ -86,7 +87,9 @@ class Writer:
         numbers: WorkerNumbers | None = None,
         eraser: Eraser | None = None,
         on_wait: Callable[[Exception | None], object] = lambda _: None,
+        on_commit: Callable[[Sequence[bytes], int, int], object] | None = None,
     ) -> None:
+        self._on_commit = on_commit
         self._on_wait = on_wait
         self._reported: type | None = None  # kind of the last error, NoneType for none
         self._numbers = numbers
@@ -327,6 +330,7 @@ class Writer:
     ) -> None:
         ends = {frame.segment: frame.end for frame in batch}
         committed = len(batch)
+        begun_ns = time.time_ns()
         try:
             self._insert(batch, ends)
         except (OSError, NotReadyError):
@@ -349,6 +353,8 @@ class Writer:
             committed = 0
         offsets.update(ends)
         self.records_committed += committed
+        if self._on_commit is not None and committed:
+            self._on_commit([frame.payload for frame in batch], begun_ns, time.time_ns())
 
     def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
         if self._names is None:

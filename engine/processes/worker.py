@@ -28,6 +28,7 @@ from quadriga.engine.readiness import BEAT_INTERVAL_S, DATABASE_AWAY, JOBS, WRIT
 from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError, add_extensions
+from quadriga.engine.trace_opening import open_tracing
 from quadriga.store.errors import OtherVersionError, StoreError
 
 _POLL_INTERVAL_S = 0.2
@@ -150,7 +151,15 @@ def _run_writer(
         arguments = (settings.journal_directory, settings.database_url, retention)
         return retry_until_done(
             "open the store",
-            partial(Writer, *arguments, numbers=numbers, eraser=eraser, on_wait=on_wait, **options),
+            partial(
+                Writer,
+                *arguments,
+                numbers=numbers,
+                eraser=eraser,
+                on_wait=on_wait,
+                on_commit=on_commit,
+                **options,
+            ),
             mark,
             errors=OSError,
             sleep=pause,
@@ -162,8 +171,11 @@ def _run_writer(
         else:
             mark("" if failure is None else DATABASE_AWAY)
 
+    tracing = open_tracing(settings, WRITER)
+    on_commit = None if tracing is None else tracing.note_batch
     if not settings.clickhouse:
         open_writer(_eraser(settings, blobs)).run(stop)
+        _close(tracing)
         return
     try:
         from quadriga.store.replication.clickhouse import ClickHouseSender, erase
@@ -182,6 +194,13 @@ def _run_writer(
         stop.set()  # a writer that failed is started again, and so this process has to end
         sending.join()
     writer.run(stop)  # removes the segments that ClickHouse had yet to take
+    _close(tracing)
+
+
+def _close(tracing: Any) -> None:
+    """Send the last spans."""
+    if tracing is not None:
+        tracing.close()
 
 
 def _eraser(settings: Settings, blobs: Any, replica: tuple[Any, Any] | None = None) -> Any:
@@ -227,8 +246,9 @@ def _run_jobs(
 ) -> None:
     stop = threading.Event()
     _call_on_stop(stop.set)
+    tracing = open_tracing(settings, JOBS)
     watching = threading.Thread(
-        target=_run_schedules, args=(settings, stop), name="watch", daemon=True
+        target=_run_schedules, args=(settings, stop, tracing), name="watch", daemon=True
     )
     watching.start()
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
@@ -253,6 +273,7 @@ def _run_jobs(
     options: Any = {
         "keep_days": settings.job_days,
         "limits": JobLimits(settings.job_timeout_s, settings.max_job_bytes),
+        "spans": tracing,
     }
     bulk_runner = JobRunner(jobs, bulk, inferences, blobs, leave=JOB_KINDS, **options)
     thread = threading.Thread(target=bulk_runner.run, args=(stop,), name="bulk-inference")
@@ -260,9 +281,10 @@ def _run_jobs(
     runner = JobRunner(jobs, JOB_KINDS, inferences, blobs, leave=bulk, **options)
     runner.run(stop)
     thread.join()
+    _close(tracing)
 
 
-def _run_schedules(settings: Settings, stop: threading.Event) -> None:
+def _run_schedules(settings: Settings, stop: threading.Event, tracing: Any = None) -> None:
     """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
     from quadriga.monitor.model_files import TEAMS_FOLDER
 
@@ -289,7 +311,7 @@ def _run_schedules(settings: Settings, stop: threading.Event) -> None:
     jobs = Jobs(settings.jobs_directory)
     client = WebhookClient(parse_webhook_hosts(settings.webhook_hosts))
     for work, arguments in (
-        (run_deliveries, ((Outbox(drift), Outbox(evaluations)), client, stop)),
+        (run_deliveries, ((Outbox(drift), Outbox(evaluations)), client, stop, tracing)),
         (run_scheduler, (evaluations, jobs, stop)),
     ):
         threading.Thread(target=work, args=arguments, daemon=True).start()  # ends with the process

@@ -18,6 +18,7 @@ from quadriga.monitor.watch.webhook_messages import Delivery
 from quadriga.monitor.watch.webhooks import Webhook
 from quadriga.store.errors import NotFoundError
 from quadriga.store.records import timestamp_text
+from quadriga.store.spans import carried_traceparent
 
 OUTBOX_FOLDER = "outbox"
 STATUS_SUFFIX = "deliveries.json"
@@ -94,6 +95,7 @@ class Outbox:
                 body=body,
                 queued_s=time.time() if now_s is None else now_s,
                 alarm_start=alarm_start,
+                traceparent=carried_traceparent(),
             )
             write_model_file(self._path(delivery), delivery)
 

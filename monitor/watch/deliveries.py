@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from quadriga.monitor.watch.alerts import MIN_PAUSE_S, Outbox
 from quadriga.monitor.watch.webhook_client import DeliveryError, WebhookClient
-from quadriga.monitor.watch.webhook_messages import Delivery, message_of
+from quadriga.monitor.watch.webhook_messages import Delivery, WebhookMessage, message_of
+from quadriga.store.spans import NoSpans, Spans
 
 POLL_INTERVAL_S = 1.0
 MAX_THREADS = 16
@@ -34,9 +35,13 @@ class DeliveryQueues:
     Args:
         outboxes: Where alerts wait.
         client: Posts them.
+        spans: Records each try in the trace of its alert.
     """
 
-    def __init__(self, outboxes: Sequence[Outbox], client: WebhookClient) -> None:
+    def __init__(
+        self, outboxes: Sequence[Outbox], client: WebhookClient, spans: Spans | None = None
+    ) -> None:
+        self._spans = spans or NoSpans()
         self._outboxes = outboxes
         self._client = client
         self._threads: dict[str, threading.Thread] = {}
@@ -116,7 +121,7 @@ class DeliveryQueues:
                 continue
             message, begin_s = message_of(webhook, delivery, time_s), time.monotonic()
             try:
-                self._client.post(delivery.url, message.headers, message.body)
+                self._post(delivery, message)
             except DeliveryError as error:
                 failed.add(delivery.url)
                 self._is_slow[destination] = time.monotonic() - begin_s >= SLOW_S
@@ -126,12 +131,22 @@ class DeliveryQueues:
                 self._is_slow[destination] = time.monotonic() - begin_s >= SLOW_S
                 outbox.mark_delivered(delivery, time_s)
 
+    def _post(self, delivery: Delivery, message: WebhookMessage) -> None:
+        """Post a message, with the trace that it is part of; raises as `WebhookClient.post`."""
+        host = urlsplit(delivery.url).hostname or ""
+        with self._spans.delivery(host, delivery.model, delivery.traceparent) as traceparent:
+            headers = {"traceparent": traceparent} if traceparent else {}
+            self._client.post(delivery.url, {**message.headers, **headers}, message.body)
+
 
 def run_deliveries(
-    outboxes: Sequence[Outbox], client: WebhookClient, stop: threading.Event
+    outboxes: Sequence[Outbox],
+    client: WebhookClient,
+    stop: threading.Event,
+    spans: Spans | None = None,
 ) -> None:
     """Deliver alerts as they become due, until `stop` is set."""
-    queues, failing = DeliveryQueues(outboxes, client), ""
+    queues, failing = DeliveryQueues(outboxes, client, spans), ""
     while not stop.is_set():
         try:
             queues.start_due()

@@ -20,7 +20,7 @@ MAX_SIGNALS = 10
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """One message to one webhook; a file of the outbox, of 0.1.0 without the last two fields."""
+    """One message to one webhook; a file of the outbox, of 0.1.0 without the last three fields."""
 
     id: str
     model: str
@@ -34,6 +34,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """When the event was queued, in seconds since 1970."""
     alarm_start: str | None = None
     """Start of the first window of the alarm, RFC 3339, UTC."""
+    traceparent: str = ""
+    """Trace of the job that found it, as W3C's header has it; empty for none."""
 
 
 class WebhookMessage(NamedTuple):

@@ -58,15 +58,13 @@ def test_new_ids_are_valid_and_differ():
     assert None not in contexts
 
 
-@pytest.mark.parametrize(
-    ("is_traced", "span_id"), [(False, SPAN), (True, "b" * 16)], ids=["not recorded", "recorded"]
-)
-def test_an_event_continues_its_trace_unless_a_header_does(is_traced, span_id):
-    own = TraceContext("a" * 32, "b" * 16, 1) if is_traced else None
-    facts = RequestFacts(request_id="r", method="POST", path="/", trace=own, is_traced=is_traced)
+def test_an_event_continues_its_trace_unless_a_header_does():
+    restarted = []
+    facts = RequestFacts(request_id="r", method="POST", path="/", restart=restarted.append)
     facts.continue_trace("nonsense")
-    assert facts.trace == own
+    assert (facts.trace, restarted) == (None, [])
     facts.continue_trace(f"00-{TRACE}-{SPAN}-01")
-    assert (facts.trace.trace_id, facts.trace.span_id) == (TRACE, span_id)
+    assert facts.trace == facts.parent == TraceContext(TRACE, SPAN, 1)
     facts.continue_trace(f"00-{'c' * 32}-{SPAN}-01")
     assert facts.trace.trace_id == TRACE
+    assert restarted == [facts]

@@ -1,0 +1,341 @@
+"""Traces of OpenTelemetry: spans of requests, batches of the writer, jobs and deliveries, sent by each process for itself.
+
+This is the only module that imports opentelemetry, and only a process with `trace_endpoint` imports it. The usual
+variables of OpenTelemetry say the rest: `OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_…`,
+`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
+
+from quadriga.proto.request_facts import ModelRun, RequestFacts
+from quadriga.proto.trace_context import TraceContext, parse_traceparent
+from quadriga.store.spans import carry_traceparent
+
+FLUSH_S = 3.0
+"""Maximum seconds that the end of a process waits for its last spans to be sent."""
+
+MAX_LINKS = 128
+"""Maximum requests that a batch of the writer is linked to."""
+
+_QUEUE_SPANS = 2048
+_FAILED = frozenset({"model_failure", "server_error", "deadline", "refused"})
+_STAGES = (("input", "preprocess"), ("infer", "infer"), ("output", "postprocess"))
+_log = logging.getLogger(__name__)
+
+
+class _CountedExporter(SpanExporter):
+    """Sends spans, counts those that do not arrive, and logs once that they do not."""
+
+    def __init__(self, exporter: Any) -> None:
+        self._exporter: Any = exporter
+        self._is_failing = False
+        self.taken = self.sent = self.lost = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans; called by the thread of the processor alone."""
+        self.taken += len(spans)
+        result = SpanExportResult.FAILURE
+        with suppress(Exception):  # whatever it is, spans are lost and nothing else
+            result = self._exporter.export(spans)
+        if has_failed := result is not SpanExportResult.SUCCESS:
+            self.lost += len(spans)
+        else:
+            self.sent += len(spans)
+        if has_failed and not self._is_failing:
+            _log.warning("traces cannot be sent to trace_endpoint; their spans are dropped")
+        elif self._is_failing and not has_failed:
+            _log.warning("traces are sent again, %d spans were dropped", self.lost)
+        self._is_failing = has_failed
+        return result
+
+    def shutdown(self) -> None:
+        """Send no more."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Wait for nothing, as nothing waits here."""
+        return bool(self._exporter.force_flush(timeout_millis))
+
+
+class _BoundedProcessor(SpanProcessor):
+    """Hands spans to a batch processor while its queue has room; counts the others."""
+
+    def __init__(self, exporter: _CountedExporter, max_spans: int) -> None:
+        self._exporter = exporter
+        self._max_spans = max_spans
+        self._processor: Any = BatchSpanProcessor(exporter, max_queue_size=max_spans)
+        self._lock = threading.Lock()
+        self._queued = 0
+        self.refused = 0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a span, or count it as dropped; never waits for the collector."""
+        with self._lock:
+            if self._queued - self._exporter.taken >= self._max_spans:
+                self.refused += 1
+                return
+            self._queued += 1
+        self._processor.on_end(span)
+
+    def shutdown(self) -> None:
+        """Send what is queued, and end."""
+        self._processor.shutdown()
+
+
+class Tracing:
+    """The spans of one process; a `quadriga.store.spans.Spans`. Safe to use from several threads.
+
+    Args:
+        endpoint: URL of the collector, for OTLP over HTTP; `/v1/traces` is added to one without a path.
+        process: Name of the process.
+    """
+
+    def __init__(self, endpoint: str, process: str) -> None:
+        # Its own lines come with each try; what matters is logged once.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        self._exporter = _CountedExporter(OTLPSpanExporter(endpoint=traces_url(endpoint)))
+        self._processor = _BoundedProcessor(self._exporter, _queue_spans(os.environ))
+        self._provider = TracerProvider(
+            resource=Resource.create(_resource(process, os.environ)), shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(self._processor)
+        self._tracer = self._provider.get_tracer("quadriga", version("quadriga"))
+
+    def begin(self, facts: RequestFacts) -> None:
+        """Begin the span of a request, if it is sampled."""
+        span = self._tracer.start_span(
+            facts.method,
+            _context(facts.parent),
+            SpanKind.SERVER,
+            start_time=facts.begun_epoch_ns,
+        )
+        facts.restart = self.begin
+        facts.span, facts.trace = None, facts.parent
+        if span.is_recording():
+            facts.span, facts.trace = span, _trace_context(span)
+
+    def end(self, facts: RequestFacts) -> None:
+        """End the span of a request, with one for each of its stages.
+
+        Of health, metadata and metrics there are spans only where a client sent the context, or where they fail.
+        """
+        span: Span | None = facts.span
+        has_failed = facts.outcome in _FAILED
+        if span is None or (facts.protocol == "state" and facts.parent is None and not has_failed):
+            return
+        route = facts.route or ("" if facts.method == "RPC" else facts.path)
+        span.update_name(f"{facts.method} {route}".removeprefix("RPC /").strip())
+        span.set_attributes(_attributes(facts))
+        if has_failed:
+            span.set_status(StatusCode.ERROR, facts.outcome)
+        if facts.run is not None:
+            span.set_attributes(_run_attributes(facts.run))
+            self._add_stages(span, facts, facts.run)
+        span.end(facts.begun_epoch_ns + facts.ended_ns - facts.begun_ns)
+
+    def note_batch(self, payloads: Sequence[bytes], begun_ns: int, ended_ns: int) -> None:
+        """Record that the writer has committed records, with links to the requests that they are of.
+
+        Args:
+            payloads: Frames of the journal.
+            begun_ns: Begin of the commit, in ns since 1970.
+            ended_ns: Its end.
+        """
+        contexts = list(dict.fromkeys(filter(None, map(_stored_context, payloads))))
+        if not contexts:
+            return
+        span = self._tracer.start_span(
+            "store batch",
+            Context(),
+            SpanKind.CONSUMER,
+            attributes={"quadriga.records": len(payloads), "quadriga.traces": len(contexts)},
+            links=[Link(_span_context(context)) for context in contexts[:MAX_LINKS]],
+            start_time=begun_ns,
+        )
+        span.end(ended_ns)
+
+    @contextmanager
+    def job(self, kind: str, job_id: str, traceparent: str) -> Iterator[None]:
+        """Record a job within the trace of whoever submitted it; what it leads to carries the trace on."""
+        with self._span(f"job {kind}", SpanKind.INTERNAL, traceparent) as span:
+            span.set_attributes({"quadriga.job": job_id, "quadriga.job.kind": kind})
+            with carry_traceparent(_trace_context(span).traceparent):
+                yield
+
+    @contextmanager
+    def delivery(self, host: str, model: str, traceparent: str) -> Iterator[str]:
+        """Record the delivery of an alert; yield the context that its receiver gets."""
+        with self._span("POST webhook", SpanKind.CLIENT, traceparent) as span:
+            span.set_attributes({"server.address": host, "quadriga.model": model})
+            yield _trace_context(span).traceparent
+
+    def counters(self) -> dict[str, int]:
+        """Return how many spans were sent, and how many dropped, since the start of this process."""
+        return {
+            "trace_spans_sent_total": self._exporter.sent,
+            "trace_spans_dropped_total": self._exporter.lost + self._processor.refused,
+        }
+
+    def close(self) -> None:
+        """Send the last spans, for at most `FLUSH_S` seconds."""
+        ending = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        ending.start()
+        ending.join(FLUSH_S)
+
+    @contextmanager
+    def _span(self, name: str, kind: SpanKind, traceparent: str) -> Iterator[Any]:
+        parent = parse_traceparent(traceparent)
+        span = self._tracer.start_span(name, _context(parent), kind)
+        try:
+            yield span
+        except BaseException as error:
+            span.set_status(StatusCode.ERROR, type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+    def _add_stages(self, span: Span, facts: RequestFacts, run: ModelRun) -> None:
+        """Add a span for each stage; of one that came several times, as with tiles, one that is as long as all of them."""
+        context = set_span_in_context(span, Context())
+        begun_ns = facts.begun_epoch_ns + run.begun_ns - facts.begun_ns
+        queue_ns = _ns(run.stages_ms["queue"])
+        self._add_stage("queue", context, max(begun_ns - queue_ns, facts.begun_epoch_ns), begun_ns)
+        left_ns = _ns(run.duration_ms)
+        for name, stage in _STAGES:
+            stage_ns = min(_ns(run.stages_ms[stage]), left_ns)
+            self._add_stage(name, context, begun_ns, begun_ns + stage_ns)
+            begun_ns, left_ns = begun_ns + stage_ns, left_ns - stage_ns
+        if run.inference_ids:
+            self._add_stage("store", context, begun_ns, begun_ns + left_ns)
+
+    def _add_stage(self, name: str, context: Context, begun_ns: int, ended_ns: int) -> None:
+        if ended_ns > begun_ns:
+            self._tracer.start_span(name, context, start_time=begun_ns).end(ended_ns)
+
+
+class _StoredStandard(msgspec.Struct, frozen=True):
+    trace_id: str = ""
+    span_id: str = ""
+
+
+class _StoredRecord(msgspec.Struct, frozen=True):
+    standard: _StoredStandard = _StoredStandard()
+
+
+_record_decoder = msgspec.json.Decoder(_StoredRecord)
+
+
+def _stored_context(payload: bytes) -> TraceContext | None:
+    """Return the trace that a record is of; None for none, and for other entries of the journal."""
+    if b'"trace_id":' not in payload:
+        return None
+    try:
+        standard = _record_decoder.decode(payload).standard
+    except msgspec.DecodeError:
+        return None
+    return parse_traceparent(f"00-{standard.trace_id}-{standard.span_id}-01")
+
+
+def traces_url(endpoint: str) -> str:
+    """Return where spans are sent.
+
+    Source: OpenTelemetry, protocol exporter: the path of OTLP over HTTP.
+    """
+    parts = urlsplit(endpoint)
+    return endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
+
+
+def _queue_spans(environment: Mapping[str, str]) -> int:
+    with suppress(ValueError):
+        return max(int(environment.get("OTEL_BSP_MAX_QUEUE_SIZE", _QUEUE_SPANS)), 512)
+    return _QUEUE_SPANS
+
+
+def _resource(process: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what all spans of a process have; a name of the environment has precedence."""
+    resource = {
+        "service.version": version("quadriga"),
+        "service.instance.id": f"{os.uname().nodename}-{os.getpid()}",
+        "quadriga.process": process,
+    }
+    named = "OTEL_SERVICE_NAME" in environment
+    if not named and "service.name=" not in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        resource["service.name"] = "quadriga"
+    return resource
+
+
+def _context(parent: TraceContext | None) -> Context:
+    if parent is None:
+        return Context()
+    return set_span_in_context(NonRecordingSpan(_span_context(parent)), Context())
+
+
+def _span_context(context: TraceContext) -> SpanContext:
+    return SpanContext(
+        int(context.trace_id, 16),
+        int(context.span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(context.flags & TraceFlags.SAMPLED),
+    )
+
+
+def _trace_context(span: Any) -> TraceContext:
+    context = span.get_span_context()
+    return TraceContext(
+        f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags)
+    )
+
+
+def _attributes(facts: RequestFacts) -> dict[str, Any]:
+    """Return what is known of a request, in the names of OpenTelemetry's conventions where they have one."""
+    attributes: dict[str, Any] = {
+        "quadriga.request_id": facts.request_id,
+        "quadriga.protocol": facts.protocol,
+        "quadriga.outcome": facts.outcome,
+    }
+    if facts.method == "RPC":
+        attributes |= {"rpc.system": "grpc", "rpc.grpc.status": str(facts.status)}
+    else:
+        attributes |= {
+            "http.request.method": facts.method,
+            "http.route": facts.route,
+            "http.response.status_code": facts.status,
+            "http.request.body.size": facts.bytes_in,
+            "http.response.body.size": facts.bytes_out,
+        }
+    return attributes
+
+
+def _run_attributes(run: ModelRun) -> dict[str, Any]:
+    return {
+        "quadriga.model": run.model,
+        "quadriga.version": run.version,
+        "quadriga.inferences": run.inferences,
+    }
+
+
+def _ns(milliseconds: float) -> int:
+    return max(int(milliseconds * 1e6), 0)

@@ -1,8 +1,8 @@
 """Shadows: a version of a model that answers live requests for the record alone, once their own answers have left.
 
-It never holds up what it shadows: a request is handed over by adding it to a short list, and a thread sends it to the
-process of the shadow, one request at a time, where the server has processors to spare. What finds no room, or no spare
-processor in time, is dropped and counted.
+It never holds up what it shadows: where the server has processors to spare, a request is handed over by adding it to a short
+list, and a thread sends it to the process of the shadow, one request at a time. What finds no spare processor, or no room, is
+dropped and counted.
 """
 
 import logging
@@ -28,7 +28,7 @@ from quadriga.engine.shadow_messages import (
     to_message,
 )
 from quadriga.engine.shadow_process import NICENESS, ShadowEndedError, ShadowProcess
-from quadriga.engine.shared_counts import OTHER, SharedCounts
+from quadriga.engine.shared_counts import OTHER, CountRow, SharedCounts
 from quadriga.engine.traffic import Traffic
 from quadriga.engine.traffic_rules import is_shadowed
 from quadriga.proto.messages import InferRequest
@@ -57,7 +57,7 @@ OWN_SHARE = 0.01
 BUSY_SHARE = 0.25
 """Part of a processor from which on a worker is busy."""
 
-_POLL_S = 0.01
+_POLL_S, _MAX_POLL_S = 0.01, 0.1
 _IDLE_S = 5.0
 _MIN_DELAY_S, _MAX_DELAY_S = 5.0, 300.0
 _MIN_MEASURED_MS = 20.0
@@ -139,6 +139,7 @@ class Shadows:
         self._is_closed = False
         self._processes: dict[str, tuple[Model, ShadowProcess]] = {}
         """The process of each model's shadow, with the version that it has loaded."""
+        self._rows: dict[tuple[str, str], CountRow] = {}
         self._failures: dict[tuple[str, str], _Failures] = {}
         self._pause_until_s = 0.0
         self._window = (time.monotonic(), time.process_time())
@@ -161,14 +162,17 @@ class Shadows:
         version = rule.shadow.version
         if version == model.version or not any(ids):
             return
-        shadow = self._traffic.ready_version(model.name, version)
         now_s = time.monotonic()
+        # One more than has to be free: the request that was answered just now has its thread still.
+        if now_s < self._pause_until_s or not self._has_spare(self._cores + 1):
+            self._count(model.name, version, "dropped")
+            return
+        shadow = self._traffic.ready_version(model.name, version)
         size_bytes = _size_bytes(request, results)
         with self._lock:
             has_room = (
                 shadow is not None
                 and not self._is_closed
-                and now_s >= self._pause_until_s
                 and len(self._waiting) < MAX_WAITING
                 and self._waiting_bytes + size_bytes <= MAX_WAITING_BYTES
             )
@@ -234,8 +238,10 @@ class Shadows:
             self._wake.clear()
             if not self._waiting and not self._wake.wait(_IDLE_S):
                 return None
+        wait_s = _POLL_S
         while not self._is_closed:
-            time.sleep(_POLL_S)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MAX_POLL_S)  # a look takes time from whoever is answered
             self._look()
             self._drop_old()
             with self._lock:
@@ -344,7 +350,10 @@ class Shadows:
                 process.close()
 
     def _count(self, model: str, version: str, outcome: Outcome) -> None:
-        row = self._counts.row((SHADOW, model, version), (SHADOW, OTHER, OTHER))
+        row = self._rows.get((model, version))
+        if row is None:
+            row = self._counts.row((SHADOW, model, version), (SHADOW, OTHER, OTHER))
+            self._rows[model, version] = row
         row.add(SHADOW_OUTCOMES.index(outcome))
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database import clock_ms, delete, execute, fetch_all, upsert
+from quadriga.store.database import clock_ms, execute, fetch_all, upsert
 from quadriga.store.errors import NotReadyError
 from quadriga.store.schema import COLUMNS
 
@@ -54,7 +54,7 @@ def write_rule(engine: sa.Engine, model: str, rule: str, changed_by: str) -> Sto
 def remove_rule(engine: sa.Engine, model: str) -> None:
     """Remove the rule of a model, if it has one; raises as `write_rule`."""
     with _transaction(engine) as connection:
-        delete(connection, "traffic", [(model,)])
+        execute(connection, "DELETE FROM traffic WHERE model = ?", (model,))
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Shadows: what they store, and that whatever they do costs who they shadow nothing."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -250,11 +251,20 @@ def test_a_shadow_that_cannot_answer_says_why(tmp_path, served):
     assert str(tmp_path) not in server.records()[1].standard["error"]
 
 
-def test_without_a_processor_to_spare_requests_are_dropped_and_no_more_than_a_few_wait(
-    tmp_path, served
-):
+def test_without_a_processor_to_spare_requests_are_dropped_at_once(tmp_path, served):
     two(tmp_path, doubling)
     server = served("numbers", has_spare=lambda threads: threads < 0)
+    for number in range(3):
+        assert server.numbers(1, 2, 3, id_=f"r-{number}").version == "1"
+    assert server.outcomes() == [0, 0, 3]
+    assert {record.model.name for record in server.records()} == {"numbers"}
+
+
+def test_no_more_than_a_few_wait_for_a_processor_and_not_for_long(tmp_path, served):
+    two(tmp_path, doubling)
+    cores = len(os.sched_getaffinity(0))
+    # There is one as a request is answered, and none as its shadow could begin.
+    server = served("numbers", has_spare=lambda threads: threads > cores)
     for number in range(MAX_WAITING + 3):
         assert server.numbers(1, 2, 3, id_=f"r-{number}").version == "1"
     assert server.outcomes() == [0, 0, 3]

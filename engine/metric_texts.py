@@ -25,6 +25,7 @@ TEXTS = {
     "quadriga_bodies_refused": "Requests refused because the bodies of all together were too large. Raise max_inflight_bytes if there is memory, or send fewer large bodies at once.",
     "quadriga_bodies_late": "Requests refused because their bodies did not arrive in time: slow networks or clients, or an attack. See body_timeout_s.",
     "quadriga_models_refused": "Versions of models that are refused now because they ended their process too often. POST /v2/repository/index names them; load another version, or run them with isolation.",
+    "quadriga_tls_certificate_end_timestamp_seconds": "When the certificate in use ends, in seconds since 1970; left out without TLS. If it is near, renew the files of tls_certificate and tls_key: they are read again by themselves.",
     "quadriga_connections_refused": "Connections refused because there were more than max_connections. Look for clients that open one for each request.",
     "quadriga_connections_displaced": "Idle connections, and gRPC calls without their message, ended because others needed their places. If it rises, raise max_connections.",
     "quadriga_queries_waiting": "Searches of the store that wait for a thread, in all workers. Above 0 for long, searches are slow: narrow them, or raise query_threads.",

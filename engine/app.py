@@ -305,8 +305,14 @@ class Application:
 
     def _all_numbers(self) -> dict[str, float]:
         """Return the numbers of all workers."""
-        refused = len(self._host.crashes.refused())
-        return {**self._numbers.totals(), "models_refused": refused}
+        numbers = {
+            **self._numbers.totals(),
+            "models_refused": float(len(self._host.crashes.refused())),
+        }
+        end_s = None if self._tls_files is None else self._tls_files.certificate_end_s
+        if end_s is not None:
+            numbers["tls_certificate_end_timestamp_seconds"] = end_s
+        return numbers
 
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
         """Return the embedding of an image by a model, and its embedding space."""

@@ -6,7 +6,7 @@ The files are read whole, so that HTTP and gRPC use the same ones however often 
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -131,6 +131,15 @@ def certificate_problem(files: TlsFiles) -> str:
     return ""
 
 
+def certificate_end_s(files: TlsFiles) -> float | None:
+    """Return when the certificate ends, in seconds since 1970; None if it is none of a server's, which OpenSSL does not read."""
+    plain = msgspec.structs.replace(files, client_ca=b"")
+    with suppress(ssl.SSLError):
+        end = _shake_hands(server_context(plain), own_client_context(plain)).get("notAfter")
+        return None if end is None else float(ssl.cert_time_to_seconds(str(end)))
+    return None
+
+
 def way_in_problem(files: TlsFiles) -> str:
     """Return why the server refuses requests of its own jobs, which present its own certificate; empty if it does not."""
     try:
@@ -142,8 +151,12 @@ def way_in_problem(files: TlsFiles) -> str:
     return ""
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Let two contexts shake hands in memory; raises ssl.SSLError if one refuses the other."""
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, object]:
+    """Let two contexts shake hands in memory, and return what Python tells of the server's certificate.
+
+    Raises:
+        ssl.SSLError: One of them refuses the other.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = (
         client.wrap_bio(to_client, to_server),
@@ -153,6 +166,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
         for side in sides:
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
+    return sides[0].getpeercert() or {}
 
 
 def _read(settings: Settings, name: str) -> bytes:

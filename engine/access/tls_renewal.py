@@ -12,6 +12,7 @@ from typing import Any
 
 from quadriga.engine.access.tls_files import (
     TlsFiles,
+    certificate_end_s,
     certificate_problem,
     own_client_context,
     read_tls_files,
@@ -43,6 +44,8 @@ class RenewedFiles:
         self._stop = threading.Event()
         self.files = files
         self.context = server_context(files)
+        self.certificate_end_s = certificate_end_s(files)
+        """When the certificate in use ends, in seconds since 1970; None if that is not known."""
         self.own_problem = way_in_problem(files)
         """Why the server refuses requests of its own jobs, for a log; empty if it does not."""
         self._log_problem()
@@ -77,6 +80,7 @@ class RenewedFiles:
             return
         self._failures = 0
         self.own_problem = way_in_problem(files)
+        self.certificate_end_s = certificate_end_s(files)
         self.files, self.context = files, context
         if not self._is_silent:
             _log.info("new connections use the new TLS files")

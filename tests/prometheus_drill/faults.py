@@ -36,6 +36,10 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
     ),
     "clock an hour ahead": (faults_store.wrong_clock, ("QuadrigaClockWrong",)),
     "images at night": (faults_monitoring.changed_images, ("QuadrigaDrift",)),
+    "certificate of a day": (
+        faults_monitoring.ending_certificate,
+        ("QuadrigaCertificateEnds",),
+    ),
     "keys tried": (faults_monitoring.tried_keys, ("QuadrigaKeysTried",)),
 }
 """Each fault with the alerts that have to fire."""

@@ -1,8 +1,11 @@
 """Faults that drift, jobs and access show, by the alerts that have to fire."""
 
+import ssl
+
 import cv2
 import numpy as np
 
+from tests.certificates import Authority, replace_by_link
 from tests.prometheus_drill.stage import Stage
 from tests.prometheus_drill.watch import Watch, repeating
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
@@ -68,6 +71,21 @@ def failed_job(stage: Stage, watch: Watch) -> None:
         assert status == 202, job
         assert server.ended(job["id"])["state"] == "failed"
         watch.fires("QuadrigaJobsFail", timeout_s=90)
+        watch.mended()
+
+
+def ending_certificate(stage: Stage, watch: Watch) -> None:
+    """Give a server a certificate of one day, and renew it."""
+    authority = Authority(stage.folder / "authority")
+    link = stage.folder / "certificate.pem"
+    link.symlink_to(authority.sign("of_90_days", days=90))
+    server = stage.server("certificate", "--tls-certificate", str(link))
+    server.tls = ssl.create_default_context(cafile=authority.certificate)
+    with stage.running(server):
+        watch.begin(server)
+        replace_by_link(link, authority.sign("of_a_day", days=1))
+        watch.fires("QuadrigaCertificateEnds")
+        replace_by_link(link, authority.sign("renewed", days=90))
         watch.mended()
 
 

@@ -5,7 +5,7 @@ import math
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
@@ -55,7 +55,7 @@ class Prometheus:
     def __enter__(self) -> Self:
         """Start, and wait until it answers."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.point_at([])
+        self.point_at({})
         configuration = self._folder / "prometheus.yml"
         interval = f"{round(self.interval_s * 1000)}ms"
         files = [{"files": [str(self._targets)], "refresh_interval": "1s"}]
@@ -66,7 +66,13 @@ class Prometheus:
                 "evaluation_interval": interval,
             },
             "rule_files": [str(self._rules)],
-            "scrape_configs": [{"job_name": JOB, "file_sd_configs": files}],
+            "scrape_configs": [
+                {
+                    "job_name": JOB,
+                    "file_sd_configs": files,
+                    "tls_config": {"insecure_skip_verify": True},
+                }
+            ],
         }
         configuration.write_text(yaml.safe_dump(content))
         with (self._folder / "prometheus.log").open("wb") as log:
@@ -92,9 +98,13 @@ class Prometheus:
         self._process.terminate()
         self._process.wait(60)
 
-    def point_at(self, hosts: Collection[str]) -> None:
-        """Name the servers to scrape, as `host:port`."""
-        write_atomically(self._targets, json.dumps([{"targets": sorted(hosts)}]).encode())
+    def point_at(self, schemes: Mapping[str, str]) -> None:
+        """Name the servers to scrape: `http` or `https` by `host:port`."""
+        targets = [
+            {"targets": [host], "labels": {"__scheme__": scheme}}
+            for host, scheme in sorted(schemes.items())
+        ]
+        write_atomically(self._targets, json.dumps(targets).encode())
 
     def wait_for_scrapes(self, hosts: Iterable[str], count: int = 3) -> None:
         """Wait until each of some servers has been scraped a few times from now on."""

@@ -28,7 +28,7 @@ class Stage:
         self.folder = folder
         self.prometheus = prometheus
         self.factor = factor
-        self._scraped: set[str] = set()
+        self._scraped: dict[str, str] = {}
         self._lock = threading.Lock()
 
     @cached_property
@@ -55,7 +55,7 @@ class Stage:
             yield server
         finally:
             with self._lock:
-                self._scraped -= {server.host}
+                self._scraped.pop(server.host, None)
                 self.prometheus.point_at(self._scraped)
             if server.process is not None and server.process.poll() is None:
                 try:
@@ -66,7 +66,7 @@ class Stage:
     def scrape(self, server: ServerProcess) -> None:
         """Scrape a server from now on; return once that was done a few times."""
         with self._lock:
-            self._scraped |= {server.host}
+            self._scraped[server.host] = "http" if server.tls is None else "https"
             self.prometheus.point_at(self._scraped)
         self.prometheus.wait_for_scrapes([server.host])
 

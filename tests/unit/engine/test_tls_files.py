@@ -2,11 +2,13 @@
 
 import logging
 import ssl
+import time
 
 import pytest
 
 from quadriga.engine.access import tls_files
 from quadriga.engine.access.tls_files import (
+    certificate_end_s,
     certificate_problem,
     read_tls_files,
     server_context,
@@ -175,3 +177,25 @@ def test_a_connection_keeps_the_context_with_which_it_began(own):
     before = contexts.pop(0)
     assert begin().context is contexts[0]
     assert first.context is before
+
+
+@pytest.mark.parametrize("days", [1, 90, -1])
+def test_the_end_of_a_certificate_is_known_before_and_after(authority, days):
+    path = authority.sign(f"of_{days}_days", days=days)
+    files = read_tls_files(settings(path, client_ca=authority.certificate))
+    assert abs(certificate_end_s(files) - (time.time() + days * 86400)) < 3600
+
+
+def test_the_end_of_a_certificate_that_is_none_of_a_server_is_unknown(authority):
+    path = authority.sign("of_a_client", usage="clientAuth")
+    assert certificate_end_s(read_tls_files(settings(path))) is None
+
+
+def test_a_renewal_renews_the_end(authority, tmp_path):
+    link = tmp_path / "tls.pem"
+    link.symlink_to(authority.sign("short", days=1))
+    files = RenewedFiles(settings(link), read_tls_files(settings(link)))
+    first_end_s = files.certificate_end_s
+    replace_by_link(link, authority.sign("long", days=30))
+    files.reread()
+    assert files.certificate_end_s > first_end_s + 28 * 86400

@@ -201,7 +201,8 @@ def _lower_priority(pid: int) -> None:
 
 def _environment() -> dict[str, str]:
     """Return the environment of a model's process: it has no use for settings, some of which are secrets."""
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
+    unused = PREFIX, "OTEL_"
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(unused)}
     return {**inherited, "OPENBLAS_NUM_THREADS": "1"}
 
 

@@ -194,6 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--load", default="", help="part of the name of the loads to measure")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results = []
@@ -202,7 +203,7 @@ def main() -> None:
         for version in "12":
             doubling(models / "numbers" / version / "model.onnx")
         with ServerProcess(Path(folder) / "data", models, "--workers", "1") as server:
-            for load in LOADS:
+            for load in (load for load in LOADS if arguments.load in load.name):
                 result = measure(server, load, arguments.rounds, arguments.seconds)
                 results.append(result)
                 print(f"{load.name}: {result['requests']:,} requests, shadow {result['outcomes']}")

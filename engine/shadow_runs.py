@@ -49,7 +49,7 @@ AFTER_S = 0.005
 """Time that is left to the answer of a request to leave before its shadow begins."""
 
 PAUSE_S = 1.0
-"""Pause after an answer for which the process of the shadow waited for a processor more than half of the time."""
+"""Pause after answers for which the process of the shadow waited for a processor more than half of the time."""
 
 OWN_SHARE = 0.01
 """Largest part of a busy worker's time that its thread for shadows may take."""
@@ -61,6 +61,8 @@ _POLL_S, _MAX_POLL_S = 0.01, 0.1
 _IDLE_S = 5.0
 _MIN_DELAY_S, _MAX_DELAY_S = 5.0, 300.0
 _MIN_MEASURED_MS = 20.0
+_HANDING_MS = 2.0
+"""Milliseconds of each answer that are not counted as waiting: handing it over takes some where nobody waits, too."""
 _WINDOW_S = 0.2
 
 Outcome = Literal["answered", "failed", "dropped"]
@@ -142,6 +144,7 @@ class Shadows:
         self._rows: dict[tuple[str, str], CountRow] = {}
         self._failures: dict[tuple[str, str], _Failures] = {}
         self._pause_until_s = 0.0
+        self._round_trips_ms = self._waits_ms = 0.0
         self._window = (time.monotonic(), time.process_time())
         self._is_busy = False
 
@@ -305,15 +308,23 @@ class Shadows:
         else:
             failures.count = 0
         if isinstance(answer, ShadowAnswered):
-            waited_most = answer.waited_ms > answer.elapsed_ms / 2
-            if waited_most and answer.elapsed_ms > _MIN_MEASURED_MS:
-                self._pause(PAUSE_S)
+            round_trip_ms = (time.monotonic() - started_s) * 1000
+            self._note_wait(round_trip_ms, answer.elapsed_ms - answer.waited_ms)
         try:
             self._recorder.record(_summary(offer, answer), _results(offer, answer))
         except JournalError as error:
             _log.warning("%s %s: its answer as a shadow cannot be stored: %s", *key, error)
             return "failed"
         return "answered" if isinstance(answer, ShadowAnswered) else "failed"
+
+    def _note_wait(self, round_trip_ms: float, needed_ms: float) -> None:
+        """Note how long an answer took and would have taken; pause if processors were short for the last ones."""
+        self._round_trips_ms += round_trip_ms
+        self._waits_ms += max(round_trip_ms - needed_ms - _HANDING_MS, 0.0)
+        if self._round_trips_ms > _MIN_MEASURED_MS:
+            if self._waits_ms > self._round_trips_ms / 2:
+                self._pause(PAUSE_S)
+            self._round_trips_ms = self._waits_ms = 0.0
 
     def _process(self, model: Model) -> ShadowProcess:
         """Return the process that has loaded a version, and start it if there is none; raises as `ShadowProcess`."""

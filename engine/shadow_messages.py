@@ -29,6 +29,8 @@ class OpenShadow(msgspec.Struct, frozen=True, tag="open", kw_only=True):
     score_threshold: float | None
     extensions: str
     limits: ShadowLimits
+    niceness: int = 0
+    """How far the process goes after the worker from then on."""
 
 
 class SentTensor(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,8 +27,9 @@ from quadriga.engine.shadow_messages import (
 from quadriga.engine.shadow_server import ShadowOptions
 
 _MIB = 1024 * 1024
-NICENESS = 10
-"""Lets workers go first where there are too few cores: the process gets about a tenth of the time that it would get."""
+NICENESS, LOADING_NICENESS = 19, 10
+"""How far the process goes after its worker, once it has loaded the model and before: about a hundredth and a tenth of the
+time that it would get, where there are too few processors."""
 
 _log = logging.getLogger("quadriga.models")
 
@@ -74,9 +75,10 @@ class ShadowProcess:
             other_end.close()
         with contextlib.suppress(OSError):  # it has ended already
             own = os.getpriority(os.PRIO_PROCESS, os.getpid())
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, min(own + niceness, 19))
+            loading = min(own + niceness, own + LOADING_NICENESS, 19)
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, loading)
         self._receiver = Receiver(self._connection, ShadowAnswer)
-        answer = self._exchange(opening, load_s)
+        answer = self._exchange(msgspec.structs.replace(opening, niceness=niceness), load_s)
         if not isinstance(answer, ShadowOpened):
             self.close()
             reason = answer.reason if isinstance(answer, ShadowFailed) else "no sense"

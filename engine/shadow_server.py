@@ -4,6 +4,7 @@ It is started by `quadriga.engine.shadow_process`, and ends with its worker. Ima
 no more for a shadow than to send a request, and to store what comes back.
 """
 
+import os
 import signal
 import socket
 import sys
@@ -93,6 +94,7 @@ class ShadowServer:
             score_threshold=message.score_threshold,
             overrides=message.overrides,
         )
+        _lower_priority(os.getpriority(os.PRIO_PROCESS, os.getppid()) + message.niceness)
         return ShadowOpened()
 
     def _run(self, message: RunShadow) -> ShadowAnswer:
@@ -114,6 +116,13 @@ class ShadowServer:
             waited_ms=_waited_ms() - started_wait_ms,
             stages_ms=stages_ms(0, events),
         )
+
+
+def _lower_priority(niceness: int) -> None:
+    """Lower the priority of all threads; each has one of its own."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended, or goes after others already
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), min(niceness, 19))
 
 
 def _waited_ms() -> float:

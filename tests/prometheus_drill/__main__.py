@@ -4,7 +4,8 @@ Three parts: `counts` compares what Prometheus counts with what clients counted,
 each released alert by its fault, its times divided by `--factor`; `soak` shows that all are silent under a usual load. The
 status is 1 if anything does not agree, an alert does not fire or does not end, or one fires in the soak.
 
-The full drill takes about half an hour on two cores. It needs the program `prometheus`.
+The full drill takes about half an hour on two cores. It needs the program `prometheus`. On a machine that is busy with other work
+a scrape may take longer than its second, and QuadrigaDown may fire in the soak: `--interval-s 2` gives it two.
 """
 
 import argparse
@@ -65,6 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--factor", type=float, default=20.0, help="divides the times of alerts")
+    parser.add_argument(
+        "--interval-s", type=float, default=1.0, help="between scrapes, and their limit"
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="duration of a scene of counts")
     parser.add_argument("--soak-minutes", type=float, default=10.0)
     parser.add_argument("--at-once", type=int, default=3, help="faults that are played at a time")
@@ -76,7 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="quadriga-prometheus-"))
     begun_s = time.monotonic()
     alerts = write_scaled_rules(folder / "rules.yml", options.factor)
-    with Prometheus(folder / "prometheus", folder / "rules.yml") as prometheus:
+    rules = folder / "rules.yml"
+    with Prometheus(folder / "prometheus", rules, options.interval_s) as prometheus:
         stage = Stage(folder, prometheus, options.factor)
         try:
             is_right = run(stage, options, alerts)

@@ -41,7 +41,13 @@ from quadriga.store.records import (
     short_inference,
     timestamp_text,
 )
-from quadriga.store.rows import RECORD_COLUMNS, RecordRow, StoredModel, models_by_id
+from quadriga.store.rows import (
+    RECORD_COLUMNS,
+    RecordRow,
+    models_by_id,
+    stored_inference,
+    uncommitted_inference,
+)
 from quadriga.store.scope import EVERYTHING, Scope
 
 JOURNAL_TIMEOUT_S = 5.0
@@ -215,7 +221,7 @@ class InferenceReader:
         elif resume_id is not None and request.offset:
             raise late_offset(request.offset)
         return Page(
-            inferences=[_stored(row, models[row.model_id]) for row in page_rows],
+            inferences=[stored_inference(row, models[row.model_id]) for row in page_rows],
             cursor=None if resume_id is None else encode_cursor(resume_id, query),
             count=count.count if count else None,
             partial=len(rows) < request.limit and resume_id is not None,
@@ -277,7 +283,7 @@ class InferenceReader:
             for row in sorted(rows, key=lambda row: row.seq)
             if self.scope.admits(models[row.model_id].reference.name, models[row.model_id].team)
         ]
-        return [short_inference(_stored(row, models[row.model_id])) for row in admitted]
+        return [short_inference(stored_inference(row, models[row.model_id])) for row in admitted]
 
     def oldest_waiting_id(self) -> int | None:
         """Return the oldest id at the front of the journal, as `quadriga.store.journal_lag.oldest_waiting_id`."""
@@ -429,7 +435,7 @@ class InferenceReader:
             StoredFeedback(str(id_), timestamp_text(time_ms(id_)), *columns)
             for id_, *columns in feedback_rows
         ]
-        return msgspec.structs.replace(_stored(RecordRow(*row), model), feedback=feedback)
+        return msgspec.structs.replace(stored_inference(RecordRow(*row), model), feedback=feedback)
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
@@ -438,7 +444,7 @@ class InferenceReader:
                 if record_seq == seq and not is_change(payload):
                     record = _record_decoder.decode(payload)
                     is_admitted = self.scope.admits(record.model.name, record.team or "")
-                    return _uncommitted(record) if is_admitted else None
+                    return uncommitted_inference(record) if is_admitted else None
         return None
 
     def _offsets(self) -> dict[str, int]:
@@ -468,46 +474,3 @@ class InferenceReader:
                 )
             ask_for_commit(self._directory)
             time.sleep(0.01)
-
-
-def _stored(row: RecordRow, model: StoredModel) -> StoredInference:
-    """Convert a row of the database."""
-    return StoredInference(
-        id=str(row.seq),
-        request_id=row.request_id,
-        image_no=row.image_no,
-        model=model.reference,
-        task=model.task,
-        action=row.action,
-        created_at=timestamp_text(time_ms(row.seq)),
-        latency_ms=row.latency_us / 1000,
-        input=row.input(),
-        predictions=msgspec.Raw(row.predictions),
-        metadata=msgspec.Raw(row.meta),
-        status=row.status,
-        standard_metadata=msgspec.Raw(row.standard),
-        team=model.team or msgspec.UNSET,
-        ground_truth=None if row.annotations is None else msgspec.Raw(row.annotations),
-        ground_truth_review=row.review or msgspec.UNSET,
-    )
-
-
-def _uncommitted(record: JournaledRecord) -> StoredInference:
-    """Convert a record of the journal to what the database will return for it."""
-    return StoredInference(
-        id=str(record.seq),
-        request_id=record.request_id,
-        image_no=record.image_no,
-        model=record.model,
-        task=record.task,
-        action=record.action,
-        created_at=timestamp_text(time_ms(record.seq)),
-        latency_ms=round(record.latency_ms * 1000) / 1000,  # microseconds, as in the database
-        input=record.input,
-        predictions=record.predictions,
-        metadata=record.metadata,
-        status=record.status,
-        standard_metadata=record.standard,
-        team=record.team,
-        feedback=[],
-    )

@@ -19,9 +19,17 @@ from quadriga.store.database import (
     lock_rows,
     placeholders,
 )
+from quadriga.store.ids import time_ms
 from quadriga.store.partitions import create_partitions
 from quadriga.store.query import geo
-from quadriga.store.records import InputReference, JournaledRecord, ModelReference, json_text
+from quadriga.store.records import (
+    InputReference,
+    JournaledRecord,
+    ModelReference,
+    StoredInference,
+    json_text,
+    timestamp_text,
+)
 from quadriga.store.rollups import RollupChanges
 from quadriga.store.schema import (
     INDEX_TABLES,
@@ -437,3 +445,46 @@ def decode_label_scores(predictions: msgspec.Raw) -> list[LabelScore] | None:
         return _PREDICTIONS.decode(predictions)
     except msgspec.ValidationError:
         return None
+
+
+def stored_inference(row: RecordRow, model: StoredModel) -> StoredInference:
+    """Convert a row of the database."""
+    return StoredInference(
+        id=str(row.seq),
+        request_id=row.request_id,
+        image_no=row.image_no,
+        model=model.reference,
+        task=model.task,
+        action=row.action,
+        created_at=timestamp_text(time_ms(row.seq)),
+        latency_ms=row.latency_us / 1000,
+        input=row.input(),
+        predictions=msgspec.Raw(row.predictions),
+        metadata=msgspec.Raw(row.meta),
+        status=row.status,
+        standard_metadata=msgspec.Raw(row.standard),
+        team=model.team or msgspec.UNSET,
+        ground_truth=None if row.annotations is None else msgspec.Raw(row.annotations),
+        ground_truth_review=row.review or msgspec.UNSET,
+    )
+
+
+def uncommitted_inference(record: JournaledRecord) -> StoredInference:
+    """Convert a record of the journal to what the database will return for it."""
+    return StoredInference(
+        id=str(record.seq),
+        request_id=record.request_id,
+        image_no=record.image_no,
+        model=record.model,
+        task=record.task,
+        action=record.action,
+        created_at=timestamp_text(time_ms(record.seq)),
+        latency_ms=round(record.latency_ms * 1000) / 1000,  # microseconds, as in the database
+        input=record.input,
+        predictions=record.predictions,
+        metadata=record.metadata,
+        status=record.status,
+        standard_metadata=record.standard,
+        team=record.team,
+        feedback=[],
+    )

@@ -5,9 +5,8 @@ Java's client and `curl --http2` send with each request) is ignored instead of s
 headers have a maximum size and must be complete within a time limit; a request names its host once, and HTTP/1.0 has no
 transfer codings; a client that gets a response while it
 still sends its body can read it, instead of finding its connection reset; trailers and the framing of chunks have a
-maximum size, and trailers are dropped; connections have a maximum number, beyond which a new one takes the place of
-the one that has been idle for longest; requests that are sent ahead of answers have a maximum number, and nothing is
-read behind them; a client has to read its answers.
+maximum size, and trailers are dropped; connections have a maximum number, beyond which a new one takes the place of the
+one that was idle for longest; requests ahead of answers have one, and nothing is read behind them; answers must be read.
 """
 
 import asyncio

@@ -164,8 +164,10 @@ def identify_request(scope: Scope, headers: dict[bytes, bytes]) -> bytes:
     if value is not None and _REQUEST_ID.fullmatch(value):
         return value
     new = headers[REQUEST_ID_HEADER] = new_request_id().encode()
-    others = [header for header in scope["headers"] if header[0] != REQUEST_ID_HEADER]
-    scope["headers"] = [*others, (REQUEST_ID_HEADER, new)]
+    headers_sent = scope["headers"]
+    if value is not None:
+        headers_sent = [header for header in headers_sent if header[0] != REQUEST_ID_HEADER]
+    scope["headers"] = [*headers_sent, (REQUEST_ID_HEADER, new)]
     return new
 
 

@@ -6,12 +6,16 @@ from collections.abc import Callable
 import msgspec
 from litestar import get, put
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import RawBody
 
 from quadriga.engine.api.caller_scope import check_sees_everything
-from quadriga.engine.api.responses import error_response
+from quadriga.engine.api.openapi_bodies import json_body
+from quadriga.engine.api.responses import TOO_LARGE, error_response
 from quadriga.engine.readiness import ProcessStates
 from quadriga.engine.server_settings import LogLevel
 from quadriga.proto.audit import note_target
+from quadriga.proto.errors import InvalidRequest
+from quadriga.store.errors import JSON_ERRORS
 
 
 class LogLevelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,6 +30,12 @@ class LogLevelState(msgspec.Struct, frozen=True):
     level: LogLevel
     configured: LogLevel
     """Level of the settings, which the server has again after its next start."""
+
+
+_BODY = json_body(
+    LogLevelRequest, level="debug, info, warning, error, or null for that of the settings"
+)
+_UNREADABLE = error_response("There is no such level")
 
 
 def log_level_routes(
@@ -50,17 +60,24 @@ def log_level_routes(
 
     @put(
         "/api/log-level",
+        operation_class=_BODY,
         sync_to_thread=False,
-        responses={400: error_response("There is no such level")},
+        responses={400: _UNREADABLE, 413: TOO_LARGE},
         need="admin",
     )
-    def set_log_level(data: LogLevelRequest) -> LogLevelState:
+    def set_log_level(body: RawBody) -> LogLevelState:
         """Set the level of the log of all processes of this server, until it ends."""
         check_sees_everything("the log is")
-        level = data.level or configured
+        try:
+            request = msgspec.json.decode(body, type=LogLevelRequest)
+        except JSON_ERRORS as error:
+            raise InvalidRequest(
+                f"expected the body to be a JSON object with level, got: {error}"
+            ) from error
+        level = request.level or configured
         note_target(level)
         if (states := read_states()) is not None:
-            states.log_level = data.level
+            states.log_level = request.level
         logging.getLogger().setLevel(level.upper())  # the others follow within half a second
         return state()
 

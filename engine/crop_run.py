@@ -15,8 +15,8 @@ from quadriga.engine.model import Model
 from quadriga.engine.recording import (
     CutCrops,
     ImageResult,
-    Origin,
     RequestSummary,
+    ResultOrigin,
     StoreResult,
 )
 from quadriga.engine.request_kinds import image_model
@@ -250,7 +250,7 @@ class CropRun:
                 request_id = f"{above.request_id}/{above.image_no}"
             else:
                 request_id = f"{self._request.id}/{number}"
-            origin = Origin(request_id, counts[number], description)
+            origin = ResultOrigin(request_id, counts[number], description)
             counts[number] += 1
             with_origins.append(msgspec.structs.replace(result, origin=origin))
         return with_origins

@@ -40,7 +40,7 @@ _RECORD_BYTES = 1024
 """Estimated bytes of a record in memory, without its image and its predictions."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class ResultOrigin(msgspec.Struct, frozen=True):
     """What a record says of the inference that it comes from, if it is about a crop of it, or is its shadow."""
 
     request_id: str
@@ -81,8 +81,8 @@ class ImageResult(msgspec.Struct, frozen=True):
     """Similarity to the model's baseline, in (0, 1]; None where it is not known."""
     cut_crops: CutCrops | None = None
     """Crops for the model behind this one; None where there is none."""
-    origin: Origin | None = None
-    """Origin of the image, if it is a crop, or of the result, if it is a shadow's."""
+    origin: ResultOrigin | None = None
+    """ResultOrigin of the image, if it is a crop, or of the result, if it is a shadow's."""
 
 
 class RequestSummary(msgspec.Struct, frozen=True):

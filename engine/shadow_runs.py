@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from quadriga.engine.model import Model
-from quadriga.engine.recording import ImageResult, Origin, Recorder, RequestSummary
+from quadriga.engine.recording import ImageResult, Recorder, RequestSummary, ResultOrigin
 from quadriga.engine.server_numbers import SHADOW, SHADOW_OUTCOMES
 from quadriga.engine.settings import Settings
 from quadriga.engine.shadow_messages import (
@@ -426,7 +426,7 @@ def _results(offer: _Offer, answer: ShadowAnswered | ShadowFailed) -> list[Image
                 live,
                 action=live.action if shadow is None else shadow.action,
                 predictions=[] if shadow is None else msgspec.Raw(shadow.predictions),
-                origin=Origin(inference_id, 0, description, "shadow"),
+                origin=ResultOrigin(inference_id, 0, description, "shadow"),
             )
         )
     return results

@@ -20,8 +20,8 @@ from quadriga.engine.api.responses import (
 )
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.store.browsing.comparison import (
-    Comparison,
     ComparisonRequest,
+    ModelComparison,
     compare,
     decode_comparison,
 )
@@ -230,7 +230,7 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         status_code=200,
         need="read",
     )
-    async def query_comparison(request: Request[Any, Any, Any], body: RawBody) -> Comparison:
+    async def query_comparison(request: Request[Any, Any, Any], body: RawBody) -> ModelComparison:
         """Compare two models or versions on what both answered, live or as a shadow; the body is JSON whatever its content type."""
         return await queries.run(request, lambda store: compare(store, decode_comparison(body)))
 

@@ -35,9 +35,9 @@ from quadriga.engine.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit, current_caller, identify_again
 from quadriga.proto.errors import InvalidRequest
 from quadriga.store.browsing.arrivals import (
-    Arrivals,
     ArrivalsRequest,
     Arrived,
+    NewInferences,
     arrivals_from_url,
 )
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
@@ -82,7 +82,7 @@ class Tail:
     """
 
     def __init__(
-        self, request: Request[Any, Any, Any], queries: StoreQueries, arrivals: Arrivals
+        self, request: Request[Any, Any, Any], queries: StoreQueries, arrivals: NewInferences
     ) -> None:
         self._request = request
         self._queries = queries
@@ -90,7 +90,7 @@ class Tail:
         self._sent_id = 0
 
     async def look(self) -> Arrived:
-        """Find what has arrived since the last look; raises as `Arrivals.look` and `StoreQueries.run`."""
+        """Find what has arrived since the last look; raises as `NewInferences.look` and `StoreQueries.run`."""
         return await self._queries.run(self._request, self._arrivals.look)
 
     async def events(self, arrived: Arrived, over: asyncio.Event) -> AsyncGenerator[bytes]:
@@ -191,7 +191,7 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
         if EVENT_STREAM not in request.headers.get("accept", ""):
             raise InvalidRequest(f"expected Accept: {EVENT_STREAM}, as the answer has no end")
         wanted = arrivals_from_url(request.scope["query_string"].decode("latin-1"))
-        arrivals = Arrivals(wanted.where, request.headers.get("last-event-id") or wanted.after)
+        arrivals = NewInferences(wanted.where, request.headers.get("last-event-id") or wanted.after)
         tail = Tail(request, queries, arrivals)
         place = streams.take_place(current_caller())
         try:

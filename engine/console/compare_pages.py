@@ -72,7 +72,7 @@ class Side(msgspec.Struct, frozen=True):
         return f"{self.name}:{self.version}"
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class CompareOptions(msgspec.Struct, frozen=True):
     """What the URL says."""
 
     a: str = ""
@@ -155,7 +155,7 @@ def compare_pages(
     def evaluate_both(body: RawBody) -> Response[bytes]:
         """Evaluate both models on the images that both have answered, and go back to the page."""
         fields = form_fields(body)
-        comparison = Comparison(single_field(fields, "a"), single_field(fields, "b"))
+        comparison = CompareOptions(single_field(fields, "a"), single_field(fields, "b"))
         pair = _pair(comparison, _choices(models())) if comparison.b else None
         if pair is None:
             raise QueryError("expected two models, or two versions of one, that have answered")
@@ -183,10 +183,10 @@ class ComparedMonitoring(msgspec.Struct, frozen=True):
     reports: Scoped[ReportStore]
 
 
-def _comparison_from_url(query: str) -> Comparison:
+def _comparison_from_url(query: str) -> CompareOptions:
     """Read the query of a URL, in which each other parameter is a comparison."""
     filters, options = split_url(query, ("a", "b", "cursor", "job"))
-    return Comparison(line=joined(text for text in filters if text.strip()).strip(), **options)
+    return CompareOptions(line=joined(text for text in filters if text.strip()).strip(), **options)
 
 
 def _choices(entries: list[ModelEntry]) -> list[Side]:
@@ -204,7 +204,7 @@ def _choices(entries: list[ModelEntry]) -> list[Side]:
     return sorted(sides, key=lambda side: (side.name, len(side.version), side.version))
 
 
-def _pair(comparison: Comparison, choices: list[Side]) -> tuple[Side, Side] | None:
+def _pair(comparison: CompareOptions, choices: list[Side]) -> tuple[Side, Side] | None:
     """Return the sides that were asked for; without a second one, two versions of the first, or of any model that has two.
 
     Raises:
@@ -235,7 +235,7 @@ def _content(
     frame: Frame,
     *,
     pair: tuple[Side, Side],
-    comparison: Comparison,
+    comparison: CompareOptions,
 ) -> dict[str, Any]:
     first, second = pair
     request = DisagreementsRequest(

@@ -21,7 +21,7 @@ from quadriga.engine.console.texts import text
 from quadriga.engine.traffic_rules import MAX_KEY_CHARACTERS, ShadowRule, TrafficRule
 from quadriga.proto.access import current_caller
 from quadriga.quoting import quoted
-from quadriga.store.browsing.comparison import Comparison, ComparisonRequest, compare
+from quadriga.store.browsing.comparison import ComparisonRequest, ModelComparison, compare
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.shadows import shadow_name
@@ -38,7 +38,7 @@ class ShadowComparison(msgspec.Struct, frozen=True):
     """What a shadow says beside the live version."""
 
     pair: tuple[Side, Side]
-    comparison: Comparison
+    comparison: ModelComparison
     rows: list[ImageRow]
 
 

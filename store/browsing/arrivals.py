@@ -75,7 +75,7 @@ def settled(inferences: InferenceReader, now_ms: int) -> int:
     return smallest_id_at(newest_ms - SETTLE_MS)
 
 
-class Arrivals:
+class NewInferences:
     """Follows the matches of a filter for one listener; used by one thread at a time.
 
     Args:

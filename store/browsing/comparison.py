@@ -78,7 +78,7 @@ class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
     predictions: int
 
 
-class LabelCounts(msgspec.Struct, frozen=True):
+class LabelDifference(msgspec.Struct, frozen=True):
     """How often both predict a label, over the images of all pairs."""
 
     label: str
@@ -86,7 +86,7 @@ class LabelCounts(msgspec.Struct, frozen=True):
     b: int
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
     """What two models say on the same images."""
 
     a: ComparedSide
@@ -101,7 +101,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the pairs that differ; null without pairs."""
     share_ci95: tuple[float, float] | None
     """Interval of the share, by Wilson's score."""
-    labels: list[LabelCounts]
+    labels: list[LabelDifference]
     """The labels of predictions from the score on, those with the largest difference first."""
     disagreements: list[Disagreement]
     """The largest disagreements first: by the sum of the scores of predictions that only one of the two has."""
@@ -146,7 +146,7 @@ def decode_comparison(body: bytes) -> ComparisonRequest:
     return decode_body(body, ComparisonRequest)
 
 
-def compare(inferences: InferenceReader, request: ComparisonRequest) -> Comparison:
+def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelComparison:
     """Compare two models on what both answered.
 
     Raises:
@@ -186,7 +186,7 @@ def _compare(
     request: ComparisonRequest,
     paired_by: Literal["shadow", "image"],
     deadline_s: float,
-) -> Comparison:
+) -> ModelComparison:
     total = compared = different = 0
     largest: list[tuple[float, int, Disagreement]] = []
     is_partial = False
@@ -216,10 +216,10 @@ def _compare(
                 heapq.heappushpop(largest, entry)
     labels = sides[0].labels.keys() | sides[1].labels.keys()
     counts = [
-        LabelCounts(label, sides[0].labels[label], sides[1].labels[label]) for label in labels
+        LabelDifference(label, sides[0].labels[label], sides[1].labels[label]) for label in labels
     ]
     counts.sort(key=lambda count: (-abs(count.a - count.b), -max(count.a, count.b), count.label))
-    return Comparison(
+    return ModelComparison(
         a=sides[0].compared(),
         b=sides[1].compared(),
         paired_by=paired_by,

@@ -11,8 +11,8 @@ from quadriga.store.browsing.arrivals import (
     MOST_AT_ONCE,
     MOST_PER_S,
     SETTLE_MS,
-    Arrivals,
     Arrived,
+    NewInferences,
     arrivals_from_url,
 )
 from quadriga.store.errors import NotFoundError, QueryError
@@ -32,15 +32,17 @@ def id_at(ms: int, worker: int = 0, number: int = 0) -> int:
     return smallest_id_at(NOW_MS + ms) | worker << 12 | number
 
 
-def look(arrivals: Arrivals, store: StoreHarness, ms: int, scope: Scope | None = None) -> Arrived:
+def look(
+    arrivals: NewInferences, store: StoreHarness, ms: int, scope: Scope | None = None
+) -> Arrived:
     """Look at a time, some milliseconds after the beginning of the test."""
     inferences = store.inferences if scope is None else store.inferences.within(scope)
     return arrivals.look(inferences, NOW_MS + ms)
 
 
-def listen(store: StoreHarness, where: Any = None, after: str | None = None) -> Arrivals:
+def listen(store: StoreHarness, where: Any = None, after: str | None = None) -> NewInferences:
     """Begin to listen at the beginning of the test."""
-    arrivals = Arrivals(where, after)
+    arrivals = NewInferences(where, after)
     look(arrivals, store, 0)
     return arrivals
 
@@ -140,14 +142,14 @@ def test_it_goes_on_behind_an_id_without_a_gap(store: StoreHarness) -> None:
     ids = [id_at(ms) for ms in range(-60_000, -2000, 200)]
     store.commit(*map(make_record, ids))
     for number in (0, 1, 150, len(ids) - 1):
-        arrivals = Arrivals(None, str(ids[number]))
+        arrivals = NewInferences(None, str(ids[number]))
         assert look(arrivals, store, 0).ids == ids[number + 1 :]
         late = ids[number] - 1  # which the listener has not got either
         assert look(arrivals, store, 100).ids == []
         store.commit(make_record(late))
         expected = [late] if late > arrivals.position - (LATE_MS << 22) else []
         assert look(arrivals, store, 200).ids == expected
-    assert look(Arrivals(None, "0"), store, 0).skipped == 0
+    assert look(NewInferences(None, "0"), store, 0).skipped == 0
 
 
 def test_an_id_of_the_future_is_that_of_now(store: StoreHarness) -> None:
@@ -177,14 +179,14 @@ def test_of_too_many_the_newest_arrive_and_the_others_are_counted(store: StoreHa
     store.commit(*map(make_record, ids))
     assert look(arrivals, store, 1100) == Arrived(ids[60:], 60)
     assert look(arrivals, store, 1600) == Arrived([])
-    after_a_break = Arrivals(None, str(id_at(-10_000)))
+    after_a_break = NewInferences(None, str(id_at(-10_000)))
     assert look(after_a_break, store, 1600) == Arrived(ids)  # as many as may in the time since then
 
 
 def test_of_very_many_it_says_that_there_may_be_more(store: StoreHarness) -> None:
     ids = [id_at(ms) for ms in range(MAX_REMEMBERED + 100)]
     store.commit(*map(make_record, ids))
-    arrivals = Arrivals(None, str(id_at(-10_000)))
+    arrivals = NewInferences(None, str(id_at(-10_000)))
     arrived = look(arrivals, store, 60_000)
     assert arrived.ids == ids[-MOST_AT_ONCE:]
     assert (arrived.skipped, arrived.is_exact) == (MAX_REMEMBERED - MOST_AT_ONCE, False)
@@ -202,7 +204,7 @@ def test_a_filter_that_no_index_bounds_is_bounded_by_time(store: StoreHarness) -
 
 def test_only_what_the_scope_admits_arrives(store: StoreHarness) -> None:
     scope = Scope("a", ("shapes-*",))
-    arrivals = Arrivals(None)
+    arrivals = NewInferences(None)
     look(arrivals, store, 0, scope)
     store.commit(*(make_record(id_at(10 + n), team=team) for n, team in enumerate("abab")))
     arrived = look(arrivals, store, 2000, scope)
@@ -233,7 +235,7 @@ def test_large_json_is_left_out_and_named(store: StoreHarness) -> None:
 @pytest.mark.parametrize("after", ["", "x", "-1", "1" * 20, "٣", "1.5"])
 def test_an_after_that_is_no_id_is_an_error(after: str) -> None:
     with pytest.raises(QueryError, match="expected after to be an id"):
-        Arrivals(None, after)
+        NewInferences(None, after)
 
 
 def test_filters_are_read_as_in_every_url(file_store: StoreHarness) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store.browsing.arrivals import Arrivals
+from quadriga.store.browsing.arrivals import NewInferences
 from quadriga.store.browsing.comparison import ComparisonRequest, compare
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.changes.service import ChangeService
@@ -124,7 +124,7 @@ def test_counts_facets_and_the_tail_leave_shadows_out(shadowed):
     assert group["count"] == SHADOWS
     facets = {facet.field: facet for facet in find_facets(reader, FacetsRequest()).facets}
     assert [(value.value, value.count) for value in facets["model"].values] == [("ships", LIVE)]
-    arrivals = Arrivals(None, "1")
+    arrivals = NewInferences(None, "1")
     assert len(arrivals.look(reader).ids) == LIVE
 
 

@@ -25,7 +25,7 @@ from quadriga.proto.access import (
     set_identification,
 )
 from quadriga.store.browsing import arrivals
-from quadriga.store.browsing.arrivals import Arrivals
+from quadriga.store.browsing.arrivals import NewInferences
 from quadriga.store.errors import NotReadyError
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.inferences import InferenceReader
@@ -425,15 +425,15 @@ def test_the_end_of_the_server_ends_every_tail_and_no_other_begins(
 def test_a_database_that_is_away_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, failures = Arrivals.look, [0]
+    look, failures = NewInferences.look, [0]
 
-    def sometimes(self: Arrivals, inferences: InferenceReader) -> Any:
+    def sometimes(self: NewInferences, inferences: InferenceReader) -> Any:
         if self.position and failures[0] < 5:
             failures[0] += 1
             raise NotReadyError("away")
         return look(self, inferences)
 
-    monkeypatch.setattr(Arrivals, "look", sometimes)
+    monkeypatch.setattr(NewInferences, "look", sometimes)
 
     async def work() -> None:
         listener = await place.listen()

@@ -45,6 +45,7 @@ PAGES = {
     "compare": "/console/compare",
     "models": "/console/models",
     "model": "/console/models/shapes-detector",
+    "traffic": "/console/models/shapes-detector/traffic",
     "drift": "/console/models/shapes-detector/drift",
     "reports": "/console/reports",
     "jobs": "/console/jobs",
@@ -151,6 +152,8 @@ def server(tmp_path_factory):
         until = timestamp_text(time.time_ns() // 1_000_000 + 3_600_000)
         mute = {"until": until, "signals": [ATTRIBUTE], "note": HOSTILE * 20}
         ask(server, "PUT", "/api/models/shapes-detector/drift-mute", mute)
+        rule = {"shares": {"1": 1}, "sticky_by": ATTRIBUTE}
+        ask(server, "PUT", "/api/models/shapes-detector/traffic", rule)
         view = {"query": "label=ship & meta.camera=north & meta.altitude=ge:100"}
         ask(server, "PUT", "/api/views/ships%20of%20the%20north", view)
         query = {

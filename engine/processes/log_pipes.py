@@ -179,9 +179,8 @@ class LogPipes:
                     self._take(key.fd, key.data)
             if is_last and not self._has_more():
                 break
-        for (
-            key
-        ) in self._selector.get_map().values():  # a process of a model may have the pipe still
+        # A process of a model may have the pipe still.
+        for key in self._selector.get_map().values():
             if key.data is not None and key.data.unended:
                 self._pass_on(key.data.unended, key.data)
 

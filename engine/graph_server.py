@@ -71,7 +71,11 @@ def end_with_worker(lifeline_fd: int) -> None:
     fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(lifeline_fd, fcntl.F_GETFL)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
-    if select.select([lifeline_fd], [], [], 0)[0]:
+    ended = (
+        select.poll()
+    )  # `select` takes no descriptor from 1,024 on, which a worker with many clients has
+    ended.register(lifeline_fd, select.POLLIN)
+    if ended.poll(0):
         os._exit(0)  # the worker has ended already
 
 

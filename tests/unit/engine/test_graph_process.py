@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -205,6 +206,21 @@ def test_a_process_that_ends_while_it_loads_is_an_error_of_the_load(tmp_path):
     with pytest.raises(LoadError, match="was ended by SIGKILL"):
         Session(doubling(tmp_path / "model.onnx"), graphs=graphs)
     graphs.close()
+
+
+def test_a_worker_with_more_than_a_thousand_open_files_starts_one(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    files = []
+    try:
+        files += [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        session, graphs = opened(doubling(tmp_path / "model.onnx"))
+        assert session.run(ONES)["y"].tolist() == [[2, 2, 2]]
+        graphs.close()
+    finally:
+        for descriptor in files:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_the_process_goes_after_its_worker_from_its_start_on(tmp_path):

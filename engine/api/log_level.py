@@ -10,7 +10,7 @@ from litestar.params import RawBody
 
 from quadriga.engine.api.caller_scope import check_sees_everything
 from quadriga.engine.api.openapi_bodies import json_body
-from quadriga.engine.api.responses import TOO_LARGE, error_response
+from quadriga.engine.api.responses import TOO_LARGE, error_response, options_route
 from quadriga.engine.readiness import ProcessStates
 from quadriga.engine.server_settings import LogLevel
 from quadriga.proto.audit import note_target
@@ -32,6 +32,7 @@ class LogLevelState(msgspec.Struct, frozen=True):
     """Level of the settings, which the server has again after its next start."""
 
 
+_PATH = "/api/log-level"
 _BODY = json_body(
     LogLevelRequest, level="debug, info, warning, error, or null for that of the settings"
 )
@@ -53,13 +54,13 @@ def log_level_routes(
         states = read_states()
         return LogLevelState((states and states.log_level) or configured, configured)
 
-    @get("/api/log-level", sync_to_thread=False, need="admin")
+    @get(_PATH, sync_to_thread=False, need="admin")
     def read_log_level() -> LogLevelState:
         """Return the level of the server's log."""
         return state()
 
     @put(
-        "/api/log-level",
+        _PATH,
         operation_class=_BODY,
         sync_to_thread=False,
         responses={400: _UNREADABLE, 413: TOO_LARGE},
@@ -81,4 +82,4 @@ def log_level_routes(
         logging.getLogger().setLevel(level.upper())  # the others follow within half a second
         return state()
 
-    return [read_log_level, set_log_level]
+    return [options_route(_PATH, "GET", "PUT"), read_log_level, set_log_level]

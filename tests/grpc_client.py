@@ -1,4 +1,4 @@
-"""A client of the gRPC port, for tests: RPCs by the names of their methods."""
+"""A client of the gRPC port, for tests: RPCs by the names of their methods, and requests to send."""
 
 import grpc
 
@@ -49,3 +49,22 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.channel.close()
+
+
+def image_request(image, model="shapes-detector", **parameters):
+    request = message_class("ModelInferRequest")(model_name=model)
+    tensor = request.inputs.add(name="picture", datatype="BYTES", shape=[1])
+    tensor.contents.bytes_contents.append(image)
+    for name, text in parameters.items():
+        tensor.parameters[name].string_param = text
+    return request
+
+
+def rows_request(array, *, raw=True, model="doubling"):
+    request = message_class("ModelInferRequest")(model_name=model)
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=array.shape)
+    if raw:
+        request.raw_input_contents.append(array.tobytes())
+    else:
+        tensor.contents.fp32_contents.extend(array.ravel().tolist())
+    return request

@@ -1,19 +1,13 @@
-"""Storing of requests: durability, standard metadata, and handling of a full journal."""
+"""Storing of requests: durability and standard metadata."""
 
-import shutil
-import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
-from onnx import helper
 
 from quadriga.engine import image_inference, recording
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.recording import Recorder
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
@@ -23,93 +17,9 @@ from quadriga.proto.errors import (
     Overloaded,
 )
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal, segment_paths
-from quadriga.store.journal_lag import write_offsets
-from quadriga.store.records import InferenceRecord, JournaledChange, is_change
 from quadriga.store.writer import Writer
 from tests.background import at_once, in_background
-from tests.band_images import png
-from tests.onnx_models import COLOURS_TOML, classifier, doubling, save, value
-from tests.unit.engine.harness import journal_payloads, load_pipeline, small_settings
-
-
-def gray(level: int) -> bytes:
-    return png(np.full((4, 6, 3), level, np.uint8))
-
-
-GRAY, WHITE = gray(100), gray(255)
-
-
-def breaking(path: Path) -> Path:
-    """A classifier that fails on white images: it looks up a row that is not there."""
-    return save(
-        path,
-        [
-            helper.make_node("ReduceMin", ["image"], ["least"], axes=[1, 2, 3], keepdims=0),
-            helper.make_node("Cast", ["least"], ["row"], to=7),
-            helper.make_node("Gather", ["rows", "row"], ["logits"]),
-        ],
-        [value("image", ["batch", 3, 8, 8])],
-        outputs=[value("logits", ["batch", 3])],
-        initializers={"rows": np.eye(1, 3, dtype=np.float32)},
-    )
-
-
-class RecordingHarness:
-    """Models, their pipeline, and the content of its data folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.models = root / "models"
-        self.directory = root / "data" / "journal"
-        self.blobs = root / "data" / "blobs"
-        self.model("plain", "")
-        breaking(self.models / "breaking" / "model.onnx")
-        (self.models / "breaking" / "model.toml").write_text(COLOURS_TOML)
-        doubling(self.models / "double" / "model.onnx")
-        self.recorder: Recorder | None = None
-        self.opened: list[Pipeline] = []
-
-    def model(self, name: str, store: str) -> None:
-        classifier(self.models / name / "model.onnx")
-        (self.models / name / "model.toml").write_text(f"{COLOURS_TOML}[store]\n{store}\n")
-
-    def pipeline(self, soft: int = 1 << 30, hard: int = 1 << 30, **options) -> Pipeline:
-        settings = small_settings(
-            journal_soft_bytes=soft, journal_hard_bytes=hard,
-            journal_full=options.pop("full", "fail"),
-            journal_block_ms=1000 * options.pop("block_s", 0.05),
-            **options,
-        )  # fmt: skip
-        journal = Journal(self.directory, 0)
-        blobs = FileBlobs(self.blobs)
-        self.recorder = Recorder(
-            IdSource(0), journal, blobs, settings=settings, engine_version="1.2.3"
-        )
-        pipeline = load_pipeline(self.models, self.recorder, settings)
-        self.opened.append(pipeline)
-        return pipeline
-
-    def records(self) -> list[InferenceRecord]:
-        return [
-            msgspec.json.decode(payload, type=InferenceRecord)
-            for payload in journal_payloads(self.directory)
-            if not is_change(payload)
-        ]
-
-    def signalled(self) -> list[int]:
-        """Close, and return the ids of what has signals."""
-        self.opened.pop().close()
-        changes = [
-            msgspec.json.decode(payload, type=JournaledChange).change
-            for payload in journal_payloads(self.directory)
-            if is_change(payload)
-        ]
-        return [signals.seq for change in changes for signals in change.of]
-
-    def images(self) -> int:
-        return sum(path.is_file() for path in self.blobs.rglob("*"))
+from tests.unit.engine.recording_harness import GRAY, WHITE, RecordingHarness, ask, gray
 
 
 @pytest.fixture
@@ -118,14 +28,6 @@ def harness(tmp_path: Path) -> Iterator[RecordingHarness]:
     yield harness
     for pipeline in harness.opened:
         pipeline.close()
-
-
-def ask(
-    model: str, *images: bytes, protocol: str = "v2", shared=None, **parameters
-) -> InferRequest:
-    data = list(images or [GRAY])
-    tensor = Tensor("image", "BYTES", (len(data),), data=data, parameters=parameters)
-    return InferRequest(model, None, "r", [tensor], parameters=shared or {}, protocol=protocol)
 
 
 def test_record_has_model_input_and_standard_metadata(harness: RecordingHarness) -> None:
@@ -307,155 +209,6 @@ def test_client_errors_are_not_stored(harness: RecordingHarness, image) -> None:
     with pytest.raises(InvalidRequest):
         harness.pipeline().infer(ask("plain", image))
     assert harness.records() == []
-
-
-def test_beyond_the_soft_limit_answers_say_how_far_the_store_is(harness: RecordingHarness) -> None:
-    pipeline = harness.pipeline(soft=1)
-    assert pipeline.infer(ask("plain")).lag_bytes == 0
-    harness.pipeline(soft=1)  # looks anew
-    response = harness.opened[-1].infer(ask("plain"))
-    assert response.lag_bytes > 100
-    assert response.stored
-    assert harness.recorder.counters()["behind_total"] == 1
-
-
-def test_beyond_the_hard_limit_fail_refuses_before_the_model_is_run(
-    harness: RecordingHarness,
-) -> None:
-    harness.pipeline().infer(ask("plain"))
-    pipeline = harness.pipeline(soft=1, hard=1)
-    with pytest.raises(Overloaded, match="expected at most 1 bytes of the journal to wait"):
-        pipeline.infer(ask("plain", b"no image: nobody looks"))
-    (statistics,) = pipeline.statistics("plain", None)
-    assert (statistics.execution_count, statistics.fail.count) == (0, 1)
-    assert len(harness.records()) == 1
-    assert harness.recorder.counters()["refused_total"] == 1
-    assert pipeline.infer(ask("plain", store=False)).inference_ids == []
-    assert pipeline.infer(ask("plain", shared={"store": False})).stored
-
-
-def test_beyond_the_hard_limit_fail_refuses_a_stream_too(harness: RecordingHarness) -> None:
-    harness.pipeline().infer(ask("plain"))
-    pipeline = harness.pipeline(soft=1, hard=1)
-    with pytest.raises(Overloaded, match="expected at most 1 bytes of the journal to wait"):
-        next(pipeline.stream(ask("plain")))
-    (statistics,) = pipeline.statistics("plain", None)
-    assert statistics.fail.count == 1
-
-
-def test_shedding_beyond_the_hard_limit_answers_without_storing(
-    harness: RecordingHarness,
-) -> None:
-    harness.model("own", 'journal_full = "shed"')
-    harness.pipeline().infer(ask("plain"))
-    response = harness.pipeline(soft=1, hard=1).infer(ask("own", GRAY, WHITE))
-    assert (response.inference_ids, response.stored) == ([], False)
-    assert response.lag_bytes > 1
-    assert response.outputs[0].parameters == {"stored": False}
-    assert len(response.outputs[0].data) == 2
-    assert len(harness.records()) == 1
-    assert harness.recorder.counters()["shed_total"] == 2
-
-
-def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(
-    harness: RecordingHarness, monkeypatch
-) -> None:
-    monkeypatch.setattr("quadriga.store.journal_lag.SAMPLE_INTERVAL_S", 0)
-    harness.pipeline().infer(ask("plain"))
-    pipeline = harness.pipeline(soft=1, hard=1, full="block")
-    with pytest.raises(Overloaded, match="expected at most 1 bytes"):
-        pipeline.infer(ask("plain"))
-    patient = harness.pipeline(soft=1, hard=1, full="block", block_s=30)
-    (segment,) = segment_paths(harness.directory)
-    moved = {segment.name: segment.stat().st_size}
-    moving = threading.Timer(0.1, write_offsets, (harness.directory, moved))
-    moving.start()
-    assert patient.infer(ask("plain")).inference_ids
-    assert harness.recorder.counters()["blocked_total"] == 1
-
-
-class FullDisk:
-    """Takes the journal's folder away, as if nothing could be written there, and gives it back."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        for path in segment_paths(directory):
-            path.unlink()
-        directory.rmdir()
-        directory.write_text("in the way")
-
-    def end(self) -> None:
-        self._directory.unlink()
-        self._directory.mkdir()
-
-
-@pytest.mark.parametrize("durability", ["process", "power", "database"])
-def test_failed_write_is_refused_and_later_requests_succeed(
-    harness: RecordingHarness, durability, monkeypatch
-) -> None:
-    monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0)
-    pipeline = harness.pipeline(durability=durability)
-    full = FullDisk(harness.directory)
-    with pytest.raises(Overloaded, match="cannot append"):
-        pipeline.infer(ask("plain"))
-    full.end()
-    if durability == "database":
-        with pytest.raises(Overloaded, match="has not committed"):
-            pipeline.infer(ask("plain"))
-    else:
-        assert pipeline.infer(ask("plain")).inference_ids
-    assert len(harness.records()) == 1
-
-
-@pytest.mark.parametrize("broken", ["journal", "blobs"])
-def test_failed_write_is_shed_by_policy(harness: RecordingHarness, broken) -> None:
-    pipeline = harness.pipeline(full="shed")
-    pipeline.infer(ask("plain"))
-    if broken == "journal":
-        full = FullDisk(harness.directory)
-    else:
-        shutil.rmtree(harness.blobs)
-        full = FullDisk(harness.blobs) if harness.blobs.mkdir() is None else None
-    response = pipeline.infer(ask("plain", WHITE))
-    assert not response.stored
-    assert response.outputs[0].parameters == {"stored": False}
-    full.end()
-    assert pipeline.infer(ask("plain", WHITE)).inference_ids
-    assert harness.recorder.counters()["shed_total"] == 1
-
-
-def test_failed_write_waits_by_policy(harness: RecordingHarness) -> None:
-    pipeline = harness.pipeline(full="block", block_s=30)
-    full = FullDisk(harness.directory)
-    ending = threading.Timer(0.1, full.end)
-    ending.start()
-    assert pipeline.infer(ask("plain")).inference_ids
-    assert len(harness.records()) == 1
-    assert harness.recorder.counters()["blocked_total"] == 1
-
-
-def test_memory_takes_inferences_while_nothing_can_be_written(harness: RecordingHarness) -> None:
-    pipeline = harness.pipeline(durability="memory")
-    full = FullDisk(harness.directory)
-    ids = [pipeline.infer(ask("plain")).inference_ids[0] for _ in range(5)]
-    full.end()
-    pipeline.close()
-    assert [str(record.seq) for record in harness.records()] == ids
-
-
-def test_memory_that_is_full_follows_the_policy(harness: RecordingHarness, monkeypatch) -> None:
-    monkeypatch.setattr(recording, "MAX_BACKLOG_BYTES", 3000)
-    harness.model("own", 'journal_full = "shed"')
-    pipeline = harness.pipeline(durability="memory")
-    full = FullDisk(harness.directory)
-    stored = [pipeline.infer(ask("own")).stored for _ in range(5)]
-    assert stored[0]
-    assert not stored[-1]
-    with pytest.raises(Overloaded, match="expected at most 3000 bytes in memory"):
-        pipeline.infer(ask("plain"))
-    full.end()
-    pipeline.close()
-    assert len(harness.records()) == sum(stored)
 
 
 def test_signals_are_of_images_that_are_recorded(harness: RecordingHarness) -> None:

@@ -16,28 +16,21 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from quadriga.proto import grpc_service
-from quadriga.proto.access import ANYBODY
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
 from quadriga.proto.grpc_messages import (
     POOL,
     SERVICE,
-    decode_message,
     message_class,
-    read_model_name,
     response_class,
 )
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import (
-    Duration,
     InferResponse,
-    ModelInfo,
-    ModelStatistics,
-    ModelStatus,
     Tensor,
-    TensorInfo,
 )
 from quadriga.proto.v2_grpc import CONTENTS, parse_infer, render_infer
+from tests.unit.proto.echo_grpc import EchoGrpc, called
 
 PROTO = Path(__file__).parent.parent.parent.parent / "proto"
 
@@ -222,73 +215,6 @@ def test_parameters_and_predictions_are_written():
     assert list(output.contents.bytes_contents) == ['[{"label":"é"}]'.encode()]
 
 
-class EchoGrpc:
-    """Answers with what it was asked; knows one model."""
-
-    loaded: tuple = ()
-    task = "TENSOR"
-
-    def infer(self, request):
-        if request.model != "m":
-            raise NotFound(f"expected the model m, got {request.model!r}")
-        return InferResponse("m", "1", request.id, request.inputs)
-
-    def model_info(self, name, version):
-        if name != "m":
-            raise NotFound(f"expected the model m, got {name!r}")
-        inputs = [TensorInfo("x", "BYTES", (-1,)), TensorInfo("y", "FP16", (2, 3))]
-        return ModelInfo(
-            "m",
-            "1",
-            ["1"],
-            platform="onnx_onnxv1",
-            task=self.task,
-            inputs=inputs,
-            outputs=inputs,
-        )
-
-    def model_unready_reason(self, name, version):
-        self.model_info(name, version)
-
-    def model_statuses(self):
-        states = ("READY", "LOADING", "FAILED", "UNLOADED")
-        return [ModelStatus(state.lower(), "1", state) for state in states]
-
-    def unready_reason(self):
-        return None
-
-    def statistics(self, name, version):
-        return [
-            ModelStatistics(
-                name=name or "all",
-                version=version or "1",
-                last_inference_ms=5,
-                inference_count=4,
-                execution_count=3,
-                success=Duration(2, 2000),
-                compute_output=Duration(1, 2**63),
-            )
-        ]
-
-    def load_model(self, name, config, files):
-        self.loaded = (name, config, files)
-
-    def unload_model(self, name):
-        self.loaded = (name,)
-
-
-def called(method, request, serving=None):
-    """Answer a request as the service does, without the wire."""
-    service = grpc_service.GrpcService(serving or EchoGrpc(), "0")
-    row = POOL.FindServiceByName(SERVICE).methods_by_name[method]
-    body = request if isinstance(request, bytes) else request.SerializeToString()
-    if method == "ModelInfer":
-        answer, _ = service._infer(read_model_name(body), body, ANYBODY)
-    else:
-        answer = service._answer(row, body, ANYBODY)
-    return decode_message(message_class(row.output_type), answer)
-
-
 class Aborted(Exception):
     """What a context does with a status."""
 
@@ -343,101 +269,6 @@ def test_no_tensor_is_a_fault_of_the_server(datatype, shape, raw, field, values)
         called("ModelInfer", asked(datatype, shape, raw, **{field: values}))
     except ProtocolError as error:
         assert error.grpc_code == "INVALID_ARGUMENT"  # noqa: PT017 - as above
-
-
-def test_an_unknown_model_is_not_ready():
-    request = message_class("ModelReadyRequest")
-    assert called("ModelReady", request(name="m")).ready
-    assert not called("ModelReady", request(name="other")).ready
-
-
-@pytest.mark.parametrize(
-    ("method", "fields"),
-    [
-        ("RepositoryIndex", {"repository_name": "other"}),
-        ("RepositoryModelLoad", {"repository_name": "other", "model_name": "m"}),
-        ("RepositoryModelUnload", {"repository_name": "other", "model_name": "m"}),
-    ],
-)
-def test_another_repository_is_refused_as_over_rest(method, fields):
-    serving = EchoGrpc()
-    request = message_class(f"{method}Request")(**fields)
-    with pytest.raises(Unsupported, match=r"without a repository, as there is one, got .*'other'"):
-        called(method, request, serving)
-    assert serving.loaded == ()
-
-
-def test_the_configuration_has_whole_shapes():
-    config = called("ModelConfig", message_class("ModelConfigRequest")(name="m")).config
-    assert (config.backend, config.max_batch_size) == ("onnxruntime", 0)
-    kinds = [(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in config.input]
-    assert kinds == [("x", 13, [-1]), ("y", 10, [2, 3])]
-
-
-def test_index_has_states_that_clients_know():
-    index = called("RepositoryIndex", message_class("RepositoryIndexRequest")())
-    assert [(model.name, model.state, model.reason) for model in index.models] == [
-        ("ready", "READY", ""),
-        ("loading", "LOADING", ""),
-        ("failed", "UNAVAILABLE", ""),
-        ("unloaded", "UNAVAILABLE", "unloaded"),
-    ]
-    ready = called("RepositoryIndex", message_class("RepositoryIndexRequest")(ready=True))
-    assert [model.name for model in ready.models] == ["ready"]
-
-
-def test_statistics_are_of_one_model_or_of_all():
-    request = message_class("ModelStatisticsRequest")
-    (single,) = called("ModelStatistics", request(name="m", version="2")).model_stats
-    (every,) = called("ModelStatistics", request()).model_stats
-    assert [(statistics.name, statistics.version) for statistics in (single, every)] == [
-        ("m", "2"),
-        ("all", "1"),
-    ]
-    assert (single.last_inference, single.inference_count, single.execution_count) == (5, 4, 3)
-    spent = single.inference_stats
-    assert (spent.success.count, spent.success.ns, spent.fail.count) == (2, 2000, 0)
-    assert spent.compute_output.ns == 2**63
-
-
-@pytest.mark.parametrize(
-    "fields", [{"model_name": "m"}, {"repository_name": "m"}], ids=["Triton", "KServe"]
-)
-def test_models_are_loaded_and_unloaded_by_both_names(fields):
-    serving = EchoGrpc()
-    request = message_class("RepositoryModelLoadRequest")(**fields)
-    answer = called("RepositoryModelLoad", request, serving)
-    assert (answer.model_name, answer.isLoaded, serving.loaded) == ("m", True, ("m", None, {}))
-    request = message_class("RepositoryModelUnloadRequest")(**fields)
-    request.parameters["unload_dependents"].bool_param = True
-    answer = called("RepositoryModelUnload", request, serving)
-    assert (answer.model_name, answer.isUnloaded, serving.loaded) == ("m", True, ("m",))
-
-
-def test_a_model_is_loaded_with_configuration_and_files():
-    serving = EchoGrpc()
-    request = message_class("RepositoryModelLoadRequest")(model_name="m")
-    request.parameters["config"].string_param = '{"a": 1}'
-    request.parameters["file:1/model.onnx"].bytes_param = b"\0"
-    called("RepositoryModelLoad", request, serving)
-    assert serving.loaded == ("m", {"a": 1}, {"1/model.onnx": b"\0"})
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "value"),
-    [
-        ("config", "string_param", "{"),
-        ("config", "string_param", "[]"),
-        ("config", "int64_param", 1),
-        ("file:a", "string_param", "a"),
-        ("other", "bool_param", True),
-    ],
-)
-def test_other_load_parameters_are_refused(name, kind, value):
-    request = message_class("RepositoryModelLoadRequest")(model_name="m")
-    setattr(request.parameters[name], kind, value)
-    with pytest.raises(InvalidRequest, match="config"):
-        called("RepositoryModelLoad", request)
 
 
 def test_long_errors_are_cut():

@@ -1,0 +1,129 @@
+"""Reports of drift as pages."""
+
+import re
+
+import pytest
+
+from quadriga.monitor.report.schema import (
+    Data,
+    Effect,
+    Report,
+    Signal,
+    Window,
+)
+from tests.drift_reports import REPORTS
+from tests.unit.monitor.report.page_reading import made, words
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {name: made(report()) for name, report in REPORTS.items()}
+
+
+def test_signals_stand_with_alarms_first(pages):
+    text = words(pages["drift"])
+    assert "Drift · b.csv against script" in text
+    assert "Drift: 5 of 35 signals changed. Of 1 signal there is too little" in text
+    assert "Compared: 400 images with 500 of the baseline." in text
+    assert "Current 400 Baseline 500 Baseline from 2026-01-31T00:00:00.000Z Baseline to —" in text
+    assert "p-value below 0.01" in text
+    assert "signal 29 ALARM ks 2e-09 0.716 (0.100) 500 / 400 500 / 400 0.934 (0.040)" in text
+    assert "label ALARM, low power chi-square 1e-04 0.250 (0.050) 500 / 400 96 / 88" in text
+    assert "embedding low power energy 0.900 2e-05 (5e-04) 500 / 400 90 / 80" in text
+    assert "gone insufficient ks — — 500 / 0 0 / 0" in text
+    assert text.index("label ALARM") < text.index("signal 26 ok") < text.index("gone insufficient")
+    assert "gone, insufficient: expected <script>" in text
+
+
+def test_signals_are_pictured_baseline_beside_current(pages):
+    loud, quiet = charts_of(pages["drift"])
+    assert len(loud) == 5
+    assert all(title.endswith("(alarm)") for title in loud)
+    assert len(quiet) == 24
+    assert "constant" not in quiet
+    assert "30 signals that did not change, in pictures" in words(pages["drift"])
+    assert "24 rarer labels are left out." in words(pages["drift"])
+    assert ">$b$ (new)</text>" in pages["drift"]
+
+
+def charts_of(html):
+    """Return the titles of the charts of signals with an alarm, and of all others."""
+    parts = (
+        html.partition(f'id="{name}"')[2].partition("</section>")[0]
+        for name in ("pictures", "signals")
+    )
+    return [re.findall(r"<h3>(.*?)</h3>", part) for part in parts]
+
+
+def test_what_moved_stands_with_the_effect_elsewhere(pages):
+    text = words(pages["watched"])
+    assert "meta.camera_id camera è 40 signal 3 1.250 0.040 1e-07" in text
+    assert re.search(r"meta\.camera_id camera è 40 <script>\S+ long 0\.300 — 0\.010", text)
+
+
+def test_estimates_stand_with_when_they_hold(pages):
+    text = words(pages["watched"])
+    assert (
+        "EstimatedAccuracy 0.871 0.840 to 0.902 atc max confidence 400 EstimatedAccuracy — — cbpe 400"
+        in text
+    )
+    assert text.count("Valid unless <script>") == 1
+    assert "Over all labels" not in text
+
+
+def test_windows_over_time_are_pictured_and_their_alarms_listed(pages):
+    text = words(pages["watched"])
+    assert "30 windows from 2026-01-03T00:00:00.000Z to 2026-01-04T09:00:00.000Z" in text
+    assert (
+        "2026-01-04T08:00:00.000Z 2026-01-04T09:00:00.000Z 400 signal 1, signal 2, signal 3, label,"
+        in text
+    )
+    over_time = pages["watched"].partition('id="over-time"')[2].partition("</section>")[0]
+    titles = re.findall(r"<h3>(.*?)</h3>", over_time)
+    assert titles[:2] + titles[6:] == ["signal 3", "label", "Adjusted p-values over time"]
+
+
+def test_images_unlike_the_baseline_stand_beside_their_neighbours(pages):
+    shown = pages["watched"].partition('<h2 id="unlike">')[2]
+    assert shown.count('class="beside"') == 3
+    assert shown.count("data:image/jpeg") == 5
+    text = words(shown.partition('unlike">\n')[2].partition("</div>\n</section>")[0])
+    order = [
+        "Semantic score 1e-04",
+        "Inference 201",
+        "Distance 0.125",
+        "Inference 70",
+        "Distance 0.325",
+    ]
+    assert [text.index(text_part) for text_part in order] == sorted(
+        text.index(text_part) for text_part in order
+    )
+    assert "Semantic score 0.020 The image is not kept. Inference 202" in text
+    assert "What is nearest to it is not known." in text
+
+
+@pytest.mark.parametrize(
+    ("status", "signals", "expected"),
+    [
+        ("insufficient", [], "Insufficient: there are too few independent values"),
+        ("insufficient", ["insufficient"], "Insufficient: there are too few independent values"),
+        ("ok", ["ok"], "No drift in 1 signal."),
+        ("ok", ["ok", "low_power"], "No drift in 2 signals. In 1 signal only large changes"),
+        ("ok", ["ok", "insufficient"], "No drift in 1 signal. Of 1 signal there is too little"),
+        ("error", ["ok"], "The report could not be finished"),
+    ],
+)
+def test_what_came_out_is_said_in_words(status, signals, expected):
+    made_of = [
+        Signal(
+            str(at),
+            "numeric",
+            "ks",
+            effect=Effect("wasserstein_iqr", 0.0, 0.1),
+            n=(5, 5),
+            status=signal,
+        )
+        for at, signal in enumerate(signals)
+    ]
+    report = Report("drift", "", Data(Window(), Window()), status=status, signals=made_of)
+    assert expected in words(made(report))

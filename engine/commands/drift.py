@@ -30,6 +30,7 @@ from quadriga.engine.commands.output import (
     write_report,
 )
 from quadriga.engine.commands.server_client import ServerClient, wait_for_report
+from quadriga.monitor.report.checks import signal_checks
 from quadriga.monitor.report.schema import Report
 
 _COMMON_OPTIONS = {
@@ -126,7 +127,8 @@ def drift_command(**values: Any) -> None:
     if options.baseline is not None and (options.baseline_start or options.baseline_end):
         raise click.UsageError("--baseline cannot be used with --baseline-from or --baseline-to")
     report, page = _COMPARE[form](options)
-    write_report(report, page, options)
+    checks = signal_checks(report) if options.fail_on_drift else []
+    write_report(report, page, options, checks)
     sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
 
 

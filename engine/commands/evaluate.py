@@ -32,6 +32,7 @@ from quadriga.engine.commands.output import (
     print_progress,
     write_report,
 )
+from quadriga.monitor.report.checks import Check
 from quadriga.monitor.report.schema import Report
 
 _METRIC_OPTIONS = ("top_k", "iou", "score", "bins")
@@ -171,8 +172,9 @@ def evaluate_command(**values: Any) -> None:
     limits, earlier = _limits(options)
     options.metrics = _metric_settings(options)
     report, page = _EVALUATE[form](options)
-    write_report(report, page, options)
-    failures = _failures(report, limits, earlier)
+    checks = _checks(report, limits, earlier)
+    write_report(report, page, options, checks)
+    failures = [check.failure for check in checks if check.failure is not None]
     for failure in failures:
         click.echo(f"quadriga: {failure}", err=True)
     sys.exit(1 if failures else 0)
@@ -204,14 +206,17 @@ def _metric_settings(options: SimpleNamespace) -> Any:
     return settings
 
 
-def _failures(report: Report, limits: list[Any], earlier: Report | None) -> list[str]:
-    """Return a line for each limit that a report misses."""
+def _checks(report: Report, limits: list[Any], earlier: Report | None) -> list[Check]:
+    """Return a check for each limit, and one for the earlier report."""
     from quadriga.monitor.evaluation.limits import limit_failure, regression
 
-    failures = [limit_failure(report, limit) for limit in limits]
+    checks = [
+        Check(f"{limit.metric.text}={limit.value:g}", limit_failure(report, limit))
+        for limit in limits
+    ]
     if earlier is not None:
-        failures.append(regression(report, earlier))
-    return [failure for failure in failures if failure is not None]
+        checks.append(Check(f"not worse than report {earlier.id}", regression(report, earlier)))
+    return checks
 
 
 def _evaluate_records(options: SimpleNamespace) -> tuple[Report, RenderPage]:

@@ -37,21 +37,30 @@ def _combine(*options: Decorator) -> Decorator:
     return decorate
 
 
-def _check_output(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
-    """Check that a report's file can be written, before the work starts.
+_REPORT_ENDINGS = (".html", ".json", ".md", ".xml")
+
+
+def _check_outputs(
+    _: click.Context, __: click.Parameter, outputs: tuple[Path, ...]
+) -> tuple[Path, ...]:
+    """Check that a report's files can be written, before the work starts.
 
     Raises:
-        click.BadParameter: It has another ending, or its folder does not exist.
+        click.BadParameter: One has another ending, its folder does not exist, or it is named twice.
     """
-    if output is None:
-        return None
-    if output.suffix not in {".html", ".json"}:
-        raise click.BadParameter(f"expected a file ending in .html or .json, got {output.name}")
-    if not output.parent.is_dir():
-        raise click.BadParameter(f"folder not found: {output.parent}")
-    if output.is_dir():
-        raise click.BadParameter(f"expected a file, got the folder {output}")
-    return output
+    for output in outputs:
+        if output.suffix not in _REPORT_ENDINGS:
+            expected = ", ".join(_REPORT_ENDINGS[:-1])
+            raise click.BadParameter(
+                f"expected a file ending in {expected} or {_REPORT_ENDINGS[-1]}, got {output.name}"
+            )
+        if not output.parent.is_dir():
+            raise click.BadParameter(f"folder not found: {output.parent}")
+        if output.is_dir():
+            raise click.BadParameter(f"expected a file, got the folder {output}")
+        if outputs.count(output) > 1:
+            raise click.BadParameter(f"expected each file once, got {output} twice")
+    return outputs
 
 
 store_options = _combine(
@@ -74,9 +83,11 @@ report_options = _combine(
     option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
     option(
         "--output",
-        "Also write the report to a file: .html for people, .json for programs.",
+        "Also write the report to a file; repeat for more: .html for people, .json for programs, .md for the "
+        "summary of a pipeline, .xml for its checks as JUnit.",
         type=PATH,
-        callback=_check_output,
+        multiple=True,
+        callback=_check_outputs,
     ),
 )
 """Options of the commands that make a report."""

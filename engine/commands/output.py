@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report.checks import Check, render_junit, render_markdown
 from quadriga.monitor.report.schema import (
     TIME_SLICES,
     Metric,
@@ -69,17 +70,23 @@ def echo_json(value: Any) -> None:
     click.echo(_to_json(value))
 
 
-def write_report(report: Report, page: RenderPage, options: SimpleNamespace) -> None:
-    """Print a report as its options say, and write it to the file of --output if there is one.
+def write_report(
+    report: Report, page: RenderPage, options: SimpleNamespace, checks: Sequence[Check] = ()
+) -> None:
+    """Print a report as its options say, and write it to each file of --output.
+
+    Args:
+        report: The report.
+        page: Renders its page.
+        options: Values of the options.
+        checks: What the report was held against, for the forms that a pipeline reads.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: A file cannot be written.
     """
     print_progress("")
-    output: Path | None = options.output
-    if output is not None:
-        is_page = output.suffix == ".html"
-        output.write_bytes(page(report).encode() if is_page else _to_json(report) + b"\n")
+    for output in options.output:
+        output.write_bytes(_in_form_of(output, report, page, checks))
     if options.as_json:
         for warning in report.warnings:
             click.echo(f"quadriga: {warning}", err=True)
@@ -88,8 +95,19 @@ def write_report(report: Report, page: RenderPage, options: SimpleNamespace) -> 
     console = Console()
     for renderable in render_drift(report) if report.kind == "drift" else render_evaluation(report):
         console.print(renderable)
-    if output is not None:
+    for output in options.output:
         console.print(f"Report: {output}", soft_wrap=True)
+
+
+def _in_form_of(output: Path, report: Report, page: RenderPage, checks: Sequence[Check]) -> bytes:
+    """Return a report in the form that the ending of its file names."""
+    if output.suffix == ".html":
+        return page(report).encode()
+    if output.suffix == ".md":
+        return render_markdown(report, checks).encode()
+    if output.suffix == ".xml":
+        return render_junit(report, checks)
+    return _to_json(report) + b"\n"
 
 
 def page_writer(image_bytes: Callable[[str], bytes | None]) -> RenderPage:

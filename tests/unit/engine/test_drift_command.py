@@ -121,7 +121,7 @@ def test_wrong_arguments_are_named(write, tmp_path) -> None:
         (("--baseline", fine, "--current", bad), "quadriga: bad.csv:3: expected 2 cells, got 1"),
         (("--baseline", fine, "--current", tmp_path / "none.csv"), "No such file"),
         (("--baseline", fine, "--current", fine, "--numeric", "label"), "a.jsonl:1: expected label"),
-        (("--baseline", fine, "--current", fine, "--output", "r.pdf"), "expected a file ending in .html or"),
+        (("--baseline", fine, "--current", fine, "--output", "r.pdf"), "expected a file ending in .html, "),
         (("--baseline", fine, "--current", fine, "--alpha", 2), "0.001<=x<=0.5"),
         (("--baseline", fine), "expected one of --current FILE and --model NAME, got none"),
         (("--current", fine), "--baseline is required with --current"),

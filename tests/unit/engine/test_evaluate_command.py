@@ -257,7 +257,7 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--model", "a", "--dataset", "b", "--database", "c"], "--database cannot be used"),
         (
             ["--model", "a", "--output", "b.pdf"],
-            "expected a file ending in .html or .json, got b.pdf",
+            "expected a file ending in .html, .json, .md or .xml, got b.pdf",
         ),
         (["--model", "a", "--output", "no/b.json"], "folder not found: no"),
         (

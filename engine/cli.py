@@ -4,9 +4,10 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import rich_click as click
+from click.shell_completion import get_completion_class
 
 from quadriga.engine import settings as settings_module
 from quadriga.engine import settings_reading
@@ -19,12 +20,15 @@ from quadriga.engine.commands.drift import drift_command
 from quadriga.engine.commands.erase import erase_command
 from quadriga.engine.commands.evaluate import evaluate_command
 from quadriga.engine.commands.inferences import export_command, import_command, query
+from quadriga.engine.commands.jobs import jobs_command
 from quadriga.engine.commands.keys import keys_command
 from quadriga.engine.commands.log_level import log_level_command
 from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
 from quadriga.engine.commands.profile import profile_command
 from quadriga.engine.commands.quantize import quantize_command
+from quadriga.engine.commands.reports import reports_command
+from quadriga.engine.commands.schedules import schedules_command
 from quadriga.engine.commands.store import migrate, store
 from quadriga.engine.settings import Settings
 
@@ -58,6 +62,23 @@ class _Commands(click.RichGroup):
             fail(error)
 
 
+_PANELS = {
+    "Serve": ("serve", "models", "jobs", "schedules", "log-level"),
+    "Prepare a model": ("inspect", "validate", "profile", "quantize", "conformance"),
+    "Find what was stored": ("query", "export", "import", "erase"),
+    "Judge and watch": ("evaluate", "compare", "drift", "baseline", "reports"),
+    "Operate": ("keys", "audit", "backup", "restore", "check", "migrate", "store", "completion"),
+}  # fmt: skip
+"""Commands by what people do, in the order in which they do it."""
+
+
+def _in_panels(command: click.RichGroup) -> click.RichGroup:
+    for name, commands in _PANELS.items():
+        command = click.command_panel(name, commands=list(commands))(command)
+    return command
+
+
+@_in_panels
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="quadriga")
 def main() -> None:
@@ -66,7 +87,7 @@ def main() -> None:
 
 def _setting_options(command: Any) -> Any:
     """Add one flag per setting to a command, with the setting's own description."""
-    defaults = Settings()
+    defaults, kinds = Settings(), get_type_hints(Settings)
     for name, text in reversed(settings_module.descriptions().items()):
         if name == "models":  # the argument
             continue
@@ -74,8 +95,17 @@ def _setting_options(command: Any) -> Any:
         if isinstance(default, bool):
             flag += flag.replace("--", "/--no-", 1)
         help_text = f"{text} [default: {default}]" if default not in ("", None) else text
-        command = click.option(flag, default=None, help=help_text)(command)
+        value_name = _value_name(kinds[name])
+        command = click.option(flag, default=None, help=help_text, metavar=value_name)(command)
     return command
+
+
+def _value_name(kind: Any) -> str | None:
+    """Return what the help of a flag calls its value: its choices, or the kind of number; None for texts."""
+    arguments = get_args(kind)
+    if arguments and all(isinstance(argument, str) for argument in arguments):
+        return "|".join(filter(None, arguments))
+    return {int: "INTEGER", float: "NUMBER"}.get(kind)
 
 
 @main.command()
@@ -95,6 +125,8 @@ def serve(config: Path | None, **flags: Any) -> None:
     supplied = {name: value for name, value in flags.items() if value is not None}
     settings = settings_reading.load(supplied, os.environ, config)
     settings_reading.add_extensions(settings)
+    if "://" not in settings.models and not Path(settings.models).exists():
+        raise settings_reading.SettingsError(f"model folder not found: {settings.models}")
     check_tracing(settings)
     pipes = LogPipes(settings.secrets) if settings.log_format == "json" else None
     configure_logging(
@@ -117,6 +149,20 @@ def serve(config: Path | None, **flags: Any) -> None:
     sys.exit(status)
 
 
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script with which SHELL completes commands and options.
+
+    \b
+    quadriga completion bash > ~/.local/share/bash-completion/completions/quadriga
+    quadriga completion fish > ~/.config/fish/completions/quadriga.fish
+    """  # noqa: D301 - click leaves lines after a backspace as they are
+    made = get_completion_class(shell)
+    if made is not None:
+        click.echo(made(main, {}, "quadriga", "_QUADRIGA_COMPLETE").source())
+
+
 def _announce(url: str, grpc_address: str) -> None:
     click.echo(f"Quadriga listens on {url}")
     if grpc_address:
@@ -127,8 +173,8 @@ def _announce(url: str, grpc_address: str) -> None:
 
 for _command in (
     audit_command, backup_command, restore_command, check_command, inspect, validate, query, conformance, baseline_command, compare_command,
-    drift_command, erase_command, evaluate_command, export_command, import_command, keys_command, log_level_command, migrate, models_command, profile_command,
-    quantize_command, store,
+    drift_command, erase_command, evaluate_command, export_command, import_command, jobs_command, keys_command, log_level_command, migrate, models_command, profile_command,
+    quantize_command, reports_command, schedules_command, store,
 ):  # fmt: skip
     main.add_command(_command)
 

@@ -5,6 +5,7 @@ engine variables, `quadriga.toml`, default. A setting that may hold a secret may
 `QUADRIGA_<NAME>_FILE` names, instead of `QUADRIGA_<NAME>`.
 """
 
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -181,10 +182,12 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
     except msgspec.ValidationError as error:
         text = explain_validation_error(error, Settings)
         name = text.partition(":")[0]
-        value = values[name]
         if name in secret_names():
-            raise SettingsError(f"{origins[name]}: {text} (from {shown_secret(value)!r})") from None
-        raise SettingsError(f"{origins[name]}: {text} (from {value!r})") from error
+            shown = shown_secret(values[name])
+            raise SettingsError(f"{origins[name]}: {_in_words(text, shown)}") from None
+        if origins[name].startswith("flag "):
+            text = text.removeprefix(f"{name}: ")
+        raise SettingsError(f"{origins[name]}: {_in_words(text, values[name])}") from error
     if max(settings.first_worker, 0) + settings.workers >= WORKERS:  # imports use the last number
         raise SettingsError(
             f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
@@ -197,6 +200,28 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
             raise SettingsError(f"{origins[name]}: {error}") from error
     _check_sign_on(settings)
     return settings
+
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _in_words(text: str, value: object) -> str:
+    """Return what is wrong with a setting without words of Python, and with the value."""
+    text = re.sub(
+        r"Expected '(\w+)'",
+        lambda match: f"expected {_KINDS.get(match[1], match[1])}",
+        text,
+        count=1,
+    )
+    text = re.sub(r", got '\w+'$", "", text)
+    return text if ", got " in text else f"{text}, got {value!r}"
 
 
 def _check_sign_on(settings: Settings) -> None:

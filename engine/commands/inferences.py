@@ -59,6 +59,8 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
     console.print(table)
     more = "" if page.count_is_exact else " or more"
     console.print(f"{len(page.inferences)} of {page.count}{more} shown")
+    if not page.inferences and "==" in filter_text and not filter_text.lstrip().startswith("{"):
+        console.print("One = compares: a value after == begins with = itself.")
     if page.partial:
         console.print(
             "The search stopped before it had read everything: narrow it, for example by a time."

@@ -63,6 +63,28 @@ def _check_outputs(
     return outputs
 
 
+def _of_the_group(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Return what the group of a command was given, if the command itself was given nothing."""
+    group, name = context.parent, parameter.name or ""
+    is_given = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    return value if is_given or group is None else group.params.get(name, value)
+
+
+server_option = click.option(
+    "--server", default=DEFAULT_SERVER, show_default=True, metavar="URL", callback=_of_the_group
+)
+"""Option of the commands that ask a server; a command of a group takes that of the group."""
+
+json_option = option("--json as_json", "Print JSON, and nothing else.", is_flag=True)
+report_output_option = option(
+    "--output",
+    "Also write the report to a file; repeat for more: .html for people, .json for programs, .md for the "
+    "summary of a pipeline, .xml for its checks as JUnit.",
+    type=PATH,
+    multiple=True,
+    callback=_check_outputs,
+)
+
 store_options = _combine(
     option("--data", "Data folder of the server. [default: data]"),
     option("--database", "SQLAlchemy URL of the store."),
@@ -81,14 +103,7 @@ model_options = _combine(
 report_options = _combine(
     option("--seed", "Seed of random draws.", type=click.IntRange(0, (1 << 32) - 1), default=0),
     option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
-    option(
-        "--output",
-        "Also write the report to a file; repeat for more: .html for people, .json for programs, .md for the "
-        "summary of a pipeline, .xml for its checks as JUnit.",
-        type=PATH,
-        multiple=True,
-        callback=_check_outputs,
-    ),
+    report_output_option,
 )
 """Options of the commands that make a report."""
 

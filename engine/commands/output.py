@@ -70,6 +70,21 @@ def echo_json(value: Any) -> None:
     click.echo(_to_json(value))
 
 
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of texts without frame; its first column is never broken into lines."""
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column == columns[0])
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def short_time(moment: str | None) -> str:
+    """Return an RFC 3339 time in UTC to the second, such as `2027-01-31 09:30:00`; empty for None."""
+    return (moment or "")[:19].replace("T", " ")
+
+
 def write_report(
     report: Report, page: RenderPage, options: SimpleNamespace, checks: Sequence[Check] = ()
 ) -> None:

@@ -33,3 +33,16 @@ def test_a_bad_option_is_named(arguments, message):
     result = CliRunner().invoke(main, arguments, terminal_width=200)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_every_command_stands_with_what_people_do():
+    shown = [name for panel in main.panels for name in panel.commands]
+    assert sorted(shown) == sorted(main.commands)
+
+
+def test_a_folder_without_models_leaves_no_data(tmp_path):
+    arguments = ["serve", str(tmp_path / "nowhere"), "--data", str(tmp_path / "data")]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert result.output == f"quadriga: model folder not found: {tmp_path / 'nowhere'}\n"
+    assert not (tmp_path / "data").exists()

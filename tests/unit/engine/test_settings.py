@@ -154,7 +154,7 @@ def test_a_wrong_secret_file_names_its_variable(content, environment, message):
 def test_a_wrong_url_is_shown_without_its_password(url, shown):
     with pytest.raises(SettingsError) as caught:
         load({"database": url}, {})
-    assert str(caught.value).endswith(f"(from {shown})")
+    assert str(caught.value).endswith(f"got {shown}")
     assert caught.value.__cause__ is None
 
 
@@ -194,3 +194,19 @@ def test_a_url_of_models_has_no_secrets_and_is_not_repeated(models):
     with pytest.raises(SettingsError, match="flag --models: expected") as error:
         load({"models": models}, {})
     assert "SECRET" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("port", "abc", "flag --port: expected a whole number, got 'abc'"),
+        ("port", "99999", "flag --port: expected a whole number <= 65535, got '99999'"),
+        ("signals_per_s", "x", "flag --signals-per-s: expected a number, got 'x'"),
+        ("durability", "all", "expected one of memory, process, power, database, got 'all'"),
+        ("insecure", "perhaps", "expected true or false, got 'perhaps'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_said_in_words(name, value, text):
+    with pytest.raises(SettingsError) as caught:
+        load({name: value}, {})
+    assert str(caught.value).endswith(text)

@@ -1,0 +1,121 @@
+"""The command `quadriga jobs`: the jobs of a server, what they do and what came out."""
+
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import rich_click as click
+from rich.console import Console
+from rich.text import Text
+
+from quadriga.engine.commands.options import PATH, json_option, option, server_option
+from quadriga.engine.commands.output import echo_json, plain_table, print_progress, short_time
+from quadriga.engine.commands.server_client import ServerClient, wait_for_end
+
+_COLUMNS = ("id", "kind", "state", "progress", "ended", "error")
+_id_argument = click.argument("job_id", metavar="ID")
+
+
+@click.group("jobs", invoke_without_command=True)
+@server_option
+@option("--state", "Only jobs in this state; repeat for more.", multiple=True,
+        type=click.Choice(["queued", "running", "succeeded", "failed", "cancelled"]))  # fmt: skip
+@json_option
+@click.pass_context
+def jobs_command(
+    context: click.Context, server: str, state: tuple[str, ...], as_json: bool
+) -> None:
+    """List the jobs of a server, newest first: exports, evaluations, drift reports, erasures.
+
+    \b
+    quadriga jobs --state running
+    quadriga jobs wait 1795809696067523212-85cf
+    """  # noqa: D301 - click leaves lines after a backspace as they are
+    if context.invoked_subcommand is not None:
+        return
+    jobs = ServerClient(server).request_json("GET", "/api/jobs")["jobs"]
+    if state:
+        jobs = [job for job in jobs if job["state"] in state]
+    if as_json:
+        echo_json({"jobs": jobs})
+        return
+    Console().print(plain_table(_COLUMNS, map(_cells, jobs)) if jobs else "no jobs")
+
+
+@jobs_command.command("show")
+@_id_argument
+@server_option
+@json_option
+def show_job(job_id: str, server: str, as_json: bool) -> None:
+    """Show a job with its parameters and the end of its log."""
+    _print_job(_job(ServerClient(server), job_id), as_json=as_json)
+
+
+@jobs_command.command("wait")
+@_id_argument
+@server_option
+@json_option
+def wait_job(job_id: str, server: str, as_json: bool) -> None:
+    """Wait until a job has ended. Exits with 1 if it did not succeed."""
+
+    def show(done: int, total: int | None) -> None:
+        print_progress(f"{done:,} of {'?' if total is None else f'{total:,}'}")
+
+    client = ServerClient(server)
+    wait_for_end(client, _job(client, job_id), show)
+    print_progress("")
+    job = _job(client, job_id)  # with the end of its log
+    _print_job(job, as_json=as_json)
+    sys.exit(0 if job["state"] == "succeeded" else 1)
+
+
+@jobs_command.command("cancel")
+@_id_argument
+@server_option
+@json_option
+def cancel_job(job_id: str, server: str, as_json: bool) -> None:
+    """Cancel a job at its next step."""
+    path = f"/api/jobs/{quote(job_id, safe='')}/cancel"
+    _print_job(ServerClient(server).request_json("POST", path), as_json=as_json)
+
+
+@jobs_command.command("result")
+@_id_argument
+@option("--output", "File to write the result to; - for standard output.", type=PATH, required=True)
+@server_option
+def job_result(job_id: str, output: Path, server: str) -> None:
+    """Download the result of a job, such as the file of an export."""
+    result = ServerClient(server).read_bytes("GET", f"/api/jobs/{quote(job_id, safe='')}/result")
+    if str(output) == "-":
+        sys.stdout.buffer.write(result)
+        return
+    output.write_bytes(result)
+    click.echo(f"{output}: {len(result):,} bytes")
+
+
+def _job(client: ServerClient, job_id: str) -> dict[str, Any]:
+    job: dict[str, Any] = client.request_json("GET", f"/api/jobs/{quote(job_id, safe='')}")
+    return job
+
+
+def _cells(job: dict[str, Any]) -> tuple[str, ...]:
+    done, total = job["progress"]["done"], job["progress"]["total"]
+    progress = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+    ended = short_time(job["ended_at"])
+    return (job["id"], job["kind"], job["state"], progress, ended, job["error"] or "")
+
+
+def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        echo_json(job)
+        return
+    console = Console()
+    for name, cell in zip(_COLUMNS, _cells(job), strict=True):
+        if cell:
+            console.print(Text(f"{name}: {cell}"), soft_wrap=True)
+    for name, value in job["parameters"].items():
+        if value not in (None, [], {}):
+            console.print(Text(f"parameter {name}: {value}"), soft_wrap=True)
+    if job["log"]:
+        console.print(Text(job["log"].rstrip()), soft_wrap=True)

@@ -1,0 +1,69 @@
+"""The command `quadriga reports`: the reports of evaluations and of drift that a server keeps."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import rich_click as click
+from rich.console import Console
+
+from quadriga.engine.commands.options import (
+    json_option,
+    option,
+    report_output_option,
+    server_option,
+)
+from quadriga.engine.commands.output import echo_json, plain_table, short_time, write_report
+from quadriga.engine.commands.server_client import ServerClient
+from quadriga.monitor.report.schema import Report
+
+_COLUMNS = ("id", "kind", "model", "version", "status", "made", "images")
+
+
+@click.group("reports", invoke_without_command=True)
+@server_option
+@option("--model", "Only reports of this model.", "NAME")
+@json_option
+@click.pass_context
+def reports_command(context: click.Context, server: str, model: str | None, as_json: bool) -> None:
+    """List the reports of a server, newest first.
+
+    \b
+    quadriga reports --model shapes-detector
+    quadriga reports show 1795809696067523212-85cf --output report.html
+    """  # noqa: D301 - click leaves lines after a backspace as they are
+    if context.invoked_subcommand is not None:
+        return
+    reports = ServerClient(server).request_json("GET", "/api/reports")["reports"]
+    if model is not None:
+        reports = [report for report in reports if report["model"]["name"] == model]
+    if as_json:
+        echo_json({"reports": reports})
+        return
+    Console().print(plain_table(_COLUMNS, map(_cells, reports)) if reports else "no reports")
+
+
+@reports_command.command("show")
+@click.argument("report_id", metavar="ID")
+@report_output_option
+@server_option
+@json_option
+def show_report(report_id: str, output: tuple[Path, ...], server: str, as_json: bool) -> None:
+    """Show a report as the command that makes one does, and write it to files."""
+    client, path = ServerClient(server), f"/api/reports/{quote(report_id, safe='')}"
+    report = msgspec.json.decode(client.read_bytes("GET", path), type=Report)
+    write_report(
+        report,
+        lambda _: client.read_bytes("GET", f"{path}/page").decode(),
+        SimpleNamespace(output=output, as_json=as_json),
+    )
+
+
+def _cells(report: dict[str, Any]) -> tuple[str, ...]:
+    model = report["model"]
+    return (
+        report["id"], report["kind"], model["name"], model["version"], report["status"],
+        short_time(report["created"]), f"{report['n']:,}",
+    )  # fmt: skip

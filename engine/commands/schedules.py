@@ -1,0 +1,49 @@
+"""The command `quadriga schedules`: which models a server watches, by drift and by evaluation."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import rich_click as click
+from rich.console import Console
+
+from quadriga.engine.commands.options import json_option, server_option
+from quadriga.engine.commands.output import echo_json, plain_table, short_time
+from quadriga.engine.commands.server_client import ServerClient, ServerRefused
+
+_KINDS = ("drift", "evaluation")
+_COLUMNS = ("model", "kind", "every", "next report", "alerts go to", "waiting alerts")
+_NOT_FOUND = 404
+
+
+@click.command("schedules")
+@server_option
+@json_option
+def schedules_command(server: str, as_json: bool) -> None:
+    """List the schedules of drift and of evaluation that a server has for its models."""
+    found = list(_schedules(ServerClient(server)))
+    if as_json:
+        echo_json({"schedules": [{"kind": kind, **schedule} for kind, schedule in found]})
+        return
+    rows = (_cells(kind, schedule) for kind, schedule in found)
+    Console().print(plain_table(_COLUMNS, rows) if found else "no schedules")
+
+
+def _schedules(client: ServerClient) -> Iterator[tuple[str, dict[str, Any]]]:
+    for model in client.request_json("GET", "/api/models")["models"]:
+        name = quote(model["name"], safe="")
+        for kind in _KINDS:
+            try:
+                yield kind, client.request_json("GET", f"/api/models/{name}/{kind}-schedule")
+            except ServerRefused as error:
+                if error.status != _NOT_FOUND:
+                    raise
+
+
+def _cells(kind: str, schedule: dict[str, Any]) -> tuple[str, ...]:
+    webhooks = schedule["webhooks"]
+    return (
+        schedule["model"], kind, schedule["every"], short_time(schedule["next_at"]),
+        "\n".join(webhook["url"] for webhook in webhooks),
+        str(sum(webhook["waiting"] for webhook in webhooks)) if webhooks else "",
+    )  # fmt: skip

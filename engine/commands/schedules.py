@@ -21,12 +21,12 @@ _NOT_FOUND = 404
 @json_option
 def schedules_command(server: str, as_json: bool) -> None:
     """List the schedules of drift and of evaluation that a server has for its models."""
-    found = list(_schedules(ServerClient(server)))
+    schedules = list(_schedules(ServerClient(server)))
     if as_json:
-        echo_json({"schedules": [{"kind": kind, **schedule} for kind, schedule in found]})
+        echo_json({"schedules": [{"kind": kind, **schedule} for kind, schedule in schedules]})
         return
-    rows = (_cells(kind, schedule) for kind, schedule in found)
-    Console().print(plain_table(_COLUMNS, rows) if found else "no schedules")
+    rows = (_cells(kind, schedule) for kind, schedule in schedules)
+    Console().print(plain_table(_COLUMNS, rows) if schedules else "no schedules")
 
 
 def _schedules(client: ServerClient) -> Iterator[tuple[str, dict[str, Any]]]:

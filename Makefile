@@ -20,7 +20,7 @@ PEER_ENVIRONMENTS := $(patsubst %,.peers/%/installed,$(PEERS) $(if $(TRITON_PYTH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser lint bench bench-peers soak descriptors release-check lock clean
+.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser docs lint bench bench-peers soak descriptors release-check lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -115,6 +115,18 @@ RECORDS := 200000
 descriptors: $(INSTALLED)-dev  ## Compile the messages of gRPC
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --descriptor_set_out=proto/open_inference.binpb open_inference.proto model_repository.proto
 
+# The script with which the search works in a site that is opened as files; its hash stands in deploy/site/pages.py.
+SHIM := .site/package/shim/index.js
+SHIM_VERSION := 1.0.4
+
+$(SHIM): .site/installed-$(VERSION)
+	@cd .site && npm pack --silent iframe-worker@$(SHIM_VERSION) > /dev/null && tar -xzf iframe-worker-$(SHIM_VERSION).tgz package/shim/index.js
+	@touch $@
+
+docs: .site/installed-$(VERSION)  ## Build the documents as a site into the folder site, and check its links
+	@$(MAKE) --no-print-directory $(SHIM) || echo "without npm: the search of the site needs a server"
+	@NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
+
 # Its tools stay out of the environment of development.
 release-check: .release/installed-$(VERSION)  ## Build the archives of a release into dist, and check them and what stands around them
 	@.release/bin/python -m deploy.release
@@ -125,6 +137,7 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
 	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) $(LOCK) --constraint requirements-dev.lock --output-file requirements-extras.lock
 	$(BIN)/uv pip compile deploy/release/requirements.txt $(LOCK) --output-file deploy/release/requirements.lock
+	$(BIN)/uv pip compile deploy/site/requirements.txt $(LOCK) --output-file deploy/site/requirements.lock
 	for peer in $(PEERS) triton; do $(BIN)/uv pip compile bench/peers/$$peer/requirements.txt $(LOCK) --output-file bench/peers/$$peer/requirements.lock; done
 	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
@@ -133,7 +146,7 @@ EXTRAS := clickhouse oidc otel parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers .release .axe bench-data data demo-output
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers .release .site .axe site bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
 $(INSTALLED): requirements.lock pyproject.toml
@@ -159,6 +172,12 @@ $(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock
 	@echo "Setting up .release: under a minute, once"
 	@$(PYTHON) -m venv --clear .release
 	@.release/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+.site/installed-$(VERSION): deploy/site/requirements.lock
+	@echo "Setting up .site: under a minute, once"
+	@$(PYTHON) -m venv --clear .site
+	@.site/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # So do peers, and each has its own versions.

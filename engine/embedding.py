@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.embedding_finder import AVERAGE, TOKENS, EmbeddingFinder, EmbeddingSource
+from quadriga.engine.graph_source import GraphSource
 from quadriga.engine.onnx_file import Graph, OnnxFileError, add_output, read_onnx
 from quadriga.engine.recognition.model_toml import ModelToml
-from quadriga.engine.session import GraphSource, LoadError, Session
+from quadriga.engine.session import LoadError, Session
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import full_name

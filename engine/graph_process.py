@@ -31,8 +31,11 @@ from quadriga.engine.graph_messages import (
     send,
 )
 from quadriga.engine.graph_server import ServerOptions
+from quadriga.engine.graph_source import GraphOptions
 from quadriga.engine.native_runs import NativeRuns, RunMark
-from quadriga.engine.session import GraphOptions, LoadError, RunError
+from quadriga.engine.providers import CPU
+from quadriga.engine.runtime_texts import first_line
+from quadriga.engine.session import LoadError, RunError
 from quadriga.engine.settings import PREFIX
 from quadriga.engine.tensor_block import BlockFullError, TensorBlock
 from quadriga.proto.errors import ModelNotReady
@@ -332,12 +335,17 @@ class ProcessGraphs:
         if isinstance(answer, Failed):
             running.give_back(lane)
             if answer.kind == "memory":
-                raise ModelNotReady(
-                    f"model {self._name!r} version {self._version} needs more than the "
-                    f"{self._limits.memory_mb} MiB that its process may take"
-                )
+                raise ModelNotReady(self._describe_shortage(message, answer.reason))
             raise RunError(answer.reason)
         return answer
+
+    def _describe_shortage(self, message: OpenGraph | RunGraph, reason: str) -> str:
+        name = f"model {self._name!r} version {self._version}"
+        limit = f"the {self._limits.memory_mb} MiB that its process may take"
+        graph = message if isinstance(message, OpenGraph) else self._opened[message.graph]
+        if graph.providers[0][0] == CPU:
+            return f"{name} needs more than {limit}"
+        return f"{name} needs more memory than its device has left, or more than {limit}: {first_line(reason)}"
 
     def _describe_timeout(self, deadline_s: float) -> str:
         if self._load_deadline_s is not None:

@@ -31,7 +31,9 @@ from quadriga.engine.graph_messages import (
     RunGraph,
     send,
 )
-from quadriga.engine.session import GraphOptions, LocalGraph, LocalGraphs, run_options
+from quadriga.engine.graph_source import GraphOptions
+from quadriga.engine.runtime_texts import is_out_of_memory
+from quadriga.engine.session import LocalGraph, LocalGraphs, run_options
 from quadriga.engine.tensor_block import HEADER_BYTES, TensorBlock
 
 _STOP_INTERVAL_S = 0.02
@@ -143,7 +145,7 @@ class GraphServer:
             return Failed(str(error)[:_MAX_REASON_CHARACTERS], _kind(error))
 
     def _open(self, request: OpenGraph) -> Opened:
-        graph = LocalGraphs().open(
+        graph = LocalGraphs(ends_with_device=True).open(
             GraphOptions(
                 path=request.path,
                 modified_model=request.modified_model,
@@ -188,8 +190,7 @@ class GraphServer:
 
 def _kind(error: Exception) -> Any:
     """Tell an error for lack of memory from others."""
-    texts = "Failed to allocate memory", "bad_alloc", "bad allocation"
-    if isinstance(error, MemoryError) or any(text in str(error) for text in texts):
+    if isinstance(error, MemoryError) or is_out_of_memory(str(error)):
         return "memory"
     return "error"
 

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from quadriga.engine.embedding import Vector, load_session, with_length
 from quadriga.engine.embedding_finder import EmbeddingSource
+from quadriga.engine.graph_source import GraphSource
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_text.generation import VARIANTS, TextPackage
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.providers import CPU
 from quadriga.engine.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition, recognise
-from quadriga.engine.session import GraphSource, LoadError, LocalGraphs, RunError
+from quadriga.engine.session import LoadError, LocalGraphs, RunError
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady

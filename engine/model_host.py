@@ -9,10 +9,11 @@ import msgspec
 
 from quadriga.engine.crash_record import CrashRecord
 from quadriga.engine.graph_process import ProcessGraphs, ProcessLimits
+from quadriga.engine.graph_source import GraphSource
 from quadriga.engine.model_counts import ModelCounts
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.recognition.model_toml import RuntimeOptions
-from quadriga.engine.session import GraphSource, LocalGraphs
+from quadriga.engine.session import LocalGraphs
 from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.stopwatch import ModelCounters
 
@@ -39,6 +40,8 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """MiB that a model of a client may take, besides four times the size of its files."""
     origin: Literal["repository", "client", "trial"] = "repository"
     """Origin of the model: our own folder, files of a client, or a trial before a load."""
+    is_server: bool = False
+    """Whether this process belongs to a server, which starts it again when it ends."""
     ignores_crashes: bool = False
     """Whether a model shares the worker's process although it has crashed."""
 
@@ -72,7 +75,7 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ) -> GraphSource:
         """Return what opens the graphs of a model version, whose file or folder is `path`."""
         if not self.is_isolated(runtime, name, version):
-            return LocalGraphs(mark, self.load_timeout_s)
+            return LocalGraphs(mark, self.load_timeout_s, ends_with_device=self.is_server)
         own_mb = 4 * math.ceil(files_bytes(path) / _MIB)
         memory_mb = runtime.memory_limit_mb or DEFAULT_MEMORY_MB + own_mb
         if self.origin != "repository":

@@ -9,6 +9,11 @@ WrittenProvider = str | dict[str, str | int | float | bool]
 """A provider in model.toml: its name, or a table of its name and options."""
 
 CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+
+
+_RECORDED_RUNS = ("enable_cuda_graph", "trt_cuda_graph_enable")
+"""Options by which a run is recorded once, and then repeated on the memory of that run's inputs."""
 
 
 class ExecutionProviderError(ValueError):
@@ -19,7 +24,7 @@ def read_providers(written: Sequence[WrittenProvider | ProviderOptions]) -> list
     """Read providers in order of preference; options become texts, as onnxruntime wants them.
 
     Raises:
-        ExecutionProviderError: A table has no name.
+        ExecutionProviderError: A table has no name, or an option with which requests would get each other's answers.
     """
     providers = []
     for provider in written:
@@ -35,7 +40,22 @@ def read_providers(written: Sequence[WrittenProvider | ProviderOptions]) -> list
                     f"expected a provider such as {{name = {CPU!r}}}, got one without a name"
                 )
             providers.append((name, {key: _text(value) for key, value in options.items()}))
+    for name, texts in providers:
+        _check_options(name, texts)
     return providers
+
+
+def _check_options(name: str, options: Mapping[str, str]) -> None:
+    """Refuse CUDA graphs.
+
+    Source: onnxruntime, "CUDA Execution Provider", `enable_cuda_graph`: inputs stay at one address, and one thread runs.
+    """
+    for option in _RECORDED_RUNS:
+        if options.get(option, "0").lower() not in ("0", "false"):
+            raise ExecutionProviderError(
+                f"expected {name} without {option}: a recorded run reads the memory of the first request, and several "
+                "threads run a model here"
+            )
 
 
 def _text(value: object) -> str:
@@ -63,6 +83,21 @@ def choose_available(
 def fallen_back(providers: Sequence[ProviderOptions], active: Sequence[str]) -> list[str]:
     """Return the names of the providers that are wanted and do not run the graph."""
     return [name for name, _ in providers if name not in active]
+
+
+def batching_advice(name: str, options: Mapping[str, str]) -> str:
+    """Say what to do where rows are not answered alike alone and beside others.
+
+    Args:
+        name: The provider that runs the graph.
+        options: Its options.
+    """
+    if name != CUDA or options.get("use_tf32") == "0":
+        return "remove the key"
+    return (
+        f"with products in TF32, which has three digits, rows differ by more: write {{name = {CUDA!r}, use_tf32 = 0}} "
+        "in providers, or remove the key"
+    )
 
 
 def device_number(options: Mapping[str, str]) -> int:

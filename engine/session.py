@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,24 +21,32 @@ import numpy.typing as npt
 import onnxruntime
 
 from quadriga.engine.batched_runs import BatchedRuns, Batching
+from quadriga.engine.cuda_libraries import load_cuda_libraries, missing_library
 from quadriga.engine.external_data import ExternalDataError, check_external_data
+from quadriga.engine.graph_source import Graph, GraphOptions, GraphSource
 from quadriga.engine.independent_rows import DependentRowsError, Feeds, check_independent
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
 from quadriga.engine.providers import (
     CPU,
     ExecutionProviderError,
-    ProviderOptions,
     WrittenProvider,
+    batching_advice,
     choose_available,
     device_number,
     fallen_back,
     read_providers,
 )
+from quadriga.engine.runtime_texts import (
+    first_line,
+    has_lost_device,
+    is_out_of_memory,
+    load_advice,
+)
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.proto.datatypes import NAMES
 from quadriga.proto.deadline import check_deadline, current_deadline
-from quadriga.proto.errors import ProtocolError
+from quadriga.proto.errors import ModelNotReady, ProtocolError
 from quadriga.proto.messages import TensorInfo
 
 _NAMES = {"FP16": "float16", "FP32": "float", "FP64": "double", "BYTES": "string"}
@@ -48,9 +56,6 @@ _DATATYPES = {f"tensor({_NAMES.get(name, name.lower())})": name for name in NAME
 MAPS = "MAPS"
 """Datatype of an output that ZipMap makes: one map for each row, from classes to scores."""
 _MAPS = re.compile(r"seq\(map\((int64|string),tensor\(float\)\)\)")
-
-_OPERATOR = re.compile(r"(?<!\S)(\S+) is not a registered function/op|No Op registered for (\S+)")
-"""onnxruntime's text about an unknown operator, which begins after a space: the file's names may be long."""
 
 _DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
 """Device on which a provider may leave outputs; other providers return arrays."""
@@ -83,58 +88,26 @@ def available_providers() -> list[str]:
     return list(onnxruntime.get_available_providers())
 
 
-class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is opened, and how it is run."""
-
-    path: str
-    """The ONNX file; loaded by path, so that external weights are found."""
-    modified_model: bytes | None = None
-    """Serialized model to load in place of the file."""
-    providers: tuple[ProviderOptions, ...] = ((CPU, {}),)
-    intra_op_threads: int = 1
-
-
-class Graph(Protocol):
-    """An opened graph, with the methods of onnxruntime's `InferenceSession` that are used."""
-
-    def get_inputs(self) -> Sequence[Any]:
-        """Return name, type and shape of each input."""
-
-    def get_outputs(self) -> Sequence[Any]:
-        """Return name, type and shape of each output."""
-
-    def get_providers(self) -> Sequence[str]:
-        """Return the names of the providers that run it."""
-
-    def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
-        """Run once, with the `RunOptions` of onnxruntime; raises onnxruntime's errors or a `RunError`."""
-
-
-class GraphSource(Protocol):
-    """Opens the graphs of one model version."""
-
-    shares_memory: bool
-    """Whether outputs may stay on the device of the model, as it is opened in this process."""
-
-    def end_loading(self) -> None:
-        """Note that the model is loaded, so that its runs are no longer part of its warm-up."""
-
-    def open(self, options: GraphOptions) -> Graph:
-        """Open a graph; raises onnxruntime's errors or a `LoadError`."""
-
-
 class LocalGraphs:
     """Opens graphs in this process.
 
     Args:
         mark: Notes which threads run the model, for the case that it ends the process; default: nobody reads it.
         load_s: Seconds within which the runs of the warm-up must end; None for no limit.
+        ends_with_device: Whether this process ends, to be started again, once it cannot use its GPU any more.
     """
 
     shares_memory = True
 
-    def __init__(self, mark: RunMark | None = None, load_s: float | None = None) -> None:
+    def __init__(
+        self,
+        mark: RunMark | None = None,
+        load_s: float | None = None,
+        *,
+        ends_with_device: bool = False,
+    ) -> None:
         self._mark = mark or NativeRuns().mark("", "")
+        self._ends_with_device = ends_with_device
         self._load_s = load_s
         self.load_deadline_s = None if load_s is None else time.monotonic() + load_s
         """Time of `time.monotonic` by which a run must end; None once the model is loaded."""
@@ -165,6 +138,16 @@ class LocalGraphs:
         finally:
             timer.cancel()
 
+    def note_error(self, error: Exception, providers: Sequence[str]) -> None:
+        """End this process as a crash does if its GPU is lost and it may: each further run on it would fail.
+
+        What the CPU alone runs is not asked: a node of a model may be named like an error of CUDA.
+        """
+        has_device = list(providers) != [CPU]
+        if self._ends_with_device and has_device and has_lost_device(str(error)):
+            _log.critical("this process lost its GPU and ends: %s", first_line(str(error)))
+            os.abort()
+
     def open(self, options: GraphOptions) -> "LocalGraph":
         """Open a graph; raises onnxruntime's errors."""
         session_options = onnxruntime.SessionOptions()
@@ -173,6 +156,7 @@ class LocalGraphs:
         session_options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         folder = str(Path(options.path).parent.resolve())
         session_options.add_session_config_entry(_WEIGHTS_FOLDER, folder)
+        load_cuda_libraries([name for name, _ in options.providers], onnxruntime.preload_dlls)
         before = self._mark.begin()
         try:
             session = onnxruntime.InferenceSession(
@@ -204,6 +188,9 @@ class LocalGraph:
                 run = partial(self._session.run, names, feeds)
                 return self._source.run_in_time(run, options)
             results: list[Any] = self._session.run(names, feeds, options)
+        except Exception as error:
+            self._source.note_error(error, self.get_providers())
+            raise
         finally:
             self._mark.end(before)
         return results
@@ -213,6 +200,9 @@ class LocalGraph:
         before = self._mark.begin()
         try:
             self._session.run_with_iobinding(binding, options)
+        except Exception as error:
+            self._source.note_error(error, self.get_providers())
+            raise
         finally:
             self._mark.end(before)
 
@@ -275,20 +265,25 @@ class Session:
         self.providers = tuple(self._session.get_providers())
         """Names of the providers that run the graph, in order; the last ones take what the first cannot run."""
         if fallen := fallen_back(wanted, self.providers):
+            reason = _why_fallen(fallen)
             if not provider_fallback:
                 raise LoadError(
-                    f"expected {', '.join(fallen)} to start, got a graph run by {', '.join(self.providers)}: is its "
-                    "device there? provider_fallback = true under [runtime] lets the next provider take its place"
+                    f"expected {', '.join(fallen)} to start, got a graph run by {', '.join(self.providers)}: "
+                    f"{reason or 'is its device there?'} (provider_fallback = true under [runtime] lets the next provider "
+                    "take its place)"
                 )
             _log.warning(
-                "%s: %s cannot be used, so %s runs the graph",
+                "%s: %s cannot be used, so %s runs the graph%s",
                 path.parent.name,
                 ", ".join(fallen),
                 ", ".join(self.providers),
+                f": {reason}" if reason else "",
             )
+        self._provider_options = dict(chosen)
         if graphs.shares_memory and self.providers:
             self._device = _DEVICES.get(self.providers[0], "")
-            self._device_number = device_number(dict(chosen).get(self.providers[0], {}))
+            options_of_first = self._provider_options.get(self.providers[0], {})
+            self._device_number = device_number(options_of_first)
         self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
         outputs = [_tensor_info(node) for node in self._session.get_outputs()]
         self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
@@ -328,7 +323,9 @@ class Session:
         try:
             check_independent(partial(self.run, outputs=names), examples, batching.max)
         except DependentRowsError as error:
-            raise LoadError(f"batching in model.toml: {error}; remove the key") from error
+            first = self.providers[0] if self.providers else ""
+            advice = batching_advice(first, self._provider_options.get(first, {}))
+            raise LoadError(f"batching in model.toml: {error}; {advice}") from error
         except RunError as error:
             raise LoadError(
                 f"batching in model.toml: cannot try {batching.max} rows together, as the model refuses the input that "
@@ -360,7 +357,8 @@ class Session:
             RunError: onnxruntime refused the input or failed.
             quadriga.proto.errors.ProtocolError: The request was stopped; see `Deadline.check`.
             LoadError: The model is still loading, and its warm-up takes too long.
-            quadriga.proto.errors.ModelNotReady: The model has a process of its own, which has ended.
+            quadriga.proto.errors.ModelNotReady: The model has a process of its own, which has ended, or its device has no
+                memory left.
         """
         names = list(outputs) or [output.name for output in self.outputs]
         options = None if self.batched_runs else _interruptible_options()
@@ -377,7 +375,7 @@ class Session:
             raise RunError(f"expected the texts it answers in UTF-8, got: {error}") from error
         except Exception as error:
             check_deadline()
-            raise RunError(_first_line(str(error))) from error
+            raise self._failure(error) from error
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
 
     def run_on_device(
@@ -409,8 +407,15 @@ class Session:
             fetched, *device_arrays = binding.get_outputs()
         except Exception as error:
             check_deadline()
-            raise RunError(_first_line(str(error))) from error
+            raise self._failure(error) from error
         return fetched.numpy(), dict(zip(device_outputs, device_arrays, strict=True))
+
+    def _failure(self, error: Exception) -> RunError | ModelNotReady:
+        """Return what is raised for an error of a run: where the memory of a device is full, it may go well later."""
+        text = first_line(str(error))
+        if self.providers[:1] != (CPU,) and is_out_of_memory(str(error)):
+            return ModelNotReady(f"the device has no memory left for this run: {text}")
+        return RunError(text)
 
     def select_rows(self, array: DeviceArray, rows: npt.NDArray[np.int64]) -> DeviceArray:
         """Select rows of an output that stayed on the device, in any order and number."""
@@ -419,6 +424,16 @@ class Session:
         return onnxruntime.OrtValue.ortvalue_from_numpy(
             array.numpy()[rows], self._device, self._device_number
         )
+
+
+def _why_fallen(providers: Sequence[str]) -> str:
+    """Say why providers do not run a graph; empty if it is not known, as onnxruntime says so in its own log alone."""
+    load_cuda_libraries(providers, onnxruntime.preload_dlls)
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    for provider in providers:
+        if missing := missing_library(provider, folder):
+            return missing
+    return ""
 
 
 def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) -> Graph:
@@ -433,10 +448,12 @@ def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) ->
         raise
     except Exception as error:
         if may_fall_back and len(options.providers) > 1:
-            _log.warning("%s does not start: %s", options.providers[0][0], _first_line(str(error)))
+            _log.warning("%s does not start: %s", options.providers[0][0], first_line(str(error)))
             rest = msgspec.structs.replace(options, providers=options.providers[1:])
             return _open(graphs, rest, may_fall_back=True)
-        raise LoadError(_load_advice(str(error), Path(options.path))) from error
+        raise LoadError(
+            load_advice(str(error), Path(options.path), onnxruntime.__version__)
+        ) from error
 
 
 def _interruptible_options() -> onnxruntime.RunOptions | None:
@@ -467,31 +484,3 @@ def _tensor_info(node: Any) -> TensorInfo:
         )
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
     return TensorInfo(node.name, datatype, shape)
-
-
-def _load_advice(text: str, path: Path) -> str:
-    """Rewrite onnxruntime's errors that users meet, with the way out."""
-    runtime = f"onnxruntime {onnxruntime.__version__}"
-    ir_version = r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"
-    if match := re.search(ir_version, text):
-        return (
-            f"expected IR version {match[2]} or lower in {path.name}, got {match[1]}: export again with an "
-            f"older opset, or set model.ir_version = {match[2]} with the onnx package"
-        )
-    if match := re.search(r"Opset (\d+) is under development", text):
-        return (
-            f"expected an operator set that {runtime} supports in {path.name}, got {match[1]}: "
-            "export again with a lower opset"
-        )
-    if match := _OPERATOR.search(text):
-        name = (match[1] or match[2]).rstrip(".")
-        return (
-            f"expected operators of ONNX, got {name}, which {runtime} does not know: "
-            "export again without custom operators"
-        )
-    return f"onnxruntime refuses {path.name}: {_first_line(text)}"
-
-
-def _first_line(text: str) -> str:
-    line = text.strip().splitlines()[0] if text.strip() else "no reason given"
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)

@@ -17,6 +17,7 @@ import msgspec
 from quadriga.engine.graph_messages import PeerEndedError, Receiver, send
 from quadriga.engine.graph_server import end_with_worker, limit_resources
 from quadriga.engine.model import Model
+from quadriga.engine.model_host import ModelHost
 from quadriga.engine.request_kinds import request_kind
 from quadriga.engine.result_keeping import ResultKeeping
 from quadriga.engine.session import LoadError
@@ -93,6 +94,7 @@ class ShadowServer:
             Path(message.path),
             score_threshold=message.score_threshold,
             overrides=message.overrides,
+            host=ModelHost(is_server=True),
         )
         _lower_priority(os.getpriority(os.PRIO_PROCESS, os.getppid()) + message.niceness)
         return ShadowOpened()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from quadriga.engine.embedding import Vector, encoder_embedding, pool_vectors
+from quadriga.engine.graph_source import GraphSource
 from quadriga.engine.image_graph import decode_image
 from quadriga.engine.image_text.decoding import (
     CrossAttentionReader,
@@ -24,7 +25,7 @@ from quadriga.engine.recognition.image_input import decide_image_input
 from quadriga.engine.recognition.model_toml import ModelToml, RuntimeOptions, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition
 from quadriga.engine.recognition.sidecars import PREPROCESSOR_FILE
-from quadriga.engine.session import GraphSource, LoadError, RunError, Session
+from quadriga.engine.session import LoadError, RunError, Session
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.tasks import full_name
 from quadriga.tasks.budget import Budget

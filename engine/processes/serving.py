@@ -153,6 +153,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     host = ModelHost(
         native_runs=NativeRuns(task.native_runs_fd, task.number),
         crashes=CrashRecord(task.crashes_fd),
+        is_server=True,
     )
     key_counts = KeyCounts(task.settings.workers, task.number, task.key_counts_fd)
     key_counts.begin()

@@ -1,10 +1,12 @@
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.profiling import Stage, Variant, recommend
+from quadriga.engine.paired_times import RunTimes
+from quadriga.engine.profiling import Stage, Variant, _measure_batches, recommend
 from tests.server_process import IMAGES, SAMPLE_MODELS
 
 IMAGE = str(IMAGES / "classification" / "scene_11.jpg")
@@ -60,6 +62,34 @@ def test_the_largest_gain_that_is_known_is_recommended(measured, variants, text)
     recommendation = recommend(measured, variants)
     assert text in recommendation
     assert "\n" not in recommendation
+
+
+class TakesBatches:
+    """A graph that takes batches of two."""
+
+    batch_size = 2
+
+    def run_feeds(self, feeds):
+        assert len(feeds["x"]) in (1, 2)
+
+
+@pytest.mark.parametrize(("on_device", "factor"), [(False, 1.0), (True, 1.6)])
+def test_a_batch_is_judged_by_the_processor_or_by_the_clock_of_a_device(
+    monkeypatch, on_device, factor
+):
+    """The processor waits for a device all the time, or sleeps: its time says nothing of the device's."""
+
+    def timed(tasks, **_):
+        for task in tasks:
+            task(0)
+        alone = RunTimes(wall_s=[0.8] * 8, cpu_s=[0.2] * 8)
+        return [alone, RunTimes(wall_s=[1.0] * 8, cpu_s=[0.4] * 8)]
+
+    monkeypatch.setattr("quadriga.engine.profiling.time_in_turns", timed)
+    feeds = {"x": np.zeros((1, 3), np.float32)}
+    (batch,) = _measure_batches(TakesBatches(), feeds, 1.0, on_device=on_device)
+    assert batch.factor == factor
+    assert (batch.ms, batch.cpu_ms) == (500, 200)
 
 
 def profile(*arguments):

@@ -1,12 +1,16 @@
 """Execution providers with options and fallback. No test needs a GPU: what only one has is not run."""
 
 import logging
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
+from quadriga.engine.batched_runs import Batching
+from quadriga.engine.graph_source import GraphOptions
 from quadriga.engine.providers import (
     CPU,
+    CUDA,
     ExecutionProviderError,
     choose_available,
     device_number,
@@ -14,10 +18,8 @@ from quadriga.engine.providers import (
     read_providers,
 )
 from quadriga.engine.recognition.model_toml import read_model_toml
-from quadriga.engine.session import GraphOptions, LoadError, LocalGraphs, Session
+from quadriga.engine.session import LoadError, LocalGraphs, Session
 from tests.onnx_models import doubling
-
-CUDA = "CUDAExecutionProvider"
 
 WRITTEN = {
     "none": ("[]", []),
@@ -73,6 +75,66 @@ def test_providers_that_are_not_installed_are_refused_or_left_out(
     chosen = choose_available(providers, available, may_fall_back=may_fall_back)
     assert [name for name, _ in chosen] == expected
     assert fallen_back(providers, expected) == [name for name in wanted if name not in expected]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"name": CUDA, "enable_cuda_graph": 1},
+        {"name": CUDA, "enable_cuda_graph": True},
+        {"name": "TensorrtExecutionProvider", "trt_cuda_graph_enable": "True"},
+        (CUDA, {"enable_cuda_graph": "1"}),
+    ],
+)
+def test_runs_that_are_recorded_are_refused_as_requests_would_get_each_others_answers(written):
+    with pytest.raises(ExecutionProviderError, match="the memory of the first request"):
+        read_providers([written, CPU])
+
+
+@pytest.mark.parametrize("value", [0, False, "0", "false"])
+def test_runs_that_are_not_recorded_are_taken(value):
+    assert read_providers([{"name": CUDA, "enable_cuda_graph": value}])
+
+
+class AnswersRowsUnlike(LocalGraphs):
+    """Graphs whose first run differs a little, as one with products in TF32 does; a provider of one's choice runs them."""
+
+    shares_memory = False
+
+    def __init__(self, provider):
+        super().__init__()
+        self._provider = provider
+
+    def open(self, options: GraphOptions):
+        graph = super().open(GraphOptions(path=options.path))
+        run = graph.run
+
+        def run_unlike(names, feeds, run_options=None):
+            return [output * (1 + 1e-3 * len(output)) for output in run(names, feeds, run_options)]
+
+        graph.run = run_unlike
+        graph.get_providers = lambda: [self._provider]
+        return graph
+
+
+ADVICE = {
+    "CUDA": (CUDA, {}, "use_tf32 = 0"),
+    "CUDA in 32 bits": (CUDA, {"use_tf32": 0}, "the graph mixes rows; remove the key"),
+    "the CPU": (CPU, {}, "the graph mixes rows; remove the key"),
+}
+
+
+@pytest.mark.parametrize(("provider", "options", "says"), ADVICE.values(), ids=ADVICE)
+def test_rows_that_differ_for_tf32_are_told_from_a_graph_that_mixes_them(
+    tmp_path, monkeypatch, provider, options, says
+):
+    monkeypatch.setattr("quadriga.engine.session.available_providers", lambda: [provider])
+    graphs = AnswersRowsUnlike(provider)
+    path = doubling(tmp_path / "model.onnx")
+    session = Session(path, [{"name": provider, **options}], graphs=graphs)
+    examples = [{"x": np.full((1, 3), value, np.float32)} for value in (1, 2, 3)]
+    with pytest.raises(LoadError, match=says):
+        session.share_runs(Batching(max=4), examples, 1, nullcontext)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ PEER_ENVIRONMENTS := $(patsubst %,.peers/%/installed,$(PEERS) $(if $(TRITON_PYTH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser docs lint bench bench-peers soak descriptors release-check lock clean
+.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser cuda docs lint bench bench-peers soak descriptors release-check lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,6 +79,10 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Its onnxruntime must be onnxruntime-gpu, which takes the place of the default one: make cuda VENV=.venv-cuda
+cuda: $(INSTALLED)-dev  ## Run models on an NVIDIA GPU beside the CPU; skipped where CUDA does not start
+	@$(BIN)/python -m pytest -m cuda tests/cuda
 
 # Benchmarks use the servers and models of the tests.
 bench: export PYTHONPATH := $(CURDIR)

@@ -77,7 +77,7 @@ class EventHalves:
         self._max_files = max_files
         self._is_synced = is_synced
         self._sizes: dict[str, tuple[float, int, int]] = {}
-        """By team: until when they count, in seconds, the bytes and the number of its files."""
+        """Time until which they count, in seconds, bytes and number of the files of each team."""
 
     @contextmanager
     def alone(self, pair: Pair) -> Iterator[None]:
@@ -164,7 +164,7 @@ class EventHalves:
                 for entry in entries:
                     with suppress(FileNotFoundError):
                         used_bytes += entry.stat().st_size
-                        files += 1
+                        files += not entry.name.endswith(".lock")
             until_s = now_s + _COUNTED_S
         if used_bytes + size_bytes > self._max_bytes or files >= self._max_files:
             self._sizes[team] = until_s, used_bytes, files

@@ -12,6 +12,7 @@ counter follows from the key, so that another server with its own file finds the
 import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,8 +29,10 @@ FILE = "logged-keys.db"
 REMEMBERED_DAYS = 7.0
 """Days for which a key is remembered."""
 
-MAX_SPREAD_MS = 10_000
+MAX_SPREAD_MS = 100
 """Milliseconds over which inferences of one time are spread at most: 4,096 of them have one millisecond."""
+
+_TRIES_PER_MS = 2
 
 _COUNTER = (1 << COUNTER_BITS) - 1
 _WORKER = IMPORT_WORKER << COUNTER_BITS
@@ -178,35 +181,17 @@ def _claim_of(connection: sqlite3.Connection, digest: bytes) -> Claim | None:
 
 
 def _free_id(connection: sqlite3.Connection, digest: bytes, time_ms: int) -> int:
-    """Return the id of a key and a time; where another key has it, the next one that is free."""
-    base = (time_ms - EPOCH_MS) << TIME_SHIFT | _WORKER
-    seq = base | int.from_bytes(digest[:2], "little") & _COUNTER
-    if connection.execute("SELECT 1 FROM claim WHERE seq = ?", (seq,)).fetchone() is None:
-        return seq
-    taken = {
-        int(row[0])
-        for row in connection.execute(
-            "SELECT seq FROM claim WHERE seq BETWEEN ? AND ?", (base, base | _COUNTER)
-        )
-    }
-    if len(taken) <= _COUNTER:
-        return next(
-            id_
-            for step in range(1, _COUNTER + 1)
-            if (id_ := base | (seq + step) & _COUNTER) not in taken
-        )
-    later = base + (1 << TIME_SHIFT)
-    last = base + (MAX_SPREAD_MS << TIME_SHIFT)
-    (highest,) = connection.execute(
-        "SELECT max(seq) FROM claim WHERE seq BETWEEN ? AND ?", (later, last)
-    ).fetchone()
-    if highest is None:
-        return later
-    following = int(highest) + 1
-    if not following & _COUNTER:  # the counter overflowed into the bits of the worker
-        following = ((int(highest) >> TIME_SHIFT) + 1) << TIME_SHIFT | _WORKER
-    if following > last:
-        raise ChangeError(
-            "expected the times of inferences to be as fine as milliseconds, got too many of one time"
-        )
-    return following
+    """Return the id of a key and a time: the first that is free among those that follow from the key.
+
+    Raises:
+        ChangeError: None is free within `MAX_SPREAD_MS`.
+    """
+    for attempt in range(MAX_SPREAD_MS * _TRIES_PER_MS):
+        milliseconds = time_ms - EPOCH_MS + attempt // _TRIES_PER_MS
+        counter = zlib.crc32(digest, attempt) & _COUNTER
+        seq = milliseconds << TIME_SHIFT | _WORKER | counter
+        if connection.execute("SELECT 1 FROM claim WHERE seq = ?", (seq,)).fetchone() is None:
+            return seq
+    raise ChangeError(
+        "expected the times of inferences to be as fine as milliseconds, got too many of one time"
+    )

@@ -1,9 +1,10 @@
 """HTTP routes for inferences of models that are served elsewhere; bodies are JSON whatever their content type."""
 
 from collections.abc import Mapping
+from contextvars import copy_context
 from typing import Any
 
-from litestar import Request, Response, delete, get, post, put
+from litestar import Request, delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
@@ -19,11 +20,9 @@ from quadriga.engine.logged.descriptions import ModelDescription
 from quadriga.engine.logged.event_pairs import EventPairs, EventResult
 from quadriga.engine.logged.log_service import LogAnswer, LogBody, LogService
 from quadriga.proto.access import current_caller
-from quadriga.proto.audit import note_number
 from quadriga.proto.cloud_events import read_event
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http import decompress
-from quadriga.store.errors import NotFoundError
 
 EVENTS_PATH = "/api/cloudevents"
 DESCRIPTION_PATH = "/api/models/{name:str}/description"
@@ -66,20 +65,21 @@ def logged_inference_routes(
         encoding = request.headers.get("content-encoding", "")
         return decompress(body, encoding.encode("latin-1"), max_body_bytes)
 
-    @post(INFERENCES_PATH, operation_class=_BODY, audited=True, **body_options)
+    @post(INFERENCES_PATH, operation_class=_BODY, **body_options)
     async def log_inferences(request: Request[Any, Any, Any], body: RawBody) -> LogAnswer:
         """Store inferences that a model made elsewhere; those that are invalid are refused by themselves."""
-        answer = await threads.run(lambda: service.log(readable(request, body)))
-        note_number(answer.stored)
-        return answer
+        context = copy_context()  # the caller is in it
+        return await threads.run(lambda: context.run(service.log, readable(request, body)))
 
-    @post(EVENTS_PATH, audited=True, **body_options)
+    @post(EVENTS_PATH, **body_options)
     async def take_event(request: Request[Any, Any, Any], body: RawBody) -> EventResult:
         """Take a CloudEvent of KServe's logger, whose request and response become one inference."""
         headers = {name.lower(): value for name, value in request.scope["headers"]}
 
+        context = copy_context()
+
         def take() -> EventResult:
-            return _take(events, headers, readable(request, body))
+            return context.run(_take, events, headers, readable(request, body))
 
         return await threads.run(take)
 
@@ -113,10 +113,7 @@ def _description_routes(service: LogService) -> list[HTTPRouteHandler]:
     def get_description(name: FromPath[str]) -> ModelDescription:
         """Return what is said of a model that is served elsewhere."""
         model = service.model_name(name)
-        description = service.described.find(model, current_caller().team)
-        if description is None:
-            raise NotFoundError(f"description of {model!r} not found")
-        return description
+        return service.described.get(model, current_caller().team)
 
     @put(
         DESCRIPTION_PATH,
@@ -133,14 +130,13 @@ def _description_routes(service: LogService) -> list[HTTPRouteHandler]:
     @delete(
         DESCRIPTION_PATH,
         sync_to_thread=True,
-        responses={400: _UNREADABLE, 404: _NO_DESCRIPTION},
-        status_code=204,
+        responses={400: _UNREADABLE, 404: _NO_DESCRIPTION, 503: NOT_STORED},
+        status_code=200,
         need="operate",
     )
-    def delete_description(name: FromPath[str]) -> Response[None]:
-        """Forget what is said of a model; what is stored stays as it is."""
-        service.described.remove(service.model_name(name), current_caller().team)
-        return Response(None, status_code=204)
+    def delete_description(name: FromPath[str]) -> ModelDescription:
+        """Forget what is said of a model, and return it; what is stored stays as it is."""
+        return service.described.remove(service.model_name(name), current_caller().team)
 
     options = options_route(DESCRIPTION_PATH, "GET", "PUT", "DELETE")
     return [options, get_description, put_description, delete_description]

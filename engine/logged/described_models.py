@@ -40,16 +40,23 @@ class DescribedModels:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, msgspec.json.encode(description), is_synced=True)
 
-    def remove(self, model: str, team: str) -> None:
-        """Remove the description of a model.
+    def get(self, model: str, team: str) -> ModelDescription:
+        """Return the description of a model.
 
         Raises:
             NotFoundError: There is none.
         """
-        try:
-            self._path(model, team).unlink()
-        except FileNotFoundError as error:
-            raise NotFoundError(f"description of {model!r} not found") from error
+        description = self.find(model, team)
+        if description is None:
+            raise NotFoundError(f"description not found: {model!r}")
+        return description
+
+    def remove(self, model: str, team: str) -> ModelDescription:
+        """Remove the description of a model, and return it; raises as `get`."""
+        description = self.get(model, team)
+        with translate_disk_errors("remove the description"):
+            self._path(model, team).unlink(missing_ok=True)
+        return description
 
     def _path(self, model: str, team: str) -> Path:
         return model_file_path(team_folder(self._directory, team), model.lower(), _SUFFIX)

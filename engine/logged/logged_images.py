@@ -1,6 +1,6 @@
 """From an inference that was made elsewhere to its images with their predictions, checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -194,10 +194,7 @@ def _picture(pixels: npt.NDArray[np.uint8], limits: ImageLimits) -> _SentImage:
 def _pictures(request: ReadRequest, spec: InputSpec | None) -> list[npt.NDArray[np.uint8]]:
     """Return the pictures in the tensors of a request, if each image has one."""
     if request.instances:
-        found = [pixels_of_lists(instance) for instance in request.instances]
-        return (
-            [] if any(pixels is None for pixels in found) else [p for p in found if p is not None]
-        )
+        return _all_or_none(map(pixels_of_lists, request.instances))
     for tensor in request.tensors:
         if isinstance(tensor.data, list):
             continue
@@ -205,8 +202,17 @@ def _pictures(request: ReadRequest, spec: InputSpec | None) -> list[npt.NDArray[
         own = spec if spec is not None and spec.name == tensor.name else None
         if batch.ndim != 4 or not len(batch) or pixels_of_tensor(batch[0], own) is None:
             continue
-        return [p for one in batch if (p := pixels_of_tensor(one, own)) is not None]
+        return _all_or_none(pixels_of_tensor(image, own) for image in batch)
     return []
+
+
+def _all_or_none(
+    pictures: Iterable[npt.NDArray[np.uint8] | None],
+) -> list[npt.NDArray[np.uint8]]:
+    """Return the pictures, if there is one of each image, else none."""
+    listed = list(pictures)
+    known = [picture for picture in listed if picture is not None]
+    return known if len(known) == len(listed) else []
 
 
 def _predictions(

@@ -111,15 +111,16 @@ def read_request(body: bytes, location: str) -> ReadRequest:
         metadata = parse_metadata(parameters, "inputs")
     except InvalidRequest as error:
         raise InvalidRequest(f"{location}: {error}") from error
-    files = next(
-        ((tensor.name, found) for tensor in request.inputs if (found := _image_files(tensor))), None
+    name, images = next(
+        ((tensor.name, files) for tensor in request.inputs if (files := _image_files(tensor))),
+        (request.inputs[0].name, []),
     )
     given_id = document.get("id")
     return ReadRequest(
         id=given_id if isinstance(given_id, str) else "",
         tensors=request.inputs,
-        images=files[1] if files else (),
-        input_name=files[0] if files else request.inputs[0].name,
+        images=images,
+        input_name=name,
         metadata=metadata,
     )
 
@@ -142,14 +143,12 @@ def read_response(body: bytes, location: str) -> ReadResponse:
         str(value) if isinstance(value := document.get(name), str | int) else ""
         for name in ("id", "model_version")
     )
-    own = next(
-        (found for output in outputs if (found := _own_predictions(output)) is not None), None
-    )
+    own = next((rows for rows in map(_own_predictions, outputs) if rows is not None), None)
     if own is not None:
         return ReadResponse(id=id_, version=version, predictions=own)
     if not outputs:
         return ReadResponse(id=id_, version=version)
-    text = msgspec.json.encode({"inputs": outputs})
+    text = json.dumps({"inputs": outputs}).encode()  # which writes NaN as it came
     try:
         parsed = parse_infer(text + body[end:], "", None, None, json_bytes=len(text))
     except InvalidRequest as error:

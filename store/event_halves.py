@@ -109,6 +109,11 @@ class EventHalves:
             return self._path(pair, kind).read_bytes()
         return None
 
+    def remove(self, pair: Pair, kind: HalfKind) -> None:
+        """Remove a half that cannot be read."""
+        with translate_disk_errors("remove an event"):
+            self._path(pair, kind).unlink(missing_ok=True)
+
     def done(self, pair: Pair) -> bytes | None:
         """Return what is known of a pair that is stored; None for one that is not."""
         with suppress(FileNotFoundError):

@@ -1,5 +1,6 @@
 """HTTP routes for inferences of models that are served elsewhere; bodies are JSON whatever their content type."""
 
+import asyncio
 from collections.abc import Mapping
 from contextvars import copy_context
 from typing import Any
@@ -19,7 +20,6 @@ from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.logged.descriptions import ModelDescription
 from quadriga.engine.logged.event_pairs import EventPairs, EventResult
 from quadriga.engine.logged.log_service import LogAnswer, LogBody, LogService
-from quadriga.proto.access import current_caller
 from quadriga.proto.cloud_events import read_event
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http import decompress
@@ -106,37 +106,33 @@ def _description_routes(service: LogService) -> list[HTTPRouteHandler]:
 
     @get(
         DESCRIPTION_PATH,
-        sync_to_thread=True,
         responses={400: _UNREADABLE, 404: _NO_DESCRIPTION},
         need="read",
     )
-    def get_description(name: FromPath[str]) -> ModelDescription:
+    async def get_description(name: FromPath[str]) -> ModelDescription:
         """Return what is said of a model that is served elsewhere."""
-        model = service.model_name(name)
-        return service.described.get(model, current_caller().team)
+        return await asyncio.to_thread(service.get_description, name)
 
     @put(
         DESCRIPTION_PATH,
-        sync_to_thread=True,
         operation_class=_DESCRIPTION,
         responses=_ERRORS,
         status_code=200,
         need="operate",
     )
-    def put_description(name: FromPath[str], body: RawBody) -> ModelDescription:
+    async def put_description(name: FromPath[str], body: RawBody) -> ModelDescription:
         """Say what the output tensors of a model mean that is served elsewhere."""
-        return service.put_description(name, body)
+        return await asyncio.to_thread(service.put_description, name, body)
 
     @delete(
         DESCRIPTION_PATH,
-        sync_to_thread=True,
         responses={400: _UNREADABLE, 404: _NO_DESCRIPTION, 503: NOT_STORED},
         status_code=200,
         need="operate",
     )
-    def delete_description(name: FromPath[str]) -> ModelDescription:
+    async def delete_description(name: FromPath[str]) -> ModelDescription:
         """Forget what is said of a model, and return it; what is stored stays as it is."""
-        return service.described.remove(service.model_name(name), current_caller().team)
+        return await asyncio.to_thread(service.remove_description, name)
 
     options = options_route(DESCRIPTION_PATH, "GET", "PUT", "DELETE")
     return [options, get_description, put_description, delete_description]

@@ -24,7 +24,7 @@ from quadriga.engine.logged.log_service import LogService
 from quadriga.engine.logged.logged_images import SentInference
 from quadriga.engine.logged.payloads import read_request, read_response
 from quadriga.proto.access import ANYBODY, current_caller, set_current_caller
-from quadriga.proto.errors import InvalidRequest, ProtocolError
+from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import MAX_NAME_CHARACTERS, check_name
 from quadriga.quoting import quoted
 from quadriga.store.errors import MetadataError, StoreError
@@ -45,7 +45,7 @@ ALONE_S = 300.0
 MAX_UNREAD_BYTES = 65_536
 """Maximum bytes of a response that are kept as text, if it cannot be read."""
 
-_SWEEP_S = 5.0
+_SWEEP_S = 10.0
 _SWEPT_AT_ONCE = 500
 _NO_RESPONSE = "no response was logged"
 _log = logging.getLogger(__name__)
@@ -102,6 +102,8 @@ class EventPairs:
         self._alone_s = alone_s
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._waiting = (0, 0)
+        """Number and bytes of the halves that wait, as of the last sweep."""
         self.counts = OutcomeCounters(
             "events",  # halves that were acknowledged
             "events_repeated",  # of these, those that were there already
@@ -148,12 +150,13 @@ class EventPairs:
             if self._halves.get(pair, other) is None:
                 return EventResult(half.id, "waiting")
             result = self._join(pair)
+            assert result is not None  # one half was written just now
             self.counts.add("events_paired")
             return EventResult(half.id, "stored", result.ids)
 
     def counters(self) -> dict[str, float]:
         """Return counters of events, for metrics."""
-        waiting, waiting_bytes = self._halves.counts()
+        waiting, waiting_bytes = self._waiting
         return {
             **self.counts.totals(),
             **self._service.recorder.counts.totals(),
@@ -169,9 +172,12 @@ class EventPairs:
                 break
             try:
                 stored += self._store_alone(waiting)
-            except (StoreError, ProtocolError, OSError) as error:
-                _log.warning("an event cannot be stored alone, and waits: %s", error)
+            except (StoreError, OSError) as error:
+                _log.warning("events cannot be stored alone now, and wait: %s", error)
                 break
+            except Exception:  # noqa: BLE001 - the others must not wait for it
+                _log.exception("an event cannot be stored alone, and waits")
+        self._waiting = self._halves.counts()
         return stored
 
     def _run(self) -> None:
@@ -188,20 +194,32 @@ class EventPairs:
             if self._halves.get(pair, waiting.kind) is None:  # another worker was faster
                 return False
             is_pair = all(self._halves.get(pair, kind) is not None for kind in KINDS.values())
-            self._join(pair)
+            if self._join(pair) is None:
+                return False
             self.counts.add("events_paired" if is_pair else "events_alone")
             return True
 
-    def _join(self, pair: Pair) -> LogResult:
-        """Store what is there of a pair as one inference, under the team that sent it."""
-        request, response = (
-            None if data is None else msgspec.msgpack.decode(data, type=EventHalf)
-            for data in (self._halves.get(pair, "request"), self._halves.get(pair, "response"))
-        )
-        result = self._store(request, response)
-        kinds = [half.kind for half in (request, response) if half is not None]
-        self._halves.finish(pair, msgspec.json.encode(_Mark(result.ids, kinds)))
+    def _join(self, pair: Pair) -> LogResult | None:
+        """Store what is there of a pair as one inference, under the team that sent it; None if nothing is."""
+        halves = [half for kind in KINDS.values() if (half := self._read(pair, kind)) is not None]
+        if not halves:
+            return None
+        by_kind = {half.kind: half for half in halves}
+        result = self._store(by_kind.get("request"), by_kind.get("response"))
+        self._halves.finish(pair, msgspec.json.encode(_Mark(result.ids, list(by_kind))))
         return result
+
+    def _read(self, pair: Pair, kind: HalfKind) -> EventHalf | None:
+        """Read a half; one that a loss of power damaged is removed."""
+        data = self._halves.get(pair, kind)
+        if data is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(data, type=EventHalf)
+        except msgspec.MsgspecError:
+            _log.error("a logged %s is damaged, and removed: %d bytes", kind, len(data))
+            self._halves.remove(pair, kind)
+            return None
 
     def _store(self, request: EventHalf | None, response: EventHalf | None) -> LogResult:
         half = request or response

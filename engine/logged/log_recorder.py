@@ -15,7 +15,7 @@ from quadriga.engine.settings import FullPolicy, Settings
 from quadriga.proto.access import current_caller
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.durability import GroupSync, wait_until_committed
-from quadriga.store.errors import JournalError
+from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import AppendPosition, Journal
 from quadriga.store.logged_keys import Claim, ClaimRequest, LoggedKeys, random_digest
@@ -113,8 +113,11 @@ class LogRecorder:
         try:
             write()
         except JournalError as error:
-            images = sum(len(image.data or b"") for item in inferences for image in item.images)
-            self._recorder.failed_writes.note(error, _RECORD_BYTES * len(inferences), images)
+            if not isinstance(
+                error, UnconfirmedError
+            ):  # else a commit is late, and the disk is well
+                images = sum(len(image.data or b"") for item in inferences for image in item.images)
+                self._recorder.failed_writes.note(error, _RECORD_BYTES * len(inferences), images)
             capacity.retry_write(error, self._policy, write)
         return results
 

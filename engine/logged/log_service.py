@@ -141,6 +141,7 @@ class LogService:
         return ImageLimits(
             settings.max_pixels,
             Budget(settings.max_request_pixels, "pixels"),
+            Budget(settings.max_images, "images"),
             with_statistics=settings.signals_per_s > 0,
         )
 
@@ -160,6 +161,14 @@ class LogService:
         """Return the kept description of a model of a team; None where there is none."""
         description = self.described.find(model, team)
         return None if description is None else check_description(description, "description")
+
+    def get_description(self, model: str) -> ModelDescription:
+        """Return the description of a model; raises as `model_name`, and a `NotFoundError` where there is none."""
+        return self.described.get(self.model_name(model), current_caller().team)
+
+    def remove_description(self, model: str) -> ModelDescription:
+        """Remove the description of a model, and return it; raises as `get_description`."""
+        return self.described.remove(self.model_name(model), current_caller().team)
 
     def put_description(self, model: str, body: bytes) -> ModelDescription:
         """Keep the description of a model; raises as `log`."""

@@ -51,6 +51,8 @@ class ImageLimits(msgspec.Struct, frozen=True):
     max_pixels: int
     budget: Budget
     """Pixels that all images of the request may have together."""
+    images: Budget
+    """Images, or instances, that the request may have."""
     with_statistics: bool = True
     """Whether the pixels are measured for drift."""
 
@@ -99,6 +101,12 @@ def read_images(sent: SentInference, limits: ImageLimits) -> list[LoggedImage]:
     if sent.description is not None and response.tensors:
         reader = OutputReader(sent.description, request.tensors, response.tensors, "description")
         _check_sides(reader.spec.input)
+    batches = [tensor.shape[0] for tensor in request.tensors if len(tensor.shape) == 4]
+    count = max(len(request.images), len(request.instances), *batches, 1)
+    try:
+        limits.images.spend(count)
+    except BudgetError as error:
+        raise InvalidRequest(str(error)) from error
     images = _decoded_images(sent, request, None if reader is None else reader.spec, limits)
     task, rows = _predictions(sent, response, reader, images)
     name = request.input_name or "image"

@@ -249,3 +249,15 @@ def test_bytes_behind_the_json_of_v2_are_read(harness) -> None:
     take(harness, "response")
     (record,) = harness.records()
     assert harness.blobs.get(record.input.hash) == raw
+
+
+def test_a_half_that_a_loss_of_power_emptied_keeps_nothing_up(harness) -> None:
+    take(harness, "request", id="damaged")
+    take(harness, "request", id="whole")
+    folder = harness.data / "events" / ".none"
+    damaged, *_ = [path for path in folder.glob("*.request") if b"damaged" in path.read_bytes()]
+    damaged.write_bytes(b"")
+    assert harness.events.sweep() == 1
+    assert [record.request_id for record in harness.records()] == ["whole"]
+    assert harness.events.sweep() == 0
+    assert take(harness, "request", id="damaged").state == "waiting"

@@ -183,6 +183,17 @@ def test_the_pixels_of_all_images_of_a_request_are_limited(harness) -> None:
     assert "at most 50000 pixels in a request" in answer.refused[0].reason
 
 
+def test_the_images_of_a_request_are_limited_however_small(harness) -> None:
+    item = {
+        "model": "theirs",
+        "request": {"instances": [1] * 600},
+        "response": {"predictions": [1] * 600},
+    }
+    answer = harness.log({"inferences": [item, item]})
+    assert (answer.stored, len(answer.inferences[0].ids), answer.refused[0].item) == (1, 600, 1)
+    assert "at most 1000 images in a request" in answer.refused[0].reason
+
+
 @pytest.mark.parametrize(
     ("offset_s", "is_kept"),
     [(-3600, True), (-0.5, True), (30, True), (600, False), (80_000, False)],

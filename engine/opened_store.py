@@ -128,7 +128,14 @@ def open_store(
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
     hosts = parse_webhook_hosts(settings.webhook_hosts)
     mutes = MuteStore(settings.drift_directory)
-    models = ModelEntries(repository.served_versions, inferences, reports, drift, mutes)
+    models = ModelEntries(
+        repository.served_versions,
+        inferences,
+        reports,
+        drift,
+        mutes,
+        labels=service.described.labels,
+    )
     return (
         recorder,
         ids,

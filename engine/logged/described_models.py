@@ -1,5 +1,6 @@
 """Descriptions of models that are served elsewhere, kept in the data folder for all workers."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import msgspec
 from quadriga.engine.logged.descriptions import ModelDescription
 from quadriga.monitor.model_files import model_file_path, team_folder
 from quadriga.store.disk import write_atomically
-from quadriga.store.errors import NotFoundError, translate_disk_errors
+from quadriga.store.errors import NotFoundError, QueryError, translate_disk_errors
 
 _SUFFIX = "json"
 
@@ -25,7 +26,7 @@ class DescribedModels:
 
     def find(self, model: str, team: str) -> ModelDescription | None:
         """Return the description of a model; None where there is none."""
-        with suppress(OSError, msgspec.MsgspecError):
+        with suppress(OSError, msgspec.MsgspecError, QueryError):
             return msgspec.json.decode(self._path(model, team).read_bytes(), type=ModelDescription)
         return None
 
@@ -39,6 +40,11 @@ class DescribedModels:
         with translate_disk_errors("keep the description"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, msgspec.json.encode(description), is_synced=True)
+
+    def labels(self, model: str, team: str) -> Sequence[str]:
+        """Return the labels of a model; none where nothing describes it."""
+        description = self.find(model, team)
+        return () if description is None else description.labels
 
     def get(self, model: str, team: str) -> ModelDescription:
         """Return the description of a model.

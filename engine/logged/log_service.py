@@ -14,6 +14,7 @@ from quadriga.engine.logged.described_models import DescribedModels
 from quadriga.engine.logged.descriptions import ModelDescription, check_description
 from quadriga.engine.logged.log_items import (
     MAX_ITEMS,
+    MAX_VERSION_CHARACTERS,
     LoggedItem,
     check_model_name,
     check_texts,
@@ -39,6 +40,9 @@ from quadriga.tasks.budget import Budget
 
 PROTOCOL = "logged"
 """Protocol in the standard metadata of what was made elsewhere."""
+
+DEFAULT_VERSION = "1"
+"""Version of an inference that names none, as of a model here whose folder has no versions."""
 
 MAX_REFUSED = 100
 """Maximum refused inferences that are listed."""
@@ -224,7 +228,7 @@ class LogService:
         ]
         status = item.status if not sent.failed or item.status >= 400 else 500
         return LoggedInference(
-            model=ModelReference(model, version[:128], ""),
+            model=ModelReference(model, version[:MAX_VERSION_CHARACTERS] or DEFAULT_VERSION, ""),
             request_id=request_id or ("-".join(key) if key else "") or new_request_id(),
             time=time,
             images=images,

@@ -38,6 +38,9 @@ def test_the_commands_of_the_page_do_what_it_says(server: ServerProcess) -> None
     assert (record["model"]["name"], record["created_at"]) == ("plates", "2026-11-20T10:00:00.000Z")
     described = json.loads(shell(DESCRIBE.replace("localhost:8080", server.host)))
     assert server.call("GET", "/api/models/plates/description") == (200, described)
+    assert server.call("GET", "/api/models/plates")[1]["labels"] == described["labels"]
+    page = server.request("GET", f"/console/inferences/{record['id']}")[2]
+    assert b"triangle" in page
     assert server.call("DELETE", "/api/models/plates/description") == (200, described)
     assert server.call("GET", "/api/models/plates/description")[0] == 404
 

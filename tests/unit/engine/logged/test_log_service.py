@@ -10,7 +10,10 @@ from quadriga.proto.access import Caller, set_current_caller
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import time_ms
+from quadriga.store.journal_lag import oldest_waiting_id
+from quadriga.store.records import ModelReference
 from tests.unit.engine.logged.log_harness import BOX, LogHarness, encoded, picture
+from tests.unit.store_harness import commit_journal, select_rows
 
 ITEM: dict[str, Any] = {"model": "theirs", "predictions": [BOX]}
 CLASSES = {
@@ -309,7 +312,7 @@ def test_a_batch_becomes_an_inference_for_each_image(harness) -> None:
 def test_the_name_of_a_served_model_is_that_model(harness) -> None:
     harness.log({**ITEM, "model": "M-Served"})
     (record,) = harness.records()
-    assert (record.model.name, record.model.sha256) == ("served", "")
+    assert record.model == ModelReference("served", "1", "")
     assert harness.standard()["protocol"] == "logged"
 
 
@@ -354,3 +357,32 @@ def test_what_failed_to_be_stored_is_stored_when_it_is_sent_again(harness, monke
     assert harness.log(item).stored == 1
     assert harness.log(item).repeated == 1
     assert len(harness.records()) == 1
+
+
+def test_two_servers_of_one_database_store_a_key_with_a_time_once(tmp_path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    item = {**ITEM, "key": "k", "time": "2026-01-01T00:00:00Z", "image": encoded(picture())}
+    ids = set()
+    for number, name in enumerate(("a", "b")):
+        server = LogHarness(tmp_path / name, worker=number)
+        for _ in range(2):
+            ids.add(server.log(item).inferences[0].ids[0])
+        server.log({**ITEM, "time": "2026-01-01T00:00:00Z"})  # without a key, each is another one
+        server.close()
+        commit_journal(url, server.settings.journal_directory)
+    assert len(ids) == 1
+    rows = select_rows(url, "SELECT seq, standard FROM inference")
+    assert len(rows) == 3
+    assert not any("acknowledged_id" in standard for _, standard in rows)
+    (signals,) = select_rows(url, "SELECT count(*) FROM signal")
+    assert signals == (1,)
+
+
+def test_an_inference_of_last_year_does_not_make_the_journal_look_late(harness) -> None:
+    harness.log({**ITEM, "time": "2025-06-01T00:00:00Z"})
+    directory = harness.settings.journal_directory
+    assert oldest_waiting_id(directory) is None
+    harness.log(ITEM)
+    own_id = oldest_waiting_id(directory)
+    assert own_id is not None
+    assert time.time() - time_ms(own_id) / 1000 < 60

@@ -184,7 +184,8 @@ class EventPairs:
         set_current_caller(ANYBODY)
         while not self._closing.wait(_SWEEP_S):
             try:
-                self.sweep()
+                while self.sweep() >= _SWEPT_AT_ONCE and not self._closing.is_set():
+                    pass
             except Exception:  # noqa: BLE001 - the loop must go on
                 _log.exception("events that are alone cannot be stored, and wait")
 
@@ -319,6 +320,10 @@ def read_half(attributes: Mapping[str, Any], body: bytes, team: str) -> EventHal
     }
     for name, text in texts.items():
         check_name(f"attribute {name!r}", text)
+        if "\0" in text or not _is_unicode(text):
+            raise InvalidRequest(
+                f"expected attribute {name!r} to be Unicode without NUL, got {quoted(text, 60)}"
+            )
     service, component = texts["inferenceservicename"], texts["component"]
     if not service:
         raise InvalidRequest(
@@ -349,6 +354,15 @@ def pair_of(half: EventHalf) -> Pair:
     parts = (half.model, half.namespace, half.endpoint, half.id)
     text = b"\0".join(part.encode(errors="surrogatepass") for part in parts)
     return Pair(half.team, blake3(text).hexdigest())
+
+
+def _is_unicode(text: str) -> bool:
+    """Check whether a text can be written: half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _json_attribute(value: Any) -> dict[str, Any]:

@@ -31,11 +31,12 @@ from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.chariot import parse_metadata_value
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.proto.json_text import check_amount
-from quadriga.proto.messages import new_request_id
+from quadriga.proto.messages import check_name, new_request_id
 from quadriga.store.errors import MetadataError, StoreError
 from quadriga.store.logged_keys import key_digest
 from quadriga.store.metadata import check
 from quadriga.store.records import ModelReference
+from quadriga.store.rows import storable_text
 from quadriga.tasks.budget import Budget
 
 PROTOCOL = "logged"
@@ -214,6 +215,7 @@ class LogService:
             team: Team that the inference belongs to; None for that of the caller.
         """
         team = current_caller().team if team is None else team
+        check_name("request_id", request_id)
         time = read_time(item.time)
         images = read_images(sent, limits)
         standard: dict[str, Any] = {"engine": self._version, "protocol": protocol, **(facts or {})}
@@ -226,9 +228,10 @@ class LogService:
             key_digest(team, model.lower(), *key, str(number))
             for number in range(len(images) if key else 0)
         ]
+        version = storable_text(version[:MAX_VERSION_CHARACTERS]) or DEFAULT_VERSION
         status = item.status if not sent.failed or item.status >= 400 else 500
         return LoggedInference(
-            model=ModelReference(model, version[:MAX_VERSION_CHARACTERS] or DEFAULT_VERSION, ""),
+            model=ModelReference(model, version, ""),
             request_id=request_id or ("-".join(key) if key else "") or new_request_id(),
             time=time,
             images=images,

@@ -22,6 +22,9 @@ TENSOR = "TENSOR"
 MAX_PREDICTIONS = 10_000
 """Maximum predictions of one inference, as many as a model of this server may make."""
 
+MAX_DEPTH = 32
+"""Maximum depth of a prediction's JSON."""
+
 MAX_LABEL_BYTES = 2048
 """Maximum length of a label in UTF-8: databases index no longer texts."""
 
@@ -111,13 +114,17 @@ def _check(prediction: Any, task: str, location: str) -> Any:
     return checked
 
 
-def _check_finite(value: Any, location: str) -> None:
-    """Refuse NaN and infinities, which no database keeps."""
+def _check_finite(value: Any, location: str, depth: int = 0) -> None:
+    """Refuse NaN and infinities, which no database keeps, and what is nested too deeply."""
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(
+            f"{location[:200]}: expected values nested at most {MAX_DEPTH} deep, got more"
+        )
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidRequest(f"{location}: expected a finite number, got {value}")
     if isinstance(value, Mapping):
         for key, member in value.items():
-            _check_finite(member, f"{location}.{key}")
+            _check_finite(member, f"{location}.{key}", depth + 1)
     elif isinstance(value, list):
         for number, member in enumerate(value):
-            _check_finite(member, f"{location}[{number}]")
+            _check_finite(member, f"{location}[{number}]", depth + 1)

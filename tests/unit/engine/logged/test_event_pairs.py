@@ -201,6 +201,8 @@ REFUSED = {
     ),
     "no service": (attributes("request", inferenceservicename=""), b"{}", "inferenceservicename"),
     "an odd service": (attributes("request", inferenceservicename="../x"), b"{}", "expected model"),
+    "NUL": (attributes("request", namespace="a\0b"), b"{}", "Unicode without NUL"),
+    "half a character": (attributes("request", id="\ud800"), b"{}", "Unicode without NUL"),
     "a long id": (attributes("request", id="x" * 2000), b"{}", "attribute 'id'"),
     "no JSON": (attributes("request"), b"\xff\xd8", "request: expected JSON"),
     "a list": (attributes("response"), b"[1]", "response: expected a JSON object"),
@@ -261,3 +263,23 @@ def test_a_half_that_a_loss_of_power_emptied_keeps_nothing_up(harness) -> None:
     assert [record.request_id for record in harness.records()] == ["whole"]
     assert harness.events.sweep() == 0
     assert take(harness, "request", id="damaged").state == "waiting"
+
+
+ODD = [
+    "[1]",
+    "null",
+    '{"a": null}',
+    '{"": [1]}',
+    '{"a.b": {"c": ["d"]}}',
+    "{" * 9000,
+    '{"a": "\\u0000"}',
+    "x" * 20_000,
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_odd_headers_of_the_logger_lose_no_inference(harness, text) -> None:
+    take(harness, "request", metadata=text, annotations=text)
+    assert take(harness, "response", metadata=text).state == "stored"
+    (record,) = harness.records()
+    assert msgspec.json.decode(record.metadata)["kserve"]["namespace"] == "prod"

@@ -109,6 +109,11 @@ REFUSED = {
     ),
     "a body of neither": ({"model": "m", "response": {"answer": 42}}, "outputs as of V2, or predictions as of V1"),
     "a request of neither": ({**ITEM, "request": {"x": 1}}, "inputs as of V2, or instances as of V1"),
+    "a long id of the response": ({"model": "m", "response": {**v2(output([1], [1])), "id": "x" * 2000}}, "request_id of at most 1024"),
+    "a deep prediction": (
+        {"model": "m", "task": "tensor", "predictions": [msgspec.json.decode(b'{"a":' * 400 + b"1" + b"}" * 400)]},
+        "nested at most 32 deep",
+    ),
     "a wrong shape": ({"model": "m", "response": v2(output([1, 2], [3]))}, "response: .*outputs.0."),
 }  # fmt: skip
 
@@ -289,6 +294,13 @@ def test_outputs_are_read_by_a_description_that_was_said_before(harness) -> None
     harness.service.described.remove("theirs", "")
     harness.log({"model": "theirs", "response": v2(output([0.0, 20.0], [1, 2]))})
     assert harness.records()[1].task == "TENSOR"
+
+
+def test_a_version_that_no_database_keeps_is_written_so_that_it_can_be(harness) -> None:
+    harness.log(
+        {"model": "theirs", "response": {**v2(output([1.0], [1])), "model_version": "a\0b"}}
+    )
+    assert harness.records()[0].model.version == "a\ufffdb"
 
 
 def test_a_batch_becomes_an_inference_for_each_image(harness) -> None:

@@ -38,6 +38,7 @@ from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.console.routes import ConsoleParts, ConsoleStore, console_page_routes
 from quadriga.engine.embedding import Vector
+from quadriga.engine.logged.event_pairs import EventPairs
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.model_archives import UnpackedArchives
 from quadriga.engine.model_control import ModelControl
@@ -168,11 +169,12 @@ class Application:
         self._streams = EventStreams()
         handlers: list[Any] = []
         store: ConsoleStore | None = None
+        self._events: EventPairs | None = None
         models: Callable[[], list[ModelEntry]] = lambda: served_entries(  # noqa: E731 - the other is a method
             self.repository.served_versions()
         )
         if settings.store:
-            recorder, self._ids, handlers, store, models = open_store(
+            recorder, self._ids, handlers, store, models, self._events = open_store(
                 settings,
                 worker,
                 run_id,
@@ -222,8 +224,7 @@ class Application:
         )
         if watch is not None:
             self.pipeline.health.source_problem = watch.problem
-        self._settings = settings
-        self._tls_files = tls_files
+        self._settings, self._tls_files = settings, tls_files
         options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
@@ -292,7 +293,8 @@ class Application:
         }
         audit = {} if self._audit_log is None else self._audit_log.counters()
         traced = {} if self._tracing is None else self._tracing.counters()
-        return {**recorded, **self.intake.counters(), **own, **audit, **traced}
+        logged = {} if self._events is None else self._events.counters()
+        return {**recorded, **self.intake.counters(), **own, **audit, **traced, **logged}
 
     def _followed_time_s(self) -> float:
         """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""
@@ -353,6 +355,8 @@ class Application:
         # Here, as `close` ends them: it may be called while the models are loaded.
         self._numbers.start()
         self.traffic_rules.start()
+        if self._events is not None:
+            self._events.start()
         if self._audit_log is not None:
             self._audit_log.start()
         if self._keys is not None:
@@ -410,6 +414,8 @@ class Application:
         """Finish running requests and close the journal."""
         if self._watch is not None:
             self._watch.close()
+        if self._events is not None:
+            self._events.close()
         self.pipeline.close()
         self._numbers.close()
         self.traffic_rules.close()

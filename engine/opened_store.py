@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.bulk_inference import bulk_inference_route
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.drift_alarms import drift_alarm_routes
@@ -16,6 +18,7 @@ from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
+from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
@@ -24,6 +27,10 @@ from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.console.routes import ConsoleStore
+from quadriga.engine.logged.described_models import DescribedModels
+from quadriga.engine.logged.event_pairs import EventPairs
+from quadriga.engine.logged.log_recorder import LogRecorder
+from quadriga.engine.logged.log_service import LogService, known_model_name
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
@@ -38,14 +45,22 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto.chariot import parse_metadata_value
+from quadriga.store.blobs.interface import Blobs
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.errors import StoreError
+from quadriga.store.event_halves import EventHalves
+from quadriga.store.ids import IdSource
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
+from quadriga.store.model_names import ModelNames
 
 CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
 """Changes of the store that a worker makes at once, that wait for that, and how long each waits at most."""
+
+LOG_THREADS, WAITING_LOGS, LOG_WAIT_S = 2, 64, 30.0
+"""Requests with inferences from elsewhere that a worker reads at once, that wait for that, and how long each waits at most."""
 
 CHEAP_READS = 4
 """Reads of the store that find a connection beside all searches."""
@@ -62,8 +77,10 @@ def open_store(
     query_threads: BoundedThreads,
     streams: EventStreams,
     tls_files: RenewedFiles | None,
-) -> tuple[Recorder, WorkerIds, list[Any], ConsoleStore, Callable[[], list[ModelEntry]]]:
-    """Open the store: return the recorder, its ids, the routes that find and change inferences, and what the console reads.
+) -> tuple[
+    Recorder, WorkerIds, list[Any], ConsoleStore, Callable[[], list[ModelEntry]], EventPairs
+]:
+    """Open the store: return the recorder, its ids, the routes that find, change and take inferences, and what the console reads.
 
     Raises:
         quadriga.engine.session.LoadError: Images cannot be stored at their location.
@@ -91,6 +108,16 @@ def open_store(
         engine_version=version("quadriga"),
         embed=embed,
     )
+    service, events = _open_log(
+        settings,
+        ids.source,
+        journal,
+        blobs,
+        recorder=recorder,
+        inferences=inferences,
+        repository=repository,
+    )
+    log_threads = BoundedThreads("logged inferences", LOG_THREADS, WAITING_LOGS, LOG_WAIT_S)
     erasures = Erasures(settings.erasures_directory)
     changes = ChangeService(
         inferences, journal, ids.source, read_metadata=parse_metadata_value, erasures=erasures
@@ -101,11 +128,19 @@ def open_store(
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
     hosts = parse_webhook_hosts(settings.webhook_hosts)
     mutes = MuteStore(settings.drift_directory)
-    models = ModelEntries(repository.served_versions, inferences, reports, drift, mutes)
+    models = ModelEntries(
+        repository.served_versions,
+        inferences,
+        reports,
+        drift,
+        mutes,
+        labels=service.described.labels,
+    )
     return (
         recorder,
         ids,
         [
+            *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
             *browsing_routes(queries),
             tail_route(queries, streams),
             *inference_routes(
@@ -135,4 +170,35 @@ def open_store(
         ],
         ConsoleStore(queries, inferences, jobs, reports, mutes),
         models.all,
+        events,
     )
+
+
+def _open_log(
+    settings: Settings,
+    ids: IdSource,
+    journal: Journal,
+    blobs: Blobs,
+    *,
+    recorder: Recorder,
+    inferences: InferenceReader,
+    repository: ModelRepository,
+) -> tuple[LogService, EventPairs]:
+    """Return what takes inferences of models that are served elsewhere."""
+
+    def served_name(name: str) -> str:
+        return ModelNames(set, repository.names).resolve(name)
+
+    def stored_name(name: str) -> str:
+        return inferences.within(caller_scope()).names.resolve(name)
+
+    service = LogService(
+        LogRecorder(ids, journal, blobs, recorder, settings),
+        DescribedModels(Path(settings.data) / "descriptions"),
+        lambda name: known_model_name(name, served_name, stored_name),
+        settings,
+        version=version("quadriga"),
+    )
+    folder = Path(settings.events or Path(settings.data) / "events")
+    halves = EventHalves(folder, is_synced=settings.durability == "power")
+    return service, EventPairs(service, halves, alone_s=settings.event_wait_s)

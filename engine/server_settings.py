@@ -13,7 +13,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of models, addresses, keys, log-in, TLS, logs and audit log, as the first part of all."""
+    """The settings of models, addresses, keys, log-in, TLS, logs, audit log and logged events, as the first part of all."""
 
     models: Annotated[
         str,
@@ -199,3 +199,17 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Days after which a file of the audit log is removed; 0: there is no audit log.",
         ),
     ] = 365
+    events: Annotated[
+        str,
+        Meta(
+            description="Folder in which a logged request and its response wait for each other; replicas behind one address share one. Default: events in the data folder."
+        ),
+    ] = ""
+    event_wait_s: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=86400,
+            description="Seconds after which a logged request or response whose other half has not come is stored alone.",
+        ),
+    ] = 300.0

@@ -72,7 +72,7 @@ def infer_tensors(
     outputs = [_output_tensor(name, array, echoed) for name, array in arrays.items()]
     if not is_stored:
         return outputs, [result]
-    predictions = [_stored_form(tensor) for tensor in outputs]
+    predictions = [stored_form(tensor) for tensor in outputs]
     result = with_input(model, result, feeds, model.recognition.written.features)
     return outputs, [msgspec.structs.replace(result, predictions=predictions)]
 
@@ -226,7 +226,7 @@ def _output_tensor(name: str, array: npt.NDArray[Any], parameters: Mapping[str, 
     return Tensor(name, DATATYPES[array.dtype], array.shape, data=array, parameters=parameters)
 
 
-def _stored_form(tensor: Tensor) -> dict[str, Any]:
+def stored_form(tensor: Tensor) -> dict[str, Any]:
     """Describe an output tensor as it is stored: with its values, if they are few."""
     stored = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
     if isinstance(tensor.data, list):

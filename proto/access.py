@@ -4,6 +4,7 @@ Every operation, route and RPC declares what it needs; `admit` compares that wit
 caller is, a `Gate` reads from the request's key. What answers a request finds its caller by `current_caller`.
 """
 
+import base64
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
@@ -140,14 +141,27 @@ def headers_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes
 def presented_key(read_header: Callable[[bytes], bytes | None]) -> str | None:
     """Return the key that a request presents; None if it presents none.
 
-    Source: RFC 6750, section 2.1, for the header `Authorization`.
+    The password of `Basic` counts, too: senders that know no header but a URL, as KServe's logger, have it there.
+
+    Source: RFC 6750, section 2.1, and RFC 7617, section 2, for the header `Authorization`.
     """
     key = read_header(KEY_HEADER)
     if key is None:
         scheme, _, key = (read_header(AUTHORIZATION) or b"").partition(b" ")
+        if scheme.lower() == b"basic":
+            return _password(key.strip())
         if scheme.lower() != b"bearer":
             return None
     return key.strip().decode("latin-1") or None
+
+
+def _password(credentials: bytes) -> str | None:
+    """Return the password of `user:password` in base64; None if there is none."""
+    try:
+        _, _, password = base64.b64decode(credentials, validate=True).partition(b":")
+    except ValueError:
+        return None
+    return password.decode("latin-1") or None
 
 
 _current: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)

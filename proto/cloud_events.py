@@ -37,7 +37,9 @@ _ATTRIBUTE = re.compile("[a-z0-9]{1,64}")
 _UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
-class _Event(msgspec.Struct, frozen=True):
+class CloudEvent(msgspec.Struct, frozen=True):
+    """An event: its attributes, and its data."""
+
     attributes: Mapping[str, Any]
     media_type: bytes | None
     """Media type of a structured response; None if attributes go in headers."""
@@ -57,7 +59,9 @@ def with_cloud_events(
     """
 
     def answer_event(http_request: HttpRequest) -> HttpResponse:
-        event = _read(http_request, any_content_type=any_content_type)
+        event = read_event(
+            http_request.headers, http_request.body, any_content_type=any_content_type
+        )
         if event is None:
             return handler(http_request)
         facts = _continue_trace(event)
@@ -72,7 +76,7 @@ def with_cloud_events(
     return answer_event
 
 
-def _continue_trace(event: _Event) -> RequestFacts | None:
+def _continue_trace(event: CloudEvent) -> RequestFacts | None:
     """Take the trace that an event is part of; return the facts of the request, None if nobody takes note of it."""
     deadline = current_deadline()
     facts = None if deadline is None else deadline.facts
@@ -82,20 +86,30 @@ def _continue_trace(event: _Event) -> RequestFacts | None:
     return facts
 
 
-def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None:
-    """Read a request as an event; None if it is none."""
-    headers = http_request.headers
+def read_event(
+    headers: Mapping[bytes, bytes], body: bytes, *, any_content_type: bool
+) -> CloudEvent | None:
+    """Read a request as an event; None if it is none.
+
+    Args:
+        headers: Headers of the request, names in lower case.
+        body: Body of the request.
+        any_content_type: As of `with_cloud_events`.
+
+    Raises:
+        InvalidRequest: It is an event that breaks the rules of CloudEvents.
+    """
     if headers.keys() >= _BINARY:
         attributes: dict[str, Any] = {
             name.removeprefix(_PREFIX).decode("latin-1"): unquote(value.decode("utf-8", "replace"))
             for name, value in headers.items()
             if name.startswith(_PREFIX)
         }
-        return _Event(_checked(attributes), None, http_request.body)
+        return CloudEvent(_checked(attributes), None, body)
     is_named = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STRUCTURED
-    if not is_named and not (any_content_type and b'"specversion"' in http_request.body):
+    if not is_named and not (any_content_type and b'"specversion"' in body):
         return None
-    members = _members(http_request.body)
+    members = _members(body)
     if not is_named and not {*_REQUIRED, *_ALSO_REQUIRED} <= members.keys():
         return None
     if not members:
@@ -105,7 +119,7 @@ def _read(http_request: HttpRequest, *, any_content_type: bool) -> _Event | None
         name: parse_json(value, f"attribute {quoted(name, 60)}", object)
         for name, value in members.items()
     }
-    return _Event(_checked(attributes), STRUCTURED if is_named else JSON, data)
+    return CloudEvent(_checked(attributes), STRUCTURED if is_named else JSON, data)
 
 
 def _members(body: bytes) -> dict[str, msgspec.Raw]:
@@ -146,7 +160,7 @@ def _checked(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     return attributes
 
 
-def _attributes(event: _Event, options: WireOptions, model: str) -> dict[str, str]:
+def _attributes(event: CloudEvent, options: WireOptions, model: str) -> dict[str, str]:
     copied = {}
     if options.ce_merge:
         copied = {

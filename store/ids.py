@@ -107,6 +107,11 @@ def time_ms(seq: int) -> int:
     return (seq >> TIME_SHIFT) + EPOCH_MS
 
 
+def worker_of(seq: int) -> int:
+    """Return the number of the worker that gave out an id."""
+    return seq >> COUNTER_BITS & (WORKERS - 1)
+
+
 def replacement_id(seq: int, key: int) -> int:
     """Return an id of the same millisecond that no server gives out, chosen by a key."""
     return seq >> TIME_SHIFT << TIME_SHIFT | IMPORT_WORKER << COUNTER_BITS | key & _COUNTER

@@ -191,11 +191,12 @@ class InferenceReader:
             NotReadyError: There is no database yet, or the journal was not committed in time.
             QueryTimeoutError: The query took too long.
         """
-        tree = self.read_filter(request, now_us)
         query = query_digest(request)
         id_range = cursor_range(request, query)
         if request.consistency == "journal":
-            self.wait_for_journal()
+            request.parse_filter(now_us)  # an invalid one need not wait
+            self.wait_for_journal()  # a model that is served elsewhere is known by its inferences alone
+        tree = self.read_filter(request, now_us)
         with self._readers.snapshot() as connection:
             planner, is_descending = self.planner(connection, tree), request.order == "-ts"
             if request.offset:

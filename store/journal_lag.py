@@ -8,19 +8,21 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from quadriga.store import journal
 from quadriga.store.disk import write_atomically
-from quadriga.store.ids import IMPORT_WORKER
+from quadriga.store.ids import IMPORT_WORKER, worker_of
 from quadriga.store.records import is_change
 
 SAMPLE_INTERVAL_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30
 SMALLEST_LIMIT_BYTES = 1 << 20
 _FILE = "journal.offsets"
+_MAX_LOOKED_AT = 1000  # frames of a segment in which the first id of a worker is searched
 _IMPORTED = f"{IMPORT_WORKER:04d}-"
 
 
@@ -53,16 +55,23 @@ def count_waiting(directory: Path) -> tuple[int, int]:
 def oldest_waiting_id(directory: Path) -> int | None:
     """Return the oldest id at the front of what waits in the segments of workers; None if nothing waits.
 
-    What is appended later has newer ids, but for those that were given out a moment before. Imports have ids of all times,
-    and do not count. The writer publishes offsets after its commits: what does not wait can be read.
+    What is appended later has newer ids, but for those that were given out a moment before. Imports, and inferences that
+    were made elsewhere, have ids of all times, and do not count. The writer publishes offsets after its commits: what does
+    not wait can be read.
     """
     offsets = read_offsets(directory)
     firsts = (
-        next(journal.read_frames(path, offsets.get(path.name, 0)), None)
+        _first_own_id(path, offsets.get(path.name, 0))
         for path in journal.segment_paths(directory)
         if not path.name.startswith(_IMPORTED)
     )
-    return min((first[0] for first in firsts if first is not None), default=None)
+    return min((first for first in firsts if first is not None), default=None)
+
+
+def _first_own_id(path: Path, offset: int) -> int | None:
+    """Return the first id from an offset on that a worker gave out, among the next frames."""
+    frames = islice(journal.read_frames(path, offset), _MAX_LOOKED_AT)
+    return next((seq for seq, *_ in frames if worker_of(seq) != IMPORT_WORKER), None)
 
 
 def default_limit_bytes(directory: Path) -> int:

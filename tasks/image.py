@@ -211,6 +211,11 @@ def orient(pixels: Samples, orientation: int) -> Samples:
     return pixels
 
 
+def is_image_file(data: bytes) -> bool:
+    """Check whether bytes begin as a file of an accepted format; the rest may be damaged."""
+    return any(magic.match(data) for magic, *_ in _FORMATS)
+
+
 def _recognise(data: bytes) -> tuple[type[ImageFile], str]:
     for magic, opener, mime in _FORMATS:
         if magic.match(data):

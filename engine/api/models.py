@@ -95,7 +95,7 @@ class ModelEntry(msgspec.Struct, frozen=True):
     versions: list[ModelVersion]
     """Served versions first, then files that only inferences are stored of."""
     labels: list[str]
-    """The first labels of the served version."""
+    """The first labels of the served version, else those of the description."""
     label_count: int
     inferences: int
     """Number of inferences stored, those that retention removed since included."""
@@ -127,6 +127,7 @@ class ModelEntries:
         reports: The reports of drift and evaluation.
         drift: Knows the baselines.
         mutes: The mutes of models.
+        labels: Returns the labels that a team's description gives to a model that is served elsewhere.
     """
 
     def __init__(
@@ -136,7 +137,10 @@ class ModelEntries:
         reports: Scoped[ReportStore],
         drift: Scoped[DriftService],
         mutes: MuteStore,
+        *,
+        labels: Callable[[str, str], Sequence[str]] = lambda *_: (),
     ) -> None:
+        self._labels = labels
         self._served_versions = served_versions
         self._inferences = inferences
         self._reports = reports
@@ -169,6 +173,7 @@ class ModelEntries:
                     drift=_last_drift(newest.get((name, "drift")), reports, mute),
                     evaluation=newest.get((name, "evaluation")),
                     mute=mute,
+                    described_labels=self._labels(name, scope.team),
                 )
             )
         return entries
@@ -294,6 +299,7 @@ def _entry(
     evaluation: ReportSummary | None,
     mute: Mute | None = None,
     shadows: Sequence[StoredVersion] = (),
+    described_labels: Sequence[str] = (),
 ) -> ModelEntry:
     counts = {(version.version, version.sha256): version for version in stored}
     versions = []
@@ -312,7 +318,7 @@ def _entry(
             )
         )
     versions += [_stored_version(count) for count in reversed(counts.values())]
-    labels = next((version.labels for version in served if version.labels), ())
+    labels = next((version.labels for version in served if version.labels), described_labels)
     return ModelEntry(
         name=name,
         id=f"m-{name}",

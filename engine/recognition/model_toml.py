@@ -206,6 +206,11 @@ def read_model_toml(folder: Path, overrides: Mapping[str, Any] | None = None) ->
         table: Any = values.get(key)
         merge = isinstance(table, dict) and isinstance(value, dict) and key != "labels"
         values[key] = table | value if merge else value
+    return convert_model_toml(values)
+
+
+def convert_model_toml(values: Mapping[str, Any]) -> ModelToml:
+    """Check the contents of a model.toml; raises as `read_model_toml`."""
     written = convert(values, ModelToml, "model.toml:")
     for name, struct in SPECIFIED.items():
         _check(name, struct, getattr(written, name))

@@ -33,7 +33,7 @@ FORM = 1
 
 _LEFT_OUT = re.compile(
     r"store\.db.*|journal|journal\..*|blobs|run|sizes|archives|clock\.json|worker-numbers\.json|keys\.json|clickhouse\.json|"
-    r"model-cache|served-models\.json|traffic\.json|\..*|.*\.lock"
+    r"logged-keys\.db.*|model-cache|served-models\.json|traffic\.json|\..*|.*\.lock"
 )
 """Entries of a data folder that are elsewhere in a backup, of one machine alone, or made again."""
 

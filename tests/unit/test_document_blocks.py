@@ -47,6 +47,7 @@ PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
 MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
 TRAFFIC = "tests/e2e/test_traffic.py::test_the_commands_of_the_page_try_a_version_and_promote_it"
+ELSEWHERE = "tests/e2e/test_elsewhere_page.py::test_"
 KEYS = "tests/e2e/test_keys.py::test_the_commands_of_the_page_do_what_it_says"
 LIMITS = (
     "tests/e2e/test_key_limits.py::test_the_page_shows_the_commands_and_an_answer_of_the_server"
@@ -84,6 +85,13 @@ RUN_BY = {
         "python tests/unit/monitor/drift/test_alerts.py::test_an_alert_is_signed_with_its_time",
         f"json {MESSAGES}test_the_body_of_standard_webhooks_has_type_timestamp_and_data",
         f"json {MESSAGES}test_the_page_shows_the_body_of_alertmanager",
+    ],
+    "docs/elsewhere.md": [
+        f"sh {ELSEWHERE}the_commands_of_the_page_do_what_it_says",
+        f"json {ELSEWHERE}the_commands_of_the_page_do_what_it_says",
+        f"python {ELSEWHERE}the_hook_of_the_page_logs_what_a_server_of_tensors_answered",
+        f"sh {ELSEWHERE}the_commands_of_the_page_do_what_it_says",
+        f"yaml {ELSEWHERE}the_logger_of_the_page_sends_its_events_to_a_server_with_keys",
     ],
     "docs/evaluation.md": [
         "sh tests/e2e/test_evaluate_command.py::test_the_command_of_the_page_is_answered",

@@ -1,5 +1,6 @@
 """What a key may do, and how a request presents it."""
 
+import base64
 from typing import get_args
 
 import pytest
@@ -99,6 +100,12 @@ def test_a_key_is_for_the_models_of_its_patterns(patterns, name, folder_name, ad
         ({b"authorization": b"bearer   abc "}, "abc"),
         ({b"authorization": b"BEARER abc"}, "abc"),
         ({b"authorization": b"Basic abc"}, None),
+        ({b"authorization": b"Basic " + base64.b64encode(b"logger:abc")}, "abc"),
+        ({b"authorization": b"basic " + base64.b64encode(b":a:b")}, "a:b"),
+        ({b"authorization": b"Basic " + base64.b64encode(b"abc")}, None),
+        ({b"authorization": b"Basic " + base64.b64encode(b"abc:")}, None),
+        ({b"authorization": b"Basic \xff\xfe"}, None),
+        ({b"authorization": b"Basic"}, None),
         ({b"authorization": b"Bearer"}, None),
         ({b"authorization": b"Bearer "}, None),
         ({b"authorization": b"abc"}, None),

@@ -1,0 +1,19 @@
+"""A service for the tests of logged inferences."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quadriga.proto.access import ANYBODY, set_current_caller
+from tests.unit.engine.logged.log_harness import LogHarness
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[LogHarness]:
+    """Yield a service whose caller is anybody."""
+    set_current_caller(ANYBODY)
+    running = LogHarness(tmp_path / "data", max_pixels=10_000, max_request_pixels=50_000)
+    yield running
+    running.close()
+    set_current_caller(ANYBODY)

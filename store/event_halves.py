@@ -7,7 +7,7 @@ fills the disk nor keeps away those of other teams.
 ```
 FOLDER/<team>/<digest>.request    a half
 FOLDER/<team>/<digest>.response   the other
-FOLDER/<team>/<digest>.done       ids of a pair that is stored, so that a half that comes again is known
+FOLDER/<team>/done/<digest>       ids of a pair that is stored, so that a half that comes again is known
 FOLDER/<team>/<two digits>.lock   lock of the pairs whose digests begin with them
 ```
 """
@@ -28,13 +28,15 @@ MAX_BYTES = 1 << 30
 """Maximum bytes of the halves of a team that wait."""
 
 MAX_FILES = 100_000
-"""Maximum halves of a team that wait, and marks of pairs that are stored."""
+"""Maximum halves of a team that wait."""
 
-DONE_S = 86_400.0
-"""Seconds for which a stored pair is known."""
+DONE_S = 900.0
+"""Seconds for which a stored pair is known here; the inference's own key knows it longer."""
 
 _COUNTED_S = 1.0
 _DONE = "done"
+"""Folder of the marks: a busy sender makes many, and they must not take the room of halves, or be counted with them."""
+
 _NO_TEAM = ".none"
 _KINDS: tuple[HalfKind, HalfKind] = ("request", "response")
 
@@ -117,13 +119,15 @@ class EventHalves:
     def done(self, pair: Pair) -> bytes | None:
         """Return what is known of a pair that is stored; None for one that is not."""
         with suppress(FileNotFoundError):
-            return self._path(pair, _DONE).read_bytes()
+            return self._mark_path(pair).read_bytes()
         return None
 
     def finish(self, pair: Pair, mark: bytes) -> None:
         """Remove the halves of a pair that is stored, and note what is known of it."""
+        path = self._mark_path(pair)
         with translate_disk_errors("keep an event"):
-            write_atomically(self._path(pair, _DONE), mark, 0o600)
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, mark, 0o600)
             for kind in _KINDS:
                 self._path(pair, kind).unlink(missing_ok=True)
 
@@ -134,31 +138,38 @@ class EventHalves:
             with suppress(OSError):
                 age_s = now_s - entry.stat().st_mtime
                 digest, _, kind = entry.name.partition(".")
-                if kind == _DONE and age_s > DONE_S:
-                    Path(entry.path).unlink()
-                elif kind in _KINDS and age_s >= min_age_s:
+                if age_s >= min_age_s:
                     pair = Pair(team, digest)
                     yield WaitingHalf(pair, "request" if kind == "request" else "response", age_s)
+        self._remove_marks(now_s - DONE_S)
 
     def counts(self) -> tuple[int, int]:
         """Return the number and the bytes of the halves that wait, of all teams."""
         number = size_bytes = 0
         for _, entry in self._entries():
             with suppress(OSError):
-                if not entry.name.endswith(f".{_DONE}"):
-                    number += 1
-                    size_bytes += entry.stat().st_size
+                size_bytes += entry.stat().st_size
+                number += 1
         return number, size_bytes
 
     def _entries(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Yield the team and the entry of each half and each mark."""
+        """Yield the team and the entry of each half."""
         with suppress(FileNotFoundError), os.scandir(self._directory) as teams:
             for folder in teams:
                 team = "" if folder.name == _NO_TEAM else folder.name
                 with suppress(OSError), os.scandir(folder.path) as entries:
                     for entry in entries:
-                        if entry.name.endswith((*(f".{kind}" for kind in _KINDS), f".{_DONE}")):
+                        if entry.name.endswith(tuple(f".{kind}" for kind in _KINDS)):
                             yield team, entry
+
+    def _remove_marks(self, before_s: float) -> None:
+        """Remove the marks that were made before a time, in seconds since 1970."""
+        for folder in self._directory.glob(f"*/{_DONE}"):
+            with suppress(OSError), os.scandir(folder) as marks:
+                for mark in marks:
+                    with suppress(OSError):
+                        if mark.stat().st_mtime < before_s:
+                            Path(mark.path).unlink()
 
     def _check_room(self, team: str, size_bytes: int) -> None:
         until_s, used_bytes, files = self._sizes.get(team, (0.0, 0, 0))
@@ -168,8 +179,9 @@ class EventHalves:
             with suppress(FileNotFoundError), os.scandir(self._folder(team)) as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):
-                        used_bytes += entry.stat().st_size
-                        files += not entry.name.endswith(".lock")
+                        if not entry.name.endswith((".lock", _DONE)):
+                            used_bytes += entry.stat().st_size
+                            files += 1
             until_s = now_s + _COUNTED_S
         if used_bytes + size_bytes > self._max_bytes or files >= self._max_files:
             self._sizes[team] = until_s, used_bytes, files
@@ -184,3 +196,6 @@ class EventHalves:
 
     def _path(self, pair: Pair, kind: str) -> Path:
         return self._folder(pair.team) / f"{pair.digest}.{kind}"
+
+    def _mark_path(self, pair: Pair) -> Path:
+        return self._folder(pair.team) / _DONE / pair.digest

@@ -37,7 +37,7 @@ def test_a_pair_that_is_stored_is_known_for_a_while(halves, tmp_path) -> None:
         (0, 0),
     )
     old_s = time.time() - DONE_S - 1
-    os.utime(tmp_path / "events" / ".none" / f"{PAIR.digest}.done", (old_s, old_s))
+    os.utime(tmp_path / "events" / ".none" / "done" / PAIR.digest, (old_s, old_s))
     assert list(halves.waiting(0)) == []
     assert halves.done(PAIR) is None
 
@@ -75,3 +75,11 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_the_journal(tmp_path) ->
     (tmp_path / "events").write_text("a file")
     with pytest.raises(JournalError, match="cannot keep an event"):
         put(EventHalves(tmp_path / "events"), PAIR)
+
+
+def test_pairs_that_are_stored_take_no_room_of_halves(halves) -> None:
+    for number in range(50):
+        pair = Pair("", f"{number:064x}")
+        put(halves, pair, data=b"x" * 900)
+        halves.finish(pair, b"[1]")
+    assert halves.counts() == (0, 0)

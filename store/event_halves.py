@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -128,8 +129,11 @@ class EventHalves:
         with translate_disk_errors("keep an event"):
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, mark, 0o600)
-            for kind in _KINDS:
-                self._path(pair, kind).unlink(missing_ok=True)
+            for half in map(partial(self._path, pair), _KINDS):
+                with suppress(FileNotFoundError):
+                    size_bytes = half.stat().st_size
+                    half.unlink()
+                    self._give_back(pair.team, size_bytes)
 
     def waiting(self, min_age_s: float) -> Iterator[WaitingHalf]:
         """Yield the halves that wait longer than a time, and remove old marks."""
@@ -190,6 +194,11 @@ class EventHalves:
                 f"other, got {used_bytes + size_bytes} bytes and {files + 1}"
             )
         self._sizes[team] = until_s, used_bytes + size_bytes, files + 1
+
+    def _give_back(self, team: str, size_bytes: int) -> None:
+        """Count a half that is removed no longer, until the folder is counted again."""
+        until_s, used_bytes, files = self._sizes.get(team, (0.0, 0, 0))
+        self._sizes[team] = until_s, max(used_bytes - size_bytes, 0), max(files - 1, 0)
 
     def _folder(self, team: str) -> Path:
         return self._directory / (team or _NO_TEAM)

@@ -36,6 +36,8 @@ from quadriga.proto.http import (
     send_answer,
     whole_answer,
 )
+from quadriga.proto.idempotency import HEADER as IDEMPOTENCY_HEADER
+from quadriga.proto.idempotency import repeatable
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import (
     InferRequest,
@@ -319,6 +321,18 @@ class Dispatcher:
     ) -> HttpResponse:
         """Decompress, call the handler, compress; in a thread if the operation takes one."""
         set_current_caller(caller)
+        key = http_request.headers.get(IDEMPOTENCY_HEADER)
+        if key is None or operation.need != "infer":
+            return self._handle(operation, http_request)
+        parameters = sorted(
+            (name, str(value)) for name, value in http_request.path_parameters.items()
+        )
+        path = repr((operation.path, parameters))
+        request, headers = http_request, http_request.headers
+        with repeatable(key, caller, path=path, headers=headers, body=request.body):
+            return self._handle(operation, request)
+
+    def _handle(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
         encoding = http_request.headers.get(b"content-encoding")
         if encoding is None:
             response = operation.handler(http_request)

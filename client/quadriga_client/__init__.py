@@ -6,7 +6,8 @@
 It needs the standard library alone; numpy, Pillow, pandas and others are loaded where their types are asked for.
 """
 
-from quadriga_client.async_client import AsyncClient
+from typing import TYPE_CHECKING, Any
+
 from quadriga_client.batches import FailedInference
 from quadriga_client.client import Client
 from quadriga_client.errors import (
@@ -26,6 +27,9 @@ from quadriga_client.errors import (
 )
 from quadriga_client.queries import Query, StoredInference
 from quadriga_client.results import Boxes, OrientedBoxes, Region, Result
+
+if TYPE_CHECKING:
+    from quadriga_client.async_client import AsyncClient
 
 __all__ = [
     "AsyncClient",
@@ -51,3 +55,12 @@ __all__ = [
     "Unauthenticated",
     "Unreachable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `AsyncClient`, and asyncio with it, where it is used."""
+    if name == "AsyncClient":
+        from quadriga_client.async_client import AsyncClient
+
+        return AsyncClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

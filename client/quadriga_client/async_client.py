@@ -90,7 +90,9 @@ class AsyncClient:
     ) -> AsyncIterator[Result | FailedInference]:
         """Run a model on many images; see `Client.infer_many`."""
         check_concurrency(concurrency)
-        total = len(images) if isinstance(images, Sequence) and not isinstance(images, str) else None
+        total = (
+            len(images) if isinstance(images, Sequence) and not isinstance(images, str) else None
+        )
         shown = Progress(progress, total)
         waiting: deque[tuple[str, asyncio.Task[Result]]] = deque()
         names = await self._run(images_of, images)
@@ -134,9 +136,7 @@ class AsyncClient:
 
     async def _run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._threads, partial(function, *arguments, **options)
-        )
+        return await loop.run_in_executor(self._threads, partial(function, *arguments, **options))
 
 
 Run = Callable[..., Awaitable[Any]]

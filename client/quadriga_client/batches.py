@@ -52,7 +52,9 @@ def images_of(images: Any) -> Iterator[Any]:
     if isinstance(images, str | os.PathLike):
         folder = Path(images)
         if not folder.is_dir():
-            raise InputError(f"expected a folder of images or an iterable, got {os.fspath(images)!r}")
+            raise InputError(
+                f"expected a folder of images or an iterable, got {os.fspath(images)!r}"
+            )
         with os.scandir(folder) as entries:
             names = sorted(
                 entry.name
@@ -82,7 +84,7 @@ def run_in_order(
             if len(waiting) >= _AHEAD * concurrency:
                 yield progress.note(outcome(*waiting.popleft()))
             waiting.append((source_name(image), pool.submit(infer, image)))
-            del image  # noqa: PLW2901 - a large one is let go once it is answered
+            del image
         while waiting:
             yield progress.note(outcome(*waiting.popleft()))
     finally:

@@ -76,7 +76,10 @@ class Client:
         allow_urls: bool = False,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
-        if not 0 < timeout <= threading.TIMEOUT_MAX or not 0 < total_timeout <= threading.TIMEOUT_MAX:
+        if (
+            not 0 < timeout <= threading.TIMEOUT_MAX
+            or not 0 < total_timeout <= threading.TIMEOUT_MAX
+        ):
             raise InputError(f"expected seconds above 0, got {timeout} and {total_timeout}")
         if url.startswith("grpc"):
             raise InputError(
@@ -202,7 +205,9 @@ class Client:
         infer = partial(
             self.infer, model, metadata=metadata, version=version, parameters=parameters
         )
-        total = len(images) if isinstance(images, Sequence) and not isinstance(images, str) else None
+        total = (
+            len(images) if isinstance(images, Sequence) and not isinstance(images, str) else None
+        )
         return run_in_order(images_of(images), infer, concurrency, Progress(progress, total))
 
     def infer_tensors(
@@ -252,7 +257,9 @@ class Client:
             InputError: `limit` or `page_size` is out of its range.
         """
         if not 1 <= page_size <= 1000 or (limit is not None and limit < 0):
-            raise InputError(f"expected page_size of 1 to 1000 and a limit from 0, got {page_size} and {limit}")
+            raise InputError(
+                f"expected page_size of 1 to 1000 and a limit from 0, got {page_size} and {limit}"
+            )
         body = present(where=where, order=order, limit=page_size, consistency=consistency)
         return Query(
             body,
@@ -321,7 +328,9 @@ class Client:
             call.path,
             {**self._headers, **call.headers},
             call.body,
-            deadline_s=end_s if sink is not None else min(end_s, time.monotonic() + self._timeout_s),
+            deadline_s=end_s
+            if sink is not None
+            else min(end_s, time.monotonic() + self._timeout_s),
             sink=sink,
         )
         check_answer(answer, self.url)

@@ -61,7 +61,9 @@ class Connections:
         if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
             raise InputError(f"expected a URL such as http://127.0.0.1:8080, got {url!r}")
         if parts.username or parts.query or parts.fragment:
-            raise InputError(f"expected a URL without user, query and fragment, got {parts.hostname}")
+            raise InputError(
+                f"expected a URL without user, query and fragment, got {parts.hostname}"
+            )
         self._host = parts.hostname
         self._port = port or (443 if parts.scheme == "https" else 80)
         self._tls = tls if parts.scheme == "https" else None
@@ -153,6 +155,10 @@ class Connections:
             while True:
                 self._idle.pop().close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):  # a URL that is none has no connections
+            self.close()
+
     def _head(
         self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes]
     ) -> bytes:
@@ -216,6 +222,7 @@ class _Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._in_headers = False
         self.deadline_s = 0.0
         """End of all waits, in seconds of `time.monotonic`."""
 
@@ -240,11 +247,13 @@ class _Connection:
 
     def _response(self, method: str) -> HTTPResponse:
         response = HTTPResponse(self, method=method)  # type: ignore[arg-type]  # it needs makefile alone
+        self._in_headers = True
         try:
             response.begin()
         except BaseException:
             response.close()
             raise
+        self._in_headers = False
         return response
 
     def _send_all(self, data: bytes) -> None:
@@ -264,7 +273,10 @@ class _Connection:
     def receive_into(self, buffer: Any) -> int:
         """Read what is there, at least a byte; 0 at the end."""
         self._socket.settimeout(self._left_s())
-        return self._socket.recv_into(buffer)
+        count = self._socket.recv_into(buffer)
+        if not count and self._in_headers:  # which http.client takes for the end of the headers
+            raise ConnectionResetError("the connection ended within the headers of the answer")
+        return count
 
     def is_open(self) -> bool:
         """Check whether the server has neither closed the connection nor sent what nobody asked for."""

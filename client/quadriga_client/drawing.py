@@ -31,7 +31,9 @@ def draw_predictions(picture: Any, result: Any) -> Any:
         colour = label_colour(str(row.get("label", "")))
         if "contour" in row:
             mask = region_mask(ring_points(row), picture.size)
-            picture.paste(pillow.new("RGB", picture.size, colour), mask=mask.point(lambda v: v // 3))
+            picture.paste(
+                pillow.new("RGB", picture.size, colour), mask=mask.point(lambda v: v // 3)
+            )
             for ring in ring_points(row):
                 pen.line([*ring, *ring[:1]], fill=colour, width=width_px)
             corner = box_xyxy(row)[:2]
@@ -44,7 +46,7 @@ def draw_predictions(picture: Any, result: Any) -> Any:
         elif "cx" in row:
             points = _corners(row, picture.size)
             pen.line([*points, points[0]], fill=colour, width=width_px)
-            corner = list(min(points, key=lambda point: point[1]))
+            corner = [*min(points, key=lambda point: point[1])]
         else:
             notes.append(caption(row))
             continue
@@ -104,7 +106,7 @@ def html_of(result: Any, jpeg: str) -> str:
 
 
 def _corners(row: Mapping[str, Any], size: tuple[int, int]) -> list[tuple[float, float]]:
-    from quadriga_client.results import OrientedBoxes  # noqa: PLC0415 - it draws by this file
+    from quadriga_client.results import OrientedBoxes
 
     corners = OrientedBoxes([row], lambda: size).corners[0]
     return [(float(across), float(down)) for across, down in corners]

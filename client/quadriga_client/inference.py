@@ -112,7 +112,11 @@ def tensors_call(
 
 _DATATYPES = {
     "bool": "BOOL",
-    **{f"{kind}{bits}": f"{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    **{
+        f"{kind}{bits}": f"{kind.upper()}{bits}"
+        for kind in ("int", "uint")
+        for bits in (8, 16, 32, 64)
+    },
     **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
 }
 
@@ -126,9 +130,7 @@ def _tensor_rows(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
                 f"expected {name!r} to be an array of numbers, got {type(array).__name__}"
             )
         flat = array.reshape(-1).tolist()
-        rows.append(
-            {"name": name, "datatype": datatype, "shape": list(array.shape), "data": flat}
-        )
+        rows.append({"name": name, "datatype": datatype, "shape": list(array.shape), "data": flat})
     return rows
 
 

@@ -48,7 +48,8 @@ class StoredInference(Predictions):
     @property
     def metadata(self) -> Mapping[str, Any]:
         """Metadata of the inference."""
-        return self.raw.get("metadata") or {}
+        metadata: Mapping[str, Any] = self.raw.get("metadata") or {}
+        return metadata
 
     @property
     def ground_truth(self) -> Any:
@@ -74,7 +75,9 @@ class StoredInference(Predictions):
         return width, height
 
     def __repr__(self) -> str:
-        return f"StoredInference({self.id}, {self.model}:{self.version}, {summary(self.predictions)})"
+        return (
+            f"StoredInference({self.id}, {self.model}:{self.version}, {summary(self.predictions)})"
+        )
 
 
 class Query:
@@ -110,7 +113,8 @@ class Query:
         Raises:
             BadAnswer: The server repeats a page, or answers without inferences.
         """
-        cursor, left = None, self._limit
+        cursor: str | None = None
+        left = self._limit
         while left is None or left > 0:
             size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
             body = {**self._request, "limit": min(size, self._request.get("limit", PAGE_SIZE))}
@@ -140,7 +144,9 @@ class Query:
         """
         pandas = load_package("pandas", "pandas", "to_pandas()")
         columns = table_columns(self)
-        columns["created_at"] = pandas.to_datetime(columns["created_at"], utc=True, format="ISO8601")
+        columns["created_at"] = pandas.to_datetime(
+            columns["created_at"], utc=True, format="ISO8601"
+        )
         return pandas.DataFrame(columns)
 
     def to_polars(self) -> Any:
@@ -193,21 +199,17 @@ def flat_row(inference: StoredInference) -> dict[str, Any]:
         "predictions": json.dumps(inference.predictions, ensure_ascii=False),
         "ground_truth": None if truth is None else json.dumps(truth, ensure_ascii=False),
     }
-    for path, value in _flat(inference.metadata, "meta."):
-        row[path] = value
-    return row
+    return row | dict(_flat(inference.metadata, "meta."))
 
 
 def table_columns(query: Query) -> dict[str, list[Any]]:
     """Return the columns of a table, each with values of one type: mixed ones are JSON texts."""
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-    count = 0
-    for row in query.rows():
+    for count, row in enumerate(query.rows()):
         for name in row.keys() - columns.keys():
             columns[name] = [None] * count
         for name, values in columns.items():
             values.append(row.get(name))
-        count += 1
     return {name: _of_one_type(values) for name, values in columns.items()}
 
 

@@ -5,7 +5,6 @@ from typing import IO, Any, Protocol
 
 from quadriga_client.calls import Call, Read, read_json
 
-
 Rows = list[dict[str, Any]]
 Names = list[str]
 

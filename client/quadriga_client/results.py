@@ -88,7 +88,7 @@ class Predictions:
         Raises:
             quadriga_client.errors.MissingPackage: Pillow is not installed.
         """
-        from quadriga_client.drawing import draw_predictions  # noqa: PLC0415 - needs Pillow
+        from quadriga_client.drawing import draw_predictions
 
         picture = open_image(self._image_bytes()) if image is None else image
         return draw_predictions(picture, self)
@@ -100,7 +100,7 @@ class Predictions:
             quadriga_client.errors.MissingPackage: supervision is not installed.
             InputError: The predictions have no shapes.
         """
-        from quadriga_client.formats import supervision_detections  # noqa: PLC0415
+        from quadriga_client.formats import supervision_detections
 
         return supervision_detections(self)
 
@@ -116,7 +116,7 @@ class Predictions:
         Raises:
             InputError: A label has no id.
         """
-        from quadriga_client.formats import coco_annotations  # noqa: PLC0415
+        from quadriga_client.formats import coco_annotations
 
         return coco_annotations(self, image_id, category_ids)
 
@@ -129,13 +129,13 @@ class Predictions:
         Raises:
             InputError: A label has no number.
         """
-        from quadriga_client.formats import yolo_lines  # noqa: PLC0415
+        from quadriga_client.formats import yolo_lines
 
         return yolo_lines(self, class_ids)
 
     def _repr_html_(self) -> str:
         """Return the picture with its predictions, for notebooks."""
-        from quadriga_client.drawing import html_of  # noqa: PLC0415
+        from quadriga_client.drawing import html_of
 
         try:
             picture = self.draw()
@@ -258,7 +258,13 @@ class OrientedBoxes:
         width, height = self._size()
         return _float32(
             [
-                [row["cx"] * width, row["cy"] * height, row["w"] * width, row["h"] * height, row["r"]]
+                [
+                    row["cx"] * width,
+                    row["cy"] * height,
+                    row["w"] * width,
+                    row["h"] * height,
+                    row["r"],
+                ]
                 for row in self._rows
             ],
             5,
@@ -319,7 +325,7 @@ class Region:
         Raises:
             quadriga_client.errors.MissingPackage: numpy or Pillow is not installed.
         """
-        from quadriga_client.drawing import region_mask  # noqa: PLC0415 - needs Pillow
+        from quadriga_client.drawing import region_mask
 
         mask = region_mask(ring_points(self.row), size)
         filled: npt.NDArray[np.bool_] = load_package("numpy", "images", "a mask").asarray(mask) > 0

@@ -118,7 +118,12 @@ class Inferences(Resource):
         return self._read("/disagreements", {"a": a, "b": b, **present(**parameters)})
 
     def delete(
-        self, where: Where = None, *, dry_run: bool = False, every: bool = False, erase: bool = False
+        self,
+        where: Where = None,
+        *,
+        dry_run: bool = False,
+        every: bool = False,
+        erase: bool = False,
     ) -> Any:
         """Delete what a filter finds.
 

@@ -86,7 +86,9 @@ def test_retry_after_is_kept_and_pauses_grow(server, pauses):
 
 @pytest.mark.parametrize("value", ["-1", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 30, "1.5"])
 def test_a_retry_after_that_is_no_number_is_passed_over(server, pauses, value):
-    scripted(server, KNOWS_KEYS, json_response({"error": "x"}, 503, f"Retry-After: {value}"), inferred())
+    scripted(
+        server, KNOWS_KEYS, json_response({"error": "x"}, 503, f"Retry-After: {value}"), inferred()
+    )
     assert Client(server.url, key="").infer("m", IMAGE).ok
     assert pauses[0] <= 0.1
 

@@ -128,10 +128,10 @@ class Models(Resource):
         """Return the baselines that drift of a model is compared with."""
         return self._json(read_call("/api/models/{}/baseline", name))
 
-    def set_baseline(self, name: str, **parameters: Any) -> dict[str, Any]:
+    def set_baseline(self, model: str, **parameters: Any) -> dict[str, Any]:
         """Make a baseline of what is stored; `parameters` as docs/drift.md has them, `from_` for `from`."""
         body = present(**parameters)
-        return self._json(json_call("PUT", "/api/models/{}/baseline", name, body=body))
+        return self._json(json_call("PUT", "/api/models/{}/baseline", model, body=body))
 
     def delete_baseline(self, name: str, baseline: str | None = None) -> Any:
         """Remove a baseline; None for the default one."""

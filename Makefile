@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 QUADRIGA := $(BIN)/quadriga
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 INSTALLED := $(VENV)/installed-$(VERSION)
-CLIENTS := tritonclient kserve mlserver schemathesis
+CLIENTS := tritonclient kserve mlserver schemathesis supervision
 # MLServer takes no Python above 3.12: make conformance PYTHON=python3.13 CLIENTS_PYTHON=python3.11
 CLIENTS_PYTHON ?= $(PYTHON)
 CLIENTS_INSTALLED := installed-$(shell $(CLIENTS_PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')

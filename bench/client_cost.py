@@ -197,9 +197,7 @@ def run_loop(name: str, url: str, folder: str) -> None:
 def interval(ratios: list[float]) -> tuple[float, float]:
     """Return the 95 % interval of the median of ratios, by resampling."""
     draws = random.Random(0)
-    medians = sorted(
-        statistics.median(draws.choices(ratios, k=len(ratios))) for _ in range(2000)
-    )
+    medians = sorted(statistics.median(draws.choices(ratios, k=len(ratios))) for _ in range(2000))
     return medians[50], medians[-51]
 
 
@@ -240,7 +238,9 @@ def main() -> None:
         for loop in loops.values():
             loop.close()
     print(f"{MODEL}, {arguments.rounds} rounds of {each} images, one after the other")
-    print(f"{'':20}{'CPU ms/image':>14}{'of ours':>9}{'interval':>14}{'images/s':>10}{'of ours':>9}")
+    print(
+        f"{'':20}{'CPU ms/image':>14}{'of ours':>9}{'interval':>14}{'images/s':>10}{'of ours':>9}"
+    )
     for name in names:
         ratios = [cost / ours for cost, ours in zip(costs[name], costs[OURS], strict=True)]
         rate_ratios = [rate / ours for rate, ours in zip(rates[name], rates[OURS], strict=True)]

@@ -220,7 +220,7 @@ def main() -> None:
         print(f"{TRITON_PYTHON} is not there (make clients): tritonclient is left out")
     costs: dict[str, list[float]] = {name: [] for name in names}
     rates: dict[str, list[float]] = {name: [] for name in names}
-    each = max(1, arguments.requests // arguments.rounds)
+    per_round = max(1, arguments.requests // arguments.rounds)
     with (
         tempfile.TemporaryDirectory() as data,
         ServerProcess(Path(data) / "data", SAMPLE_MODELS) as server,
@@ -228,16 +228,16 @@ def main() -> None:
         url = f"http://{server.host}"
         loops = {name: Loop(name, url, IMAGES / "classification") for name in names}
         for loop in loops.values():
-            loop(min(each, 50))  # warms up
+            loop(min(per_round, 50))  # warms up
         for round_number in range(arguments.rounds):
             order = names[round_number % len(names) :] + names[: round_number % len(names)]
             for name in order:
-                cost_ms, rate = loops[name](each)
+                cost_ms, rate = loops[name](per_round)
                 costs[name].append(cost_ms)
                 rates[name].append(rate)
         for loop in loops.values():
             loop.close()
-    print(f"{MODEL}, {arguments.rounds} rounds of {each} images, one after the other")
+    print(f"{MODEL}, {arguments.rounds} rounds of {per_round} images, one after the other")
     print(
         f"{'':20}{'CPU ms/image':>14}{'of ours':>9}{'interval':>14}{'images/s':>10}{'of ours':>9}"
     )

@@ -117,15 +117,15 @@ class Renumbering:
             _name(record): record.seq
             for record in reversed(read_records_of_requests(connection, wanted, after=oldest))
         }
-        kept = []
+        to_store = []
         for entry in payloads:
             name = names.get(entry.seq)
             if name is None or first.setdefault(name, entry.seq) == entry.seq:
-                kept.append(entry)
+                to_store.append(entry)
                 continue
             _log.info("id %d is a repetition of %d", entry.seq, first[name])
             self._new_ids[entry.seq] = first[name]
-        return kept
+        return to_store
 
     def follow(self, change: JournaledChange) -> JournaledChange:
         """Return a change with the signals of records under the ids that these were stored with."""

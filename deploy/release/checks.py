@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-
 CLIENT = "client"
 """Folder of the client, which is a distribution of its own."""
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from blake3 import blake3
 
@@ -79,14 +80,19 @@ def current_repeatable() -> RepeatableRequest | None:
 
 @contextmanager
 def repeatable(
-    key: bytes, caller: Caller, *, path: str, headers: Mapping[bytes, bytes], body: bytes
+    key: bytes,
+    caller: Caller,
+    *,
+    path: tuple[str, Mapping[str, Any]],
+    headers: Mapping[bytes, bytes],
+    body: bytes,
 ) -> Iterator[None]:
     """Mark what this thread does meanwhile as one request with a key.
 
     Args:
         key: Value of the header.
         caller: Sender of the request.
-        path: What the request is for: the operation and the parameters of its path.
+        path: Path of the operation, and the parameters in it.
         headers: Headers of the request, by names in lower case.
         body: Body as it was sent.
 
@@ -100,8 +106,11 @@ def repeatable(
         )
     owner = [caller.team, caller.key_id or caller.name]
     name = _digest(*(part.encode() for part in owner), key)
-    sent = [headers.get(header, b"") for header in _HEADERS_OF_BODY]
-    token = _current.set(RepeatableRequest(name, _digest(path.encode(), *sent, body)))
+    template, parameters = path
+    values = [f"{part}={value}" for part, value in sorted(parameters.items())]
+    texts = [text.encode(errors="surrogatepass") for text in (template, *values)]
+    sent = [*texts, *(headers.get(header, b"") for header in _HEADERS_OF_BODY), body]
+    token = _current.set(RepeatableRequest(name, _digest(*sent)))
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ millisecond that follows from its content, so that moving the same journal again
 
 import logging
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database import lock_repeated, stored_ids
+from quadriga.store.database import execute_in, lock_repeated, stored_ids
 from quadriga.store.errors import StoreError
 from quadriga.store.ids import COUNTER_BITS, TIME_SHIFT, replacement_id
 from quadriga.store.records import (
@@ -25,12 +25,15 @@ from quadriga.store.records import (
     SignalsOfImages,
     json_text,
 )
-from quadriga.store.rows import read_records, read_records_of_requests, storable_text
+from quadriga.store.rows import read_records, storable_text
 
 _FILE = "renumbered.jsonl"
 _LINE_BYTES = 80  # each line is padded to as many, so that the size of the file is a count
 REPEATED_WITHIN_MS = 3_600_000
 """Time within which another server finds that a request was sent before."""
+
+_MAX_OF_REQUESTS = 10_000
+"""Inferences of requests that are read to find repeated ones, at most."""
 
 _MARK = f'"{IDEMPOTENCY_KEY}":"'.encode()
 _MAX_TRIES = 1 << COUNTER_BITS
@@ -115,7 +118,7 @@ class Renumbering:
         oldest = min(names) - _ids_of_ms(REPEATED_WITHIN_MS)
         first = {
             _name(record): record.seq
-            for record in reversed(read_records_of_requests(connection, wanted, after=oldest))
+            for record in reversed(_records_of_requests(connection, wanted, after=oldest))
         }
         to_store = []
         for entry in payloads:
@@ -183,6 +186,18 @@ class Renumbering:
 def _ids_of_ms(duration_ms: int) -> int:
     """Return how far ids are apart that were made so many milliseconds one after the other."""
     return duration_ms << TIME_SHIFT
+
+
+def _records_of_requests(
+    connection: sa.Connection, request_ids: Collection[str], *, after: int
+) -> list[JournaledRecord]:
+    """Read the inferences of requests in the order of their ids, from an id on; the newest, if they are very many."""
+    statement = (
+        "SELECT seq FROM inference WHERE seq > ? AND request_id IN ({}) "
+        f"ORDER BY seq DESC LIMIT {_MAX_OF_REQUESTS}"
+    )
+    seqs = {seq for (seq,) in execute_in(connection, statement, request_ids, (after,))}
+    return sorted(read_records(connection, seqs), key=lambda record: record.seq)
 
 
 def _name(record: JournaledRecord) -> str | None:

@@ -46,9 +46,6 @@ _NAMES = {
 }
 """Tables that assign an id to a name of a team, and the columns that make up the name, the team at the end."""
 
-_MAX_OF_REQUESTS = 10_000
-"""Inferences of requests that are read to find repeated ones, at most."""
-
 _MAX_CACHED = 500_000
 """Names that are kept in memory when those of another team are read."""
 
@@ -358,18 +355,6 @@ def read_records(connection: sa.Connection, seqs: Collection[int]) -> list[Journ
     rows = [RecordRow(*row) for row in execute_in(connection, statement, seqs)]
     models = models_by_id(connection, (row.model_id for row in rows))
     return [_record_of(row, models[row.model_id]) for row in rows]
-
-
-def read_records_of_requests(
-    connection: sa.Connection, request_ids: Collection[str], *, after: int
-) -> list[JournaledRecord]:
-    """Read the inferences of requests in the order of their ids, from an id on; the newest, if they are very many."""
-    statement = (
-        "SELECT seq FROM inference WHERE seq > ? AND request_id IN ({}) "
-        f"ORDER BY seq DESC LIMIT {_MAX_OF_REQUESTS}"
-    )
-    seqs = {seq for (seq,) in execute_in(connection, statement, request_ids, (after,))}
-    return sorted(read_records(connection, seqs), key=lambda record: record.seq)
 
 
 def _record_of(row: RecordRow, model: StoredModel) -> JournaledRecord:

@@ -87,6 +87,7 @@ bench: $(INSTALLED)-dev  ## Measure the server beside a bare application, each p
 	@$(BIN)/python bench/request_cost.py
 	@$(BIN)/python bench/gate_cost.py
 	@$(BIN)/python bench/protocol_cost.py
+	@$(BIN)/python bench/client_cost.py
 	@$(BIN)/python bench/embedding_cost.py
 	@$(BIN)/python bench/store_ingest.py
 	@$(BIN)/python bench/store_queries.py --records $(RECORDS) --folder bench-data/$(RECORDS)

@@ -392,6 +392,8 @@ class Recorder:
             for position in missing:
                 seqs.add(position, self._ids.next())
             return
+        if not missing:  # a second try to write
+            return
         made = set[int]()
 
         def new_id() -> int:

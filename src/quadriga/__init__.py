@@ -4,7 +4,7 @@
 Importing this package loads none of them. `quadriga.Client` and `quadriga.AsyncClient` are those of `quadriga_client`.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 _OF_CLIENT = ("AsyncClient", "Client")
@@ -13,7 +13,8 @@ _OF_CLIENT = ("AsyncClient", "Client")
 def __getattr__(name: str) -> Any:
     """Return the version of the installed distribution as `quadriga.__version__`, or a class of the client."""
     if name == "__version__":
-        return metadata.version("quadriga")
+        # loaded here, as it takes longer than the client does
+        return import_module("importlib.metadata").version("quadriga")
     if name in _OF_CLIENT:
         return getattr(import_module("quadriga_client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -317,10 +317,13 @@ class Client:
         )
         first = next(lines)
         assert isinstance(first, Answer), "the answer comes before its lines"
-        check_answer(first, self.url)
-        for line in lines:
-            assert isinstance(line, bytes), "there is one answer"
-            yield line
+        try:
+            check_answer(first, self.url)
+            for line in lines:
+                assert isinstance(line, bytes), "there is one answer"
+                yield line
+        finally:
+            lines.close()
 
     def _send_once(self, call: Call, end_s: float, sink: IO[bytes] | None = None) -> Answer:
         answer = self._connections.exchange(
@@ -328,10 +331,9 @@ class Client:
             call.path,
             {**self._headers, **call.headers},
             call.body,
-            deadline_s=end_s
-            if sink is not None
-            else min(end_s, time.monotonic() + self._timeout_s),
+            deadline_s=min(end_s, time.monotonic() + self._timeout_s),
             sink=sink,
+            sink_timeout_s=self._timeout_s,
         )
         check_answer(answer, self.url)
         return answer

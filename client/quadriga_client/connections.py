@@ -11,9 +11,10 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -83,6 +84,7 @@ class Connections:
         *,
         deadline_s: float,
         sink: IO[bytes] | None = None,
+        sink_timeout_s: float = 60.0,
     ) -> Answer:
         """Send a request and return its answer.
 
@@ -92,7 +94,9 @@ class Connections:
             headers: Further headers.
             body: Parts of the body.
             deadline_s: End of all of it, in seconds of `time.monotonic`.
-            sink: Takes the body of an answer with a status below 300, of any size.
+            sink: Takes the body of an answer with a status below 300, of any size; then the deadline is that of its headers,
+                and each MiB of it has `sink_timeout_s`.
+            sink_timeout_s: Seconds.
 
         Raises:
             Unreachable: There is no answer before the deadline.
@@ -104,7 +108,7 @@ class Connections:
             is_sent = True
             response = connection.send(self._head(method, path, headers, body), body, method)
             if sink is not None and response.status < 300:
-                content = _copy(response, sink)
+                content = _copy(response, sink, partial(connection.extend, sink_timeout_s))
             else:
                 content = _read(response, self._max_answer_bytes)
         except (HTTPException, OSError) as error:
@@ -125,7 +129,7 @@ class Connections:
         body: Sequence[bytes],
         *,
         timeout_s: float,
-    ) -> Iterator[Answer | bytes]:
+    ) -> Generator[Answer | bytes, None, None]:
         """Send a request; yield an answer without its body, or a complete one if it is an error, then lines of the body.
 
         Each line has `timeout_s`. To close the iterator ends the connection.
@@ -139,7 +143,7 @@ class Connections:
             content = _read(response, self._max_answer_bytes) if failed else b""
             yield Answer(response.status, answer_headers, content)
             while not failed:
-                connection.deadline_s = time.monotonic() + timeout_s
+                connection.extend(timeout_s)
                 line = response.readline(CHUNK_BYTES)
                 if not line:
                     return
@@ -278,6 +282,10 @@ class _Connection:
             raise ConnectionResetError("the connection ended within the headers of the answer")
         return count
 
+    def extend(self, timeout_s: float) -> None:
+        """Let all waits end so many seconds from now."""
+        self.deadline_s = time.monotonic() + timeout_s
+
     def is_open(self) -> bool:
         """Check whether the server has neither closed the connection nor sent what nobody asked for."""
         try:
@@ -331,10 +339,12 @@ def _read(response: HTTPResponse, max_bytes: int) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _copy(response: HTTPResponse, sink: IO[bytes]) -> bytes:
-    """Write the body of a response to a file."""
+def _copy(response: HTTPResponse, sink: IO[bytes], extend: Callable[[], None]) -> bytes:
+    """Write the body of a response to a file; `extend` gives each part its time."""
+    extend()
     while chunk := response.read(CHUNK_BYTES):
         sink.write(chunk)
+        extend()
     if response.length:
         raise IncompleteRead(b"", response.length)
     return b""

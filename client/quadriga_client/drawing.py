@@ -3,6 +3,7 @@
 import html
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from quadriga_client.errors import load_package
@@ -112,9 +113,14 @@ def _corners(row: Mapping[str, Any], size: tuple[int, int]) -> list[tuple[float,
     return [(float(across), float(down)) for across, down in corners]
 
 
+@lru_cache(maxsize=8)
+def _font(size_px: int) -> Any:
+    return load_package("PIL.ImageFont", "images", "to draw").load_default(size_px)
+
+
 def _write(pen: Any, text: str, corner: Sequence[float], *, colour: str, font_px: int) -> None:
     """Write a text above a corner, or below it at the top of the picture."""
-    font = load_package("PIL.ImageFont", "images", "to draw").load_default(font_px)
+    font = _font(font_px)
     shown = text.replace("\n", " ")
     try:
         left, top, right, bottom = pen.textbbox((0, 0), shown, font=font)

@@ -43,10 +43,10 @@ def image_bytes(image: Image, *, allow_urls: bool = False, timeout_s: float = 60
             return _not_empty(Path(image).read_bytes(), f"the file {os.fspath(image)!r}")
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read the image {os.fspath(image)!r}: {error}") from error
-    if hasattr(image, "__array_interface__") and hasattr(image, "dtype"):
-        return _png(_pillow_of_array(image))
     if hasattr(image, "getexif") and hasattr(image, "save"):
         return _png(image)
+    if hasattr(image, "dtype") and hasattr(image, "__array_interface__"):
+        return _png(_pillow_of_array(image))
     if hasattr(image, "read"):
         return _read_file(image)
     raise InputError(
@@ -124,10 +124,13 @@ def _pillow_of_array(array: Any) -> Any:
 
 
 def _png(picture: Any) -> bytes:
-    if picture.mode not in {"RGB", "L", "RGBA", "I;16"}:
-        picture = picture.convert("RGB")
     file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=1)
+    try:
+        if picture.mode not in {"RGB", "L", "RGBA", "I;16"}:
+            picture = picture.convert("RGB")
+        picture.save(file, "PNG", compress_level=1)
+    except (OSError, ValueError, SyntaxError) as error:  # its file is cut, or closed
+        raise InputError(f"cannot read the Pillow image: {error}") from error
     return file.getvalue()
 
 

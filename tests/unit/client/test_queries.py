@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import pyarrow as pa
 import pytest
@@ -156,6 +157,27 @@ def test_a_result_that_is_cut_leaves_no_file(client, server, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["export.jsonl"]
     with pytest.raises(InputError, match="cannot write"):
         client.jobs.result("j", tmp_path / "missing" / "x")
+
+
+def test_a_long_download_may_take_longer_than_a_request(server, tmp_path):
+    """Each MiB has the time of a request."""
+    part = b"x" * (1 << 20)
+
+    def slowly(sock, *_):
+        sock.sendall(b"HTTP/1.1 200 x\r\nContent-Length: %d\r\n\r\n" % (4 * len(part)))
+        for _ in range(4):
+            time.sleep(0.5)
+            sock.sendall(part)
+
+    server.script = slowly
+    with Client(server.url, key="", timeout=1.5, total_timeout=1.5) as client:
+        assert client.jobs.result("j", tmp_path / "x").stat().st_size == 4 * len(part)
+    server.script = lambda sock, *_: (
+        sock.sendall(b"HTTP/1.1 200 x\r\nContent-Length: 9\r\n\r\n"),
+        time.sleep(3),
+    )
+    with Client(server.url, key="", timeout=0.5) as client, pytest.raises(ConnectionError):
+        client.jobs.result("j", tmp_path / "y")
 
 
 def test_everything_is_deleted_only_if_it_is_said(client, server):

@@ -189,6 +189,13 @@ def test_what_is_no_image_is_an_error_that_says_what_is(image):
         image_bytes(image)
 
 
+def test_a_pillow_image_whose_file_is_cut_is_an_error_in_its_place(tmp_path):
+    path = tmp_path / "cut.jpg"
+    path.write_bytes(jpeg((400, 400))[:900])
+    with Image.open(path) as picture, pytest.raises(InputError, match="cannot read the Pillow"):
+        image_bytes(picture)
+
+
 def test_a_folder_is_no_image(tmp_path):
     with pytest.raises(InputError, match="cannot read the image"):
         image_bytes(tmp_path)

@@ -86,7 +86,7 @@ def test_every_acknowledged_id_of_two_servers_is_found_once(
 def test_a_request_that_goes_to_both_servers_under_one_key_is_stored_once(
     tmp_path: Path, url: str, image: bytes
 ) -> None:
-    """As when a balancer sends the second try to another server; both may come at the same time."""
+    """A balancer sends the second try to another server, maybe while the first one is answered."""
     servers = [replica(tmp_path / name, url).start() for name in ("a", "b")]
     body = json.dumps({"inputs": [image_input(image)]})
     answers: list[tuple[int, str]] = []

@@ -13,7 +13,8 @@ COPY tasks tasks
 COPY store store
 COPY monitor monitor
 COPY src src
-RUN pip --python /opt/quadriga install --no-cache-dir --no-deps .
+COPY client client
+RUN pip --python /opt/quadriga install --no-cache-dir --no-deps ./client .
 
 FROM python:3.13-slim-bookworm
 # A platform may choose the user: then it is of the group 0, to which the folder belongs, too.

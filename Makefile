@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 QUADRIGA := $(BIN)/quadriga
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 INSTALLED := $(VENV)/installed-$(VERSION)
-CLIENTS := tritonclient kserve mlserver schemathesis
+CLIENTS := tritonclient kserve mlserver schemathesis supervision
 # MLServer takes no Python above 3.12: make conformance PYTHON=python3.13 CLIENTS_PYTHON=python3.11
 CLIENTS_PYTHON ?= $(PYTHON)
 CLIENTS_INSTALLED := installed-$(shell $(CLIENTS_PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -91,6 +91,7 @@ bench: $(INSTALLED)-dev  ## Measure the server beside a bare application, each p
 	@$(BIN)/python bench/request_cost.py
 	@$(BIN)/python bench/gate_cost.py
 	@$(BIN)/python bench/protocol_cost.py
+	@$(BIN)/python bench/client_cost.py
 	@$(BIN)/python bench/embedding_cost.py
 	@$(BIN)/python bench/store_ingest.py
 	@$(BIN)/python bench/store_queries.py --records $(RECORDS) --folder bench-data/$(RECORDS)
@@ -147,18 +148,18 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 
 # Of the image; rouge-score comes as source alone, and Ray has images of its own.
 EXTRAS := clickhouse oidc otel parquet postgres s3
-LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
+LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --no-emit-package quadriga-client
 
 clean:  ## Remove the environment and what a server and the demo wrote
 	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers .release .site .axe site bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
-$(INSTALLED): requirements.lock pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml client/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Quadriga needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
 	@echo "Setting up $(VENV): about a minute, once"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable client --editable .
 	@touch $@
 
 $(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock

@@ -30,6 +30,7 @@ from quadriga.proto.http import (
     identify_request,
     send_body,
 )
+from quadriga.proto.idempotency import HEADER as IDEMPOTENCY_HEADER
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import MAX_REMEMBERED_PATH, Dispatcher, Match, Operation
 from quadriga.proto.outcomes import Outcome, RequestCounter, outcome_of_status
@@ -45,10 +46,11 @@ from quadriga.proto.trace_context import EVENT_HEADER, TRACEPARENT_HEADER
 _NOT_AT_ONCE = frozenset(
     {
         *(b"cookie", b"origin", b"sec-fetch-site", b"content-encoding", b"transfer-encoding"),
-        *(b"expect", b"upgrade"),
+        *(b"expect", b"upgrade", IDEMPOTENCY_HEADER),
     }
 )
-"""Headers of requests that take the long way: those of browsers, and bodies that are not what they seem."""
+"""Headers of requests that take the long way: those of browsers, bodies that are not what they seem, keys that are noted in a
+file."""
 
 _SMALL_ANSWER_BYTES = 64 * 1024
 """Bytes of an answer that leave at once, or wait in the buffer of their connection."""

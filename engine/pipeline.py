@@ -39,6 +39,7 @@ from quadriga.engine.traffic import Traffic
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.deadline import Deadline, check_deadline, limit_by_parameter
 from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound
+from quadriga.proto.idempotency import current_repeatable
 from quadriga.proto.messages import (
     InferChunk,
     InferRequest,
@@ -203,7 +204,7 @@ class Pipeline:
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         behind = self._crop_run(model, request)
         kind = self._kind(model, request, behind)
-        if kind.is_light and self._keeping.stores_at_once(model):
+        if kind.is_light and self._keeping.stores_at_once(model) and current_repeatable() is None:
             note_light()
         else:
             leave_loop()
@@ -234,7 +235,7 @@ class Pipeline:
         if kind.has_output_per_image:
             scores = score_headers(results, self._settings.semantic_score_header)
             headers = [*scores, *truncation_headers(results), *headers]
-        if self._shadows is not None and request.version is None:
+        if self._shadows is not None and request.version is None and not stored.repeated:
             self._shadows.offer(
                 model,
                 request,

@@ -15,6 +15,7 @@ from quadriga.engine.recognition.model_toml import StoreOptions
 from quadriga.engine.settings import Durability, Settings
 from quadriga.engine.signal_worker import Embed, SignalRecorder, SignalTask
 from quadriga.proto.access import current_caller
+from quadriga.proto.idempotency import RequestPart, current_repeatable
 from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
 from quadriga.proto.quota import Quota
 from quadriga.proto.trace_context import TraceContext
@@ -24,7 +25,8 @@ from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
 from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
-from quadriga.store.records import InferenceRecord, InputReference
+from quadriga.store.records import IDEMPOTENCY_KEY, InferenceRecord, InputReference
+from quadriga.store.repeat_claims import FILE, RepeatClaims
 from quadriga.tasks.crops import Crop
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Prediction
@@ -108,6 +110,8 @@ class StoreResult(msgspec.Struct, frozen=True):
     """One id per image; an empty text for an image that is not stored."""
     stored: bool = True
     """False where the store had no room for the request."""
+    repeated: bool = False
+    """Whether the request was sent before, under the same idempotency key."""
 
 
 class Recorder:
@@ -128,6 +132,7 @@ class Recorder:
     ) -> None:
         self._ids = ids
         self._journal = journal
+        self._claims = RepeatClaims(journal.directory.parent / FILE)
         self._blobs = blobs
         self._settings = settings
         self._engine_version = engine_version
@@ -162,10 +167,13 @@ class Recorder:
             policy, durability = "shed", "process"
         elif options.share < 1:
             results = _choose_to_store(results, options.share)
-        seqs: dict[int, int] = {}
+        request = None if summary.error else current_repeatable()
+        part = None if request is None else request.next_part()
+        seqs = _Ids()
         write = partial(
             self._write_later if durability == "memory" else self._write,
             quota=current_caller().quota,
+            part=part,
         )
         if not shed:
             try:
@@ -180,13 +188,13 @@ class Recorder:
             requested = sum(result.storage.store for result in results)
             self.capacity.counts.add("shed", requested)
             return StoreResult([""] * len(results), stored=not requested)
-        self.capacity.counts.add("failed" if summary.error else "stored", len(seqs))
+        self.capacity.counts.add("failed" if summary.error else "stored", seqs.new)
         ids = [""] * len(results)
         for position, seq in seqs.items():
             ids[position] = str(seq)
         if not summary.error and self._has_signals(summary.model):
             self._signal(summary.model, results, seqs)
-        return StoreResult(ids)
+        return StoreResult(ids, repeated=part is not None and seqs.new < len(seqs))
 
     def stores_at_once(self, model: Model) -> bool:
         """Check whether to store an inference with tensors takes no longer than to append it to the journal."""
@@ -249,6 +257,7 @@ class Recorder:
         self._backlog.close()
         self._signals.close()
         self._journal.close()
+        self._claims.close()
 
     def _has_signals(self, model: Model) -> bool:
         """Check whether a model has signals; inferences that may be lost with the process have none."""
@@ -280,36 +289,40 @@ class Recorder:
         self,
         summary: RequestSummary,
         results: Sequence[ImageResult],
-        seqs: dict[int, int],
+        seqs: "_Ids",
         _: Durability,
         *,
         quota: Quota | None,
+        part: RequestPart | None,
     ) -> None:
         """Write in another thread; predictions are encoded here, so that their size is known."""
         encoded, size_bytes = list(results), 0
+        positions = [number for number, result in enumerate(results) if result.storage.store]
+        self._take_ids(positions, seqs, part)
         for position, result in enumerate(results):
             if result.storage.store:
-                seqs.setdefault(position, self._ids.next())
                 text = msgspec.json.encode(result.predictions)
                 encoded[position] = msgspec.structs.replace(result, predictions=msgspec.Raw(text))
                 size_bytes += _RECORD_BYTES + len(result.image or b"") + len(text)
         if seqs:
-            later = partial(self._write, summary, encoded, seqs, "memory", quota=quota)
+            later = partial(self._write, summary, encoded, seqs, "memory", quota=quota, part=part)
             self._backlog.put(later, size_bytes)
 
     def _write(
         self,
         summary: RequestSummary,
         results: Sequence[ImageResult],
-        seqs: dict[int, int],
+        seqs: "_Ids",
         durability: Durability,
         *,
         quota: Quota | None,
+        part: RequestPart | None,
     ) -> None:
         """Store the images, then journal the request, so that no record points to nothing.
 
         Missing ids, by the image's position, are added just before the append, so that they rise as the journal
-        does. A second try has those of the first, of which the writer may have read whole frames.
+        does. A second try has those of the first, of which the writer may have read whole frames; so has a request that
+        is sent again under its idempotency key.
         """
         recognition, on_disk = summary.model.recognition, durability == "power"
         inputs = []
@@ -322,17 +335,21 @@ class Recorder:
         if on_disk:
             self._blobs.sync(input_.hash for _, _, input_ in inputs if input_.kept and input_.hash)
         standard = self._standard_metadata(summary, inputs[0][1])
+        if part is not None:
+            self._take_ids([position for position, _, _ in inputs], seqs, part, durable=on_disk)
         records = []
         for position, result, reference in inputs:
             score, origin = result.semantic_score, result.origin
             own = standard if score is None else {**standard, "semantic_score": score}
             request_id, image_no = summary.request_id, position
+            if part is not None:
+                own = {**own, IDEMPOTENCY_KEY: part.name(position).hex()}
             if origin is not None:
                 own = {**own, origin.kind: origin.description}
                 request_id, image_no = origin.request_id, origin.image_no
             records.append(
                 InferenceRecord(
-                    seq=seqs.setdefault(position, self._ids.next()),
+                    seq=seqs.get(position) or seqs.add(position, self._ids.next()),
                     request_id=request_id,
                     image_no=image_no,
                     model=summary.model.reference,
@@ -355,6 +372,38 @@ class Recorder:
             self._syncing.wait(end)
         elif durability == "database":
             wait_until_committed(self._journal.directory, end, COMMIT_TIMEOUT_S)
+
+    def _take_ids(
+        self,
+        positions: Sequence[int],
+        seqs: "_Ids",
+        part: RequestPart | None,
+        *,
+        durable: bool = False,
+    ) -> None:
+        """Give ids to those positions that have none: those of an earlier try of the request, if it has a key, or new ones.
+
+        Raises:
+            quadriga.store.errors.KeyReusedError: The key was used with another request.
+            quadriga.store.errors.JournalError: An id cannot be claimed for the key.
+        """
+        missing = [position for position in positions if position not in seqs]
+        if part is None:
+            for position in missing:
+                seqs.add(position, self._ids.next())
+            return
+        if not missing:  # a second try to write
+            return
+        made = set[int]()
+
+        def new_id() -> int:
+            made.add(seq := self._ids.next())
+            return seq
+
+        names = [part.name(position) for position in missing]
+        claimed = self._claims.claim(names, part.fingerprint, new_id, durable=durable)
+        for position, seq in zip(missing, claimed, strict=True):
+            seqs.add(position, seq, is_new=seq in made)
 
     def _store_input(self, options: StoreOptions, result: ImageResult) -> InputReference:
         """Store the image, if the options say so, and describe it."""
@@ -392,6 +441,19 @@ class Recorder:
         if summary.error:
             standard["error"] = summary.error
         return standard
+
+
+class _Ids(dict[int, int]):
+    """Ids of the inferences of a request, by the positions of their images."""
+
+    new = 0
+    """Number of ids that no earlier try of the request has."""
+
+    def add(self, position: int, seq: int, *, is_new: bool = True) -> int:
+        """Set the id of a position, and return it."""
+        self[position] = seq
+        self.new += is_new
+        return seq
 
 
 def _choose_to_store(results: Sequence[ImageResult], share: float) -> list[ImageResult]:

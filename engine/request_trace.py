@@ -14,6 +14,7 @@ from quadriga.proto.deadline import LeavesLoop, current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     InternalError,
+    KeyReused,
     ModelFailed,
     Overloaded,
     ProtocolError,
@@ -21,7 +22,7 @@ from quadriga.proto.errors import (
 )
 from quadriga.proto.messages import InferRequest
 from quadriga.proto.request_facts import ModelRun, RequestFacts
-from quadriga.store.errors import JournalError
+from quadriga.store.errors import JournalError, KeyReusedError
 from quadriga.store.redaction import without_folders
 from quadriga.tasks.predictions import OutputError
 
@@ -30,7 +31,7 @@ Step = TypeVar("Step")
 MAX_ERROR_CHARACTERS = 2000
 """Maximum length of the stored reason for a failure."""
 
-_INTERNAL_ERRORS = (JournalError, RunError, OutputError)
+_INTERNAL_ERRORS = (JournalError, KeyReusedError, RunError, OutputError)
 """Errors of the packages below that protocols know by other names."""
 
 
@@ -191,6 +192,8 @@ def to_protocol_error(model_name: str, error: Exception) -> Exception:
     """Map internal errors to protocol errors; return others unchanged."""
     if isinstance(error, JournalError):
         return Overloaded(str(error))
+    if isinstance(error, KeyReusedError):
+        return KeyReused(str(error))
     if isinstance(error, RunError | OutputError):
         return ModelFailed(f"model {model_name!r} failed: {without_folders(str(error))}")
     return translate_recursion_error(error)

@@ -6,6 +6,7 @@ ProtocolError
 ├── Forbidden             403  PERMISSION_DENIED  a valid key without this right
 ├── NotFound              404  NOT_FOUND          no such model, version or path
 ├── MethodNotAllowed      405  UNIMPLEMENTED      the path exists, the verb does not
+├── KeyReused             409  ALREADY_EXISTS     the idempotency key was used with another request
 ├── Unsupported           501  UNIMPLEMENTED      known, and not offered
 ├── TooSlow               408  DEADLINE_EXCEEDED  the body does not arrive in time
 ├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
@@ -85,6 +86,13 @@ class MethodNotAllowed(ProtocolError):
         super().__init__(message)
         self.allow = allow
         """Verbs that the path supports, for the header `Allow`."""
+
+
+class KeyReused(ProtocolError):
+    """The idempotency key of the request was used with another request."""
+
+    status = 409
+    grpc_code = "ALREADY_EXISTS"
 
 
 class Unsupported(ProtocolError):

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 from litestar.types import Receive, Scope, Send
 
+from quadriga.proto import idempotency
 from quadriga.proto.access import Caller, Need, admit, set_current_caller
 from quadriga.proto.audit import Audit, NoAudit, current_notes, is_audited
 from quadriga.proto.deadline import (
@@ -319,6 +320,15 @@ class Dispatcher:
     ) -> HttpResponse:
         """Decompress, call the handler, compress; in a thread if the operation takes one."""
         set_current_caller(caller)
+        key = http_request.headers.get(idempotency.HEADER)
+        if key is None or operation.need != "infer":
+            return self._handle(operation, http_request)
+        path = (operation.path, http_request.path_parameters)
+        headers, body = http_request.headers, http_request.body
+        with idempotency.repeatable(key, caller, path=path, headers=headers, body=body):
+            return self._handle(operation, http_request)
+
+    def _handle(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
         encoding = http_request.headers.get(b"content-encoding")
         if encoding is None:
             response = operation.handler(http_request)

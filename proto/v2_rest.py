@@ -36,6 +36,7 @@ _MODEL = "/v2/models/{name}[/versions/{version}]"
 EXTENSIONS: tuple[str, ...] = (
     "binary_tensor_data",
     "classification",
+    "idempotency_key",
     "model_configuration",
     "model_repository",
     "parameters",

@@ -199,6 +199,12 @@ def lock_tables(connection: sa.Connection) -> None:
         execute(connection, "SELECT pg_advisory_xact_lock(hashtext('quadriga'))")
 
 
+def lock_repeated(connection: sa.Connection) -> None:
+    """Wait for transactions of other servers that add inferences of requests with idempotency keys; they see each other's."""
+    if connection.dialect.name == "postgresql":
+        execute(connection, "SELECT pg_advisory_xact_lock(hashtext('quadriga repeated'))")
+
+
 def check_in_place(connection: sa.Connection) -> None:
     """Raise a NotReadyError if the file that a writer has open is no longer at its path: commits would be lost."""
     if connection.dialect.name == "sqlite":  # a lost connection to a server fails by itself

@@ -6,6 +6,7 @@ StoreError               500  a fault of the server or its machine
 ├── MetadataError        400  metadata that breaks the rules of `quadriga.store.metadata`
 ├── OutOfScopeError      403  an action that touches more than the caller may see
 ├── NotFoundError        404  an inference that does not exist, or whose input was not stored
+├── KeyReusedError       409  an idempotency key that another request has used
 ├── RevisionError        412  a change of a revision that is no longer current
 ├── NotReadyError        503  no database yet, or the writer is behind
 │   └── OtherVersionError 503 tables of another version, which this one may not use
@@ -71,6 +72,12 @@ class OutOfScopeError(StoreError):
     """The action touches more than the caller may see."""
 
     status = 403
+
+
+class KeyReusedError(StoreError):
+    """The idempotency key of the request was used with another request."""
+
+    status = 409
 
 
 class NotFoundError(StoreError):

@@ -72,6 +72,10 @@ class InferenceRecord(_Record, frozen=True):
     """Team whose key made the inference; left out where it belongs to none."""
 
 
+IDEMPOTENCY_KEY = "idempotency"
+"""Key of the standard metadata: the name of an inference whose request may be sent again, in 32 hexadecimal digits."""
+
+
 class JournaledRecord(_Record, frozen=True):
     """An `InferenceRecord` read back, its JSON left as it was written."""
 

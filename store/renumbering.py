@@ -6,7 +6,7 @@ millisecond that follows from its content, so that moving the same journal again
 
 import logging
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database import stored_ids
+from quadriga.store.database import execute_in, lock_repeated, stored_ids
 from quadriga.store.errors import StoreError
-from quadriga.store.ids import COUNTER_BITS, replacement_id
+from quadriga.store.ids import COUNTER_BITS, TIME_SHIFT, replacement_id
 from quadriga.store.records import (
+    IDEMPOTENCY_KEY,
     ImageSignals,
     JournaledChange,
     JournaledRecord,
@@ -28,6 +29,13 @@ from quadriga.store.rows import read_records, storable_text
 
 _FILE = "renumbered.jsonl"
 _LINE_BYTES = 80  # each line is padded to as many, so that the size of the file is a count
+REPEATED_WITHIN_MS = 3_600_000
+"""Time within which another server finds that a request was sent before."""
+
+_MAX_OF_REQUESTS = 10_000
+"""Inferences of requests that are read to find repeated ones, at most."""
+
+_MARK = f'"{IDEMPOTENCY_KEY}":"'.encode()
 _MAX_TRIES = 1 << COUNTER_BITS
 _decoder = msgspec.json.Decoder(JournaledRecord)
 _standard_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -72,7 +80,7 @@ class Renumbering:
             StoreError: There is no free id for a record.
             OSError: A new id cannot be written to the file.
         """
-        payloads = list(payloads)
+        payloads = self._first_of_repeated(connection, list(payloads))
         accepted: dict[int, JournaledRecord] = {}
         existing_ids = stored_ids(connection, {entry.seq for entry in payloads})
         conflicts: list[tuple[JournaledPayload, JournaledRecord]] = []
@@ -84,11 +92,43 @@ class Renumbering:
             record = _decoder.decode(entry.payload)
             if known is None:
                 accepted[record.seq] = record
-            elif _content(known) != _content(record):
+            elif _content(known) != _content(record) and not _is_repeated(known, record):
                 conflicts.append((entry, record))
         for entry, record in conflicts:
             self._renumber(connection, entry, record, accepted)
         return list(accepted.values())
+
+    def _first_of_repeated(
+        self, connection: sa.Connection, payloads: list[JournaledPayload]
+    ) -> list[JournaledPayload]:
+        """Leave out records whose request another server has stored, under the same idempotency key, with another id.
+
+        One server's own claims give the same id to both; so only a database that servers share is searched.
+        """
+        if connection.dialect.name == "sqlite" or not any(
+            _MARK in entry.payload for entry in payloads
+        ):
+            return payloads
+        lock_repeated(connection)
+        records = [
+            (entry, _decoder.decode(entry.payload)) for entry in payloads if _MARK in entry.payload
+        ]
+        names = {entry.seq: _name(record) for entry, record in records}
+        wanted = {storable_text(record.request_id) for _, record in records}
+        oldest = min(names) - _ids_of_ms(REPEATED_WITHIN_MS)
+        first = {
+            _name(record): record.seq
+            for record in reversed(_records_of_requests(connection, wanted, after=oldest))
+        }
+        to_store = []
+        for entry in payloads:
+            name = names.get(entry.seq)
+            if name is None or first.setdefault(name, entry.seq) == entry.seq:
+                to_store.append(entry)
+                continue
+            _log.info("id %d is a repetition of %d", entry.seq, first[name])
+            self._new_ids[entry.seq] = first[name]
+        return to_store
 
     def follow(self, change: JournaledChange) -> JournaledChange:
         """Return a change with the signals of records under the ids that these were stored with."""
@@ -141,6 +181,36 @@ class Renumbering:
             file.truncate(file.tell() // _LINE_BYTES * _LINE_BYTES)
             file.write(line + b"\n")
         self._new_ids[seq] = new_id
+
+
+def _ids_of_ms(duration_ms: int) -> int:
+    """Return how far ids are apart that were made so many milliseconds one after the other."""
+    return duration_ms << TIME_SHIFT
+
+
+def _records_of_requests(
+    connection: sa.Connection, request_ids: Collection[str], *, after: int
+) -> list[JournaledRecord]:
+    """Read the inferences of requests in the order of their ids, from an id on; the newest, if they are very many."""
+    statement = (
+        "SELECT seq FROM inference WHERE seq > ? AND request_id IN ({}) "
+        f"ORDER BY seq DESC LIMIT {_MAX_OF_REQUESTS}"
+    )
+    seqs = {seq for (seq,) in execute_in(connection, statement, request_ids, (after,))}
+    return sorted(read_records(connection, seqs), key=lambda record: record.seq)
+
+
+def _name(record: JournaledRecord) -> str | None:
+    """Return the name that a record has by its idempotency key; None without one."""
+    standard = _standard_decoder.decode(record.standard)
+    name = standard.get(IDEMPOTENCY_KEY)
+    return None if name is None else bytes(name).decode()
+
+
+def _is_repeated(known: JournaledRecord, record: JournaledRecord) -> bool:
+    """Check whether two records with one id come from one request that was sent twice."""
+    name = _name(record)
+    return name is not None and name == _name(known)
 
 
 def renumbered_count(data_directory: Path) -> int:

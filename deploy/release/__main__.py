@@ -38,7 +38,8 @@ def main() -> int:
             except (CheckError, OSError) as error:
                 failed += 1
                 print(f"FAILED  {name}: {error}", flush=True)
-        for path in (release.wheel, release.sdist, release.dist / installed.SBOM):
+        made = (release.wheel, release.sdist, release.client_wheel, release.client_sdist)
+        for path in (*made, release.dist / installed.SBOM):
             if path.exists():
                 print(f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(root)}")
     print("not checked: known vulnerabilities, which a service has to be asked for")

@@ -7,7 +7,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from deploy.release.checks import CheckError, Release, run, tool
+from deploy.release.checks import CLIENT, CheckError, Release, run, tool
 
 PACKAGE = "src/quadriga"
 PACKAGES = ("engine", "monitor", "proto", "store", "tasks")
@@ -24,32 +24,43 @@ _MAX_LISTED = 8
 
 
 def build_twice(release: Release) -> str:
-    """Build both archives in two copies of what git tracks, and a wheel of the source archive; compare them."""
+    """Build the archives in two copies of what git tracks, and wheels of the source archives; compare them."""
     release.dist.mkdir(parents=True, exist_ok=True)
-    for path in (release.wheel, release.sdist):
+    copies = tuple(release.scratch / name for name in ("copy", "a-copy-at-a-longer-path"))
+    for copy in copies:
+        _copy(release, copy)
+    sizes = _build_project(release, copies, release.wheel, release.sdist)
+    clients = (copies[0] / CLIENT, copies[1] / CLIENT)
+    sizes += _build_project(release, clients, release.client_wheel, release.client_sdist)
+    return f"{', '.join(sizes)}; the same to the bit, the wheels of the source archives too"
+
+
+def _build_project(
+    release: Release, copies: tuple[Path, Path], wheel: Path, sdist: Path
+) -> list[str]:
+    """Build the archives of a project in two copies of it; return their sizes.
+
+    Raises:
+        CheckError: They differ.
+    """
+    again, of_sdist = (release.scratch / f"{name} {wheel.stem}" for name in ("again", "of sdist"))
+    for path in (wheel, sdist):
         path.unlink(missing_ok=True)
-    again = release.scratch / "again"
-    first, second = (release.scratch / name for name in ("copy", "a-copy-at-a-longer-path"))
-    _copy(release, first)
-    _build(first, release.dist)
-    _copy(release, second)
-    _build(second, again)
+    _build(copies[0], release.dist)
+    _build(copies[1], again)
     unpacked = release.scratch / "unpacked"
-    with tarfile.open(release.sdist) as archive:
+    with tarfile.open(sdist) as archive:
         archive.extractall(unpacked, filter="data")
-    of_sdist = release.scratch / "of-sdist"
-    _build(unpacked / release.sdist.name.removesuffix(".tar.gz"), of_sdist, "--wheel")
-    for made, path in (
-        (again / release.wheel.name, release.wheel),
-        (again / release.sdist.name, release.sdist),
-        (of_sdist / release.wheel.name, release.wheel),
-    ):
+    _build(unpacked / sdist.name.removesuffix(".tar.gz"), of_sdist, "--wheel")
+    pairs = (
+        (again / wheel.name, wheel),
+        (again / sdist.name, sdist),
+        (of_sdist / wheel.name, wheel),
+    )
+    for made, path in pairs:
         if made.read_bytes() != path.read_bytes():
             raise CheckError(f"{path.name} is another one when it is built in {made.parent.name}")
-    sizes = ", ".join(
-        f"{path.name} {path.stat().st_size:,} bytes" for path in (release.wheel, release.sdist)
-    )
-    return f"{sizes}; the same to the bit, the wheel of the source archive too"
+    return [f"{path.name} {path.stat().st_size:,} bytes" for path in (wheel, sdist)]
 
 
 def check_contents(release: Release) -> str:
@@ -72,13 +83,32 @@ def check_contents(release: Release) -> str:
         sdist = {member.name for member in archive.getmembers() if not member.isdir()}
     paths = {f"{PACKAGE}/{path}" for path in inner} | {*BESIDE, *MADE}
     _compare(release.sdist.name, sdist, {f"{stem}/{path}" for path in paths})
-    return f"{len(wheel)} files in the wheel, {len(sdist)} in the source archive"
+    client_count = _check_client_contents(release)
+    return f"{len(wheel)} files in the wheel, {len(sdist)} in the source archive, {client_count} in the client's wheel"
+
+
+def _check_client_contents(release: Release) -> int:
+    """Compare the names in the client's archives with the files that git tracks; return the number in the wheel."""
+    stem = f"quadriga_client-{release.client_version}"
+    tracked = {
+        path.removeprefix(f"{CLIENT}/") for path in release.tracked if path.startswith(f"{CLIENT}/")
+    }
+    package = {path for path in tracked if path.startswith("quadriga_client/")}
+    with zipfile.ZipFile(release.client_wheel) as archive:
+        wheel = {name for name in archive.namelist() if not name.endswith("/")}
+    described = {f"{stem}.dist-info/{name}" for name in DIST_INFO if name != "entry_points.txt"}
+    _compare(release.client_wheel.name, wheel, package | described)
+    with tarfile.open(release.client_sdist) as archive:
+        sdist = {member.name for member in archive.getmembers() if not member.isdir()}
+    _compare(release.client_sdist.name, sdist, {f"{stem}/{path}" for path in tracked | set(MADE)})
+    return len(wheel)
 
 
 def check_wheel(release: Release) -> str:
     """Run check-wheel-contents."""
     # Alembic loads revisions by file: their names begin with a year, and are no names of modules.
     run(tool("check-wheel-contents"), "--ignore", "W004", release.wheel)
+    run(tool("check-wheel-contents"), release.client_wheel)
     with zipfile.ZipFile(release.wheel) as archive:
         names = archive.namelist()
     folder = "quadriga/store/migrations/versions/"

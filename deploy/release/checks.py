@@ -7,6 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+CLIENT = "client"
+"""Folder of the client, which is a distribution of its own."""
+
 
 class CheckError(Exception):
     """A check failed; the text says what is wrong."""
@@ -45,6 +48,22 @@ class Release:
     def sdist(self) -> Path:
         """The source archive in `dist`."""
         return self.dist / f"quadriga-{self.version}.tar.gz"
+
+    @cached_property
+    def client_version(self) -> str:
+        """The version that the client's own pyproject.toml states."""
+        text = (self.root / CLIENT / "pyproject.toml").read_text()
+        return str(tomllib.loads(text)["project"]["version"])
+
+    @property
+    def client_wheel(self) -> Path:
+        """The wheel of the client in `dist`."""
+        return self.dist / f"quadriga_client-{self.client_version}-py3-none-any.whl"
+
+    @property
+    def client_sdist(self) -> Path:
+        """The source archive of the client in `dist`."""
+        return self.dist / f"quadriga_client-{self.client_version}.tar.gz"
 
     @cached_property
     def tracked(self) -> list[str]:

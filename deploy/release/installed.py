@@ -27,6 +27,9 @@ ALLOWED_OF = {
 """Licences that are allowed of one package, which is used as it is: those of files, and of a library."""
 
 
+_CLIENT = "import quadriga; print(quadriga.Client(key=''))"
+
+
 def install(release: Release) -> str:
     """Make the environment; run the command in it, on a model outside of the checkout."""
     folder = release.fresh_python.parents[1]
@@ -43,7 +46,7 @@ def install(release: Release) -> str:
     )
     hashed = ("--only-binary=:all:", "--require-hashes", "--requirement", release.root / LOCK)
     run(*pip, *hashed)
-    run(*pip, release.wheel)
+    run(*pip, release.client_wheel, release.wheel)
     elsewhere = release.scratch / "elsewhere"
     shutil.copytree(release.root / MODEL, elsewhere / "model")
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -51,6 +54,9 @@ def install(release: Release) -> str:
     printed = run(command, "--version", cwd=elsewhere, environment=variables).strip()
     if not printed.endswith(release.version):
         raise CheckError(f"expected quadriga --version to print {release.version}, got {printed}")
+    loaded = run(release.fresh_python, "-c", _CLIENT, cwd=elsewhere, environment=variables)
+    if loaded.strip() != "Client('http://127.0.0.1:8080')":
+        raise CheckError(f"expected quadriga.Client to load, got:\n{loaded}")
     inspected = run(command, "inspect", "model", cwd=elsewhere, environment=variables)
     if "OBJECT_DETECTION" not in inspected:
         raise CheckError(f"expected quadriga inspect to recognise a detector, got:\n{inspected}")
@@ -101,7 +107,7 @@ def write_sbom(release: Release) -> str:
     }
     locked = locked_names((release.root / LOCK).read_text())
     needed = {name for name, is_conditional in locked.items() if not is_conditional}
-    missing, unknown = needed - listed, listed - locked.keys() - {"quadriga"}
+    missing, unknown = needed - listed, listed - locked.keys() - {"quadriga", "quadriga-client"}
     if missing or unknown:
         raise CheckError(
             f"{SBOM}: missing {sorted(missing)}, not in the lock file {sorted(unknown)}"

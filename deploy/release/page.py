@@ -5,7 +5,7 @@ from zipfile import ZipFile
 
 from readme_renderer import markdown
 
-from deploy.release.checks import CheckError, Release, run, tool
+from deploy.release.checks import CLIENT, CheckError, Release, run, tool
 from deploy.release.links import check_links
 
 _MIN_CHARACTERS = 1000
@@ -14,7 +14,9 @@ _MIN_CHARACTERS = 1000
 def check_metadata(release: Release) -> str:
     """Run twine check --strict and validate-pyproject."""
     run(tool("validate-pyproject"), release.root / "pyproject.toml")
-    run(tool("twine"), "check", "--strict", release.wheel, release.sdist)
+    archives = (release.wheel, release.sdist, release.client_wheel, release.client_sdist)
+    run(tool("twine"), "check", "--strict", *archives)
+    run(tool("validate-pyproject"), release.root / CLIENT / "pyproject.toml")
     return "validate-pyproject and twine check --strict find nothing"
 
 

@@ -15,6 +15,7 @@ CLIENTS: dict[str, str | None] = {
     "tritonclient_grpc": "tritonclient",
     "kserve_checks": "kserve",
     "mlserver_checks": "mlserver",
+    "supervision_checks": "supervision",
     "documented_lines": None,
 }
 """Script to environment; None for our own, where a line of HTTP is all that a client is."""

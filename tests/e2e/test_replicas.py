@@ -83,6 +83,35 @@ def test_every_acknowledged_id_of_two_servers_is_found_once(
     assert len({worker_of(inference_id) for inference_id in acknowledged}) >= 2
 
 
+def test_a_request_that_goes_to_both_servers_under_one_key_is_stored_once(
+    tmp_path: Path, url: str, image: bytes
+) -> None:
+    """A balancer sends the second try to another server, maybe while the first one is answered."""
+    servers = [replica(tmp_path / name, url).start() for name in ("a", "b")]
+    body = json.dumps({"inputs": [image_input(image)]})
+    answers: list[tuple[int, str]] = []
+
+    def send(server: ServerProcess) -> None:
+        for number in range(40):
+            headers = {"Idempotency-Key": f"key-{number}", "X-Request-ID": f"request-{number}"}
+            status, received, _ = server.request("POST", f"/v2/models/{MODEL}/infer", body, headers)
+            answers.append((status, received["quadriga-inference-ids"]))
+
+    threads = [threading.Thread(target=send, args=(server,)) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for server in servers:
+        server.query({})  # waits for the journal of each
+    stored = servers[0].query({})
+    assert [server.stop() for server in servers] == [0, 0]
+    assert [status for status, _ in answers] == [200] * 80
+    requests = Counter(record["request_id"] for record in stored)
+    assert requests == {f"request-{number}": 1 for number in range(40)}
+    assert {record["id"] for record in stored} <= {inference_id for _, inference_id in answers}
+
+
 def test_a_killed_server_keeps_its_number_and_another_gets_the_next(
     tmp_path: Path, url: str, image: bytes
 ) -> None:

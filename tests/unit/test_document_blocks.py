@@ -35,6 +35,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TRAINING = f"sh {HERE}commands_of_the_training_are_there"
 FIRST_HOUR = "tests/e2e/test_first_hour.py::test_the_hour_goes_as_the_page_says"
 STORE = "tests/e2e/test_store_page.py::test_the_commands_of_the_page_do_what_it_says"
+CLIENT = "tests/e2e/test_client_page.py::test_the_examples_of_the_pages_run"
 README = "tests/e2e/test_readme.py::test_the_curl_gives_the_answer_and_the_queries_find_it"
 PROTOCOLS = "tests/e2e/test_protocol_page.py::test_the_commands_of_the_pages_answer_without_errors"
 ENVELOPE = "tests/e2e/test_chariot.py::test_the_page_s_request_has_the_page_s_answer"
@@ -63,6 +64,7 @@ RUN_BY = {
         f"sh {README}",
         f"json {README}",
         f"sh {README}",
+        f"python {CLIENT}",
     ],
     "CONTRIBUTING.md": [],
     "docs/architecture.md": [
@@ -70,6 +72,7 @@ RUN_BY = {
         f" {HERE}what_is_drawn_of_a_request_is_there",
         f"toml {HERE}tables_of_model_toml_are_read",
     ],
+    "docs/client.md": [f"python {CLIENT}"] * 4,
     "docs/console.md": ["sh tests/e2e/test_console.py::test_the_server_prints_where_the_console_is"],
     "docs/drift.md": [
         f"csv {HERE}files_are_compared_as_the_page_says",

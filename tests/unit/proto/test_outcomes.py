@@ -24,6 +24,7 @@ from quadriga.proto.table import PROTOCOLS, all_operations
         (errors.Unsupported("a"), "client_error"),
         (errors.TooSlow("a"), "client_error"),
         (errors.TooLarge("a"), "client_error"),
+        (errors.KeyReused("a"), "client_error"),
         (errors.LimitReached("a", 1), "refused"),
         (errors.KeysNotRead("a"), "refused"),
         (errors.ModelNotReady("a"), "refused"),

@@ -5,17 +5,18 @@ import random
 import msgspec
 import pytest
 
-from quadriga.store.ids import IMPORT_WORKER, smallest_id_at, time_ms
+from quadriga.store.ids import IMPORT_WORKER, TIME_SHIFT, smallest_id_at, time_ms
 from quadriga.store.journal import Journal
 from quadriga.store.partitions import create_partitions
 from quadriga.store.records import (
+    IDEMPOTENCY_KEY,
     ImageSignals,
     InputReference,
     JournaledChange,
     MetadataChange,
     SignalsOfImages,
 )
-from quadriga.store.renumbering import renumbered_count
+from quadriga.store.renumbering import REPEATED_WITHIN_MS, renumbered_count
 from tests.background import in_background, until
 from tests.unit.store_harness import StoreHarness
 
@@ -63,6 +64,60 @@ def test_a_known_id_with_another_content_is_stored_under_a_new_id(
     store.recommit_journal()
     assert store.all_rows() == before
     assert renumbered_count(store.root) == 1
+
+
+NAME = "5" * 32
+
+
+def repeated(record, seq: int, latency_ms: float, name: str = NAME):
+    """Return a record of a request that has an idempotency key."""
+    standard = {IDEMPOTENCY_KEY: name}
+    return record(seq, latency_ms=latency_ms, standard=standard, request_id="one")
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+def test_a_request_that_was_sent_again_under_its_key_is_stored_once(
+    store: StoreHarness, record, caplog, commits: int
+) -> None:
+    first, second = repeated(record, SEQ, 4.0), repeated(record, SEQ, 5.0)
+    if commits == 1:
+        store.commit(first, second)
+    else:
+        store.commit(first)
+        store.commit(second)
+    assert store.stored_ids() == [SEQ]
+    assert store.rows("SELECT latency_us FROM inference") == [(4000,)]
+    assert renumbered_count(store.root) == 0
+    assert "belongs to another record" not in caplog.text
+
+
+def test_another_request_with_the_same_id_is_stored_beside_it(store: StoreHarness, record) -> None:
+    store.commit(repeated(record, SEQ, 4.0), repeated(record, SEQ, 5.0, "6" * 32))
+    assert len(store.stored_ids()) == 2
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+def test_servers_of_one_database_store_a_request_once(
+    store: StoreHarness, record, commits: int
+) -> None:
+    """Each server has claims of its own, so that the ids differ; in SQLite there is one server."""
+    first, second = repeated(record, SEQ, 4.0), repeated(record, SEQ + 4096, 5.0)
+    other = repeated(record, SEQ + 8192, 5.0, "6" * 32)
+    if commits == 1:
+        store.commit(first, second, other)
+    else:
+        store.commit(first)
+        store.commit(second, other)
+    is_shared = store.url.startswith("postgresql")
+    expected = [SEQ, SEQ + 8192] if is_shared else [SEQ, SEQ + 4096, SEQ + 8192]
+    assert sorted(store.stored_ids()) == expected
+
+
+def test_after_an_hour_a_key_is_new(store: StoreHarness, record) -> None:
+    later = SEQ + (REPEATED_WITHIN_MS + 1 << TIME_SHIFT)
+    store.commit(repeated(record, SEQ, 4.0))
+    store.commit(repeated(record, later, 5.0))
+    assert sorted(store.stored_ids()) == [SEQ, later]
 
 
 def test_the_same_content_is_known_whatever_became_of_it(store: StoreHarness, record) -> None:

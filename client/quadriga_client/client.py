@@ -1,0 +1,353 @@
+"""The client for scripts and notebooks; `quadriga_client.async_client` has the same with `await`."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import IO, Any, Self
+
+from quadriga_client.batches import (
+    FailedInference,
+    Progress,
+    check_concurrency,
+    images_of,
+    run_in_order,
+)
+from quadriga_client.calls import (
+    Call,
+    Read,
+    check_answer,
+    json_call,
+    present,
+    read_call,
+    read_json,
+)
+from quadriga_client.configuration import DEFAULT_URL, Certificate, chosen_key, tls_context
+from quadriga_client.connections import Answer, Connections
+from quadriga_client.errors import BadAnswer, InputError
+from quadriga_client.images import Image, image_bytes, source_name
+from quadriga_client.inference import infer_call, read_result, tensors_call
+from quadriga_client.jobs import Jobs, Reports
+from quadriga_client.models import Models, Schedules, Traffic
+from quadriga_client.queries import Query
+from quadriga_client.results import Result
+from quadriga_client.retries import RetryPolicy, send_repeatedly
+from quadriga_client.server import Server
+from quadriga_client.stored import Inferences, Truth, Views, Where
+
+MAX_ANSWER_BYTES = 256 << 20
+"""Maximum bytes of an answer that is held in memory."""
+
+USER_AGENT = "quadriga-client"
+
+
+class Client:
+    """A server at a URL; safe to use from several threads, and in a forked process.
+
+    Args:
+        url: `http://…` or `https://…`, maybe with a path.
+        key: API key; None for that of `QUADRIGA_API_KEY` or of the file `QUADRIGA_API_KEY_FILE`, "" for none.
+        timeout: Seconds that one try of a request has, to its last byte.
+        retries: Maximum repetitions of a request, of which only safe ones are repeated.
+        total_timeout: Seconds that a call has with all its repetitions and pauses.
+        ca: File of the authorities that are trusted; None for `QUADRIGA_CA_FILE`, or those of the system.
+        certificate: File of the client's certificate and key, or one file for each; None for
+            `QUADRIGA_CLIENT_CERTIFICATE_FILE`, or none.
+        allow_urls: Whether `infer` fetches images from URLs; see `quadriga_client.images.image_bytes`.
+        max_answer_bytes: Maximum bytes of an answer that is held in memory.
+
+    Methods raise the errors of `quadriga_client.errors`.
+
+    Raises:
+        InputError: An argument or a variable of the environment cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retries: int = 5,
+        total_timeout: float = 120.0,
+        ca: str | os.PathLike[str] | None = None,
+        certificate: Certificate | None = None,
+        allow_urls: bool = False,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        if (
+            not 0 < timeout <= threading.TIMEOUT_MAX
+            or not 0 < total_timeout <= threading.TIMEOUT_MAX
+        ):
+            raise InputError(f"expected seconds above 0, got {timeout} and {total_timeout}")
+        if url.startswith("grpc"):
+            raise InputError(
+                f"expected http:// or https://, got {url!r}: this client has no gRPC, as image files travel as they are"
+            )
+        is_secure = url.startswith("https://")
+        tls = tls_context(ca, certificate) if is_secure else None
+        self._connections = Connections(url, tls, max_answer_bytes)
+        self._headers = {"User-Agent": USER_AGENT}
+        if secret := chosen_key(key):
+            self._headers["Authorization"] = f"Bearer {secret}"
+        self._policy = RetryPolicy(retries, total_timeout)
+        self._timeout_s = timeout
+        self._allow_urls = allow_urls
+        self.models = Models(self)
+        """Models of the server, and their settings."""
+        self.traffic = Traffic(self)
+        """Shares of the versions of a model."""
+        self.schedules = Schedules(self)
+        """What the server evaluates and compares again and again."""
+        self.inferences = Inferences(self)
+        """Stored inferences."""
+        self.truth = Truth(self)
+        """Ground truth."""
+        self.views = Views(self)
+        """Saved filters."""
+        self.jobs = Jobs(self)
+        """Jobs under way."""
+        self.reports = Reports(self)
+        """Reports of evaluations and comparisons."""
+        self.server = Server(self)
+        """The server itself."""
+
+    @property
+    def url(self) -> str:
+        """URL of the server."""
+        return self._connections.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the open connections; a further call opens new ones."""
+        self._connections.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def infer(
+        self,
+        model: str,
+        image: Image,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Result:
+        """Run a model on an image, and return its predictions.
+
+        Args:
+            model: Name of the model.
+            image: Path, bytes, binary file, Pillow image, uint8 array (height, width, 3) in RGB, or a URL if the client
+                allows it. OpenCV's arrays are BGR: `array[..., ::-1]`.
+            metadata: JSON object that is stored with the inference.
+            version: Version of the model; None for the one that the server chooses.
+            parameters: Parameters of the model's task and of the store, such as `score_threshold` or `store`.
+            request_id: Id of the request, as it is stored; None for a random one.
+            idempotency_key: Key under which the request is stored once, however often it is sent; None for a random one,
+                with which the repetitions of this call are safe.
+
+        Raises:
+            quadriga_client.errors.InputError: The image or the metadata cannot be sent.
+            quadriga_client.errors.ServerRefused: The server answered with an error.
+            quadriga_client.errors.Unreachable: There is no answer.
+            quadriga_client.errors.Conflict: The key was used with another request.
+        """
+        data = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
+        call = infer_call(
+            model,
+            data,
+            version=version,
+            metadata=metadata,
+            parameters=parameters,
+            request_id=request_id,
+            idempotency_key=idempotency_key,
+        )
+        result: Result = self.send(
+            call, partial(read_result, image=data, source=source_name(image))
+        )
+        return result
+
+    def infer_many(
+        self,
+        model: str,
+        images: Any,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        concurrency: int = 8,
+        progress: bool = False,
+    ) -> Iterator[Result | FailedInference]:
+        """Run a model on many images; yield results in their order, and a `FailedInference` in the place of one that failed.
+
+        No more than `2 * concurrency` images are in memory. An error that all images would have, such as an unknown model
+        or a server that is gone, is raised.
+
+        Args:
+            model: Name of the model.
+            images: Folder, whose images are taken by name, or an iterable of what `infer` takes.
+            metadata: Metadata of each inference.
+            version: As for `infer`.
+            parameters: As for `infer`.
+            concurrency: Requests at a time, 1 to 256.
+            progress: Whether stderr shows how far it is.
+        """
+        check_concurrency(concurrency)
+        infer = partial(
+            self.infer, model, metadata=metadata, version=version, parameters=parameters
+        )
+        total = (
+            len(images) if isinstance(images, Sequence) and not isinstance(images, str) else None
+        )
+        return run_in_order(images_of(images), infer, concurrency, Progress(progress, total))
+
+    def infer_tensors(
+        self,
+        model: str,
+        inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Run a model that takes tensors, and return the answer of V2 (Open Inference Protocol) as JSON.
+
+        Args:
+            model: Name of the model.
+            inputs: Arrays of numbers by input, or the list of V2.
+            version: As for `infer`.
+            parameters: Parameters of the request.
+            request_id: As for `infer`.
+        """
+        answer: dict[str, Any] = self.send(
+            tensors_call(
+                model, inputs, version=version, parameters=parameters, request_id=request_id
+            )
+        )
+        return answer
+
+    def query(
+        self,
+        where: Where = None,
+        *,
+        order: str = "-ts",
+        limit: int | None = None,
+        page_size: int = 1000,
+        consistency: str | None = None,
+    ) -> Query:
+        """Find stored inferences; nothing is sent before the result is read.
+
+        Args:
+            where: Filter, as one line of text (`"label=circle:ge:0.8 & meta.camera=north"`) or as JSON; None for all.
+            order: `-ts`, newest first, or `ts`.
+            limit: Maximum inferences; None for all.
+            page_size: Inferences of a page, 1 to 1,000.
+            consistency: `journal` waits for all inferences that were acknowledged before.
+
+        Raises:
+            InputError: `limit` or `page_size` is out of its range.
+        """
+        if not 1 <= page_size <= 1000 or (limit is not None and limit < 0):
+            raise InputError(
+                f"expected page_size of 1 to 1000 and a limit from 0, got {page_size} and {limit}"
+            )
+        body = present(where=where, order=order, limit=page_size, consistency=consistency)
+        return Query(
+            body,
+            limit,
+            read_page=lambda page: self.send(
+                json_call("POST", "/api/inferences/query", body=page, is_repeatable=True)
+            ),
+            fetch_image=self.inferences.image,
+            count=lambda: self.inferences.count(where),
+        )
+
+    def evaluate(self, model: str, *, wait: bool = True, progress: bool = False, **parameters: Any) -> dict[str, Any]:  # fmt: skip
+        """Evaluate a model on what is stored with ground truth; return the report, or the job without `wait`.
+
+        Args:
+            model: Name of the model.
+            wait: Whether to wait for the report.
+            progress: Whether stderr shows how far it is.
+            parameters: As docs/evaluation.md has them.
+        """
+        body = {"model": model, **present(**parameters)}
+        return self._report("/api/evaluations", body, wait=wait, progress=progress)
+
+    def drift(self, model: str, *, wait: bool = True, progress: bool = False, **parameters: Any) -> dict[str, Any]:  # fmt: skip
+        """Compare what is stored with a baseline; return the report, or the job without `wait`.
+
+        Args:
+            model: Name of the model.
+            wait: Whether to wait for the report.
+            progress: Whether stderr shows how far it is.
+            parameters: As docs/drift.md has them; `from_` stands for `from`.
+        """
+        body = {"model": model, **present(**parameters)}
+        return self._report("/api/drift", body, wait=wait, progress=progress)
+
+    def send(self, call: Call, read: Read = read_json, *, sink: IO[bytes] | None = None) -> Any:
+        """Send a request, again if that is safe, and return what `read` makes of the answer.
+
+        Args:
+            call: The request.
+            read: Reads the answer.
+            sink: Takes the body of the answer; such a request is sent once.
+        """
+        policy = self._policy if sink is None else RetryPolicy(0, self._policy.total_s)
+        answer = send_repeatedly(
+            call, policy, partial(self._send_once, call, sink=sink), self._knows_keys
+        )
+        return read(answer)
+
+    def open_stream(self, call: Call) -> Iterator[bytes]:
+        """Send a request once, and yield the lines of its answer."""
+        headers = {**self._headers, **call.headers}
+        lines = self._connections.stream(
+            call.method, call.path, headers, call.body, timeout_s=self._timeout_s
+        )
+        first = next(lines)
+        assert isinstance(first, Answer), "the answer comes before its lines"
+        try:
+            check_answer(first, self.url)
+            for line in lines:
+                assert isinstance(line, bytes), "there is one answer"
+                yield line
+        finally:
+            lines.close()
+
+    def _send_once(self, call: Call, end_s: float, sink: IO[bytes] | None = None) -> Answer:
+        answer = self._connections.exchange(
+            call.method,
+            call.path,
+            {**self._headers, **call.headers},
+            call.body,
+            deadline_s=min(end_s, time.monotonic() + self._timeout_s),
+            sink=sink,
+            sink_timeout_s=self._timeout_s,
+        )
+        check_answer(answer, self.url)
+        return answer
+
+    def _knows_keys(self, end_s: float) -> bool:
+        """Check whether the server stores requests with one idempotency key once."""
+        extensions = read_json(self._send_once(read_call("/v2"), end_s))
+        try:
+            return "idempotency_key" in extensions["extensions"]
+        except (TypeError, KeyError) as error:
+            raise BadAnswer("expected the server's metadata at /v2, got something else") from error
+
+    def _report(self, path: str, body: Any, *, wait: bool, progress: bool) -> dict[str, Any]:
+        job: dict[str, Any] = self.send(json_call("POST", path, body=body))
+        if not wait:
+            return job
+        return self.reports.get(self.jobs.wait(job, progress=progress)["id"])

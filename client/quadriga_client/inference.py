@@ -1,0 +1,155 @@
+"""Requests for inferences and their answers: an image behind JSON, without base64.
+
+Source: chariot-v2-kserve with the binary data of Triton's V2 extension: JSON, then the image, 4 bytes of its length first.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quadriga_client.calls import Call, bad_answer, encode_json, new_key, path_of, read_json
+from quadriga_client.connections import Answer
+from quadriga_client.errors import InputError
+from quadriga_client.results import Result
+
+INPUT_NAME = "input-image-0"
+
+
+def infer_call(
+    model: str,
+    image: bytes,
+    *,
+    version: str | None,
+    metadata: Mapping[str, Any] | None,
+    parameters: Mapping[str, Any] | None,
+    request_id: str | None,
+    idempotency_key: str | None,
+) -> Call:
+    """Make a request for an inference of one image.
+
+    Args:
+        model: Name of the model.
+        image: Image file.
+        version: Version of the model; None for the one that the server chooses.
+        metadata: Metadata that is stored with the inference.
+        parameters: Further parameters of the input, such as `score_threshold`.
+        request_id: Id of the request, as it is stored; None for a random one.
+        idempotency_key: Key under which the request is stored once; None for a random one.
+
+    Raises:
+        InputError: A value cannot be sent.
+    """
+    sent = dict(parameters or {})
+    if metadata is not None:
+        if not isinstance(metadata, Mapping):
+            raise InputError(f"expected metadata to be a dict, got {type(metadata).__name__}")
+        sent["metadata"] = encode_json(metadata, "metadata").decode()
+    sent["binary_data_size"] = len(image) + 4
+    tensor = {"name": INPUT_NAME, "shape": [1], "datatype": "BYTES", "parameters": sent}
+    body: dict[str, Any] = {"inputs": [tensor]}
+    if request_id is not None:
+        body["id"] = request_id
+    text = encode_json(body, "parameters")
+    key = idempotency_key or new_key()
+    return Call(
+        "POST",
+        path_of("/v2/models/{}", model) + _version(version) + "/infer",
+        (text, len(image).to_bytes(4, "little"), image),
+        {
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(len(text)),
+            "Idempotency-Key": key,
+            # replicas find by it that a request came twice
+            "X-Request-ID": key[:128],
+        },
+        is_repeatable=True,
+        needs_key_support=True,
+    )
+
+
+def read_result(answer: Answer, image: bytes, source: str) -> Result:
+    """Read the answer to `infer_call`.
+
+    Raises:
+        quadriga_client.errors.BadAnswer: It has no predictions.
+    """
+    raw = read_json(answer)
+    try:
+        (output,) = raw["outputs"]
+        (predictions,) = output["data"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise bad_answer("predictions of one image", answer) from error
+    if not isinstance(predictions, list) or not all(isinstance(row, dict) for row in predictions):
+        raise bad_answer("a list of predictions", answer)
+    return Result(raw, output, image, source)
+
+
+def tensors_call(
+    model: str,
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    version: str | None,
+    parameters: Mapping[str, Any] | None,
+    request_id: str | None,
+) -> Call:
+    """Make a request for an inference of tensors, as V2 has them; see `Client.infer_tensors`."""
+    rows = _tensor_rows(inputs) if isinstance(inputs, Mapping) else list(inputs)
+    body: dict[str, Any] = {"inputs": rows}
+    if parameters:
+        body["parameters"] = dict(parameters)
+    if request_id is not None:
+        body["id"] = request_id
+    key = new_key()
+    return Call(
+        "POST",
+        path_of("/v2/models/{}", model) + _version(version) + "/infer",
+        (encode_json(body, "tensors"),),
+        {"Content-Type": "application/json", "Idempotency-Key": key, "X-Request-ID": key},
+        is_repeatable=True,
+        needs_key_support=True,
+    )
+
+
+_DATATYPES = {
+    "bool": "BOOL",
+    **{
+        f"{kind}{bits}": f"{kind.upper()}{bits}"
+        for kind in ("int", "uint")
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+}
+
+
+def _tensor_rows(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for name, array in inputs.items():
+        datatype = _DATATYPES.get(str(getattr(array, "dtype", "")))
+        if datatype is None:
+            raise InputError(
+                f"expected {name!r} to be an array of numbers, got {type(array).__name__}"
+            )
+        flat = array.reshape(-1).tolist()
+        rows.append({"name": name, "datatype": datatype, "shape": list(array.shape), "data": flat})
+    return rows
+
+
+def _version(version: str | None) -> str:
+    return "" if version is None else path_of("/versions/{}", version)
+
+
+def read_events(lines: Any) -> Any:
+    """Yield the JSON of server-sent events: lines `data: …`, until an empty line ends an event.
+
+    Source: WHATWG, HTML, section 9.2.6.
+    """
+    data: list[bytes] = []
+    for line in lines:
+        text = line.rstrip(b"\r\n")
+        if text.startswith(b"data:"):
+            data.append(text[5:].removeprefix(b" "))
+        elif not text and data:
+            yield json.loads(b"\n".join(data))
+            data.clear()
+    if data:
+        yield json.loads(b"\n".join(data))

@@ -1,0 +1,248 @@
+"""Stored inferences: pages, one after the other, and as tables of pandas, polars and Arrow."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from quadriga_client.errors import BadAnswer, InputError, load_package
+from quadriga_client.results import Predictions, summary
+
+PAGE_SIZE = 1000
+"""Inferences of a page, unless fewer are wanted; the server's maximum."""
+
+
+class StoredInference(Predictions):
+    """An inference as the server keeps it.
+
+    Args:
+        raw: Its JSON.
+        fetch_image: Reads the image of an inference by its id.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], fetch_image: Callable[[str], bytes]) -> None:
+        self.raw = raw
+        """JSON of the server."""
+        self.predictions = raw.get("predictions") or []
+        self._fetch_image = fetch_image
+
+    @property
+    def id(self) -> str:
+        """Id of the inference."""
+        return str(self.raw["id"])
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return str((self.raw.get("model") or {}).get("name", ""))
+
+    @property
+    def version(self) -> str:
+        """Version of the model."""
+        return str((self.raw.get("model") or {}).get("version", ""))
+
+    @property
+    def created_at(self) -> str:
+        """Time of the inference, RFC 3339 in UTC."""
+        return str(self.raw.get("created_at", ""))
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Metadata of the inference."""
+        metadata: Mapping[str, Any] = self.raw.get("metadata") or {}
+        return metadata
+
+    @property
+    def ground_truth(self) -> Any:
+        """Ground truth that was stated for it; None if none was."""
+        return self.raw.get("ground_truth")
+
+    def image(self) -> bytes:
+        """Fetch the image file from the server.
+
+        Raises:
+            quadriga_client.errors.NotFound: It was not stored, or is no longer.
+        """
+        return self._fetch_image(self.id)
+
+    def _image_bytes(self) -> bytes:
+        return self.image()
+
+    def _size(self) -> tuple[int, int]:
+        stored = self.raw.get("input") or {}
+        width, height = stored.get("width"), stored.get("height")
+        if not width or not height:
+            raise InputError(f"expected inference {self.id} to have the size of an image, got none")
+        return width, height
+
+    def __repr__(self) -> str:
+        return (
+            f"StoredInference({self.id}, {self.model}:{self.version}, {summary(self.predictions)})"
+        )
+
+
+class Query:
+    """Inferences that a filter finds; read page by page as they are iterated over.
+
+    Args:
+        request: Body of the query without cursor.
+        limit: Maximum inferences; None for all.
+        read_page: Asks for a page with a body.
+        fetch_image: Reads the image of an inference by its id.
+        count: Counts them.
+    """
+
+    def __init__(
+        self,
+        request: Mapping[str, Any],
+        limit: int | None,
+        *,
+        read_page: Callable[[Mapping[str, Any]], Any],
+        fetch_image: Callable[[str], bytes],
+        count: Callable[[], int],
+    ) -> None:
+        self._request = request
+        self._limit = limit
+        self._read_page = read_page
+        self._fetch_image = fetch_image
+        self.count = count
+        """Returns how many inferences the filter finds, whatever the limit."""
+
+    def pages(self) -> Iterator[list[StoredInference]]:
+        """Yield lists of up to 1,000 inferences; every call begins anew.
+
+        Raises:
+            BadAnswer: The server repeats a page, or answers without inferences.
+        """
+        cursor: str | None = None
+        left = self._limit
+        while left is None or left > 0:
+            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
+            body = {**self._request, "limit": min(size, self._request.get("limit", PAGE_SIZE))}
+            answer = self._read_page(body if cursor is None else {**body, "cursor": cursor})
+            if not isinstance(answer, dict) or not isinstance(answer.get("inferences"), list):
+                raise BadAnswer(f"expected a page of inferences, got {str(answer)[:200]}")
+            page = [StoredInference(row, self._fetch_image) for row in answer["inferences"]]
+            if page:
+                yield page
+            if left is not None:
+                left -= len(page)
+            previous, cursor = cursor, answer.get("cursor")
+            if cursor is None:
+                return
+            if cursor == previous:
+                raise BadAnswer("expected another page, got the same cursor again")
+
+    def __iter__(self) -> Iterator[StoredInference]:
+        for page in self.pages():
+            yield from page
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame`; see `rows` for its columns.
+
+        Raises:
+            quadriga_client.errors.MissingPackage: pandas is not installed.
+        """
+        pandas = load_package("pandas", "pandas", "to_pandas()")
+        columns = table_columns(self)
+        columns["created_at"] = pandas.to_datetime(
+            columns["created_at"], utc=True, format="ISO8601"
+        )
+        return pandas.DataFrame(columns)
+
+    def to_polars(self) -> Any:
+        """Return a `polars.DataFrame`; see `rows` for its columns.
+
+        Raises:
+            quadriga_client.errors.MissingPackage: polars is not installed.
+        """
+        polars = load_package("polars", "polars", "to_polars()")
+        return polars.DataFrame(table_columns(self), infer_schema_length=None, strict=False)
+
+    def to_arrow(self) -> Any:
+        """Return a `pyarrow.Table`; see `rows` for its columns.
+
+        Raises:
+            quadriga_client.errors.MissingPackage: pyarrow is not installed.
+        """
+        return load_package("pyarrow", "arrow", "to_arrow()").table(table_columns(self))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield each inference as one flat row.
+
+        The columns are `id`, `created_at`, `model`, `version`, `task`, `action`, `latency_ms`, `status`, `width`, `height`,
+        `hash`, `labels`, `scores`, `predictions` (JSON), `ground_truth` (JSON, None without) and one `meta.<path>` for each key
+        of the metadata.
+        """
+        yield from map(flat_row, self)
+
+
+def flat_row(inference: StoredInference) -> dict[str, Any]:
+    """Return an inference as a row of a table; see `Query.rows`."""
+    raw = inference.raw
+    stored = raw.get("input") or {}
+    labelled = [row for row in inference.predictions if "label" in row]
+    truth = raw.get("ground_truth")
+    row = {
+        "id": inference.id,
+        "created_at": inference.created_at,
+        "model": inference.model,
+        "version": inference.version,
+        "task": raw.get("task"),
+        "action": raw.get("action"),
+        "latency_ms": raw.get("latency_ms"),
+        "status": raw.get("status"),
+        "width": stored.get("width"),
+        "height": stored.get("height"),
+        "hash": stored.get("hash"),
+        "labels": [str(prediction["label"]) for prediction in labelled],
+        "scores": [_number(prediction.get("score")) for prediction in labelled],
+        "predictions": json.dumps(inference.predictions, ensure_ascii=False),
+        "ground_truth": None if truth is None else json.dumps(truth, ensure_ascii=False),
+    }
+    return row | dict(_flat(inference.metadata, "meta."))
+
+
+def table_columns(query: Query) -> dict[str, list[Any]]:
+    """Return the columns of a table, each with values of one type: mixed ones are JSON texts."""
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    for count, row in enumerate(query.rows()):
+        for name in row.keys() - columns.keys():
+            columns[name] = [None] * count
+        for name, values in columns.items():
+            values.append(row.get(name))
+    return {name: _of_one_type(values) for name, values in columns.items()}
+
+
+_COLUMNS = (
+    "id", "created_at", "model", "version", "task", "action", "latency_ms", "status", "width", "height", "hash", "labels",
+    "scores", "predictions", "ground_truth",
+)  # fmt: skip
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    is_large = int in kinds and any(type(v) is int and not -(2**63) <= v < 2**63 for v in values)
+    if len(kinds) > 1 or is_large:
+        return [None if value is None else _text(value) for value in values]
+    return values
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _flat(metadata: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of metadata by their paths; lists as JSON."""
+    for key, value in metadata.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list | Mapping):
+            yield f"{prefix}{key}", json.dumps(value, ensure_ascii=False)
+        else:
+            yield f"{prefix}{key}", value

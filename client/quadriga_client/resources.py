@@ -1,0 +1,27 @@
+"""What all groups of methods stand on: `client.models`, `client.truth` and so on."""
+
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Protocol
+
+from quadriga_client.calls import Call, Read, read_json
+
+Rows = list[dict[str, Any]]
+Names = list[str]
+
+
+class Sender(Protocol):
+    """Sends requests; `Client` does."""
+
+    def send(self, call: Call, read: Read = read_json, *, sink: IO[bytes] | None = None) -> Any:
+        """Send a request, and return what `read` makes of the answer."""
+
+    def open_stream(self, call: Call) -> Iterator[bytes]:
+        """Send a request, and yield the lines of the answer."""
+
+
+class Resource:
+    """Methods about one kind of what the server has."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._send: Callable[..., Any] = sender.send

@@ -1,0 +1,361 @@
+"""Predictions with types: boxes, oriented boxes, regions with holes, classes, answers."""
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from quadriga_client.errors import InputError, load_package
+from quadriga_client.images import image_size, open_image
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+DRAWN_WIDTH_PX = 640
+"""Maximum width of the picture in a notebook."""
+
+
+class Predictions:
+    """Predictions of one image, of any task."""
+
+    predictions: Sequence[Mapping[str, Any]]
+    """What the model predicted, as the server's JSON has it."""
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels of the predictions, in their order; none of answers."""
+        return [str(row["label"]) for row in self.predictions if "label" in row]
+
+    @property
+    def scores(self) -> "npt.NDArray[np.float32]":
+        """Scores, float32 (N,), of the predictions with labels; NaN where there is none."""
+        scores = [row.get("score") for row in self.predictions if "label" in row]
+        return _float32([float("nan") if score is None else score for score in scores])
+
+    @property
+    def classes(self) -> dict[str, float]:
+        """Scores of an image's classes by their labels, the best first."""
+        rows = [row for row in self.predictions if {"label", "score"} <= row.keys()]
+        best = sorted(rows, key=lambda row: -row["score"])
+        return {row["label"]: row["score"] for row in best if not row.keys() & _SHAPES}
+
+    @property
+    def answers(self) -> list[str]:
+        """Answers of an image-text model, one for each prompt."""
+        return [str(row["answer"]) for row in self.predictions if "answer" in row]
+
+    @property
+    def text(self) -> str:
+        """The answers of an image-text model, one a line."""
+        return "\n".join(self.answers)
+
+    @property
+    def boxes(self) -> "Boxes":
+        """Upright boxes: those of a detector, and those around regions."""
+        rows = [row for row in self.predictions if "xmin" in row or "contour" in row]
+        return Boxes(rows)
+
+    @property
+    def oriented_boxes(self) -> "OrientedBoxes":
+        """Rotated boxes."""
+        return OrientedBoxes([row for row in self.predictions if "cx" in row], self._size)
+
+    @property
+    def regions(self) -> "list[Region]":
+        """Regions of a segmentation model, with their holes."""
+        return [Region(row) for row in self.predictions if "contour" in row]
+
+    def _size(self) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def _image_bytes(self) -> bytes:
+        raise NotImplementedError
+
+    @cached_property
+    def image_size(self) -> tuple[int, int]:
+        """Width and height of the image in pixels, as a person sees it (its EXIF data turn it)."""
+        return self._size()
+
+    def draw(self, image: Any = None) -> Any:
+        """Return a Pillow image with the predictions on it.
+
+        Args:
+            image: Pillow image to draw on a copy of; None for the image itself.
+
+        Raises:
+            quadriga_client.errors.MissingPackage: Pillow is not installed.
+        """
+        from quadriga_client.drawing import draw_predictions
+
+        picture = open_image(self._image_bytes()) if image is None else image
+        return draw_predictions(picture, self)
+
+    def to_supervision(self) -> Any:
+        """Return `supervision.Detections` of boxes, oriented boxes or regions.
+
+        Raises:
+            quadriga_client.errors.MissingPackage: supervision is not installed.
+            InputError: The predictions have no shapes.
+        """
+        from quadriga_client.formats import supervision_detections
+
+        return supervision_detections(self)
+
+    def to_coco(
+        self, image_id: int = 1, category_ids: Mapping[str, int] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return annotations of COCO, one for each box or region, with `score`.
+
+        Args:
+            image_id: Id of the image in the dataset.
+            category_ids: Ids of the labels; None numbers the labels of this image, sorted, from 1.
+
+        Raises:
+            InputError: A label has no id.
+        """
+        from quadriga_client.formats import coco_annotations
+
+        return coco_annotations(self, image_id, category_ids)
+
+    def to_yolo(self, class_ids: Mapping[str, int] | None = None) -> str:
+        """Return lines of a YOLO label file: class and shape, relative to the image's size.
+
+        Args:
+            class_ids: Numbers of the labels; None numbers the labels of this image, sorted, from 0.
+
+        Raises:
+            InputError: A label has no number.
+        """
+        from quadriga_client.formats import yolo_lines
+
+        return yolo_lines(self, class_ids)
+
+    def _repr_html_(self) -> str:
+        """Return the picture with its predictions, for notebooks."""
+        from quadriga_client.drawing import html_of
+
+        try:
+            picture = self.draw()
+            picture.thumbnail((DRAWN_WIDTH_PX, DRAWN_WIDTH_PX))
+            file = io.BytesIO()
+            picture.save(file, "JPEG", quality=85)
+            data = base64.b64encode(file.getvalue()).decode()
+        except (InputError, ImportError):  # without Pillow, or without its image
+            data = ""
+        return html_of(self, data)
+
+
+_SHAPES = {"xmin", "cx", "contour"}
+
+
+class Result(Predictions):
+    """The answer of a model to one image."""
+
+    def __init__(
+        self, raw: Mapping[str, Any], output: Mapping[str, Any], image: bytes, source: str
+    ) -> None:
+        self.raw = raw
+        """The answer of the server."""
+        self.predictions = output["data"][0]
+        self.parameters: Mapping[str, Any] = output.get("parameters") or {}
+        """Parameters of the output, such as its semantic score."""
+        self.source = source
+        """Name of the image: its path, or its type."""
+        self._image = image
+
+    @property
+    def ok(self) -> bool:
+        """True; a `FailedInference` has False."""
+        return True
+
+    @property
+    def id(self) -> str | None:
+        """Id of the stored inference; None if it is not stored."""
+        return self.parameters.get("inference_id") or None
+
+    @property
+    def request_id(self) -> str:
+        """Id of the request, under which the server's log has it."""
+        return str(self.raw.get("id") or "")
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return str(self.raw.get("model_name") or "")
+
+    @property
+    def version(self) -> str:
+        """Version of the model that answered."""
+        return str(self.raw.get("model_version") or "")
+
+    def _image_bytes(self) -> bytes:
+        return self._image
+
+    def _size(self) -> tuple[int, int]:
+        return image_size(self._image)
+
+    def __repr__(self) -> str:
+        return f"Result({self.model}:{self.version}, id={self.id}, {summary(self.predictions)})"
+
+
+class Boxes:
+    """Upright boxes, in pixels of the image as a person sees it."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def xyxy(self) -> "npt.NDArray[np.float32]":
+        """Corners, float32 (N, 4): left, top, right, bottom."""
+        return _float32([box_xyxy(row) for row in self._rows], 4)
+
+    @property
+    def xywh(self) -> "npt.NDArray[np.float32]":
+        """Left, top, width, height, float32 (N, 4)."""
+        boxes = self.xyxy
+        boxes[:, 2:] -= boxes[:, :2]
+        return boxes
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels of the boxes."""
+        return [str(row.get("label", "")) for row in self._rows]
+
+    @property
+    def scores(self) -> "npt.NDArray[np.float32]":
+        """Scores of the boxes, float32 (N,)."""
+        return _float32([row.get("score") or 0.0 for row in self._rows])
+
+
+class OrientedBoxes:
+    """Rotated boxes.
+
+    Args:
+        rows: Predictions with `cx`, `cy`, `w` and `h` relative to the image, and `r` in radians.
+        size: Returns width and height of the image.
+    """
+
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], size: Callable[[], tuple[int, int]]
+    ) -> None:
+        self._rows = rows
+        self._size = size
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def xywhr(self) -> "npt.NDArray[np.float32]":
+        """Centre, width and height in pixels, and the rotation in radians, clockwise as seen: float32 (N, 5)."""
+        if not self._rows:
+            return _float32([], 5)
+        width, height = self._size()
+        return _float32(
+            [
+                [
+                    row["cx"] * width,
+                    row["cy"] * height,
+                    row["w"] * width,
+                    row["h"] * height,
+                    row["r"],
+                ]
+                for row in self._rows
+            ],
+            5,
+        )
+
+    @property
+    def corners(self) -> "npt.NDArray[np.float32]":
+        """Corners in pixels, float32 (N, 4, 2): the left top one before the rotation first, then clockwise."""
+        numpy = load_package("numpy", "images", "corners as an array")
+        boxes = self.xywhr
+        half = boxes[:, 2:4] / 2
+        cos, sin = numpy.cos(boxes[:, 4]), numpy.sin(boxes[:, 4])
+        along = numpy.stack([cos, sin], axis=1) * half[:, :1]
+        across = numpy.stack([-sin, cos], axis=1) * half[:, 1:]
+        steps = [-along - across, along - across, along + across, across - along]
+        corners: npt.NDArray[np.float32] = boxes[:, None, :2] + numpy.stack(steps, axis=1)
+        return corners.astype(numpy.float32)
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels of the boxes."""
+        return [str(row.get("label", "")) for row in self._rows]
+
+    @property
+    def scores(self) -> "npt.NDArray[np.float32]":
+        """Scores of the boxes, float32 (N,)."""
+        return _float32([row.get("score") or 0.0 for row in self._rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A region: the pixels on its rings, or inside an odd number of them; so the ring of a hole takes it out."""
+
+    row: Mapping[str, Any]
+    """The prediction as the server's JSON has it."""
+
+    @property
+    def label(self) -> str:
+        """Label of the region."""
+        return str(self.row.get("label", ""))
+
+    @property
+    def score(self) -> float:
+        """Score of the region."""
+        return float(self.row.get("score") or 0.0)
+
+    @property
+    def rings(self) -> "list[npt.NDArray[np.float32]]":
+        """Rings in pixels, each float32 (points, 2); those of holes among them."""
+        return [_float32(ring, 2) for ring in ring_points(self.row)]
+
+    def mask(self, size: tuple[int, int]) -> "npt.NDArray[np.bool_]":
+        """Return the pixels of the region, bool (height, width).
+
+        Args:
+            size: Width and height of the image.
+
+        Raises:
+            quadriga_client.errors.MissingPackage: numpy or Pillow is not installed.
+        """
+        from quadriga_client.drawing import region_mask
+
+        mask = region_mask(ring_points(self.row), size)
+        filled: npt.NDArray[np.bool_] = load_package("numpy", "images", "a mask").asarray(mask) > 0
+        return filled
+
+
+def ring_points(row: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
+    """Return the rings of a region as points."""
+    return [[(point["x"], point["y"]) for point in ring] for ring in row["contour"]]
+
+
+def box_xyxy(row: Mapping[str, Any]) -> list[float]:
+    """Return the box of a detection, or the upright one around a region: left, top, right, bottom."""
+    if "xmin" in row:
+        return [row["xmin"], row["ymin"], row["xmax"], row["ymax"]]
+    points = [point for ring in ring_points(row) for point in ring]
+    if not points:
+        return [0.0, 0.0, 0.0, 0.0]
+    across, down = zip(*points, strict=True)
+    return [min(across), min(down), max(across), max(down)]
+
+
+def summary(predictions: Sequence[Mapping[str, Any]]) -> str:
+    """Return what there is in a few words, for a person."""
+    texts = [str(row.get("label", row.get("answer", "?"))) for row in predictions]
+    more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
+    return f"{', '.join(texts[:5]) or 'nothing'}{more}"
+
+
+def _float32(rows: Any, columns: int | None = None) -> "npt.NDArray[np.float32]":
+    numpy = load_package("numpy", "images", "predictions as an array")
+    array: npt.NDArray[np.float32] = numpy.asarray(rows, dtype=numpy.float32)
+    return array if columns is None else array.reshape(-1, columns)

@@ -1,0 +1,125 @@
+"""The header `Idempotency-Key`: a request that is sent again under its key is stored once.
+
+A key counts for one caller, and for one request: with another body, path or model it is refused. The answer of a repeated
+request is computed again, so that nobody gets the answer of another caller.
+
+Source: IETF, draft-ietf-httpapi-idempotency-key-header; a reused key answers 409 here, as every wrong request has 400 and
+its like, and never 422.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from blake3 import blake3
+
+from quadriga.proto.access import Caller
+from quadriga.proto.errors import InvalidRequest
+from quadriga.quoting import quoted
+
+HEADER = b"idempotency-key"
+MAX_KEY_BYTES = 255
+DIGEST_BYTES = 16
+
+_KEY = re.compile(rb"[!-~]{1,%d}" % MAX_KEY_BYTES)
+_HEADERS_OF_BODY = (
+    b"content-type",
+    b"content-encoding",
+    b"inference-header-content-length",
+    b"chariot-inference-parameters",
+)
+
+
+class RepeatableRequest:
+    """A request with a key, while it is answered once.
+
+    A request may be stored in several parts, as when crops of its image go to a second model; they have the same numbers
+    each time.
+
+    Args:
+        name: Digest of the caller and the key.
+        fingerprint: Digest of what was sent.
+    """
+
+    __slots__ = ("_parts", "fingerprint", "name")
+
+    def __init__(self, name: bytes, fingerprint: bytes) -> None:
+        self.name = name
+        self.fingerprint = fingerprint
+        self._parts = 0
+
+    def next_part(self) -> "RequestPart":
+        """Return the next part that is stored."""
+        self._parts += 1
+        return RequestPart(self.name + self._parts.to_bytes(4, "big"), self.fingerprint)
+
+
+class RequestPart:
+    """What is stored together of a request with a key."""
+
+    __slots__ = ("_prefix", "fingerprint")
+
+    def __init__(self, prefix: bytes, fingerprint: bytes) -> None:
+        self._prefix = prefix
+        self.fingerprint = fingerprint
+
+    def name(self, position: int) -> bytes:
+        """Return the name of the inference at a position: 16 bytes, the same on every server."""
+        return blake3(self._prefix + position.to_bytes(4, "big")).digest(DIGEST_BYTES)
+
+
+_current: ContextVar[RepeatableRequest | None] = ContextVar("repeatable", default=None)
+
+
+def current_repeatable() -> RepeatableRequest | None:
+    """Return the request with a key that this thread or task answers; None for one without a key."""
+    return _current.get()
+
+
+@contextmanager
+def repeatable(
+    key: bytes,
+    caller: Caller,
+    *,
+    path: tuple[str, Mapping[str, Any]],
+    headers: Mapping[bytes, bytes],
+    body: bytes,
+) -> Iterator[None]:
+    """Mark what this thread does meanwhile as one request with a key.
+
+    Args:
+        key: Value of the header.
+        caller: Sender of the request.
+        path: Path of the operation, and the parameters in it.
+        headers: Headers of the request, by names in lower case.
+        body: Body as it was sent.
+
+    Raises:
+        InvalidRequest: The key is empty, too long, or has other characters than visible ASCII.
+    """
+    if not _KEY.fullmatch(key):
+        raise InvalidRequest(
+            f"expected Idempotency-Key to be 1 to {MAX_KEY_BYTES} visible ASCII characters, got "
+            f"{quoted(key.decode('latin-1'), 60)}"
+        )
+    owner = [caller.team, caller.key_id or caller.name]
+    name = _digest(*(part.encode() for part in owner), key)
+    template, parameters = path
+    values = [f"{part}={value}" for part, value in sorted(parameters.items())]
+    texts = [text.encode(errors="surrogatepass") for text in (template, *values)]
+    sent = [*texts, *(headers.get(header, b"") for header in _HEADERS_OF_BODY), body]
+    token = _current.set(RepeatableRequest(name, _digest(*sent)))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = blake3()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest(DIGEST_BYTES)

@@ -1,0 +1,213 @@
+"""Many images, many threads, a fork, and event loops."""
+
+import asyncio
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from quadriga_client import (
+    AsyncClient,
+    Client,
+    FailedInference,
+    NotFound,
+    Unauthenticated,
+    Unreachable,
+)
+from quadriga_client.errors import InputError
+from tests.unit.client.conftest import inferred, json_response
+
+IMAGE = b"image"
+
+
+def sent_image(request: bytes) -> bytes:
+    """Return the image of a request."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    (line,) = (line for line in head.split(b"\r\n") if line.startswith(b"Inference-Header"))
+    return body[int(line.split(b": ")[1]) + 4 :]
+
+
+def echo(sock, request, _) -> None:
+    """Answer with the image's text as the id; one that is called bad is refused."""
+    image = sent_image(request)
+    if image == b"bad":
+        sock.sendall(json_response({"error": "expected an image"}, 400))
+    else:
+        sock.sendall(inferred(inference_id=image.decode()))
+
+
+@pytest.fixture
+def client(server):
+    server.script = echo
+    with Client(server.url, key="", retries=0) as client:
+        yield client
+
+
+def test_results_come_in_order_and_a_bad_image_is_an_error_in_its_place(client):
+    images = [b"1", b"bad", "missing.jpg", b"4", None, b"6"]
+    outcomes = list(client.infer_many("m", images, concurrency=3))
+    assert [outcome.ok for outcome in outcomes] == [True, False, False, True, False, True]
+    assert [outcome.id for outcome in outcomes if outcome.ok] == ["1", "4", "6"]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, FailedInference)]
+    assert [outcome.source for outcome in failed] == ["bytes", "missing.jpg", "NoneType"]
+    assert "expected an image" in str(failed[0].error)
+
+
+def test_no_images_have_no_results(client, tmp_path, server):
+    assert list(client.infer_many("m", [])) == []
+    assert list(client.infer_many("m", tmp_path)) == []
+    assert not server.requests
+
+
+def test_a_folder_is_taken_by_name_without_what_is_no_image(client, tmp_path):
+    for name in ("10.JPG", "2.png", "notes.txt", "a.jpg.part"):
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "folder.jpg").mkdir()
+    outcomes = list(client.infer_many("m", tmp_path))
+    assert [outcome.source for outcome in outcomes] == [
+        str(tmp_path / "10.JPG"),
+        str(tmp_path / "2.png"),
+    ]
+
+
+@pytest.mark.parametrize("images", [b"x", 7, "missing-folder", __file__])
+def test_what_is_no_set_of_images_is_refused_at_once(client, images):
+    with pytest.raises(InputError, match="expected a folder"):
+        client.infer_many("m", images)
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1000])
+def test_a_concurrency_that_is_none_is_refused_at_once(client, concurrency):
+    with pytest.raises(InputError, match="1 to 256"):
+        client.infer_many("m", [], concurrency=concurrency)
+
+
+def test_no_more_images_are_taken_than_are_needed_soon(client):
+    taken = 0
+
+    def images():
+        nonlocal taken
+        for number in range(10_000):
+            taken += 1
+            yield b"%d" % number
+
+    results = client.infer_many("m", images(), concurrency=4)
+    assert next(results).id == "0"
+    assert taken <= 9
+    results.close()  # ends threads and requests
+    assert taken <= 9
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("quadriga-client")]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, Unauthenticated), (404, NotFound)])
+def test_an_error_of_all_images_ends_them(client, server, status, kind):
+    server.answers(json_response({"error": "no"}, status))
+    with pytest.raises(kind):
+        list(client.infer_many("m", (b"%d" % number for number in range(100_000))))
+    assert len(server.requests) < 50
+
+
+def test_a_server_that_goes_away_ends_them(client, server):
+    results = client.infer_many("m", (b"%d" % number for number in range(100_000)))
+    next(results)
+    server.close()
+    with pytest.raises(Unreachable):
+        list(results)
+
+
+def test_a_hundred_thousand_names_are_no_burden(client, tmp_path):
+    names = [tmp_path / f"{number:06d}.jpg" for number in range(100_000)]
+    os.link(_file(tmp_path), names[0])
+    for name in names[1:]:
+        name.symlink_to(names[0])
+    results = client.infer_many("m", tmp_path)
+    assert [next(results).source for _ in range(3)] == [str(name) for name in names[:3]]
+    results.close()
+
+
+def _file(folder):
+    path = folder / "first"
+    path.write_bytes(b"1")
+    return path
+
+
+def test_progress_is_shown_on_stderr_alone(client, capsys):
+    list(client.infer_many("m", [b"1", b"bad"], progress=True))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "2/2 images" in captured.err
+    assert "1 failed" in captured.err
+
+
+def test_threads_share_a_client(client, server):
+    answers: dict[int, list] = {}
+
+    def infer(number: int) -> None:
+        answers[number] = [client.infer("m", b"%d-%d" % (number, n)).id for n in range(30)]
+
+    threads = [threading.Thread(target=infer, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {number: [f"{number}-{n}" for n in range(30)] for number in range(12)}
+    assert server.connections <= 12
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_uses_connections_of_its_own(client, server):
+    client.infer("m", b"parent")
+    assert server.connections == 1
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, json.dumps([client.infer("m", b"child").id]).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert client.infer("m", b"parent again").id == "parent again"
+    os.waitpid(child, 0)
+    assert json.loads(os.read(reader, 1000)) == ["child"]
+    os.close(reader)
+    assert server.connections == 2
+
+
+async def test_a_loop_that_runs_already_can_use_both_clients(client, server):
+    assert client.infer("m", b"plain").id == "plain"
+    async with AsyncClient(server.url, key="", retries=0) as other:
+        result = await other.infer("m", b"1", {"a": 1}, version="2")
+        assert result.id == "1"
+        assert b"/versions/2/infer" in server.requests[-1]
+        found = await asyncio.gather(*(other.infer("m", b"%d" % n) for n in range(20)))
+        assert [result.id for result in found] == [str(n) for n in range(20)]
+        images = [b"1", b"bad", b"3"]
+        outcomes = [outcome async for outcome in other.infer_many("m", images, concurrency=2)]
+        assert [outcome.ok for outcome in outcomes] == [True, False, True]
+
+
+async def test_the_loop_goes_on_while_a_server_is_slow(server):
+    server.script = lambda sock, *_: time.sleep(0.3) or sock.sendall(inferred())
+    async with AsyncClient(server.url, key="", retries=0) as client:
+        call = asyncio.ensure_future(client.infer("m", IMAGE))
+        ticks = 0
+        while not call.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        assert ticks > 3
+        assert call.result().ok
+
+
+def test_the_async_client_has_the_methods_of_the_other():
+    plain, other = Client("http://h", key=""), AsyncClient("http://h", key="")
+    shared = {"send", "open_stream"}  # the inside of the plain one
+    names = {name for name in dir(plain) if not name.startswith("_")} - shared
+    assert names <= {name for name in dir(other) if not name.startswith("_")}
+    for group in ("models", "traffic", "schedules", "inferences", "truth", "views", "jobs", "reports", "server"):  # fmt: skip
+        methods = {name for name in dir(getattr(plain, group)) if not name.startswith("_")}
+        assert set(dir(getattr(other, group))) == methods
+    with pytest.raises(AttributeError, match="no attribute 'infr'"):
+        other.infr  # noqa: B018

@@ -1,0 +1,205 @@
+"""Stored inferences as pages, one after the other, and as tables."""
+
+import json
+import sys
+import time
+
+import pyarrow as pa
+import pytest
+
+from quadriga_client import BadAnswer, Client, JobFailed, MissingPackage
+from quadriga_client.errors import InputError
+from tests.unit.client.conftest import json_response, response
+
+
+def record(number: int, /, **metadata) -> dict:
+    return {
+        "id": str(number), "created_at": "2026-01-31T12:00:00.000Z", "model": {"name": "m", "version": "1"},
+        "task": "OBJECT_DETECTION", "action": "predict", "latency_ms": 4.2, "status": 200,
+        "input": {"width": 640, "height": 480, "hash": "blake3:0"}, "metadata": metadata, "ground_truth": None,
+        "predictions": [{"label": "ü", "score": None, "xmin": 0, "ymin": 0, "xmax": 1, "ymax": 1}],
+    }  # fmt: skip
+
+
+def pages(*rows: list, cursors=None) -> list[bytes]:
+    names = cursors or [*(f"c{number}" for number in range(1, len(rows))), None]
+    return [
+        json_response({"inferences": page, "cursor": cursor})
+        for page, cursor in zip(rows, names, strict=True)
+    ]
+
+
+def bodies(server) -> list[dict]:
+    return [json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests]
+
+
+@pytest.fixture
+def client(server):
+    with Client(server.url, key="", retries=0) as client:
+        yield client
+
+
+def test_pages_are_read_as_they_are_needed(client, server):
+    server.answers(*pages([record(1), record(2)], [record(3)]))
+    query = client.query("label=ü & meta.a=1")
+    assert not server.requests
+    rows = iter(query)
+    assert next(rows).id == "1"
+    assert len(server.requests) == 1
+    assert [row.id for row in rows] == ["2", "3"]
+    first, second = bodies(server)
+    assert first == {"where": "label=ü & meta.a=1", "order": "-ts", "limit": 1000}
+    assert second == {**first, "cursor": "c1"}
+
+
+def test_a_limit_ends_the_pages(client, server):
+    server.answers(*pages([record(1), record(2)], [record(3)], cursors=["a", "b"]))
+    assert [row.id for row in client.query(limit=3, page_size=2)] == ["1", "2", "3"]
+    assert [body["limit"] for body in bodies(server)] == [2, 1]
+    assert list(client.query(limit=0)) == []
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(("limit", "page_size"), [(-1, 10), (None, 0), (None, 1001)])
+def test_limits_that_are_none_are_refused(client, limit, page_size):
+    with pytest.raises(InputError, match="page_size"):
+        client.query(limit=limit, page_size=page_size)
+
+
+def test_a_server_that_repeats_a_page_does_not_hold_the_client_for_ever(client, server):
+    server.answers(*pages([record(1)], [record(1)], cursors=["same", "same"]))
+    with pytest.raises(BadAnswer, match="same cursor"):
+        list(client.query())
+
+
+def test_what_is_no_page_is_a_bad_answer(client, server):
+    server.answers(json_response([1]))
+    with pytest.raises(BadAnswer, match="a page of inferences"):
+        list(client.query())
+
+
+def test_tables_have_a_column_for_each_path_of_the_metadata(client, server):
+    rows = [
+        record(1, camera="north", place={"floor": 2, "tags": [1, "a"]}, mixed=1),
+        record(2, mixed="text", number=1),
+        record(3, number=2.5, big=2**70, empty={}),
+    ]
+    server.answers(*pages(rows))
+    table = client.query().to_arrow()
+    assert isinstance(table, pa.Table)
+    columns = table.to_pydict()
+    assert columns["meta.camera"] == ["north", None, None]
+    assert columns["meta.place.floor"] == [2, None, None]
+    assert columns["meta.place.tags"] == ['[1, "a"]', None, None]
+    assert columns["meta.mixed"] == ["1", "text", None]
+    assert columns["meta.number"] == [None, 1.0, 2.5]
+    assert columns["meta.big"] == [None, None, str(2**70)]
+    assert columns["meta.empty"] == [None, None, "{}"]
+    assert columns["labels"] == [["ü"]] * 3
+    assert str(columns["scores"][0]) == "[nan]"
+    assert json.loads(columns["predictions"][0])[0]["label"] == "ü"
+
+
+def test_nothing_found_is_a_table_without_rows(client, server):
+    server.answers(*pages([]))
+    assert client.query().to_arrow().num_rows == 0
+
+
+def test_other_tables_say_which_package_is_missing(client, server, monkeypatch):
+    server.answers(*pages([record(1)]))
+    for convert in ("to_pandas", "to_polars", "to_arrow"):
+        for name in ("pandas", "polars", "pyarrow"):
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(MissingPackage, match="pip install 'quadriga-client"):
+            getattr(client.query(), convert)()
+
+
+def test_a_stored_inference_has_its_image_and_predictions(client, server):
+    server.answers(*pages([record(1)]), response(200, b"picture"))
+    (inference,) = client.query()
+    assert inference.image() == b"picture"
+    assert inference.labels == ["ü"]
+    assert inference.image_size == (640, 480)
+    assert inference.to_coco()[0]["bbox"] == [0, 0, 1, 1]
+    assert (inference.model, inference.version, inference.metadata) == ("m", "1", {})
+
+
+def test_a_failed_job_has_its_reason(client, server):
+    running = {"id": "j", "state": "running", "progress": {"done": 1, "total": 2}}
+    failed = {
+        "id": "j",
+        "state": "failed",
+        "error": "no space",
+        "progress": {"done": 1, "total": 2},
+    }
+    server.answers(json_response(running), json_response(failed))
+    with pytest.raises(JobFailed, match="job j: no space") as raised:
+        client.jobs.wait("j")
+    assert raised.value.job == failed
+
+
+def test_the_wait_for_a_job_has_an_end(client, server):
+    server.answers(
+        json_response({"id": "j", "state": "running", "progress": {"done": 0, "total": None}})
+    )
+    with pytest.raises(TimeoutError, match="job j is running"):
+        client.jobs.wait("j", timeout=0.3)
+
+
+def test_a_result_that_is_cut_leaves_no_file(client, server, tmp_path):
+    whole = response(200, b"x" * 100)
+    server.script = lambda sock, *_: sock.sendall(whole[:-1]) or "close"
+    with pytest.raises(ConnectionError):
+        client.jobs.result("j", tmp_path / "export.jsonl")
+    assert list(tmp_path.iterdir()) == []
+    server.answers(whole)
+    assert client.jobs.result("j", tmp_path / "export.jsonl").read_bytes() == b"x" * 100
+    assert [path.name for path in tmp_path.iterdir()] == ["export.jsonl"]
+    with pytest.raises(InputError, match="cannot write"):
+        client.jobs.result("j", tmp_path / "missing" / "x")
+
+
+def test_a_long_download_may_take_longer_than_a_request(server, tmp_path):
+    """Each MiB has the time of a request."""
+    part = b"x" * (1 << 20)
+
+    def slowly(sock, *_):
+        sock.sendall(b"HTTP/1.1 200 x\r\nContent-Length: %d\r\n\r\n" % (4 * len(part)))
+        for _ in range(4):
+            time.sleep(0.5)
+            sock.sendall(part)
+
+    server.script = slowly
+    with Client(server.url, key="", timeout=1.5, total_timeout=1.5) as client:
+        assert client.jobs.result("j", tmp_path / "x").stat().st_size == 4 * len(part)
+    server.script = lambda sock, *_: (
+        sock.sendall(b"HTTP/1.1 200 x\r\nContent-Length: 9\r\n\r\n"),
+        time.sleep(3),
+    )
+    with Client(server.url, key="", timeout=0.5) as client, pytest.raises(ConnectionError):
+        client.jobs.result("j", tmp_path / "y")
+
+
+def test_everything_is_deleted_only_if_it_is_said(client, server):
+    for where in (None, "", {}):
+        with pytest.raises(InputError, match="every=True"):
+            client.inferences.delete(where)
+    assert not server.requests
+    client.inferences.delete(every=True)
+    assert bodies(server) == [{"dry_run": False, "all": True, "erase": False}]
+
+
+def test_events_are_read_until_the_iterator_is_closed(client, server):
+    def stream(sock, *_):
+        sock.sendall(b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\n\r\n: hello\n\n")
+        for number in range(3):
+            sock.sendall(b'event: inference\ndata: {"id":\ndata: %d}\n\n' % number)
+
+    server.script = stream
+    tail = client.inferences.tail("label=a")
+    assert [next(tail)["id"] for _ in range(3)] == [0, 1, 2]
+    tail.close()
+    assert b"GET /api/inferences/tail?q=label%3Da HTTP/1.1" in server.requests[0]
+    server.answers(json_response({"error": "no filter"}, 400))
+    with pytest.raises(Exception, match="no filter"):
+        next(client.inferences.tail("x"))

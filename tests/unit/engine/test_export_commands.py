@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
+from quadriga.store.exchange.export import Exported
 
 LINE = {"id": "4194304", "model": {"name": "m"}, "task": "TENSOR", "predictions": [1]}
 
@@ -32,9 +33,9 @@ def test_imported_inferences_are_exported(tmp_path: Path) -> None:
 def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monkeypatch) -> None:
     exported_parameters = []
 
-    def export(_, __, parameters, **___) -> int:
+    def export(_, __, parameters, **___) -> Exported:
         exported_parameters.append(parameters.images)
-        return 0
+        return Exported(0)
 
     monkeypatch.setattr("quadriga.store.exchange.export.export", export)
     for flags in ([], ["--images"], ["--no-images"]):

@@ -203,6 +203,7 @@ def import_command(
 
     A server may run meanwhile or not. Importing a file twice has the effect of importing it once.
     """
+    from quadriga.engine.store_access import open_reader
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer
@@ -224,6 +225,10 @@ def import_command(
         )
     task = None if task is None else full_name(task)
     settings = store_settings(**store, is_written=not dry_run)
+    if model:
+        inferences, _ = open_reader(settings, served=tuple)
+        with closing(inferences):
+            model = inferences.names.resolve(model)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     importer = Importer(
         settings.journal_directory,

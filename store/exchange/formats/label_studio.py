@@ -51,13 +51,18 @@ class LabelStudioWriter:
             picture.record,
             "/".join(filter(None, ("images", picture.split, picture.name))),
         )
-        task: dict[str, Any] = {"data": {"image": picture.link or path, **_about(picture)}}
+        number = self._count + 1
+        task: dict[str, Any] = {
+            "id": number,
+            "data": {"image": picture.link or path, **_about(picture)},
+        }
         for name, items in _lists(record, self._annotated).items():
             results = [*self._results(items, size_wh)]
             if items and not results:
                 raise LeftOutError("none of its annotations has a label")
             of_model = {"model_version": f"{record.model.name}@{record.model.version}"}
-            task[name] = [{**(of_model if name == "predictions" else {}), "result": results}]
+            said = of_model if name == "predictions" else {}
+            task[name] = [{"id": number, **said, "result": results}]
         self._file.write((b",\n" if self._count else b"\n") + _encode(task))
         self._count += 1
         return path

@@ -25,7 +25,7 @@ class AnnotatedImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image of a dataset."""
 
     place: str
-    """Where it stands, for errors."""
+    """Location within the dataset, for errors."""
     path: str
     """Path of the image within the dataset; of one that is not in it, the path that it would have."""
     annotations: list[dict[str, Any]] | None

@@ -69,7 +69,7 @@ class YoloWriter:
         if self._kind == "detect":
             box = shape.upright_box(*size_wh)
             return None if box is None else _relative_box(box, size_wh)
-        points = _outline(shape, size_wh, whole=self._kind == "segment")
+        points = _outline(shape, size_wh, as_contour=self._kind == "segment")
         if not points or not all(math.isfinite(value) for point in points for value in point):
             return None
         width, height = size_wh
@@ -94,9 +94,9 @@ def _relative_box(box: Xyxy, size_wh: tuple[int, int]) -> list[float] | None:
     return [*centre, (xmax - xmin) / width, (ymax - ymin) / height]
 
 
-def _outline(shape: Shape, size_wh: tuple[int, int], *, whole: bool) -> list[XY]:
-    """Return a polygon around a shape: its contour if `whole`, else four corners."""
-    if whole and shape.rings:
+def _outline(shape: Shape, size_wh: tuple[int, int], *, as_contour: bool) -> list[XY]:
+    """Return a polygon around a shape: its contour if `as_contour`, else four corners."""
+    if as_contour and shape.rings:
         line = bridged(shape.rings)
         return line + [line[-1]] * (3 - len(line))  # two points would be read as a box
     corners = shape.oriented_corners(*size_wh)

@@ -95,8 +95,8 @@ def _image_of(labels: str, images: DatasetImages) -> str:
     parts[position] = "images"
     stem = "/".join(parts)
     beside = "/".join(parts[:position] + parts[position + 1 :])
-    found = images.with_stem(stem) or images.with_stem(beside)
-    return found or images.about(stem).get("path") or stem
+    image = images.with_stem(stem) or images.with_stem(beside)
+    return image or images.about(stem).get("path") or stem
 
 
 def _split(labels: str, root: PurePosixPath) -> str | None:

@@ -212,9 +212,9 @@ def test_tasks_of_label_studio_have_truth_and_predictions_apart(
             assert not [name for name in archive.namelist() if name.endswith(".jpg")]
             written[annotated] = json.loads(archive.read("tasks.json"))
             config = archive.read("label_config.xml").decode()
-    assert [*written["either"][0]] == ["data", "annotations", "predictions"]
-    assert [*written["ground_truth"][0]] == ["data", "annotations"]
-    assert [*written["predictions"][0]] == ["data", "predictions"]
+    assert [*written["either"][0]] == ["id", "data", "annotations", "predictions"]
+    assert [*written["ground_truth"][0]] == ["id", "data", "annotations"]
+    assert [*written["predictions"][0]] == ["id", "data", "predictions"]
     (prediction,) = written["either"][0]["predictions"]
     assert prediction["model_version"] == "shapes-detector@1"
     assert prediction["result"][0]["score"] == 0.25

@@ -339,7 +339,7 @@ def test_there_are_only_so_many_at_once(place: Place) -> None:
         others += [await place.listen() for _ in range(2)]
         refused = await place.listen()
         assert refused.status == 503
-        assert b"at most 4 streams of events" in refused.text
+        assert b"at most 4 streams at once" in refused.text
         others[0].leave()
         await others[0].task
         others.append(await place.listen(caller=key))

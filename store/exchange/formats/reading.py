@@ -107,7 +107,9 @@ def read_size(files: DatasetFiles, path: str, place: str) -> tuple[int, int]:
             with Image.open(io.BytesIO(data)) as image:
                 width, height = image.size
                 orientation = image.getexif().get(ExifTag.Orientation, 1)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError) as error:
+    except UnidentifiedImageError as error:
+        raise QueryError(f"{place}: cannot read the size of {path}, which is no image") from error
+    except (OSError, Image.DecompressionBombError, ValueError) as error:
         raise QueryError(f"{place}: cannot read the size of {path}: {error}") from error
     return (height, width) if orientation in _SIDEWAYS else (width, height)
 

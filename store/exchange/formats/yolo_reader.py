@@ -31,6 +31,7 @@ _TASKS = {
 
 _CORNERS = 8
 _MAX_YAML_BYTES = 16 << 20
+_MAX_YAML_DEPTH = 16
 
 
 def is_yolo(files: DatasetFiles) -> bool:
@@ -116,14 +117,25 @@ def _text(files: DatasetFiles, name: str) -> str:
 def _config(files: DatasetFiles, name: str) -> dict[str, Any]:
     try:
         text = files.read(name, _MAX_YAML_BYTES).decode()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise QueryError(f"{name}: expected no aliases, by which a few lines become gigabytes")
+        _check_events(text, name)
         config = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise QueryError(f"{name}: expected YAML, got: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("names"), dict | list):
         raise QueryError(f"{name}: expected the names of classes under `names`, got none")
     return config
+
+
+def _check_events(text: str, name: str) -> None:
+    """Check that YAML has no aliases, by which a few lines become gigabytes, and no depth, which takes hours."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > _MAX_YAML_DEPTH:
+            raise QueryError(
+                f"{name}: expected no aliases, and at most {_MAX_YAML_DEPTH} levels of YAML"
+            )
 
 
 def _class_names(config: dict[str, Any], place: str) -> dict[int, str]:

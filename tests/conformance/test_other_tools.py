@@ -45,7 +45,7 @@ def tables(server: ServerProcess) -> dict[str, Any]:
     for number in range(3):
         metadata = json.dumps({"camera_id": f"c{number}", "altitude": 100 * number})
         server.infer("shapes-detector", image, metadata=metadata)
-    inferences = server.query({"model": "shapes-detector"})
+    inferences = server.query({})
     return {"http": server.host, "inferences": inferences}
 
 

@@ -61,8 +61,8 @@ class LabelStudioWriter:
             if items and not results:
                 raise LeftOutError("none of its annotations has a label")
             of_model = {"model_version": f"{record.model.name}@{record.model.version}"}
-            said = of_model if name == "predictions" else {}
-            task[name] = [{"id": number, **said, "result": results}]
+            author = of_model if name == "predictions" else {}
+            task[name] = [{"id": number, **author, "result": results}]
         self._file.write((b",\n" if self._count else b"\n") + _encode(task))
         self._count += 1
         return path

@@ -8,7 +8,7 @@ import msgspec
 from quadriga.store.exchange.predictions import label_of
 from quadriga.store.records import StoredInference
 
-SIDECAR = "quadriga.jsonl"
+SIDECAR = "quadriga-images.jsonl"
 """File beside a dataset that says of each image which inference it is: for an import, and for readers of metadata."""
 
 

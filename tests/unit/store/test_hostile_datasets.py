@@ -77,7 +77,7 @@ REFUSED = [
     ({"tasks.json": task({"format": "rle", "rle": [1]}, type="brush")}, "expected rectangles, polygons and choices"),
     ({"tasks.json": "[" * 99_999}, "expected a JSON array of tasks"),
     ({"tasks.json": '[{"data": 1}]'}, "task 0: expected a task of Label Studio"),
-    ({"quadriga.jsonl": "no\n", "data.yaml": YAML, "labels/a.txt": LINE}, "line 1 of quadriga.jsonl"),
+    ({"quadriga-images.jsonl": "no\n", "data.yaml": YAML, "labels/a.txt": LINE}, "line 1 of quadriga-images.jsonl"),
     ({"readme.txt": "hello"}, "no dataset found"),
 ]  # fmt: skip
 
@@ -162,7 +162,7 @@ def test_an_element_without_end_is_refused(tmp_path, monkeypatch) -> None:
 
 
 def test_coordinates_outside_the_image_are_read_as_they_are(tmp_path) -> None:
-    """Where an object ends is not ours to say; the evaluation cuts masks off."""
+    """An object may end beyond the image; the evaluation cuts masks off."""
     line = "0 0.5 0.5 3 3\n"
     members = {"data.yaml": YAML, "labels/a.txt": line, "images/a.jpg": picture()}
     (item,) = read(write_zip(tmp_path / "set.zip", members))

@@ -165,7 +165,7 @@ def test_ground_truth_is_matched_without_what_an_export_says(
                     path = path.replace(seq, f"scene_{number}")
                     if not name.endswith(".jpg"):
                         data = data.replace(seq.encode(), f"scene_{number}".encode())
-            is_left_out = (what == "renamed" and name == "quadriga.jsonl") or (
+            is_left_out = (what == "renamed" and name == "quadriga-images.jsonl") or (
                 what == "only labels" and form != "imagefolder" and name.endswith(".jpg")
             )
             if not is_left_out:
@@ -238,7 +238,7 @@ def test_boxes_of_a_turned_image_are_those_that_a_person_sees(
     forget_truth(file_store)
     with zipfile.ZipFile(file) as archive:
         archive.extractall(tmp_path / "set")
-    (tmp_path / "set" / "quadriga.jsonl").unlink()
+    (tmp_path / "set" / "quadriga-images.jsonl").unlink()
     assert file_store.import_file(tmp_path / "set", "ground-truth", task="OBJECT_DETECTION").matched == 1  # fmt: skip
     assert file_store.ground_truth(MS << 22) == [box]
     upright = file_store.export(tmp_path / "upright.zip", format=form, upright=True)

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.store.exchange.export import Exported
+from quadriga.store.exchange.export import FORMATS, Exported
 
 LINE = {"id": "4194304", "model": {"name": "m"}, "task": "TENSOR", "predictions": [1]}
 
@@ -70,3 +70,10 @@ def test_invalid_arguments_are_reported(
     result = CliRunner().invoke(main, arguments, terminal_width=200)
     assert result.exit_code == 2, result.output
     assert message in result.output
+
+
+def test_the_command_has_all_formats() -> None:
+    (choice,) = (
+        parameter.type for parameter in main.commands["export"].params if parameter.name == "format"
+    )
+    assert tuple(choice.choices) == FORMATS

@@ -76,13 +76,7 @@ RUN_BY = {
     ],
     "docs/client.md": [f"python {CLIENT}"] * 4,
     "docs/console.md": ["sh tests/e2e/test_console.py::test_the_server_prints_where_the_console_is"],
-    "docs/datasets.md": [
-        f"sh {DATASETS}",
-        f"sh {DATASETS}",
-        f" {DATASETS}",
-        f"python {TABLES}",
-        f"python {TABLES}",
-    ],
+    "docs/datasets.md": [*[f"sh {DATASETS}"] * 2, f" {DATASETS}", *[f"python {TABLES}"] * 2],
     "docs/drift.md": [
         f"csv {HERE}files_are_compared_as_the_page_says",
         f"sh {HERE}files_are_compared_as_the_page_says",

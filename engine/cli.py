@@ -29,6 +29,7 @@ from quadriga.engine.commands.profile import profile_command
 from quadriga.engine.commands.quantize import quantize_command
 from quadriga.engine.commands.reports import reports_command
 from quadriga.engine.commands.schedules import schedules_command
+from quadriga.engine.commands.select import select_command
 from quadriga.engine.commands.store import migrate, store
 from quadriga.engine.settings import Settings
 
@@ -65,7 +66,7 @@ class _Commands(click.RichGroup):
 _PANELS = {
     "Serve": ("serve", "models", "jobs", "schedules", "log-level"),
     "Prepare a model": ("inspect", "validate", "profile", "quantize", "conformance"),
-    "Find what was stored": ("query", "export", "import", "erase"),
+    "Find what was stored": ("query", "export", "import", "select", "erase"),
     "Judge and watch": ("evaluate", "compare", "drift", "baseline", "reports"),
     "Operate": ("keys", "audit", "backup", "restore", "check", "migrate", "store", "completion"),
 }  # fmt: skip
@@ -174,7 +175,7 @@ def _announce(url: str, grpc_address: str) -> None:
 for _command in (
     audit_command, backup_command, restore_command, check_command, inspect, validate, query, conformance, baseline_command, compare_command,
     drift_command, erase_command, evaluate_command, export_command, import_command, jobs_command, keys_command, log_level_command, migrate, models_command, profile_command,
-    quantize_command, reports_command, schedules_command, store,
+    quantize_command, reports_command, schedules_command, select_command, store,
 ):  # fmt: skip
     main.add_command(_command)
 

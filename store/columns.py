@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database import execute, execute_in
+from quadriga.store.database import execute, execute_in, fetch_in
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.catalog import Catalog, label_names
 from quadriga.store.query.request import QueryRequest
@@ -46,6 +46,20 @@ _OTHER_TRUTH = (
     " WHERE o.seq IN ({})"
 )
 
+_IMAGES = (
+    "SELECT i.seq, i.status, i.input_hash, i.input_kept, (SELECT max(1) FROM ground_truth AS g"
+    f" JOIN truth AS t ON t.id = g.truth_id WHERE g.seq = i.seq AND t.review <> '{REJECTED}')"
+    " FROM inference AS i WHERE i.seq IN ({})"
+)
+_SCORED = (
+    "SELECT i.seq, m.task, i.predictions, i.standard FROM inference AS i"
+    " JOIN model AS m ON m.id = i.model_id WHERE i.seq IN ({})"
+)
+_EMBEDDED = (
+    "SELECT seq, space, length(embedding) FROM signal"
+    " WHERE embedding IS NOT NULL AND length(embedding) > 0 AND seq IN ({})"
+)
+
 
 class TruthScope(NamedTuple):
     """The task and the model that a statement of ground truth is about; empty for any."""
@@ -71,6 +85,37 @@ class InferenceColumns(NamedTuple):
     """JSON text; flat where the database has it so."""
 
 
+class ImageColumns(NamedTuple):
+    """What says whether the image of an inference can be labelled."""
+
+    id: int
+    status: int
+    hash: str | None
+    """Hash of the image's bytes."""
+    is_kept: bool
+    has_truth: bool
+    """Whether there is ground truth that nobody rejected."""
+
+
+class ScoredColumns(NamedTuple):
+    """What says how sure a model was of an inference."""
+
+    id: int
+    task: str
+    predictions: str
+    """JSON text."""
+    standard: str
+    """JSON text of what the engine wrote itself, such as the semantic score."""
+
+
+class EmbeddedColumns(NamedTuple):
+    """The kind of embedding that an inference has."""
+
+    id: int
+    space: str
+    size_bytes: int
+
+
 class MetadataValue(NamedTuple):
     """A value of a metadata key, with the inferences that have it."""
 
@@ -87,6 +132,29 @@ def scan(reader: InferenceReader, ids: Sequence[int]) -> list[InferenceColumns]:
         InferenceColumns(inference_id, *models[model_id], *columns)
         for inference_id, model_id, *columns in rows
     ]
+
+
+def scan_images(reader: InferenceReader, ids: Collection[int]) -> list[ImageColumns]:
+    """Read which images of those inferences that are still there can be labelled, oldest first."""
+    with reader.snapshot() as connection:
+        rows = sorted(fetch_in(connection, _IMAGES, ids))
+    return [
+        ImageColumns(int(id_), status, hash_, bool(is_kept and hash_), has_truth is not None)
+        for id_, status, hash_, is_kept, has_truth in rows
+    ]
+
+
+def scan_scores(reader: InferenceReader, ids: Collection[int]) -> list[ScoredColumns]:
+    """Read the predictions of those inferences that are still there, oldest first."""
+    with reader.snapshot() as connection:
+        return [ScoredColumns(*row) for row in sorted(fetch_in(connection, _SCORED, ids))]
+
+
+def scan_embeddings(reader: InferenceReader, ids: Collection[int]) -> list[EmbeddedColumns]:
+    """Read which embeddings those inferences have that have any, oldest first; not the embeddings."""
+    with reader.snapshot() as connection:
+        rows = sorted(fetch_in(connection, _EMBEDDED, ids))
+    return [EmbeddedColumns(int(id_), space or "", size) for id_, space, size in rows]
 
 
 def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredInference]:

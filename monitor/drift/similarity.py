@@ -56,7 +56,7 @@ class References:
     ) -> None:
         self.ids = ids
         self.space = space
-        self._units = _normalise(embeddings)
+        self._units = unit_vectors(embeddings)
         if neighbour_distances is None:
             neighbour_distances = _neighbour_distances(self._units, self._units, exclude_self=True)
         self.neighbour_distances = neighbour_distances
@@ -84,7 +84,7 @@ class References:
     def mean_neighbour_distance(self, embeddings: Float16Array) -> Float32Array:
         """Return the mean distances (M,) of embeddings (M, D) to their nearest references."""
         return np.asarray(
-            _neighbour_distances(_normalise(embeddings), self._units).mean(axis=1), np.float32
+            _neighbour_distances(unit_vectors(embeddings), self._units).mean(axis=1), np.float32
         )
 
     def scores(self, embeddings: Float16Array) -> Float64Array:
@@ -147,7 +147,7 @@ class References:
                 f"{rounded.shape} and {beyond} numbers beyond"
             )
         # einsum, not BLAS: that starts threads, which wait for each other where all cores are busy
-        return _cosines_to_distances(np.einsum("nd,d->n", self._units, _normalise(rounded)))
+        return cosines_to_distances(np.einsum("nd,d->n", self._units, unit_vectors(rounded)))
 
 
 def write_references(
@@ -236,7 +236,7 @@ def least_similar(baseline: Sample, current: Sample, space: str) -> Similarity:
     return Similarity(images, float(np.mean(scores <= UNLIKE_SCORE)))
 
 
-def _normalise(embeddings: Float16Array) -> Float32Array:
+def unit_vectors(embeddings: Float16Array) -> Float32Array:
     """Scale each of the embeddings (..., D) to length 1; those of length 0 stay."""
     units = embeddings.astype(np.float32)
     lengths = np.linalg.norm(units, axis=-1, keepdims=True)
@@ -257,7 +257,7 @@ def _neighbour_distances(
     nearest = np.empty((len(rows), NEIGHBOURS), np.float32)
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = rows[start : start + _BLOCK_ROWS]
-        distances = _cosines_to_distances(block @ units.T)
+        distances = cosines_to_distances(block @ units.T)
         if exclude_self:
             positions = np.arange(len(block))
             distances[positions, start + positions] = np.inf
@@ -267,6 +267,6 @@ def _neighbour_distances(
     return nearest
 
 
-def _cosines_to_distances(cosines: Float32Array) -> Float32Array:
+def cosines_to_distances(cosines: Float32Array) -> Float32Array:
     """Turn cosines of unit vectors into their distances, 0 to 2."""
     return np.asarray(np.sqrt(np.maximum(2 - 2 * cosines, 0)), np.float32)

@@ -122,7 +122,7 @@ def _place_of(inferences: InferenceReader, inference_id: str, by: QueueOrder) ->
 
 def _queued(seq: int, predictions: Any, by: QueueOrder) -> tuple[_Place, QueuedInference]:
     """Return an inference with its place; `predictions` is JSON."""
-    best = _best_scores(predictions)
+    best = best_scores(predictions)
     labels = [label for label, _ in best[:2]]
     scores = [score for _, score in best[:2]]
     reason: Reason = by
@@ -142,7 +142,7 @@ def _queued(seq: int, predictions: Any, by: QueueOrder) -> tuple[_Place, QueuedI
     return place, QueuedInference(str(seq), reason, value, labels)
 
 
-def _best_scores(predictions: Any) -> list[tuple[str, float]]:
+def best_scores(predictions: Any) -> list[tuple[str, float]]:
     """Return the best score of each label, the best first; none of what is no list of predictions."""
     best: dict[str, float] = {}
     for prediction in decode_label_scores(predictions) or []:

@@ -161,12 +161,47 @@ def export(
             done += len(page.inferences)
             tell(done, total)
 
+    left_out = _write_whole(pages(), parameters, target, blobs)
+    return Exported(done, left_out)
+
+
+def export_ids(
+    inferences: InferenceReader,
+    blobs: Blobs,
+    parameters: ExportParameters,
+    ids: Sequence[str],
+    target: Path,
+) -> Exported:
+    """Write those of some inferences that are still there to a file, in the order of their ids; the filter is not read."""
+    done = 0
+
+    def pages() -> Iterator[Sequence[StoredInference]]:
+        nonlocal done
+        for start in range(0, len(ids), PAGE_SIZE):
+            part = ids[start : start + PAGE_SIZE]
+            request = QueryRequest(where={"id": {"in": [*part]}}, limit=PAGE_SIZE)
+            records = {
+                record.id: record
+                for page in inferences.pages(request)
+                for record in page.inferences
+            }
+            done += len(records)
+            yield [records[id_] for id_ in part if id_ in records]
+
+    left_out = _write_whole(pages(), parameters, target, blobs)
+    return Exported(done, left_out)
+
+
+def _write_whole(
+    pages: Pages, parameters: ExportParameters, target: Path, blobs: Blobs
+) -> dict[str, int]:
+    """Write a file whole or not at all; return the number of inferences that were left out, by reason."""
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         temporary = Path(folder) / target.name
         images = blobs if _with_images(parameters) else None
-        left_out = _write(pages(), parameters, temporary, images)
+        left_out = _write(pages, parameters, temporary, images)
         temporary.replace(target)
-    return Exported(done, left_out)
+    return left_out
 
 
 def _total(inferences: InferenceReader, where: Any) -> int | None:

@@ -7,14 +7,13 @@ trained again on all labelled images. Its accuracy is that on unseen images of a
 the mean over `--seeds` draws of labelled images and pool, and the difference from random choice, pair by pair, with its
 95 % interval of Student's t.
 
-`cost`: seconds and memory of `quadriga select` on a SQLite of `--records` inferences with embeddings.
+`cost`: seconds and memory of choosing 500 images, as `quadriga select` does before it writes them, on a SQLite of `--records` inferences with embeddings.
 """
 
 import argparse
+import json
 import resource
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -32,9 +31,11 @@ from quadriga.engine.model import Model
 from quadriga.monitor.drift.similarity import References
 from quadriga.monitor.selection.choice import Candidates, Criterion, choose
 from quadriga.monitor.selection.diversity import Embedded
+from quadriga.monitor.selection.stored import SelectionOptions, select
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import migrate
+from quadriga.store.inferences import InferenceReader
 from quadriga.tasks.image import Image
-from sample_models.training.scenes import SINGLE_SHAPE, draw_scene, scene_rng
 from tests.server_process import SAMPLE_MODELS
 from tests.unseen_scenes import DRAWN
 
@@ -44,11 +45,17 @@ LABELS = ("circle", "square", "triangle", "star", "cross")
 LABEL_SHARES = (0.7, 0.15, 0.09, 0.03, 0.03)
 """Shares of the labels in the pool and among the images that are labelled at first."""
 
-POOL_OF_CAMERA = {"day": 1600, "night": 60, "noisy": 60, "far": 60}
+POOL_OF_CAMERA = {"day": 800, "night": 40, "noisy": 40, "far": 40}
 """Images of each camera in a pool."""
 
-LABELLED, REFERENCES, TESTED_OF_EACH = 60, 300, 40
+LABELLED, REFERENCES, TESTED_OF_EACH = 60, 200, 40
 """Images labelled at first, those of the baseline, and those tested of each camera and label."""
+
+DRAWN_OF_LABEL = (1150, 400, 400, 350, 350)
+"""Scenes of each label that the parts of all seeds are drawn from."""
+
+FIRST = 30_000_000_000 << 22
+BOX = {"xmin": 10, "ymin": 10, "xmax": 90, "ymax": 90}
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.floating]
@@ -90,16 +97,21 @@ class Scenes(NamedTuple):
     """(N,) number of the scene that the image shows."""
 
 
-def draw(count: int) -> Scenes:
+def draw() -> Scenes:
     """Draw scenes, and embed each as every camera sees it."""
     model = Model(MODEL, "1", SAMPLE_MODELS / MODEL / "model.onnx")
     rows: list[tuple[Floats, int, int, int]] = []
-    for number, (pixels, annotations) in zip(range(count), DRAWN[MODEL](SEED), strict=False):
-        label = LABELS.index(annotations[0]["label"])
-        for camera, change in enumerate(CAMERAS.values()):
-            vector = model.embed(Image(change(pixels, number)))
-            assert vector is not None
-            rows.append((vector.astype(np.float16), label, camera, number))
+    missing = [*DRAWN_OF_LABEL]
+    for number, (pixels, annotations) in enumerate(DRAWN[MODEL](SEED)):
+        label = LABELS.index(annotations[0]["class_label"])
+        if missing[label] > 0:
+            missing[label] -= 1
+            for camera, change in enumerate(CAMERAS.values()):
+                vector = model.embed(Image(change(pixels, number)))
+                assert vector is not None
+                rows.append((vector.astype(np.float16), label, camera, number))
+        if not any(missing):
+            break
     embeddings, labels, cameras, numbers = zip(*rows, strict=True)
     return Scenes(np.stack(embeddings), np.array(labels), np.array(cameras), np.array(numbers))
 
@@ -120,7 +132,9 @@ class Head:
 
     def accuracy(self, embeddings: Floats, labels: Integers) -> float:
         """Return the share of right labels."""
-        return float(self._regression.score(self._scaler.transform(embeddings.astype(np.float64)), labels))
+        return float(
+            self._regression.score(self._scaler.transform(embeddings.astype(np.float64)), labels)
+        )
 
 
 class HeldEmbeddings:
@@ -169,7 +183,9 @@ def accuracies(scenes: Scenes, count: int, seed: int) -> dict[str, float]:
         return np.array(rows)
 
     alike = (1 / len(LABELS),) * len(LABELS)
-    tested = np.concatenate([take(c, TESTED_OF_EACH * len(LABELS), alike) for c in range(len(CAMERAS))])
+    tested = np.concatenate(
+        [take(c, TESTED_OF_EACH * len(LABELS), alike) for c in range(len(CAMERAS))]
+    )
     labelled = take(0, LABELLED, LABEL_SHARES)
     baseline = take(0, REFERENCES, LABEL_SHARES)
     pool = np.concatenate(
@@ -204,9 +220,14 @@ def accuracies(scenes: Scenes, count: int, seed: int) -> dict[str, float]:
     return results
 
 
-def value(count: int, seeds: int, drawn: int) -> None:
-    """Print the accuracy after each way of choosing."""
-    scenes = draw(drawn)
+def value(counts: Sequence[int], seeds: int) -> None:
+    """Print the accuracy after each way of choosing so many images."""
+    scenes = draw()
+    for count in counts:
+        _print_value(scenes, count, seeds)
+
+
+def _print_value(scenes: Scenes, count: int, seeds: int) -> None:
     rows = [accuracies(scenes, count, seed) for seed in range(seeds)]
     images = sum(POOL_OF_CAMERA.values())
     print(f"{MODEL}: {count} of {images} images labelled, beside {LABELLED} before; {seeds} seeds")
@@ -220,3 +241,84 @@ def value(count: int, seeds: int, drawn: int) -> None:
             mean = differences.mean()
             line += f"{mean:+14.1f} %{mean - half:+10.1f} ..{mean + half:+6.1f}"
         print(line, flush=True)
+
+
+def fill(path: Path, records: int, size: int) -> None:
+    """Make a store of inferences with embeddings (size,) and predictions, without images, each of one of 20 cameras."""
+    migrate(f"sqlite:///{path}")
+    database = sqlite3.connect(path)
+    rng = np.random.default_rng(SEED)
+    database.execute(
+        "INSERT INTO model (id, name, version, sha256, task, team) VALUES (1, 'm', '1', '', 'OBJECT_DETECTION', '')"
+    )
+    database.execute("INSERT INTO meta_key (id, path, type, team) VALUES (1, 'camera_id', 1, '')")
+    columns = (
+        "seq, request_id, image_no, model_id, action, status, latency_us, input_name, input_hash, input_width,"
+        " input_height, input_mime, input_bytes, input_kept, prediction_count, predictions, meta, standard"
+    )
+    for start in range(0, records, 10_000):
+        numbers = range(start, min(start + 10_000, records))
+        scores = rng.random((len(numbers), 3)).round(4)
+        ids = [FIRST + (number << 22) for number in numbers]
+        rows = [
+            (
+                id_, f"r{number}", 0, 1, "predict", 200, 4000, "image", f"blake3:{number:064x}", 640, 480, "image/jpeg",
+                90_000, 1, 3, json.dumps([{"label": "circle", "score": score, **BOX} for score in of_image]),
+                json.dumps({"camera_id": f"camera-{number % 20}"}),
+                json.dumps({"protocol": "v2", "semantic_score": round(of_image[0] ** 2, 6)}),
+            )
+            for id_, number, of_image in zip(ids, numbers, scores.tolist(), strict=True)
+        ]  # fmt: skip
+        holes = ", ".join("?" * len(rows[0]))
+        database.executemany(f"INSERT INTO inference ({columns}) VALUES ({holes})", rows)
+        cameras = [
+            (1, f"camera-{number % 20}", id_) for id_, number in zip(ids, numbers, strict=True)
+        ]
+        database.executemany("INSERT INTO meta_str (key, val, seq) VALUES (?, ?, ?)", cameras)
+        vectors = rng.normal(size=(len(ids), size)).astype("<f2")
+        signals = [(id_, row.tobytes(), "ab" * 8) for id_, row in zip(ids, vectors, strict=True)]
+        database.executemany("INSERT INTO signal (seq, embedding, space) VALUES (?, ?, ?)", signals)
+        database.commit()
+    database.close()
+
+
+def cost(records: int, count: int, size: int) -> None:
+    """Print what a selection takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/store.db"
+        fill(Path(folder) / "store.db", records, size)
+        inferences = InferenceReader(
+            url, Path(folder) / "journal", FileBlobs(Path(folder) / "blobs")
+        )
+        begun, begun_cpu = time.monotonic(), time.process_time()
+        options = SelectionOptions(model="m", count=count, by=["uncertainty", "diversity", "drift"])
+        selection = select(inferences, options)
+        assert len(selection.images) == count
+        seconds, cpu_s = time.monotonic() - begun, time.process_time() - begun_cpu
+        inferences.close()
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{count} of {records:,} inferences, embeddings of {size} numbers: {seconds:.1f} s, {cpu_s:.1f} s of CPU, "
+        f"at most {peak_mb:.0f} MB"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", default=["value", "cost"])
+    parser.add_argument("--select", type=int, action="append", help="default: 50 and 150")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=256, help="numbers of an embedding")
+    arguments = parser.parse_args()
+    if "value" in arguments.parts:
+        value(arguments.select or [50, 150], arguments.seeds)
+    if "cost" in arguments.parts:
+        cost(arguments.records, 500, arguments.size)
+
+
+if __name__ == "__main__":
+    main()

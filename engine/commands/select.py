@@ -120,7 +120,9 @@ def select_command(
         selection = select(inferences, options, _print_matches)
         check_found(selection)
         parameters = ExportParameters(format=format, annotations="predictions")
-        written, left_out = _write(inferences, blobs, parameters, selection.images, output)
+        written, left_out = _write(
+            inferences, blobs, parameters, images=selection.images, output=output
+        )
     print_progress("")
     selection = msgspec.structs.replace(selection, images=written)
     if as_json:
@@ -131,7 +133,7 @@ def select_command(
 
 
 def _write(
-    inferences: Any, blobs: Any, parameters: Any, images: Sequence[Any], output: Path
+    inferences: Any, blobs: Any, parameters: Any, *, images: Sequence[Any], output: Path
 ) -> tuple[list[Any], dict[str, int]]:
     """Write the dataset whole or not at all; return the images that are in it, and why others are not."""
     from quadriga.monitor.selection.stored import counted
@@ -141,7 +143,7 @@ def _write(
     with TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
         archive = Path(folder) / "dataset.zip"
         ids = [image.inference_id for image in images]
-        exported = export_ids(inferences, blobs, parameters, ids, archive)
+        exported = export_ids(inferences, blobs, parameters, ids=ids, target=archive)
         with ZipFile(archive, "a", ZIP_DEFLATED) as dataset:
             paths = {_stem(path): path for path in dataset.namelist() if _is_image(path)}
             written = [image for image in images if image.inference_id in paths]

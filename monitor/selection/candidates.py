@@ -69,7 +69,8 @@ class Pool(NamedTuple):
     candidates: Candidates
     source_key: str | None
     """Metadata key of the sources; None if no candidate has any of the keys."""
-    source_names: tuple[str, ...]
+    source_names: list[str]
+    """Names of the sources by their codes; the empty text is that of images without the key."""
     bases: list[Basis | None]
     """What the uncertainty of each candidate was taken from."""
     matches: int
@@ -137,13 +138,11 @@ def read_pool(
         left_out[SAME_IMAGE] = eligible - len(images.ids)
     order = np.argsort(images.ids)
     candidates, bases = _read_scores(reader, images.ids[order], images.keys[order])
-    sources = read_sources(reader, candidates.ids, source_keys) if len(candidates.ids) else None
-    if sources is not None:
-        candidates = candidates._replace(sources=sources[2])
+    source_key, source_names, sources = _read_sources(reader, candidates.ids, source_keys)
     return Pool(
-        candidates,
-        None if sources is None else sources[0],
-        ("",) if sources is None else sources[1],
+        candidates._replace(sources=sources),
+        source_key,
+        source_names,
         bases,
         matches=matches,
         left_out=dict(+left_out),
@@ -179,6 +178,27 @@ def _read_scores(
     sources = np.zeros(len(ids), np.int64)
     all_rows = Candidates(ids, keys, uncertainties, drifts=drifts, sources=sources)
     return all_rows.take(np.flatnonzero(is_there)), bases
+
+
+def _read_sources(
+    reader: InferenceReader, ids: Int64Array, keys: Sequence[str]
+) -> tuple[str | None, list[str], Int64Array]:
+    """Return the first key that any inference (N,) has, the names of the sources, and (N,) positions in these.
+
+    The index is read a part at a time, as it also has all inferences between the candidates.
+    """
+    for key in keys:
+        positions = {"": 0}
+        sources = np.zeros(len(ids), np.int64)
+        for start in range(0, len(ids), _CHUNK):
+            indexed = read_sources(reader, ids[start : start + _CHUNK], [key])
+            if indexed is not None:
+                _, names, codes = indexed
+                places = [positions.setdefault(name, len(positions)) for name in names]
+                sources[start : start + _CHUNK] = np.array(places, np.int64)[codes]
+        if len(positions) > 1:
+            return key, [*positions], sources
+    return None, [""], np.zeros(len(ids), np.int64)
 
 
 def _drift(row: ScoredColumns) -> float:

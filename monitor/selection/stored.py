@@ -184,7 +184,9 @@ def _notes(pool: Pool, choice: Choice, options: SelectionOptions) -> list[str]:
     if not count:
         return []
     if pool.is_sampled:
-        notes.append(f"candidates: there are more than {count} images; that many were drawn by the seed")
+        notes.append(
+            f"candidates: there are more than {count} images; that many were drawn by the seed"
+        )
     unknown = int(np.isnan(candidates.uncertainties).sum())
     if "uncertainty" in options.by and unknown:
         notes.append(f"uncertainty: {unknown} of {count} images have predictions without scores")

@@ -19,7 +19,7 @@ class Uncertainty(NamedTuple):
     """How unsure a model was of an image."""
 
     value: float
-    """From 0, sure, to 1."""
+    """Degree of uncertainty, from 0, sure, to 1."""
     basis: Basis
     """What the value was taken from."""
 

@@ -169,10 +169,11 @@ def export_ids(
     inferences: InferenceReader,
     blobs: Blobs,
     parameters: ExportParameters,
+    *,
     ids: Sequence[str],
     target: Path,
 ) -> Exported:
-    """Write those of some inferences that are still there to a file, in the order of their ids; the filter is not read."""
+    """Write those of some inferences that are still there to a file, in the order of `ids`; the filter is not read."""
     done = 0
 
     def pages() -> Iterator[Sequence[StoredInference]]:

@@ -2,16 +2,20 @@
 
 import io
 import json
+import shlex
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from PIL import Image
 
 from quadriga.engine.cli import main
+from quadriga.monitor.selection.stored import Reasons, SelectedImage
 from quadriga.store.database import migrate
 from quadriga.store.records import InputReference, JournaledChange, TruthStatement
+from tests.pages import ROOT, blocks
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
@@ -200,6 +204,23 @@ def test_bad_uses_are_refused_before_anything_is_written(
     assert sorted(tmp_path.iterdir()) == before
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["kept"]
     assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_the_command_of_the_page_selects(data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = [block.text for block in blocks(ROOT / "docs" / "datasets.md")]
+    command = next(text for text in page if text.startswith("quadriga select"))
+    line = json.loads(next(text for text in page if "uncertainty_from" in text))
+    words = [word.replace("-7d", "-9000d") for word in shlex.split(command)[1:]]
+    result = CliRunner().invoke(main, words, terminal_width=200)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("11 images in ")
+    with zipfile.ZipFile("next.zip") as archive:
+        written = lines_of(archive.read("selection.jsonl").decode())
+    assert written[0].keys() == line.keys()
+    image = msgspec.convert({key: line[key] for key in line if key != "image"}, SelectedImage)
+    assert msgspec.to_builtins(image.reasons) == line["reasons"]
+    assert line["reasons"].keys() == set(Reasons.__struct_fields__)
 
 
 def test_without_a_store_it_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Selecting stored images: who is a candidate, whose embeddings are compared, and what is said of the rest."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -140,7 +139,7 @@ def test_images_that_another_version_or_an_older_one_was_labelled_on_are_left_ou
 
 
 def test_an_empty_result_says_why(images):
-    with pytest.raises(NotFoundError, match="nothing to label: 0 inferences match$"):
+    with pytest.raises(NotFoundError, match=r"nothing to label: 0 inferences match$"):
         check_found(images.select(model="shapes-detector", where={"label": "star"}))
     images.label(images.add())
     images.add(kept=False)

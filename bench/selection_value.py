@@ -12,9 +12,9 @@ the mean over `--seeds` draws of labelled images and pool, and the difference fr
 
 import argparse
 import json
-import resource
 import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import Process
@@ -284,6 +284,31 @@ def fill(path: Path, records: int, size: int) -> None:
     database.close()
 
 
+class PeakMemory:
+    """Watches how much memory of its own this process has, beyond that at the beginning; not what the database is mapped to."""
+
+    def __init__(self) -> None:
+        self._first_kb = self._peak_kb = _own_memory_kb()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.01):
+            self._peak_kb = max(self._peak_kb, _own_memory_kb())
+
+    def stop(self) -> float:
+        """Stop, and return the largest increase in MB."""
+        self._stop.set()
+        self._thread.join()
+        return (self._peak_kb - self._first_kb) / 1024
+
+
+def _own_memory_kb() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0])
+
+
 def cost(records: int, count: int, size: int) -> None:
     """Print what a selection takes."""
     with tempfile.TemporaryDirectory() as folder:
@@ -294,16 +319,17 @@ def cost(records: int, count: int, size: int) -> None:
         inferences = InferenceReader(
             url, Path(folder) / "journal", FileBlobs(Path(folder) / "blobs")
         )
+        memory = PeakMemory()
         begun, begun_cpu = time.monotonic(), time.process_time()
         options = SelectionOptions(model="m", count=count, by=["uncertainty", "diversity", "drift"])
         selection = select(inferences, options)
         assert len(selection.images) == count
         seconds, cpu_s = time.monotonic() - begun, time.process_time() - begun_cpu
         inferences.close()
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    added_mb = memory.stop()
     print(
         f"{count} of {records:,} inferences, embeddings of {size} numbers: {seconds:.1f} s, {cpu_s:.1f} s of CPU, "
-        f"at most {peak_mb:.0f} MB"
+        f"{added_mb:.0f} MB of memory"
     )
 
 

@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 QUADRIGA := $(BIN)/quadriga
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 INSTALLED := $(VENV)/installed-$(VERSION)
-CLIENTS := tritonclient kserve mlserver schemathesis supervision
+CLIENTS := tritonclient kserve mlserver schemathesis supervision datasets tables
+# Ultralytics brings 6 GB of torch: make clients CLIENTS=ultralytics; without it its checks are skipped.
+LARGE_CLIENTS := ultralytics
 # MLServer takes no Python above 3.12: make conformance PYTHON=python3.13 CLIENTS_PYTHON=python3.11
 CLIENTS_PYTHON ?= $(PYTHON)
 CLIENTS_INSTALLED := installed-$(shell $(CLIENTS_PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -144,7 +146,7 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/uv pip compile deploy/release/requirements.txt $(LOCK) --output-file deploy/release/requirements.lock
 	$(BIN)/uv pip compile deploy/site/requirements.txt $(LOCK) --output-file deploy/site/requirements.lock
 	for peer in $(PEERS) triton; do $(BIN)/uv pip compile bench/peers/$$peer/requirements.txt $(LOCK) --output-file bench/peers/$$peer/requirements.lock; done
-	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
+	for client in $(CLIENTS) $(LARGE_CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
 # Of the image; rouge-score comes as source alone, and Ray has images of its own.
 EXTRAS := clickhouse oidc otel parquet postgres s3

@@ -16,6 +16,7 @@ from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.ground_truth import ground_truth_routes
+from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
@@ -143,6 +144,7 @@ def open_store(
             *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
             *browsing_routes(queries),
             tail_route(queries, streams),
+            *table_routes(queries, streams, settings.job_timeout_s),
             *inference_routes(
                 inferences,
                 queries,

@@ -1,4 +1,4 @@
-"""Responses that are streams of server-sent events, and how many of them there may be at once.
+"""Responses that are streams of server-sent events, and how many streams of any kind there may be at once.
 
 A stream ends when its client leaves, when its events do, and when the server shuts down.
 """
@@ -45,7 +45,7 @@ class StreamEnd(msgspec.Struct, frozen=True):
 
 
 class EventStreams:
-    """The streams of a worker: how many there are, and whether they have to end.
+    """The streams of a worker, of events and of tables: how many there are, and whether they have to end.
 
     Args:
         max_streams: Maximum number at once.
@@ -81,13 +81,13 @@ class EventStreams:
             raise Overloaded("expected a server that goes on, got one that shuts down")
         if caller.key_id and self._of_keys[caller.key_id] >= self._max_of_key:
             raise LimitReached(
-                f"expected at most {self._max_of_key} streams of events at once of the key {caller.name!r} "
+                f"expected at most {self._max_of_key} streams at once of the key {caller.name!r} "
                 "in a worker, got one more: close another",
                 _RETRY_AFTER_S,
             )
         if self.count >= self._max_streams:
             raise Overloaded(
-                f"expected at most {self._max_streams} streams of events at once in a worker, got one more: "
+                f"expected at most {self._max_streams} streams at once in a worker, got one more: "
                 "try again later"
             )
         self._of_keys[caller.key_id] += 1

@@ -1,6 +1,7 @@
 """The commands `quadriga query`, `export` and `import`."""
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from quadriga.engine.commands.options import (
     store_settings,
 )
 from quadriga.engine.commands.output import print_progress
+
+_MAX_REASONS_SHOWN = 20
 
 
 @click.command()
@@ -77,36 +80,76 @@ def _prediction_text(prediction: dict[str, Any]) -> str:
 @click.argument("filter_text", metavar="FILTER", default="{}")
 @option(
     "--format",
-    "JSON lines, Parquet, a dataset for Chariot, or COCO.",
-    type=click.Choice(["jsonl", "parquet", "chariot", "coco"]),
+    "JSON lines, Parquet, or a dataset in the form of a tool; see docs/datasets.md.",
+    type=click.Choice(
+        [
+            "jsonl",
+            "parquet",
+            "chariot",
+            "coco",
+            "yolo",
+            "yolo-obb",
+            "yolo-seg",
+            "imagefolder",
+            "dota",
+            "cvat",
+            "label-studio",
+        ]
+    ),
     default="jsonl",
 )
 @option("--output", "File to write.", required=True, type=PATH)
-@option("--images/--no-images", "Include the images; default: with chariot and coco.", default=None)
+@option("--images/--no-images", "Include the images; default: in datasets.", default=None)
 @option(
     "--annotations",
-    "Annotations of chariot and coco; either: the ground truth if there is one, else predictions.",
+    "Annotations of a dataset; either: the ground truth if there is one, else predictions.",
     type=click.Choice(["either", "ground_truth", "predictions"]),
     default="either",
 )
+@option("--split", "Splits of a dataset and their shares, such as train=0.8,val=0.2.", default="")
+@option(
+    "--split-by",
+    "What is never in two splits: input.hash, an image; or meta.<key>, what has the same value of a key.",
+    default="input.hash",
+    show_default=True,
+)
+@option(
+    "--image-url",
+    "Links to images that do not come along, such as http://localhost:8080/api/inferences/{id}/input; also {file}, "
+    "{hash}, {blob}.",
+    default="",
+)
+@option(
+    "--upright", "Turn images by their EXIF orientation, for tools that ignore it.", is_flag=True
+)
 @store_options
 def export_command(
-    filter_text: str, output: Path, data: str | None, database: str | None, **export_options: Any
+    filter_text: str,
+    output: Path,
+    split: str,
+    *,
+    data: str | None,
+    database: str | None,
+    **export_options: Any,
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
     from quadriga.engine.store_access import open_reader
     from quadriga.store.exchange.export import ExportParameters, check_parameters, export
+    from quadriga.store.exchange.splits import parse_splits
     from quadriga.store.job_runner import QUERY_TIMEOUT_S
 
     inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S, served=tuple)
     parameters = msgspec.convert(
-        {"where": parse_filter(filter_text), **export_options}, ExportParameters
+        {"where": parse_filter(filter_text), "split": parse_splits(split), **export_options},
+        ExportParameters,
     )
     check_parameters(parameters)
     with closing(inferences):
-        count = export(inferences, blobs, parameters, target=output.absolute(), tell=_print_count)
+        result = export(inferences, blobs, parameters, target=output.absolute(), tell=_print_count)
     print_progress("")
-    click.echo(f"{count} inferences in {output}")
+    click.echo(f"{result.written} inferences in {output}")
+    for line in result.left_out_lines():
+        click.echo(f"  {line}")
 
 
 @click.command("import")
@@ -129,6 +172,17 @@ def export_command(
     "[default: that of the annotations]",
 )
 @option(
+    "--model",
+    "Model that the ground truth alone is for. [default: every one of its task]",
+    default="",
+)
+@option("--dry-run", "Say what ground truth matches, and import nothing.", is_flag=True)
+@option(
+    "--accept-predictions",
+    "Take annotations that an export made from predictions as ground truth: somebody has checked them.",
+    is_flag=True,
+)
+@option(
     "--team",
     "Team that the inferences or the ground truth belong to. [default: that of each inference in FILE]",
 )
@@ -139,13 +193,17 @@ def import_command(
     join: str | None,
     *,
     task: str | None,
+    model: str,
     team: str | None,
+    dry_run: bool,
+    accept_predictions: bool,
     **store: Any,
 ) -> None:
-    """Bring FILE into the store: .jsonl, .parquet, COCO's .json, or a .zip that an export wrote.
+    """Bring FILE into the store: .jsonl, .parquet, a dataset's .json, .xml, .zip or folder.
 
     A server may run meanwhile or not. Importing a file twice has the effect of importing it once.
     """
+    from quadriga.engine.store_access import open_reader
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer
@@ -161,7 +219,16 @@ def import_command(
             f"expected one of {', '.join(SHORT_NAMES)}, with --as ground-truth, got {task}",
             param_hint="--task",
         )
-    settings = store_settings(**store, is_written=True)
+    if (model or dry_run or accept_predictions) and kind == "inferences":
+        raise click.UsageError(
+            "--model, --dry-run and --accept-predictions can only be used with --as ground-truth"
+        )
+    task = None if task is None else full_name(task)
+    settings = store_settings(**store, is_written=not dry_run)
+    if model:
+        inferences, _ = open_reader(settings, served=tuple)
+        with closing(inferences):
+            model = inferences.names.resolve(model)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     importer = Importer(
         settings.journal_directory,
@@ -169,13 +236,25 @@ def import_command(
         blobs,
         kind=kind,
         join=join,
-        task=None if task is None else full_name(task),
+        task=task,
+        model=model,
         team=team,
     )
-    imported = importer.run(read(file), _print_count)
+    items = read(file, task, accept_predictions=accept_predictions)
+    imported = (importer.check if dry_run else importer.run)(items, _print_count)
     print_progress("")
     counts = msgspec.structs.asdict(imported).items()
     click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts))
+    _print_unmatched(imported.unmatched, importer.reasons)
+
+
+def _print_unmatched(count: int, reasons: Sequence[str]) -> None:
+    """Print the first ground truths that are for no stored inference, which wait for those that come later."""
+    shown = reasons[:_MAX_REASONS_SHOWN]
+    for reason in shown:
+        click.echo(f"  {reason}")
+    if count > len(shown):
+        click.echo(f"  and {count - len(shown)} more")
 
 
 def _is_join_field(text: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 import msgspec
 
 from quadriga.store.errors import JSON_ERRORS, QueryError
+from quadriga.store.exchange.outlines import bridged, unbridged
 from quadriga.store.exchange.predictions import label_of
 from quadriga.tasks.shapes import (
     BOX_KEYS,
@@ -189,9 +190,10 @@ def chariot_form(annotation: ImportedCocoAnnotation, label: str) -> dict[str, An
         chariot["oriented_bbox"] = annotation.oriented_bbox
     elif isinstance(annotation.segmentation, list) and annotation.segmentation:
         chariot["contour"] = [
-            [{"x": x, "y": y} for x, y in zip(ring[::2], ring[1::2], strict=False)]
-            for ring in annotation.segmentation
-            if isinstance(ring, list)
+            [{"x": x, "y": y} for x, y in ring]
+            for polygon in annotation.segmentation
+            if isinstance(polygon, list)
+            for ring in unbridged([*zip(polygon[::2], polygon[1::2], strict=False)])
         ]
     elif len(annotation.bbox) == 4:
         left, top, width, height = annotation.bbox
@@ -241,6 +243,4 @@ def polygons(rings: Sequence[Sequence[XY]]) -> list[list[float]]:
     )
     if not is_nested:
         return [[value for point in ring for value in point] for ring in rings]
-    start = rings[0][0]
-    bridged = [point for ring in rings for point in (*ring, ring[0], start)]
-    return [[value for point in bridged for value in point]]
+    return [[value for point in bridged(rings) for value in point]]

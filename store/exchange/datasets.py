@@ -5,22 +5,23 @@ Source: Chariot, dataset archives; COCO, "Data format" and "Results format".
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import msgspec
 
 from quadriga.store import metadata
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.exchange.archives import Archive
+from quadriga.store.exchange.annotated_records import choose_annotations
+from quadriga.store.exchange.archives import Archive, image_name
 from quadriga.store.exchange.coco import coco_form
+from quadriga.store.exchange.dataset_options import DatasetOptions, link_of
 from quadriga.store.exchange.predictions import chariot_annotation, decode_objects, score_of
-from quadriga.store.records import REJECTED, StoredInference
+from quadriga.store.records import StoredInference
 
 Pages = Iterable[Sequence[StoredInference]]
-Annotated = Literal["either", "ground_truth", "predictions"]
 GPS = {"latitude": "GPSLatitude", "longitude": "GPSLongitude", "captured_at": "GPSDateTime"}
 """Our metadata keys, and those that Chariot reads place and time from."""
 
@@ -48,28 +49,44 @@ OWN = {
 _encode = msgspec.json.encode
 
 
-def write_chariot(pages: Pages, target: Path, images: Blobs | None, annotated: Annotated) -> None:
+def write_chariot(
+    pages: Pages, target: Path, images: Blobs | None, options: DatasetOptions
+) -> None:
     """Write Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`."""
     with Archive(target, images) as archive:
         annotations_file = archive.add_text_file("annotations.jsonl")
         metadata_file = archive.add_text_file("metadata.jsonl")
-        for record, name, source, annotations in _annotated(pages, archive, annotated):
-            path = {"path": f"images/{name}"}
+        for record, source, annotations in _annotated(pages, options):
+            name = archive.add_image(record)
+            if name is None:
+                continue
+            path, split = {"path": f"images/{name}"}, options.splits.split_of(record)
             shown = [*filter(None, map(chariot_annotation, annotations))]
-            annotations_file.write(_encode({**path, "annotations": shown}) + b"\n")
-            metadata_file.write(_encode({**path, "metadata": _described(record, source)}) + b"\n")
+            line = {**path, **({"split": split} if split else {}), "annotations": shown}
+            annotations_file.write(_encode(line) + b"\n")
+            described = _described(record, source) | _link(record, options)
+            metadata_file.write(_encode({**path, "metadata": described}) + b"\n")
+
+
+def _link(record: StoredInference, options: DatasetOptions) -> dict[str, str]:
+    return {"image_url": link_of(record, options.image_url)} if options.image_url else {}
 
 
 def _described(record: StoredInference, source: str) -> dict[str, Any]:
     flat = metadata.flatten(metadata.decode(record.metadata))
-    own = {key: attrgetter(field)(record) for field, key in OWN.items()}
     return {
         **flat,
         **{theirs: flat[ours] for ours, theirs in GPS.items() if ours in flat},
-        **{key: value for key, value in own.items() if value is not None},
+        **own_fields(record),
         "created_at": record.created_at,
         "annotations_from": source,
     }
+
+
+def own_fields(record: StoredInference) -> dict[str, Any]:
+    """Return the fields of a record under the keys that datasets have them by, without those that it has not."""
+    own = {key: attrgetter(field)(record) for field, key in OWN.items()}
+    return {key: value for key, value in own.items() if value is not None}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,67 +110,82 @@ class _Array:
         self.length += 1
 
 
-def write_coco(pages: Pages, target: Path, images: Blobs | None, annotated: Annotated) -> None:
+def write_coco(pages: Pages, target: Path, images: Blobs | None, options: DatasetOptions) -> None:
     """Write a zip of COCO: `annotations.json`, `results.json` with the predictions, `images/`.
 
     An image also has its whole record, as `inference`; an annotation of an oriented box also has
-    `oriented_bbox`, as Chariot writes it.
+    `oriented_bbox`, as Chariot writes it. Each split has files and a folder of its own, `annotations_train.json`;
+    ids of images and categories are the same in none and all of them.
     """
     categories: dict[str, int] = {}
-    lines = target.with_name("annotations.lines")
-    with Archive(target, images) as archive, lines.open("w+b") as beside:
-        file, predicted = (
-            archive.add_text_file("annotations.json"),
-            archive.add_text_file("results.json"),
-        )
-        file.write(b'{"info":{"description":"Quadriga"},"images":[')
-        predicted.write(b"[")
-        pictures, truths, results = _Array(file), _Array(beside), _Array(predicted)
-        for record, name, _, annotations in _annotated(pages, archive, annotated):
-            size = {"width": record.input.width, "height": record.input.height}
-            image = {"id": pictures.length + 1, "file_name": name, **size}
-            pictures.add({**image, "date_captured": record.created_at, "inference": record})
-            size_wh, image_id = (record.input.width, record.input.height), {"image_id": image["id"]}
-            for item in annotations:
-                if coco := coco_form(item, size_wh, categories):
-                    crowd = int(bool(item.get("crowd")))
-                    row = {"id": truths.length + 1, "iscrowd": crowd, **image_id, **coco}
-                    truths.add(row)
-            for item in decode_objects(record.predictions):
-                if coco := coco_form(item, size_wh, categories):
-                    results.add({**image_id, **coco, "score": score_of(item)})
-        file.write(b'],\n"annotations":[')
-        beside.seek(0)
-        shutil.copyfileobj(beside, file)
+    with Archive(target, images) as archive:
+        parts = {split: _CocoPart(archive, split) for split in options.splits.names or [""]}
+        numbers = count(1)
+        for record, _, annotations in _annotated(pages, options):
+            split = options.splits.split_of(record)
+            folder = f"images/{split}/" if split else "images/"
+            if archive.add_image(record, folder) is not None:
+                link = link_of(record, options.image_url)
+                parts[split].add(record, annotations, next(numbers), categories, link)
+        for part in parts.values():
+            part.finish(categories)
+
+
+class _CocoPart:
+    """The files of one split, or of all images."""
+
+    def __init__(self, archive: Archive, split: str) -> None:
+        suffix = f"_{split}" if split else ""
+        self._beside = archive.side_file()
+        self._file = archive.add_text_file(f"annotations{suffix}.json")
+        self._predicted = archive.add_text_file(f"results{suffix}.json")
+        self._file.write(b'{"info":{"description":"Quadriga"},"images":[')
+        self._predicted.write(b"[")
+        self._pictures, self._truths = _Array(self._file), _Array(self._beside)
+        self._results = _Array(self._predicted)
+
+    def add(
+        self,
+        record: StoredInference,
+        annotations: Sequence[Mapping[str, Any]],
+        number: int,
+        categories: dict[str, int],
+        link: str,
+    ) -> None:
+        """Write an image with its annotations and predictions."""
+        size_wh, image_id = (record.input.width, record.input.height), {"image_id": number}
+        image = {
+            "id": number,
+            "file_name": image_name(record),
+            "width": record.input.width,
+            "height": record.input.height,
+            **({"coco_url": link} if link else {}),
+        }
+        self._pictures.add({**image, "date_captured": record.created_at, "inference": record})
+        for item in annotations:
+            if coco := coco_form(item, size_wh, categories):
+                crowd = int(bool(item.get("crowd")))
+                row = {"id": self._truths.length + 1, "iscrowd": crowd, **image_id, **coco}
+                self._truths.add(row)
+        for item in decode_objects(record.predictions):
+            if coco := coco_form(item, size_wh, categories):
+                self._results.add({**image_id, **coco, "score": score_of(item)})
+
+    def finish(self, categories: Mapping[str, int]) -> None:
+        """Write the annotations and the categories behind the images."""
+        self._file.write(b'],\n"annotations":[')
+        self._beside.seek(0)
+        shutil.copyfileobj(self._beside, self._file)
         named = [{"id": number, "name": name} for name, number in categories.items()]
-        file.write(b'],\n"categories":' + _encode(named) + b"}\n")
-        predicted.write(b"]\n")
+        self._file.write(b'],\n"categories":' + _encode(named) + b"}\n")
+        self._predicted.write(b"]\n")
 
 
 def _annotated(
-    pages: Pages, archive: Archive, annotated: Annotated
-) -> Iterator[tuple[StoredInference, str, str, list[dict[str, Any]]]]:
-    """Yield inferences with the names of their images, whose annotations they get, and these."""
+    pages: Pages, options: DatasetOptions
+) -> Iterator[tuple[StoredInference, str, list[dict[str, Any]]]]:
+    """Yield inferences with whose annotations they get, and these."""
     for record in chain.from_iterable(pages):
-        chosen = _chosen(record, annotated)
-        name = None if chosen is None else archive.add_image(record)
-        if chosen is not None and name is not None:
-            yield record, name, *chosen
-
-
-def _chosen(
-    record: StoredInference, annotated: Annotated
-) -> tuple[str, list[dict[str, Any]]] | None:
-    """Return whose annotations an inference gets, and these; None where it has none such.
-
-    Of the predictions of a classifier only the best one is an annotation.
-    """
-    has_truth = record.ground_truth is not None and record.ground_truth_review != REJECTED
-    if annotated != "predictions" and has_truth:
-        return "ground_truth", decode_objects(record.ground_truth)
-    if annotated == "ground_truth":
-        return None
-    predictions = decode_objects(record.predictions)
-    if record.task == "IMAGE_CLASSIFICATION" and predictions:
-        predictions = [max(predictions, key=lambda item: score_of(item) or 0.0)]
-    return "predictions", predictions
+        chosen = choose_annotations(record, options.annotated)
+        if chosen is not None:
+            yield record, *chosen

@@ -1,4 +1,4 @@
-"""Takes inferences out of the store: as JSON lines, Parquet, a dataset for Chariot, or COCO.
+"""Takes inferences out of the store: as JSON lines, Parquet, or a dataset in the form of a tool.
 
 What is written is what was stored when the export began, oldest first, a page at a time; the file appears
 whole or not at all.
@@ -9,14 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.errors import PYARROW_MISSING, NotReadyError, QueryError, QueryTimeoutError
+from quadriga.store.exchange.annotated_records import Annotated
 from quadriga.store.exchange.archives import Archive
-from quadriga.store.exchange.datasets import Annotated, Pages, write_chariot, write_coco
+from quadriga.store.exchange.dataset_options import DatasetOptions, check_link
+from quadriga.store.exchange.datasets import Pages, write_chariot, write_coco
+from quadriga.store.exchange.splits import BY_IMAGE, Splits
+from quadriga.store.exchange.tool_datasets import TOOL_FORMATS, write_tool_dataset
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.job_runner import JobRun
 from quadriga.store.query.json_form import parse
@@ -28,16 +32,41 @@ OnProgress = Callable[[int, int | None], None]
 """Is told at every step how many inferences are done, and of how many; may raise to end the work."""
 
 
+Format = Literal[
+    "jsonl",
+    "parquet",
+    "chariot",
+    "coco",
+    "yolo",
+    "yolo-obb",
+    "yolo-seg",
+    "imagefolder",
+    "dota",
+    "cvat",
+    "label-studio",
+]
+FORMATS: tuple[str, ...] = get_args(Format)
+_TABLES = {"jsonl", "parquet"}
+
+
 class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to take out, and how."""
 
     where: Any = None
     """A filter, as of a query."""
-    format: Literal["jsonl", "parquet", "chariot", "coco"] = "jsonl"
+    format: Format = "jsonl"
     images: bool | None = None
-    """Whether the images that were kept come along; None: in `chariot` and `coco`. Makes `jsonl` a zip."""
+    """Whether the images that were kept come along; None: in datasets. Makes `jsonl` a zip."""
     annotations: Annotated = "either"
-    """What `chariot` and `coco` annotate: `either` is the truth where there is one, else the predictions."""
+    """What datasets annotate: `either` is the truth where there is one, else the predictions."""
+    split: dict[str, float] = {}
+    """Share of each split of a dataset, together 1; empty for no splits."""
+    split_by: str = BY_IMAGE
+    """What is never on both sides of a split: images, or what has the same value of `meta.<key>`."""
+    image_url: str = ""
+    """Form of links to images that do not come along, such as `/images/{file}`."""
+    upright: bool = False
+    """Whether images with an EXIF orientation are written upright, for tools that ignore it."""
 
 
 def decode_parameters(body: bytes) -> ExportParameters:
@@ -50,6 +79,17 @@ def decode_parameters(body: bytes) -> ExportParameters:
 def check_parameters(parameters: ExportParameters) -> None:
     """See that this can be found and written."""
     parse(parameters.where, 0)
+    Splits(parameters.split, parameters.split_by)
+    check_link(parameters.image_url)
+    if parameters.format in _TABLES and (parameters.split or parameters.image_url):
+        raise QueryError(
+            f"expected split and image_url with a dataset format, got {parameters.format}"
+        )
+    if parameters.format == "imagefolder" and parameters.images is False:
+        raise QueryError("imagefolder is made of images: expected images to be true, got false")
+    if parameters.upright and parameters.format not in TOOL_FORMATS:
+        expected = ", ".join(sorted(TOOL_FORMATS))
+        raise QueryError(f"expected upright with {expected}, got {parameters.format}")
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
         raise QueryError(PYARROW_MISSING)
 
@@ -64,7 +104,7 @@ def result_name(parameters: ExportParameters) -> str:
 
 def _with_images(parameters: ExportParameters) -> bool:
     if parameters.images is None:
-        return parameters.format in ("chariot", "coco")
+        return parameters.format not in _TABLES and not parameters.image_url
     return parameters.images
 
 
@@ -72,9 +112,31 @@ def run_export(run: JobRun) -> str:
     """Write the export that a job asks for into its folder."""
     parameters = msgspec.convert(run.job.parameters, ExportParameters)
     name = result_name(parameters)
-    count = export(run.inferences, run.blobs, parameters, run.directory / name, run.report_progress)
-    run.log(f"{count} inferences written to {name}")
+    result = export(
+        run.inferences, run.blobs, parameters, run.directory / name, run.report_progress
+    )
+    run.log(f"{result.written} inferences written to {name}")
+    for line in result.left_out_lines():
+        run.log(line)
     return name
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """Result of an export."""
+
+    inferences: int
+    """Number of inferences that matched."""
+    left_out: dict[str, int] = {}
+    """Number of those that a format cannot hold, by reason."""
+
+    @property
+    def written(self) -> int:
+        """Number of inferences in the file."""
+        return self.inferences - sum(self.left_out.values())
+
+    def left_out_lines(self) -> list[str]:
+        """Return a line for each reason."""
+        return [f"{count} left out: {reason}" for reason, count in self.left_out.items()]
 
 
 def export(
@@ -83,7 +145,7 @@ def export(
     parameters: ExportParameters,
     target: Path,
     tell: OnProgress = lambda *_: None,
-) -> int:
+) -> Exported:
     """Write what matches to a file, or to it anew, and return how many inferences that was."""
     tell(0, None)
     newest = {"id": {"le": str(inferences.latest_seq())}}  # what comes meanwhile is left out
@@ -101,9 +163,10 @@ def export(
 
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         temporary = Path(folder) / target.name
-        _write(pages(), parameters, temporary, blobs if _with_images(parameters) else None)
+        images = blobs if _with_images(parameters) else None
+        left_out = _write(pages(), parameters, temporary, images)
         temporary.replace(target)
-    return done
+    return Exported(done, left_out)
 
 
 def _total(inferences: InferenceReader, where: Any) -> int | None:
@@ -113,7 +176,16 @@ def _total(inferences: InferenceReader, where: Any) -> int | None:
     return None
 
 
-def _write(pages: Pages, parameters: ExportParameters, target: Path, images: Blobs | None) -> None:
+def _write(
+    pages: Pages, parameters: ExportParameters, target: Path, images: Blobs | None
+) -> dict[str, int]:
+    """Write a file; return the number of inferences that were left out, by reason."""
+    options = DatasetOptions(
+        annotated=parameters.annotations,
+        splits=Splits(parameters.split, parameters.split_by),
+        image_url=parameters.image_url,
+        upright=parameters.upright,
+    )
     match parameters.format:
         case "jsonl":
             _write_lines(pages, target, images)
@@ -122,9 +194,12 @@ def _write(pages: Pages, parameters: ExportParameters, target: Path, images: Blo
 
             write_parquet(pages, target, images)
         case "chariot":
-            write_chariot(pages, target, images, parameters.annotations)
+            write_chariot(pages, target, images, options)
         case "coco":
-            write_coco(pages, target, images, parameters.annotations)
+            write_coco(pages, target, images, options)
+        case form:
+            return dict(write_tool_dataset(form, pages, target, images, options))
+    return {}
 
 
 def _write_lines(pages: Pages, target: Path, images: Blobs | None) -> None:

@@ -1,13 +1,13 @@
-"""Reads what exports write, and datasets of others: JSON lines, Parquet, Chariot's archive, COCO."""
+"""Reads what exports write, and datasets of others: JSON lines, Parquet, Chariot's archive, COCO, other tools' forms."""
 
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile
 
 import msgspec
 from msgspec import Meta
@@ -23,12 +23,23 @@ from quadriga.store.exchange.coco import (
     decode_imported,
     labels_by_id,
 )
+from quadriga.store.exchange.dataset_files import (
+    DatasetFiles,
+    nearest_to_root,
+    open_dataset_files,
+)
 from quadriga.store.exchange.datasets import GPS, OWN, nested
+from quadriga.store.exchange.formats.cvat_reader import read_cvat_file
+from quadriga.store.exchange.formats.label_studio_reader import is_tasks, read_tasks
+from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
+from quadriga.store.exchange.formats.recognition import read_tool_dataset
+from quadriga.store.exchange.formats.writing import SIDECAR
 from quadriga.store.records import ModelReference, ReviewStatus
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
 _Count = Annotated[int, _INT_32]
 _ID = re.compile("[0-9]{15,19}", re.ASCII)
+_COCO = re.compile(r"(?:annotations|instances)(?:[_-]\w+)?\.json", re.ASCII)
 _NULL = msgspec.Raw(b"null")
 _EMPTY = msgspec.Raw(b"{}")
 
@@ -94,13 +105,23 @@ Images = Callable[[str], bytes | None]  # gives the image of a name; None where 
 _inference = msgspec.json.Decoder(ImportedInference)
 
 
-def read(path: Path) -> Iterator[Item]:
-    """Read a file: JSON lines, Parquet, COCO's JSON, or a zip that an export wrote or a dataset is.
+def read(
+    path: Path, task: str | None = None, *, accept_predictions: bool = False
+) -> Iterator[Item]:
+    """Read JSON lines, Parquet, COCO's JSON, CVAT's XML, Label Studio's JSON, or a zip or folder of a dataset.
+
+    Args:
+        path: The file or folder.
+        task: Full name of the task that the ground truth is of; None for what the file says.
+        accept_predictions: Whether annotations that an export made from predictions are ground truth.
 
     Raises:
         QueryError: It is none of these, or a part of it means nothing; the message names the place.
         OSError: It cannot be read.
     """
+    if path.is_dir():
+        yield from _dataset(open_dataset_files(path), task, accept_predictions=accept_predictions)
+        return
     match path.suffix.lower():
         case ".jsonl":
             with path.open("rb") as file:
@@ -112,17 +133,18 @@ def read(path: Path) -> Iterator[Item]:
 
             for number, (line, data) in enumerate(read_parquet(path), 1):
                 yield _item(line, f"row {number}", partial(_given, data), {})
-        case ".json":
-            yield from _coco(path.read_bytes(), _no_image)
+        case ".json" | ".xml":
+            yield from _annotation_file(path, task)
         case ".zip":
+            files = open_dataset_files(path)  # stays open: images are read later than their items
             try:
-                with ZipFile(path) as archive:
-                    yield from _archive(archive)
+                yield from _dataset(files, task, accept_predictions=accept_predictions)
             except (BadZipFile, zlib.error) as error:
-                raise QueryError(f"expected {path.name} to be a zip file, got: {error}") from error
+                raise QueryError(f"cannot read {path.name}: {error}") from error
         case suffix:
             raise QueryError(
-                f"expected a file .jsonl, .parquet, .json or .zip, got {suffix or path.name}"
+                "expected a folder, or a file .jsonl, .parquet, .json, .xml or .zip, "
+                f"got {suffix or path.name}"
             )
 
 
@@ -134,32 +156,80 @@ def _no_image(_: str) -> bytes | None:
     return None
 
 
-def _archive(archive: ZipFile) -> Iterator[Item]:
-    names = {name.rpartition(".")[0]: name for name in archive.namelist()}
-    names |= {name: name for name in archive.namelist()}
+def _annotation_file(path: Path, task: str | None) -> Iterator[Item]:
+    """Read a file of annotations without images: COCO's, CVAT's, or tasks of Label Studio."""
+    images = DatasetImages(DatasetFiles([], path))
+    with path.open("rb") as file:
+        if path.suffix.lower() == ".xml":
+            annotated = read_cvat_file(file, path.name, images, task)
+        elif is_tasks(file.peek()):
+            annotated = read_tasks(file.read(), path.name, images, task)
+        else:
+            yield from _coco(file.read(), _no_image)
+            return
+        for image in annotated:
+            yield _of_image(image, _no_image)
+
+
+def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool) -> Iterator[Item]:
+    """Read the files of a folder or a zip: what an export wrote, or a dataset of a tool."""
+    names = {name.rpartition(".")[0]: name for name in files.names}
+    names |= {name: name for name in files.names}
 
     def image(name: str) -> bytes | None:
-        """Read a member, whose name may be without its ending."""
-        return archive.read(names[name]) if name in names else None
+        """Read a file, whose name may be without its ending."""
+        return files.read(names[name]) if name in names else None
 
-    if "inferences.jsonl" in names:
-        with archive.open("inferences.jsonl") as file:
+    if "inferences.jsonl" in files:
+        with files.open("inferences.jsonl") as file:
             yield from _lines(file, image, {})
-    elif "annotations.jsonl" in names:
+    elif "annotations.jsonl" in files:
         described = {}
-        if "metadata.jsonl" in names:
-            with archive.open("metadata.jsonl") as file:
+        if "metadata.jsonl" in files:
+            with files.open("metadata.jsonl") as file:
                 for number, line in enumerate(file, 1):
                     row = _object(line, f"line {number} of metadata.jsonl")
                     described[_name(row)] = row.get("metadata")
-        with archive.open("annotations.jsonl") as file:
+        with files.open("annotations.jsonl") as file:
             yield from _lines(file, image, described)
-    elif "annotations.json" in names:
-        yield from _coco(archive.read("annotations.json"), image)
+    elif coco := nearest_to_root(files, lambda name: _COCO.fullmatch(name) is not None):
+        for name in coco:
+            yield from _coco(files.read(name), image)
     else:
-        raise QueryError(
-            "the zip holds neither inferences.jsonl nor annotations.jsonl nor annotations.json"
-        )
+        is_empty = True
+        for annotated in read_tool_dataset(files, task):
+            is_empty = False
+            yield _of_image(annotated, image, accept_predictions=accept_predictions)
+        if is_empty and SIDECAR not in files:
+            raise QueryError(
+                f"no dataset found in {files.place.name}: expected inferences.jsonl, annotations.jsonl, COCO's "
+                "annotations.json, CVAT's annotations.xml, YOLO's data.yaml with labels, DOTA's labelTxt, a .json of "
+                "Label Studio's tasks, or a folder of images for each label"
+            )
+
+
+def _of_image(
+    annotated: AnnotatedImage, image: Images, *, accept_predictions: bool = False
+) -> Item:
+    """Return the item of an image of a tool's dataset."""
+    about = annotated.about
+    values = {join: about.get(OWN[join]) for join in ("id", "request_id", "input.hash")}
+    names = _by_stem(annotated.path) | {
+        join: value for join, value in values.items() if isinstance(value, str) and value
+    }
+    fields = about.get("metadata")
+    described = fields if isinstance(fields, dict) else {}
+    _check_metadata(described, annotated.place)
+    file_name = PurePosixPath(annotated.path).name
+    is_predicted = about.get("annotations_from") == "predictions" and not accept_predictions
+    return Item(
+        place=annotated.place,
+        image=partial(image, annotated.path),
+        inference=None,
+        truth=None if is_predicted else annotated.annotations,
+        metadata={"path": annotated.path, "file_name": file_name, **described},
+        names=names,
+    )
 
 
 def _lines(lines: Iterable[bytes], image: Images, described: Mapping[str, Any]) -> Iterator[Item]:

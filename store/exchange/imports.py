@@ -3,22 +3,26 @@
 Inferences keep their ids, so that importing twice is importing once.
 """
 
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
+from quadriga.quoting import quoted
 from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.database import translate_database_errors
 from quadriga.store.disk import try_lock
-from quadriga.store.errors import QueryError, StoreError
+from quadriga.store.errors import NotReadyError, QueryError, StoreError
 from quadriga.store.exchange.import_files import ImportedInference, Item
+from quadriga.store.exchange.truth_matching import FileTruth, Match, TruthMatcher
 from quadriga.store.ids import IMPORT_WORKER, IdSource, time_ms
 from quadriga.store.journal import Journal
 from quadriga.store.journal_lag import read_offsets
@@ -37,16 +41,15 @@ BATCH_BYTES = 8 << 20
 MAX_LAG_BYTES = 256 << 20  # the import waits while more than this waits in the journal
 COMMIT_TIMEOUT_S = 60.0  # how long the end waits for the server's writer
 _DAY_MS = 86_400_000
+_ID = re.compile("[0-9]{1,19}", re.ASCII)
 ImportKind = Literal["inferences", "ground-truth"]
 JournalEntry = JournaledRecord | JournaledChange
 
 
-class _EmptyTruth(NamedTuple):
-    """An empty list of annotations, whose task is not known before the end of the file."""
+MAX_REASONS = 100
+"""Maximum number of ground truths whose reason to match nothing is kept."""
 
-    place: str
-    join: str
-    value: str
+_ITEMS_AT_ONCE = 500
 
 
 class ImportCounts(msgspec.Struct):
@@ -56,6 +59,10 @@ class ImportCounts(msgspec.Struct):
     images: int = 0
     ground_truths: int = 0
     passed_over: int = 0  # without ground truth, where only that is imported
+    matched: int = 0
+    """Number of ground truths, of those alone, that are for stored inferences."""
+    unmatched: int = 0
+    """Number of ground truths that are for none so far."""
 
 
 class Importer:
@@ -63,7 +70,8 @@ class Importer:
 
     `join` tells the inference of a ground truth, see `TruthStatement.join`. By default that is the
     id where the file has one, else the hash of the image. `task` is the task that ground truth alone is of; None is
-    that of the annotations. `team` is the one that everything belongs to; None leaves each inference that of the file.
+    that of the annotations. `model` is the name of the model that ground truth alone is for, empty for every one.
+    `team` is the one that everything belongs to; None leaves each inference that of the file.
 
     Raises:
         StoreError: The team is no name of one.
@@ -78,10 +86,12 @@ class Importer:
         join: str | None,
         *,
         task: str | None = None,
+        model: str = "",
         team: str | None = None,
     ) -> None:
         check_team(team or "")
         self._team = team
+        self._model = model
         self._directory = journal_directory
         self._url = url
         self._blobs = blobs
@@ -89,9 +99,11 @@ class Importer:
         self._join = join
         self._task = task
         self._tasks: set[str] = set()
-        self._empty: list[_EmptyTruth] = []
+        self._empty: list[FileTruth] = []
         self._ids = IdSource(IMPORT_WORKER)
         self._imported = ImportCounts()
+        self.reasons: list[str] = []
+        """Why the first ground truths are for no stored inference, each with its place."""
 
     def run(
         self, items: Iterable[Item], tell: Callable[[int], None] = lambda _: None
@@ -105,7 +117,10 @@ class Importer:
         with _alone(self._directory.parent), _mover(self._directory, self._url) as move:
             appending = Journal(self._directory, IMPORT_WORKER)
             try:
-                for done, batch in _batches(chain(map(self._entries, items), self._empty_truths())):
+                if self._kind == "ground-truth":
+                    with suppress(NotReadyError):  # what is acknowledged can be matched
+                        move()
+                for done, batch in _batches(self._all_entries(items)):
                     appending.append(batch)
                     move()
                     tell(done)
@@ -113,11 +128,31 @@ class Importer:
                 appending.close()
         return self._imported
 
+    def check(
+        self, items: Iterable[Item], tell: Callable[[int], None] = lambda _: None
+    ) -> ImportCounts:
+        """Read all items of ground truth alone and match them, as `run`, without writing anything."""
+        for done, _ in _batches(self._all_entries(items)):
+            tell(done)
+        return self._imported
+
+    def _all_entries(self, items: Iterable[Item]) -> Iterator[list[JournalEntry]]:
+        if self._kind == "inferences":
+            yield from map(self._entries, items)
+            return
+        with closing(TruthMatcher(self._url, self._model, owner_of(self._team or ""))) as matcher:
+            remaining = iter(items)
+            while batch := list(islice(remaining, _ITEMS_AT_ONCE)):
+                truths = [truth for item in batch for truth in self._truths(item)]
+                yield from self._matched(matcher, truths)
+                passed = len(batch) - len(truths)
+                yield from ([] for _ in range(max(passed, 0)))
+            for start in range(0, len(self._empty), _ITEMS_AT_ONCE):
+                batch_of_empty = self._empty[start : start + _ITEMS_AT_ONCE]
+                yield from self._matched(matcher, [*map(self._with_only_task, batch_of_empty)])
+
     def _entries(self, item: Item) -> list[JournalEntry]:
         try:
-            if self._kind == "ground-truth":
-                usual = "id" if item.value("id") is not None else "input.hash"
-                return self._truth(item, self._join or usual)
             return [self._record(item.inference, item.image()), *self._truth_of_record(item)]
         except StoreError as error:
             raise QueryError(f"{item.place}: {error}") from error
@@ -175,43 +210,103 @@ class Importer:
             self._statement("id", str(int(item.inference.id)), annotations, task, review=review)
         ]
 
-    def _truth(self, item: Item, join: str) -> list[JournalEntry]:
+    def _truths(self, item: Item) -> list[FileTruth]:
+        """Return the ground truth of an item; none if it has none, or one whose task is known at the end."""
+        try:
+            return self._truth(item)
+        except StoreError as error:
+            raise QueryError(f"{item.place}: {error}") from error
+
+    def _truth(self, item: Item) -> list[FileTruth]:
         if item.truth is None:
-            self._imported.passed_over += self._kind == "ground-truth"
+            self._imported.passed_over += 1
             return []
+        usual = "id" if item.value("id") is not None else "input.hash"
+        join = self._join or usual
         value = item.value(join)
         if value is None:
             raise QueryError(
                 f"expected {join} to join the ground truth by, got none: --join names another, such as "
                 "meta.path"
             )
+        if join == "id" and _ID.fullmatch(value) is None:
+            raise QueryError(f"expected an id of at most 19 digits, got {quoted(value, 80)}")
         annotations, task = parse_annotations(item.truth), self._task
         if task is not None:
             check_fit(task, annotations)
         elif annotations:
             task = derived_task(annotations, None)
         self._imported.ground_truths += 1
-        if task is None and join != "id":
-            self._empty.append(_EmptyTruth(item.place, join, value))
-            return []
         if task is not None:
             self._tasks.add(task)
-        # The inference of an id decides, once the writer sees it.
-        own = task if join != "id" or self._task is not None else None
-        review = "" if item.inference is None else item.inference.ground_truth_review
-        return [self._statement(join, value, annotations, own, review=review)]
+        truth = FileTruth(
+            place=item.place,
+            join=join,
+            value=value,
+            annotations=annotations,
+            # The inference of an id decides, once the writer sees it.
+            task=task if join != "id" or self._task is not None else None,
+            review="" if item.inference is None else item.inference.ground_truth_review,
+            image_hash=partial(item.value, "input.hash"),
+        )
+        if task is None and join != "id":
+            self._empty.append(truth)
+            return []
+        return [truth]
 
-    def _empty_truths(self) -> Iterator[list[JournalEntry]]:
-        """Yield statements that there is nothing in an image, of the task that all others are of."""
-        for empty in self._empty:
-            if len(self._tasks) != 1:
-                tasks = " and ".join(sorted(self._tasks)) or "none"
-                raise QueryError(
-                    f"{empty.place}: the task of an empty list is that of the other annotations, which are of "
-                    f"{tasks}: --task names it"
+    def _with_only_task(self, empty: FileTruth) -> FileTruth:
+        """Return a truth of nothing in an image with the task that all others are of."""
+        if len(self._tasks) != 1:
+            tasks = " and ".join(sorted(self._tasks)) or "none"
+            raise QueryError(
+                f"{empty.place}: the task of an empty list is that of the other annotations, which are of "
+                f"{tasks}: --task names it"
+            )
+        (task,) = self._tasks
+        return empty._replace(task=task)
+
+    def _matched(
+        self, matcher: TruthMatcher, truths: Sequence[FileTruth]
+    ) -> Iterator[list[JournalEntry]]:
+        """Yield the statement of each ground truth, and count those that are for stored inferences."""
+        matches = matcher.match(truths)
+        by_hash = self._joined_by_hash(truths, matches)
+        again = matcher.match([*by_hash.values()])
+        better = dict(zip(by_hash, zip(by_hash.values(), again, strict=True), strict=True))
+        for index, pair in enumerate(zip(truths, matches, strict=True)):
+            other = better.get(index)
+            truth, match = other if other is not None and other[1].candidates else pair
+            if match.inferences:
+                self._imported.matched += 1
+            else:
+                self._imported.unmatched += 1
+                if len(self.reasons) < MAX_REASONS:
+                    self.reasons.append(f"{truth.place}: {match.reason}")
+            yield [
+                self._statement(
+                    truth.join, truth.value, truth.annotations, truth.task, review=truth.review
                 )
-            (task,) = self._tasks
-            yield [self._statement(empty.join, empty.value, [], task)]
+            ]
+
+    def _joined_by_hash(
+        self, truths: Sequence[FileTruth], matches: Sequence[Match]
+    ) -> dict[int, FileTruth]:
+        """Return, by its place in the list, what no inference has the id of, joined by the hash of its image.
+
+        Names of other tools' images may look like ids.
+        """
+        joined = {}
+        for index, (truth, match) in enumerate(zip(truths, matches, strict=True)):
+            if self._join is not None or truth.join != "id" or match.candidates:
+                continue
+            image_hash = truth.image_hash()
+            if image_hash is not None:
+                task = truth.task or self._task
+                if task is None and truth.annotations:
+                    task = derived_task(truth.annotations, None)
+                if task is not None:
+                    joined[index] = truth._replace(join="input.hash", value=image_hash, task=task)
+        return joined
 
     def _statement(
         self,
@@ -228,6 +323,7 @@ class Importer:
             annotations,
             source="import",
             task=task,
+            model=self._model,
             owner=owner_of(self._team or ""),
             review=review,
         )

@@ -25,6 +25,7 @@ LEFT_OUT = {
     r"GET /ready": "Chariot's check, as GET /v2/health/ready",
     r"GET /api/blobs/\{digest\}": "an address that client.inferences.presigned gives, for any program",
     r"GET /api/inferences": "the form for browsers of POST /api/inferences/query",
+    r"GET /api/inferences\.(arrow|parquet)": "tables that Polars, DuckDB and pyarrow read by their address",
     r"GET /api/inferences/facets": "the form for browsers of the POST",
     r"GET /api/inferences/label-queue": "the form for browsers of the POST",
     r"POST /api/cloudevents": "what KServe's logger sends",

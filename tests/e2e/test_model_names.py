@@ -100,8 +100,12 @@ def paths(server: ServerProcess) -> dict[str, list[str]]:
     }
 
 
+TABLES = ("/api/inferences.arrow", "/api/inferences.parquet")
+
+
 def test_every_path_has_a_row(paths: dict[str, list[str]]) -> None:
-    rows = NAMED_IN_BODY.keys() | NAMELESS | {"/api/inferences", "/api/inferences/tail"}
+    named_in_url = {"/api/inferences", "/api/inferences/tail", *TABLES}
+    rows = NAMED_IN_BODY.keys() | NAMELESS | named_in_url
     assert {path for path in paths if "{name}" not in path} == rows
 
 
@@ -158,7 +162,10 @@ def test_bodies_take_every_spelling(server: ServerProcess, path: str) -> None:
 def test_urls_take_every_spelling(server: ServerProcess) -> None:
     for name in (FOLDER, ID, f"{FOLDER}:1"):
         assert server.call("GET", f"/api/inferences?model={name}&limit=1")[1]["inferences"]
-    assert server.call("GET", f"/api/inferences?model={UNKNOWN}")[0] == 404
+        for path in TABLES:
+            assert server.request("GET", f"{path}?model={name}&limit=1")[0] == 200
+    for path in ("/api/inferences", *TABLES):
+        assert server.call("GET", f"{path}?model={UNKNOWN}")[0] == 404
 
 
 def test_the_tail_takes_every_spelling(server: ServerProcess) -> None:
@@ -228,6 +235,9 @@ COMMANDS = {
     "query": lambda name, data: ("query", f"model={name}", "--data", data),
     "export": lambda name, data: (
         "export", f"model={name}", "--data", data, "--output", f"{data}.jsonl",
+    ),
+    "import": lambda name, data: (
+        "import", f"{data}.jsonl", "--as", "ground-truth", "--dry-run", "--model", name, "--data", data,
     ),
     "evaluate": lambda name, data: ("evaluate", "--model", name, "--data", data),
     "drift": lambda name, data: (

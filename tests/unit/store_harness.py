@@ -170,10 +170,26 @@ class StoreHarness:
         export(self.inferences, self.blobs, msgspec.convert(parameters, ExportParameters), target)
         return target
 
-    def import_file(self, file: Path, kind: str = "inferences", join: str | None = None) -> Any:
+    def importer(self, kind: str, join: str | None = None, **options: Any) -> Importer:
+        """Return an importer into this store."""
+        return Importer(self.journal_directory, self.url, self.blobs, kind, join, **options)
+
+    def read(self, file: Path, **options: Any) -> Any:
+        """Read the items of a file."""
+        return read(file, **options)
+
+    def import_file(
+        self,
+        file: Path,
+        kind: str = "inferences",
+        join: str | None = None,
+        *,
+        task: str | None = None,
+        accept_predictions: bool = False,
+    ) -> Any:
         """Import a file of inferences or of ground truth; return the counts of what was imported."""
-        importer = Importer(self.journal_directory, self.url, self.blobs, kind, join)
-        return importer.run(read(file))
+        items = read(file, task, accept_predictions=accept_predictions)
+        return self.importer(kind, join, task=task).run(items)
 
     def close(self) -> None:
         """Close the journal, and the writer and the readers where they are open."""

@@ -56,6 +56,8 @@ LIMITS = (
 TWO_VERSIONS = (
     "tests/e2e/test_two_versions.py::test_two_replicas_go_to_the_next_version_and_back_under_load"
 )
+DATASETS = "tests/e2e/test_datasets_page.py::test_the_commands_of_the_page_do_what_it_says"
+TABLES = "tests/conformance/test_other_tools.py::test_tables_of_a_running_server_are_read_in_a_line"
 RUN_BY = {
     "SECURITY.md": [],
     "README.md": [
@@ -74,6 +76,7 @@ RUN_BY = {
     ],
     "docs/client.md": [f"python {CLIENT}"] * 4,
     "docs/console.md": ["sh tests/e2e/test_console.py::test_the_server_prints_where_the_console_is"],
+    "docs/datasets.md": [*[f"sh {DATASETS}"] * 2, f" {DATASETS}", *[f"python {TABLES}"] * 2],
     "docs/drift.md": [
         f"csv {HERE}files_are_compared_as_the_page_says",
         f"sh {HERE}files_are_compared_as_the_page_says",

@@ -18,6 +18,7 @@ from quadriga.engine.api.drift_alarms import drift_alarm_routes
 from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.ground_truth import ground_truth_routes
+from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.log_level import log_level_routes
@@ -165,6 +166,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *ground_truth_routes(None, None, 1 << 20),
             *job_routes(None, None),
             *evaluation_routes(None, None, None),
+            *table_routes(None, None, 1.0),
             *drift_routes(None),
             *schedule_routes(ROOT, None),
             *evaluation_schedule_routes(ROOT, None, None),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
-from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
@@ -16,52 +15,17 @@ from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
-from quadriga.store.errors import ChangeError
+from quadriga.store.errors import ChangeError, QueryError
+from quadriga.store.exchange.dataset_files import (
+    DatasetFiles,
+    nearest_to_root,
+    open_dataset_files,
+)
 from quadriga.store.exchange.datasets import GPS, OWN
-
-IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
-SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
-"""Names of folders of splits, which hold a folder for each label."""
+from quadriga.store.exchange.formats.recognition import read_tool_dataset
 
 _INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASCII)
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
-
-
-class DatasetFiles(NamedTuple):
-    """Files of a folder or a zip, names sorted, relative, with `/`; they may be read from several threads."""
-
-    names: list[str]
-    place: Path
-    archive: ZipFile | None = None
-
-    def read(self, name: str) -> bytes:
-        """Read a file.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
-        if self.archive is None:
-            return (self.place / name).read_bytes()
-        try:
-            return self.archive.read(name)
-        except (KeyError, BadZipFile, EOFError) as error:
-            raise OSError(f"expected {name} in {self.place.name}, got: {error}") from error
-
-
-def open_dataset_files(location: Path) -> DatasetFiles:
-    """List the files of a dataset."""
-    if location.is_dir():
-        files = (path.relative_to(location) for path in location.rglob("*") if path.is_file())
-        return DatasetFiles(sorted(path.as_posix() for path in files), location)
-    try:
-        archive = ZipFile(location)
-    except BadZipFile as error:
-        raise EvaluationError(
-            f"cannot open {location.name}, which is neither a folder nor a zip: {error}"
-        ) from error
-    return DatasetFiles(
-        sorted(name for name in archive.namelist() if name[-1:] != "/"), location, archive
-    )
 
 
 class DatasetImage(NamedTuple):
@@ -88,38 +52,35 @@ class _Row(msgspec.Struct):
 def read_dataset(location: Path, task: str) -> list[DatasetImage]:
     """List the images of a dataset with their annotations, without reading the images themselves.
 
-    The location is a folder or a zip: in Chariot's layout, with COCO's instances, or with a folder per label. The
-    task, its full name, decides which shape of COCO's annotations counts.
+    The location is a folder or a zip: in Chariot's layout, with COCO's instances, in the form of CVAT, DOTA, YOLO or
+    Label Studio, or with a folder per label. The task, its full name, decides which shape of COCO's annotations counts.
 
     Raises:
         EvaluationError: The layout is none of these, or a file is invalid; the message names it.
         OSError: A file cannot be read.
     """
-    files = open_dataset_files(location)
-    rows = _highest(files, lambda name: name == "annotations.jsonl")
-    instances = _highest(files, lambda name: _INSTANCES.fullmatch(name) is not None)
+    try:
+        files = open_dataset_files(location, follow_links=True)
+    except QueryError as error:
+        raise EvaluationError(str(error)) from error
+    rows = nearest_to_root(files, lambda name: name == "annotations.jsonl")
+    instances = nearest_to_root(files, lambda name: _INSTANCES.fullmatch(name) is not None)
     try:
         if rows:
             images = _chariot(files, rows[0])
         elif instances:
             images = [image for name in instances for image in _coco(files, name, task)]
         else:
-            images = list(_by_folder(files))
-    except ChangeError as error:
+            images = list(_of_tool(files, task))
+    except (ChangeError, QueryError) as error:
         raise EvaluationError(str(error)) from error
     if not images:
         raise EvaluationError(
             f"no dataset found in {location.name or location}: expected annotations.jsonl, COCO's instances*.json"
-            " or annotations*.json, or a folder of images for each label"
+            " or annotations*.json, CVAT's annotations.xml, YOLO's data.yaml with labels, DOTA's labelTxt, a .json of Label"
+            " Studio's tasks, or a folder of images for each label"
         )
     return images
-
-
-def _highest(files: DatasetFiles, is_match: Callable[[str], bool]) -> list[str]:
-    """Return the files with matching names that are nearest to the root."""
-    paths = [PurePosixPath(name) for name in files.names if is_match(PurePosixPath(name).name)]
-    depth = min((len(path.parts) for path in paths), default=0)
-    return [str(path) for path in paths if len(path.parts) == depth]
 
 
 def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
@@ -204,13 +165,18 @@ def _image_finder(files: DatasetFiles, name: str, split: str | None) -> Callable
     return find
 
 
-def _by_folder(files: DatasetFiles) -> Iterator[DatasetImage]:
-    """List the images of folders per label, optionally within folders per split."""
-    paths = [PurePosixPath(name) for name in files.names]
-    paths = [path for path in paths if path.suffix.lower() in IMAGES and len(path.parts) > 1]
-    has_splits = {path.parts[0].lower() for path in paths} <= SPLITS
-    for path in paths:
-        split = path.parts[0] if has_splits and len(path.parts) > 2 else None
-        label = path.parts[0 if split is None else 1]
-        read = partial(files.read, str(path))
-        yield DatasetImage(str(path), read, [{"label": label}], split)
+def _of_tool(files: DatasetFiles, task: str) -> Iterator[DatasetImage]:
+    """List the images of a dataset in the form of another tool."""
+    for image in read_tool_dataset(files, task):
+        is_predicted = image.about.get("annotations_from") == "predictions"
+        annotations = None if is_predicted else image.annotations
+        if annotations is not None:
+            annotations = parse_annotations(annotations, image.place)
+        metadata = image.about.get("metadata")
+        yield DatasetImage(
+            image.path,
+            partial(files.read, image.path),
+            annotations,
+            split=image.split,
+            metadata=metadata if isinstance(metadata, dict) else {},
+        )

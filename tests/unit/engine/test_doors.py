@@ -155,6 +155,8 @@ NOT_AUDITED = {
 """Paths of POST besides inference that change nothing and take away no more than a page; log-in and log-out write lines of their own."""
 
 AUDITED_READS = {
+    "/api/inferences.arrow",
+    "/api/inferences.parquet",
     "/api/jobs/x/result",
     "/api/audit",
     "/api/log-level",
@@ -175,7 +177,9 @@ def test_every_door_is_audited_or_known_to_change_nothing(server):
             assert need in {"infer", "key"}, (method, path, need)
             known = path in ("/", "/api/cloudevents") or "infer" in path or "predict" in path
             assert of_models or known, (method, path)
-    assert {"POST /api/exports", "GET /api/jobs/x/result", "POST /api/inferences/bulk"} == {
+    tables = {"GET /api/inferences.arrow", "GET /api/inferences.parquet"}
+    jobs = {"POST /api/exports", "GET /api/jobs/x/result", "POST /api/inferences/bulk"}
+    assert tables | jobs == {
         f"{method} {path}" for method, path in marked if method not in ("HEAD", "OPTIONS")
     }
 

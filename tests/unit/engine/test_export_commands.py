@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
+from quadriga.store.exchange.export import FORMATS, Exported
 
 LINE = {"id": "4194304", "model": {"name": "m"}, "task": "TENSOR", "predictions": [1]}
 
@@ -32,9 +33,9 @@ def test_imported_inferences_are_exported(tmp_path: Path) -> None:
 def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monkeypatch) -> None:
     exported_parameters = []
 
-    def export(_, __, parameters, **___) -> int:
+    def export(_, __, parameters, **___) -> Exported:
         exported_parameters.append(parameters.images)
-        return 0
+        return Exported(0)
 
     monkeypatch.setattr("quadriga.store.exchange.export.export", export)
     for flags in ([], ["--images"], ["--no-images"]):
@@ -69,3 +70,10 @@ def test_invalid_arguments_are_reported(
     result = CliRunner().invoke(main, arguments, terminal_width=200)
     assert result.exit_code == 2, result.output
     assert message in result.output
+
+
+def test_the_command_has_all_formats() -> None:
+    (choice,) = (
+        parameter.type for parameter in main.commands["export"].params if parameter.name == "format"
+    )
+    assert tuple(choice.choices) == FORMATS

@@ -151,11 +151,15 @@ def test_a_line_that_means_nothing_is_named(store, tmp_path, line: Any, message:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", b"", "expected a file .jsonl, .parquet, .json or .zip, got .txt"),
-        ("a.zip", b"no", "expected a.zip to be a zip file"),
+        (
+            "a.txt",
+            b"",
+            "expected a folder, or a file .jsonl, .parquet, .json, .xml or .zip, got .txt",
+        ),
+        ("a.zip", b"no", "cannot open a.zip, which is neither a folder nor a zip"),
         ("a.parquet", b"no", "expected a.parquet to be Parquet"),
         ("a.json", b"{}", "expected COCO's JSON with images"),
-        ("a.json", b"[" * 100_000, "expected COCO's JSON with images"),
+        ("a.json", b"[" * 100_000, "expected a JSON array of tasks"),
     ],
 )
 def test_a_file_that_means_nothing_is_named(

@@ -335,11 +335,11 @@ def test_there_are_only_so_many_at_once(place: Place) -> None:
         others = [await place.listen(caller=key) for _ in range(2)]
         refused = await place.listen(caller=key)
         assert (refused.status, refused.is_complete) == (429, True)
-        assert b"at most 2 streams of events at once of the key 'hand'" in refused.text
+        assert b"at most 2 streams at once of the key 'hand'" in refused.text
         others += [await place.listen() for _ in range(2)]
         refused = await place.listen()
         assert refused.status == 503
-        assert b"at most 4 streams of events" in refused.text
+        assert b"at most 4 streams at once" in refused.text
         others[0].leave()
         await others[0].task
         others.append(await place.listen(caller=key))

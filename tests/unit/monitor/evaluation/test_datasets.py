@@ -141,3 +141,34 @@ def test_a_file_that_is_no_zip_is_said(tmp_path) -> None:
         EvaluationError, match=r"cannot open a\.zip, which is neither a folder nor a zip"
     ):
         read_dataset(tmp_path / "a.zip", "OBJECT_DETECTION")
+
+
+YOLO = {
+    "data.yaml": "names: [ship]",
+    "quadriga-images.jsonl": '{"path": "a.jpg", "image_width": 100, "image_height": 100}',
+}
+TOOLS = [
+    ({**YOLO, "labels/val/a.txt": "0 0.5 0.5 0.2 0.2", "images/val/a.jpg": "A"}, "val"),
+    ({**YOLO, "val/labels/a.txt": "0 0.5 0.5 0.2 0.2", "val/images/a.jpg": "A"}, "val"),
+    ({"val/labelTxt/a.txt": "imagesource:x\ngsd:1\n40 40 60 40 60 60 40 60 ship 0", "val/images/a.jpg": "A"}, "val"),
+    ({"annotations.xml": '<annotations><image name="a.jpg" subset="val" width="100" height="100">'
+      '<box label="ship" xtl="40" ytl="40" xbr="60" ybr="60"/></image></annotations>', "images/val/a.jpg": "A"}, "val"),
+    ({"project.json": json.dumps([{"data": {"image": "/data/upload/1/5f3c-a.jpg", "split": "val"}, "annotations": [
+      {"result": [], "was_cancelled": False}, {"result": [{"type": "rectanglelabels", "original_width": 100, "original_height": 100,
+       "value": {"x": 40, "y": 40, "width": 20, "height": 20, "rotation": 0, "rectanglelabels": ["ship"]}}]}]}]), "images/a.jpg": "A"}, "val"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "split"), TOOLS, ids=["yolo", "roboflow", "dota", "cvat", "label-studio"]
+)
+def test_forms_of_other_tools_are_datasets(dataset, files, split) -> None:
+    (image,) = dataset(files)
+    box = {"label": "ship", "xmin": 40, "ymin": 40, "xmax": 60, "ymax": 60}
+    assert image.annotations == [box]
+    assert (image.split, image.read()) == (split, b"A")
+
+
+def test_a_wrong_file_of_a_tool_is_named(dataset) -> None:
+    with pytest.raises(EvaluationError, match=r"labels/a\.txt:1: expected the number of a class"):
+        dataset({**YOLO, "labels/a.txt": "ship 1"})

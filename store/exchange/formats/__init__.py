@@ -1,0 +1,1 @@
+"""Datasets in the forms of other tools: a module each, which writes and reads that form."""

@@ -1,0 +1,216 @@
+"""Reads CVAT for images 1.1, an image at a time; entities and document types are refused, as they expand without bounds.
+
+Source: CVAT, "CVAT for images" (XML annotation format, version 1.1); Python, "XML security".
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, NoReturn
+from xml.parsers import expat
+
+from quadriga.store.errors import QueryError
+from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
+from quadriga.store.exchange.formats.reading import (
+    AnnotatedImage,
+    DatasetImages,
+    box_of,
+    contour_of,
+    oriented_if,
+)
+from quadriga.store.exchange.outlines import unbridged
+from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
+
+_CHUNK = 1 << 16
+_SHAPES = {"box", "polygon", "tag"}
+_UNREAD = {"mask", "polyline", "points", "ellipse", "cuboid", "skeleton"}
+
+
+class _Image:
+    """An image whose element is being read."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self.values = values
+        self.shapes: list[tuple[str, dict[str, str], dict[str, str]]] = []
+
+
+class _Reader:
+    """Collects images from the events of the parser."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._parser = expat.ParserCreate()
+        self._parser.StartDoctypeDeclHandler = self._refuse_doctype
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._text
+        self._image: _Image | None = None
+        self._attribute: str | None = None
+        self._pieces: list[str] = []
+        self._since_event = 0
+        self._depth = 0
+        self.complete: deque[_Image] = deque()
+
+    def feed(self, chunk: bytes) -> None:
+        """Parse a further part of the file; an empty one is its end."""
+        self._since_event += len(chunk)
+        if self._since_event > MAX_LABEL_BYTES:
+            raise QueryError(f"{self._name}: expected elements of at most {MAX_LABEL_BYTES} bytes")
+        try:
+            self._parser.Parse(chunk, not chunk)
+        except expat.ExpatError as error:
+            raise QueryError(f"{self._name}: expected XML, got: {error}") from error
+
+    def _refuse_doctype(self, *_: Any) -> NoReturn:
+        raise QueryError(f"{self._name}: expected no document type, which CVAT does not write")
+
+    def _start(self, tag: str, values: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth == 1 and tag != "annotations":
+            raise QueryError(f"{self._name}: expected CVAT's <annotations>, got <{tag[:40]}>")
+        if tag == "track":
+            raise QueryError(f"{self._name}: expected CVAT for images, got tracks of a video")
+        if tag == "image" and self._depth == 2:
+            self._image = _Image(values)
+        elif self._image is not None and (tag in _SHAPES or tag in _UNREAD):
+            self._image.shapes.append((tag, values, {}))
+        elif tag == "attribute" and self._image is not None:
+            self._attribute, self._pieces = values.get("name"), []
+        self._since_event = 0 if self._image is None else self._since_event
+
+    def _end(self, tag: str) -> None:
+        self._depth -= 1
+        if self._image is None:
+            self._since_event = 0
+        elif tag == "image":
+            self.complete.append(self._image)
+            self._image, self._since_event = None, 0
+        elif tag == "attribute" and self._attribute is not None:
+            if self._image.shapes:
+                self._image.shapes[-1][2][self._attribute] = "".join(self._pieces)
+            self._attribute = None
+
+    def _text(self, text: str) -> None:
+        if self._attribute is not None:
+            self._pieces.append(text)
+
+
+def cvat_file(files: DatasetFiles) -> str | None:
+    """Return the name of CVAT's file; None if there is none."""
+    return next(iter(nearest_to_root(files, lambda name: name == "annotations.xml")), None)
+
+
+def read_cvat(
+    files: DatasetFiles, images: DatasetImages, task: str | None
+) -> Iterator[AnnotatedImage]:
+    """Yield the images of a dataset.
+
+    Raises:
+        QueryError: The file is none of CVAT for images; the message names the image.
+    """
+    name = cvat_file(files) or ""
+    folder = str(PurePosixPath(name).parent / "_")[:-1]
+    with files.open(name) as file:
+        yield from read_cvat_file(file, name, images, task, folder=folder)
+
+
+def read_cvat_file(
+    file: BinaryIO, name: str, images: DatasetImages, task: str | None, *, folder: str = ""
+) -> Iterator[AnnotatedImage]:
+    """Yield the images of an open file; `folder` is where it lies, with a slash at its end."""
+    reader = _Reader(name)
+    while True:
+        chunk = file.read(_CHUNK)
+        reader.feed(chunk)
+        while reader.complete:
+            yield _annotated(reader.complete.popleft(), name, images, task, folder=folder)
+        if not chunk:
+            return
+
+
+def _annotated(
+    image: _Image, name: str, images: DatasetImages, task: str | None, *, folder: str
+) -> AnnotatedImage:
+    values = image.values
+    file_name, subset = values.get("name", ""), values.get("subset")
+    place = f"{name}: image {file_name[:200]}"
+    candidates = [f"{folder}images/{file_name}", f"{folder}{file_name}"]
+    if subset:
+        candidates.insert(0, f"{folder}images/{subset}/{file_name}")
+    path = images.find(*candidates)
+    size_wh = _size(values, place)
+    about = images.about(path)
+    annotations = [
+        _annotation(shape, size_wh, f"{place}: shape {number}")
+        for number, shape in enumerate(image.shapes)
+    ]
+    return AnnotatedImage(
+        place=place,
+        path=path,
+        annotations=oriented_if(annotations, task or _known_task(about), size_wh),
+        split=subset or about.get("split"),
+        about=about,
+    )
+
+
+def _known_task(about: dict[str, Any]) -> str | None:
+    task = about.get("task")
+    return task if isinstance(task, str) else None
+
+
+def _size(values: dict[str, str], place: str) -> tuple[int, int]:
+    try:
+        width, height = int(values["width"]), int(values["height"])
+    except (KeyError, ValueError):
+        width = height = 0
+    if width <= 0 or height <= 0:
+        raise QueryError(f"{place}: width and height are required")
+    return width, height
+
+
+def _annotation(
+    shape: tuple[str, dict[str, str], dict[str, str]], size_wh: tuple[int, int], place: str
+) -> dict[str, Any]:
+    tag, values, attributes = shape
+    if tag in _UNREAD:
+        raise QueryError(f"{place}: expected boxes, polygons and tags, got a {tag}")
+    if "label" not in values:
+        raise QueryError(f"{place}: a label is required")
+    item: dict[str, Any] = {"label": values["label"]}
+    try:
+        if tag == "box":
+            item |= _box(values, size_wh)
+        elif tag == "polygon":
+            pairs = [point.split(",") for point in values.get("points", "").split(";")]
+            item |= contour_of(unbridged([(_number(x), _number(y)) for x, y in pairs]))
+    except (KeyError, ValueError) as error:
+        raise QueryError(
+            f"{place}: expected coordinates as finite numbers, got: {error}"
+        ) from error
+    flags = (key for key in ("crowd", "difficult") if attributes.get(key) == "true")
+    return item | dict.fromkeys(flags, True)
+
+
+def _box(values: dict[str, str], size_wh: tuple[int, int]) -> dict[str, float]:
+    xmin, ymin, xmax, ymax = (_number(values[key]) for key in ("xtl", "ytl", "xbr", "ybr"))
+    if "rotation" not in values:
+        return box_of(xmin, ymin, xmax, ymax)
+    width, height = size_wh
+    radians = math.remainder(math.radians(_number(values["rotation"])), math.tau)
+    numbers = (
+        (xmin + xmax) / 2 / width,
+        (ymin + ymax) / 2 / height,
+        abs(xmax - xmin) / width,
+        abs(ymax - ymin) / height,
+        radians,
+    )
+    rounded = (round(number, 12) for number in numbers)
+    return dict(zip(ORIENTED_BOX_KEYS, rounded, strict=True))
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text[:40])
+    return int(value) if value.is_integer() else value

@@ -1,0 +1,94 @@
+"""Reads DOTA's `labelTxt/<name>.txt` of `images/<name>.png`.
+
+Source: DOTA, "Annotation format" (https://captain-whu.github.io/DOTA/dataset.html).
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from quadriga.store.errors import QueryError
+from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles
+from quadriga.store.exchange.formats.dota import unescaped
+from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages, box_of
+from quadriga.store.exchange.outlines import oriented_box
+
+_FOLDERS = {"labelTxt", "labelTxt-v1.0", "labelTxt-v1.5", "labelTxt-v2.0"}
+_HEADERS = ("imagesource", "gsd", "acquisition")
+
+
+def is_dota(files: DatasetFiles) -> bool:
+    """Check whether a dataset has DOTA's labels."""
+    return any(map(_is_labels, files.names))
+
+
+def read_dota(
+    files: DatasetFiles, images: DatasetImages, task: str | None
+) -> Iterator[AnnotatedImage]:
+    """Yield the images of a dataset with oriented boxes; or with boxes, if the task is detection.
+
+    Raises:
+        QueryError: A line is none; the message names it.
+    """
+    for name in filter(_is_labels, files.names):
+        path = PurePosixPath(name)
+        folders = [*path.parts[:-1]]
+        position = max(index for index, part in enumerate(folders) if part in _FOLDERS)
+        stem = "/".join([*folders[:position], "images", *folders[position + 1 :], path.stem])
+        beside = "/".join([*folders[:position], *folders[position + 1 :], path.stem])
+        image = images.with_stem(stem) or images.with_stem(beside)
+        image = image or images.about(stem).get("path") or stem
+        about = images.about(image)
+        wanted = task or about.get("task")
+        annotations = []
+        size_wh = None
+        for number, line in enumerate(_text(files, name).splitlines(), 1):
+            if not line.strip() or line.lower().startswith(_HEADERS):
+                continue
+            label, corners, is_difficult = _parse(line, f"{name}:{number}")
+            item: dict[str, Any] = {"label": label}
+            if wanted == "OBJECT_DETECTION":
+                xs, ys = zip(*corners, strict=True)
+                item |= box_of(*map(_plain, (min(xs), min(ys), max(xs), max(ys))))
+            else:
+                size_wh = size_wh or images.size_wh(image, name)
+                item |= oriented_box(corners, *size_wh)
+            annotations.append(item | ({"difficult": True} if is_difficult else {}))
+        split = folders[position - 1] if position else None
+        yield AnnotatedImage(
+            place=name, path=image, annotations=annotations, split=split, about=about
+        )
+
+
+def _plain(value: float) -> float:
+    return int(value) if value.is_integer() else value
+
+
+def _is_labels(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.suffix == ".txt" and bool(_FOLDERS & {*path.parts[:-1]})
+
+
+def _text(files: DatasetFiles, name: str) -> str:
+    try:
+        return files.read(name, MAX_LABEL_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise QueryError(f"{name}: expected text in UTF-8, got: {error}") from error
+
+
+def _parse(line: str, place: str) -> tuple[str, list[tuple[float, float]], bool]:
+    """Return the label, the corners in pixels and the difficulty of a line; its end may be missing, as in old files."""
+    words = line.split()
+    try:
+        numbers = [float(word) for word in words[:8]]
+    except ValueError:
+        numbers = []
+    if len(numbers) != 8 or len(words) < 9 or not all(map(math.isfinite, numbers)):
+        raise QueryError(
+            f"{place}: expected 8 numbers, a category and whether it is difficult, got {line[:80]!r}"
+        )
+    has_difficulty = len(words) > 9 and words[-1] in ("0", "1", "2")
+    category = " ".join(words[8 : -1 if has_difficulty else None])
+    corners = list(zip(numbers[::2], numbers[1::2], strict=True))
+    return unescaped(category), corners, has_difficulty and words[-1] != "0"

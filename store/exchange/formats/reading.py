@@ -1,0 +1,163 @@
+"""What the readers of all formats share: an image with its annotations, sizes of images, and what an export wrote beside."""
+
+import io
+import warnings
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+from PIL import Image, UnidentifiedImageError
+from PIL.ExifTags import Base as ExifTag
+
+from quadriga.store.errors import JSON_ERRORS, QueryError
+from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
+from quadriga.store.exchange.formats.writing import SIDECAR
+from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
+
+IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
+"""Endings of the names of images."""
+
+_SIDEWAYS = {5, 6, 7, 8}  # EXIF orientations that swap width and height
+_about = msgspec.json.Decoder(dict[str, Any])
+
+
+class AnnotatedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """An image of a dataset."""
+
+    place: str
+    """Location within the dataset, for errors."""
+    path: str
+    """Path of the image within the dataset; of one that is not in it, the path that it would have."""
+    annotations: list[dict[str, Any]] | None
+    """Annotations in the form of the wire; None if nothing is said of the image."""
+    split: str | None = None
+    about: dict[str, Any] = {}
+    """What an export said of the image, under the keys of `quadriga.store.exchange.datasets.OWN`, and `metadata`."""
+
+
+class DatasetImages:
+    """Images of a dataset: where they are, how large, and what an export said of them.
+
+    Args:
+        files: The files of the dataset.
+    """
+
+    def __init__(self, files: DatasetFiles) -> None:
+        self.files = files
+        self._by_name: dict[str, list[str]] = {}
+        self._by_stem: dict[str, list[str]] = {}
+        for name in files.names:
+            path = PurePosixPath(name)
+            if path.suffix.lower() in IMAGES:
+                self._by_name.setdefault(path.name, []).append(name)
+                self._by_stem.setdefault(str(path.with_suffix("")), []).append(name)
+        self._described = _read_sidecar(files)
+
+    def find(self, *candidates: str) -> str:
+        """Return the first path of candidates that is there, or the only image of that name; else the first candidate."""
+        for candidate in candidates:
+            if candidate in self.files:
+                return candidate
+        same_name = self._by_name.get(PurePosixPath(candidates[0]).name, [])
+        return same_name[0] if len(same_name) == 1 else candidates[0]
+
+    def with_stem(self, stem: str) -> str | None:
+        """Return the image of a path without its ending; None unless there is exactly one."""
+        paths = self._by_stem.get(stem, [])
+        return paths[0] if len(paths) == 1 else None
+
+    def about(self, path: str) -> dict[str, Any]:
+        """Return what an export said of an image, found by the name of its file."""
+        line = self._described.get(PurePosixPath(path).stem)
+        return {} if line is None else _about.decode(line)
+
+    def splits(self) -> set[str]:
+        """Return the splits that an export made."""
+        return {
+            name for line in self._described.values() if (name := _about.decode(line).get("split"))
+        }
+
+    def size_wh(self, path: str, place: str) -> tuple[int, int]:
+        """Return width and height of an image in pixels, as a person sees it.
+
+        Raises:
+            QueryError: Neither the image nor what an export said of it is there.
+        """
+        about = self.about(path)
+        width, height = about.get("image_width"), about.get("image_height")
+        if isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0:
+            return width, height
+        if path not in self.files:
+            raise QueryError(
+                f"{place}: the size of {path} is not known: add the image, or {SIDECAR} as an export writes it"
+            )
+        return read_size(self.files, path, place)
+
+
+def read_size(files: DatasetFiles, path: str, place: str) -> tuple[int, int]:
+    """Read width and height of an image, turned by its EXIF orientation, without its pixels.
+
+    Raises:
+        QueryError: It is no image that Pillow knows.
+    """
+    try:
+        data = files.read(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # no pixel is decoded
+            with Image.open(io.BytesIO(data)) as image:
+                width, height = image.size
+                orientation = image.getexif().get(ExifTag.Orientation, 1)
+    except UnidentifiedImageError as error:
+        raise QueryError(f"{place}: cannot read the size of {path}, which is no image") from error
+    except (OSError, Image.DecompressionBombError, ValueError) as error:
+        raise QueryError(f"{place}: cannot read the size of {path}: {error}") from error
+    return (height, width) if orientation in _SIDEWAYS else (width, height)
+
+
+def _read_sidecar(files: DatasetFiles) -> dict[str, bytes]:
+    """Return the line of an export about each image, by the stem of its file's name."""
+    described: dict[str, bytes] = {}
+    for name in nearest_to_root(files, lambda name: name == SIDECAR)[:1]:
+        with files.open(name) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    about = _about.decode(line)
+                except JSON_ERRORS as error:
+                    raise QueryError(
+                        f"line {number} of {name}: expected a JSON object, got: {error}"
+                    ) from error
+                described[PurePosixPath(str(about.get("path", ""))).stem] = line
+    return described
+
+
+def oriented_if(
+    annotations: list[dict[str, Any]], task: str | None, size_wh: tuple[int, int]
+) -> list[dict[str, Any]]:
+    """Return annotations, boxes as oriented boxes without rotation if these are the task's."""
+    if task != "ORIENTED_OBJECT_DETECTION":
+        return annotations
+    return [_oriented(item, size_wh) if "xmin" in item else item for item in annotations]
+
+
+def _oriented(item: dict[str, Any], size_wh: tuple[int, int]) -> dict[str, Any]:
+    (xmin, ymin, xmax, ymax), (width, height) = (item[key] for key in BOX_KEYS), size_wh
+    values = (
+        (xmin + xmax) / 2 / width,
+        (ymin + ymax) / 2 / height,
+        (xmax - xmin) / width,
+        (ymax - ymin) / height,
+        0.0,
+    )
+    rest = {key: value for key, value in item.items() if key not in BOX_KEYS}
+    return rest | dict(zip(ORIENTED_BOX_KEYS, (round(value, 12) for value in values), strict=True))
+
+
+def box_of(xmin: float, ymin: float, xmax: float, ymax: float) -> dict[str, float]:
+    """Return a box in the form of the wire, from two opposite corners in pixels."""
+    edges = min(xmin, xmax), min(ymin, ymax), max(xmin, xmax), max(ymin, ymax)
+    return dict(zip(BOX_KEYS, edges, strict=True))
+
+
+def contour_of(rings: list[list[tuple[float, float]]]) -> dict[str, Any]:
+    """Return a contour in the form of the wire, from its rings in pixels."""
+    return {"contour": [[{"x": x, "y": y} for x, y in ring] for ring in rings]}

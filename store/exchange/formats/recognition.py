@@ -1,0 +1,35 @@
+"""Tells the form of a dataset by its files, and reads it."""
+
+from collections.abc import Iterator
+
+from quadriga.store.exchange.dataset_files import DatasetFiles
+from quadriga.store.exchange.formats.cvat_reader import cvat_file, read_cvat
+from quadriga.store.exchange.formats.dota_reader import is_dota, read_dota
+from quadriga.store.exchange.formats.label_folders_reader import read_label_folders
+from quadriga.store.exchange.formats.label_studio_reader import read_label_studio, tasks_file
+from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
+from quadriga.store.exchange.formats.yolo_reader import is_yolo, read_yolo
+
+
+def read_tool_dataset(files: DatasetFiles, task: str | None) -> Iterator[AnnotatedImage]:
+    """Yield the images of a dataset of CVAT, DOTA, YOLO, Label Studio, or of a folder for each label.
+
+    Args:
+        files: The files of the dataset.
+        task: Full name of the task whose truth it is; None for what the dataset says.
+
+    Raises:
+        QueryError: A file is invalid; the message names the place.
+        OSError: A file cannot be read.
+    """
+    images = DatasetImages(files)
+    if cvat_file(files) is not None:
+        yield from read_cvat(files, images, task)
+    elif is_dota(files):
+        yield from read_dota(files, images, task)
+    elif is_yolo(files):
+        yield from read_yolo(files, images, task)
+    elif tasks_file(files) is not None:
+        yield from read_label_studio(files, images, task)
+    else:
+        yield from read_label_folders(files, images, task)

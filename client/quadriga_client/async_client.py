@@ -120,6 +120,20 @@ class AsyncClient:
         )
         return answer
 
+    async def log(self, model: str, image: Image | None = None, *values: Any, **options: Any) -> list[str]:  # fmt: skip
+        """Store an inference of a model that is served elsewhere; see `Client.log`."""
+        ids: list[str] = await self._run(self._client.log, model, image, *values, **options)
+        return ids
+
+    async def log_many(
+        self, model: str, inferences: Sequence[Mapping[str, Any]], *, version: str | None = None
+    ) -> dict[str, Any]:
+        """Store inferences of a model that is served elsewhere; see `Client.log_many`."""
+        answer: dict[str, Any] = await self._run(
+            self._client.log_many, model, inferences, version=version
+        )
+        return answer
+
     def query(self, where: Where = None, **options: Any) -> "AsyncQuery":
         """Find stored inferences; see `Client.query`."""
         return AsyncQuery(self._client.query(where, **options), self._run)

@@ -29,6 +29,7 @@ from quadriga_client.errors import BadAnswer, InputError
 from quadriga_client.images import Image, image_bytes, source_name
 from quadriga_client.inference import infer_call, read_result, tensors_call
 from quadriga_client.jobs import Jobs, Reports
+from quadriga_client.logged import log_call, logged_inference
 from quadriga_client.models import Models, Schedules, Traffic
 from quadriga_client.queries import Query
 from quadriga_client.results import Result
@@ -233,6 +234,64 @@ class Client:
                 model, inputs, version=version, parameters=parameters, request_id=request_id
             )
         )
+        return answer
+
+    def log(
+        self,
+        model: str,
+        image: Image | None = None,
+        predictions: Sequence[Mapping[str, Any]] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        version: str | None = None,
+        key: str | None = None,
+        **values: Any,
+    ) -> list[str]:
+        """Store an inference of a model that is served elsewhere, and return its ids.
+
+        Args:
+            model: Name of the model.
+            image: As for `infer`, or None.
+            predictions: What the model answered, in the form of the server's responses; None for an inference that failed,
+                or with `response`.
+            metadata: JSON object that is stored with the inference.
+            version: Version of the model.
+            key: What you know the inference by: under one key it is stored once, however often it is sent. None for a
+                random one, with which the repetitions of this call are safe.
+            values: `task`, `time` (a `datetime` with a time zone, or text), `latency_ms`, `request_id`, `status`, `error`,
+                `request`, `response`, `width`, `height` and others, as docs/elsewhere.md has them.
+
+        Raises:
+            quadriga_client.errors.InputError: The image or a value cannot be sent.
+            quadriga_client.errors.ServerRefused: The server answered with an error.
+        """
+        data = None
+        if image is not None:
+            data = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
+        own = logged_inference(data, predictions=predictions, metadata=metadata, key=key, **values)
+        answer = self.send(log_call(model, [own], version=version))
+        ids: list[str] = answer["inferences"][0]["ids"]
+        return ids
+
+    def log_many(
+        self, model: str, inferences: Sequence[Mapping[str, Any]], *, version: str | None = None
+    ) -> dict[str, Any]:
+        """Store up to 1,000 inferences of a model that is served elsewhere; return which were stored and which refused.
+
+        Args:
+            model: Name of the model.
+            inferences: Each as docs/elsewhere.md has it; `image` may be what `infer` takes, and a `key` is added where
+                there is none.
+            version: Version of the model.
+        """
+        items = []
+        for inference in inferences:
+            values = dict(inference)
+            image = values.pop("image", None)
+            if image is not None:
+                image = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
+            items.append(logged_inference(image, **values))
+        answer: dict[str, Any] = self.send(log_call(model, items, version=version))
         return answer
 
     def query(

@@ -138,6 +138,20 @@ class Models(Resource):
         query = {"baseline": baseline}
         return self._send(json_call("DELETE", "/api/models/{}/baseline", name, query=query))
 
+    def description(self, model: str) -> dict[str, Any]:
+        """Return what the output tensors of a model mean that is served elsewhere."""
+        return self._json(read_call("/api/models/{}/description", model))
+
+    def set_description(self, model: str, description: Mapping[str, Any]) -> dict[str, Any]:
+        """Say what the output tensors of a model mean that is served elsewhere, as docs/elsewhere.md has it."""
+        return self._json(
+            json_call("PUT", "/api/models/{}/description", model, body=dict(description))
+        )
+
+    def delete_description(self, model: str) -> Any:
+        """Forget what the output tensors of a model mean."""
+        return self._send(json_call("DELETE", "/api/models/{}/description", model))
+
     def _json(self, call: Any) -> dict[str, Any]:
         value: dict[str, Any] = self._send(call, read_json)
         return value

@@ -42,7 +42,8 @@ class FakeServer:
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     @property
     def url(self) -> str:
@@ -55,6 +56,7 @@ class FakeServer:
     def close(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(10)  # a socket that it accepts now has to be closed, too
         self._listener.close()
         for sock in self._sockets:
             with suppress(OSError):

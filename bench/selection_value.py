@@ -7,7 +7,8 @@ trained again on all labelled images. Its accuracy is that on unseen images of a
 the mean over `--seeds` draws of labelled images and pool, and the difference from random choice, pair by pair, with its
 95 % interval of Student's t.
 
-`cost`: seconds and memory of choosing 500 images, as `quadriga select` does before it writes them, on a SQLite of `--records` inferences with embeddings.
+`cost`: seconds and memory of choosing 500 and 10,000 images, as `quadriga select` does before it writes them, on a
+SQLite of `--records` inferences with embeddings.
 """
 
 import argparse
@@ -347,7 +348,8 @@ def main() -> None:
     if "value" in arguments.parts:
         value(arguments.select or [50, 150], arguments.seeds)
     if "cost" in arguments.parts:
-        cost(arguments.records, 500, arguments.size)
+        for count in (500, 10_000):
+            cost(arguments.records, count, arguments.size)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from quadriga.engine.commands.options import (
     server_option,
 )
 from quadriga.engine.commands.output import echo_json, plain_table, short_time, write_report
-from quadriga.engine.commands.server_client import ServerClient
+from quadriga.engine.commands.server_client import NOT_FOUND, ServerClient, ServerRefused
 from quadriga.monitor.report.schema import Report
 
 _COLUMNS = ("id", "kind", "model", "version", "status", "made", "images")
@@ -36,9 +36,11 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
     """  # noqa: D301 - click leaves lines after a backspace as they are
     if context.invoked_subcommand is not None:
         return
-    reports = ServerClient(server).request_json("GET", "/api/reports")["reports"]
+    client = ServerClient(server)
+    reports = client.request_json("GET", "/api/reports")["reports"]
     if model is not None:
-        reports = [report for report in reports if report["model"]["name"] == model]
+        name = _name_of(client, model)
+        reports = [report for report in reports if report["model"]["name"] == name]
     if as_json:
         echo_json({"reports": reports})
         return
@@ -59,6 +61,16 @@ def show_report(report_id: str, output: tuple[Path, ...], server: str, as_json: 
         lambda _: client.read_bytes("GET", f"{path}/page").decode(),
         SimpleNamespace(output=output, as_json=as_json),
     )
+
+
+def _name_of(client: ServerClient, model: str) -> str:
+    """Return the name of a model that the server knows under this spelling; the spelling itself for one that is gone."""
+    try:
+        return str(client.request_json("GET", f"/api/models/{quote(model, safe='')}")["name"])
+    except ServerRefused as error:
+        if error.status != NOT_FOUND:
+            raise
+        return model
 
 
 def _cells(report: dict[str, Any]) -> tuple[str, ...]:

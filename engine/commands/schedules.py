@@ -9,11 +9,10 @@ from rich.console import Console
 
 from quadriga.engine.commands.options import json_option, server_option
 from quadriga.engine.commands.output import echo_json, plain_table, short_time
-from quadriga.engine.commands.server_client import ServerClient, ServerRefused
+from quadriga.engine.commands.server_client import NOT_FOUND, ServerClient, ServerRefused
 
 _KINDS = ("drift", "evaluation")
 _COLUMNS = ("model", "kind", "every", "next report", "alerts go to", "waiting alerts")
-_NOT_FOUND = 404
 
 
 @click.command("schedules")
@@ -36,7 +35,7 @@ def _schedules(client: ServerClient) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 yield kind, client.request_json("GET", f"/api/models/{name}/{kind}-schedule")
             except ServerRefused as error:
-                if error.status != _NOT_FOUND:
+                if error.status != NOT_FOUND:
                     raise
 
 

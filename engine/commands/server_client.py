@@ -38,6 +38,9 @@ BUSY_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.2
 """Time between two looks at the state of a job or a model."""
 
+NOT_FOUND = 404
+"""Status of what the server does not know."""
+
 _BUSY_STATUSES = {429, 503}
 _STOP_TIMEOUT_S = 30.0
 _MAX_LOG_BYTES = 2000

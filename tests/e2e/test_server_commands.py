@@ -88,6 +88,7 @@ def test_reports_are_listed_and_written(serving, tmp_path: Path):
     (job,) = [job for job in jobs_of(serving, "evaluation") if job["state"] == "succeeded"]
     assert re.search(rf"{job['id']} +evaluation +{MODEL} +1 ", asked(serving, "reports"))
     assert asked(serving, "reports", "--model", "other") == "no reports\n"
+    assert job["id"] in asked(serving, "reports", "--model", f"M-{MODEL.upper()}")
     files = [tmp_path / f"r.{ending}" for ending in ("html", "json", "md", "xml")]
     outputs = [word for file in files for word in ("--output", file)]
     assert f"{MODEL} 1" in asked(serving, "reports", "show", job["id"], *outputs)

@@ -243,6 +243,9 @@ COMMANDS = {
         "import", f"{data}.jsonl", "--as", "ground-truth", "--dry-run", "--model", name, "--data", data,
     ),
     "evaluate": lambda name, data: ("evaluate", "--model", name, "--data", data),
+    "select": lambda name, data: (
+        "select", "--model", name, "--data", data, "--output", f"{data}.zip",
+    ),
     "drift": lambda name, data: (
         "drift", "--model", name, "--data", data, "--baseline-from", "-1d", "--baseline-to", "now",
     ),

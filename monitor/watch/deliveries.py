@@ -9,7 +9,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from quadriga.monitor.watch.alerts import MIN_PAUSE_S, Outbox
-from quadriga.monitor.watch.webhook_client import DeliveryError, WebhookClient
+from quadriga.monitor.watch.host_connections import DeliveryError
+from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_messages import Delivery, WebhookMessage, message_of
 from quadriga.store.spans import NoSpans, Spans
 

@@ -57,6 +57,8 @@ class WebhookHosts(msgspec.Struct, frozen=True):
     networks: tuple[Network, ...] = ()
     is_any_public: bool = True
     """Whether every public address is allowed."""
+    setting: str = SETTING
+    """Name of the setting, for messages."""
 
     def is_named(self, host: str) -> bool:
         """Return whether the setting names this very host: by its name, its domain, or as a single address."""
@@ -82,7 +84,7 @@ class WebhookHosts(msgspec.Struct, frozen=True):
         if address is not None:
             if self.is_allowed(host, address):
                 return ""
-            return f"an address that the setting {SETTING} allows" + (
+            return f"an address that the setting {self.setting} allows" + (
                 ", or a public one" if self.is_any_public else ""
             )
         name = _plain_name(host)
@@ -92,8 +94,8 @@ class WebhookHosts(msgspec.Struct, frozen=True):
             return ""
         is_local = "." not in name or name.endswith(tuple(f".{end}" for end in _LOCAL_DOMAINS))
         if not self.is_any_public:
-            return f"a host that the setting {SETTING} allows"
-        return f"a public host, or one that the setting {SETTING} allows" if is_local else ""
+            return f"a host that the setting {self.setting} allows"
+        return f"a public host, or one that the setting {self.setting} allows" if is_local else ""
 
     def _networks_of(self, address: Address) -> list[Network]:
         forms = {address, carried_address(address)}
@@ -103,8 +105,15 @@ class WebhookHosts(msgspec.Struct, frozen=True):
 ANY_PUBLIC = WebhookHosts()
 
 
-def parse_webhook_hosts(text: str) -> WebhookHosts:
+def parse_webhook_hosts(
+    text: str, setting: str = SETTING, *, default_public: bool = True
+) -> WebhookHosts:
     """Read the setting: names, `*.` and a domain, addresses, networks and `public`, separated by commas.
+
+    Args:
+        text: Value of the setting.
+        setting: Name of the setting, for messages.
+        default_public: Whether an empty text allows every public address; else it allows nothing.
 
     Raises:
         ValueError: An entry is none of these.
@@ -125,12 +134,11 @@ def parse_webhook_hosts(text: str) -> WebhookHosts:
             networks.append(ip_network(entry.strip("[]")))
         except ValueError as error:
             raise ValueError(
-                f"expected {SETTING} to be host names, *.example.org, addresses, networks such as 10.0.0.0/8, or "
+                f"expected {setting} to be host names, *.example.org, addresses, networks such as 10.0.0.0/8, or "
                 f"{PUBLIC}, separated by commas, got {entry!r}"
             ) from error
-    return WebhookHosts(
-        frozenset(names), tuple(domains), tuple(networks), not entries or PUBLIC in entries
-    )
+    is_any_public = PUBLIC in entries or (default_public and not entries)
+    return WebhookHosts(frozenset(names), tuple(domains), tuple(networks), is_any_public, setting)
 
 
 def literal_address(host: str) -> Address | None:

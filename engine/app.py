@@ -184,6 +184,7 @@ class Application:
                 query_threads=self._queries,
                 streams=self._streams,
                 tls_files=tls_files,
+                runs=lambda: self.pipeline,
             )
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),

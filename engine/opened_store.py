@@ -19,6 +19,7 @@ from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
+from quadriga.engine.api.label_studio import label_studio_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
 from quadriga.engine.api.schedules import schedule_routes
@@ -28,6 +29,8 @@ from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.console.routes import ConsoleStore
+from quadriga.engine.label_studio.backend import LabelStudioBackend, Runs
+from quadriga.engine.label_studio.image_fetching import SETTING, ImageFetcher
 from quadriga.engine.logged.described_models import DescribedModels
 from quadriga.engine.logged.event_pairs import EventPairs
 from quadriga.engine.logged.log_recorder import LogRecorder
@@ -63,6 +66,9 @@ CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
 LOG_THREADS, WAITING_LOGS, LOG_WAIT_S = 2, 64, 30.0
 """Requests with inferences from elsewhere that a worker reads at once, that wait for that, and how long each waits at most."""
 
+LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S = 4, 256, 60.0
+"""Tasks of Label Studio that a worker fetches images for at once, that wait for that, and how long each waits at most."""
+
 CHEAP_READS = 4
 """Reads of the store that find a connection beside all searches."""
 
@@ -78,6 +84,7 @@ def open_store(
     query_threads: BoundedThreads,
     streams: EventStreams,
     tls_files: RenewedFiles | None,
+    runs: Callable[[], Runs],
 ) -> tuple[
     Recorder, WorkerIds, list[Any], ConsoleStore, Callable[[], list[ModelEntry]], EventPairs
 ]:
@@ -153,6 +160,12 @@ def open_store(
             ),
             *change_routes(changes, change_threads),
             *ground_truth_routes(changes, change_threads, settings.max_body_bytes),
+            *label_studio_routes(
+                _label_studio(settings, runs, inferences, changes),
+                change_threads,
+                settings.max_body_bytes,
+                settings.public_url,
+            ),
             *job_routes(jobs, inferences),
             bulk_inference_route(
                 jobs,
@@ -204,3 +217,27 @@ def _open_log(
     folder = Path(settings.events or Path(settings.data) / "events")
     halves = EventHalves(folder, is_synced=settings.durability == "power")
     return service, EventPairs(service, halves, alone_s=settings.event_wait_s)
+
+
+def _label_studio(
+    settings: Settings,
+    runs: Callable[[], Runs],
+    inferences: InferenceReader,
+    changes: ChangeService,
+) -> LabelStudioBackend:
+    """Return what answers Label Studio."""
+    hosts = parse_webhook_hosts(settings.label_studio_hosts, SETTING, default_public=False)
+    fetcher = ImageFetcher(
+        hosts,
+        settings.label_studio_url,
+        settings.label_studio_token,
+        max_bytes=settings.max_body_bytes,
+    )
+    return LabelStudioBackend(
+        runs,
+        inferences,
+        changes,
+        fetcher,
+        BoundedThreads("tasks of Label Studio", LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S),
+        timeout_s=settings.request_timeout_s,
+    )

@@ -13,7 +13,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of models, addresses, keys, log-in, TLS, logs, audit log and logged events, as the first part of all."""
+    """The settings of models, addresses, keys, log-in, TLS, logs, audit log, logged events and Label Studio, as the first part of all."""
 
     models: Annotated[
         str,
@@ -213,3 +213,24 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Seconds after which a logged request or response whose other half has not come is stored alone.",
         ),
     ] = 300.0
+    label_studio_hosts: Annotated[
+        str,
+        Meta(
+            description="Hosts that images of Label Studio's tasks may be fetched from: names, *.example.org, addresses, networks such as 10.0.0.0/8, and public for every public address, separated by commas. Default: none."
+        ),
+    ] = ""
+    label_studio_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^/?#@\s]+(/[^?#\s]*)?)?$",
+            description="URL of Label Studio, from which images that were uploaded there are fetched. Default: none.",
+        ),
+    ] = ""
+    label_studio_token: Annotated[
+        str,
+        Meta(
+            pattern=r"^[\x21-\x7e]*$",
+            extra=SECRET,
+            description="Access token of Label Studio, which is sent to label_studio_url alone. Default: none.",
+        ),
+    ] = ""

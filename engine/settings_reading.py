@@ -9,6 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,7 @@ def _toml(path: Path) -> dict[str, Any]:
 _PARSED: Mapping[str, Callable[[str], object]] = {
     "models": check_models,
     "webhook_hosts": parse_webhook_hosts,
+    "label_studio_hosts": partial(parse_webhook_hosts, setting="label_studio_hosts"),
     "key_limits": lambda text: parse_limits(split_limits(text)),
     "oidc_roles": parse_role_entries,
 }

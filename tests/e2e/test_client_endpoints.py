@@ -28,6 +28,7 @@ LEFT_OUT = {
     r"GET /api/inferences\.(arrow|parquet)": "tables that Polars, DuckDB and pyarrow read by their address",
     r"GET /api/inferences/facets": "the form for browsers of the POST",
     r"GET /api/inferences/label-queue": "the form for browsers of the POST",
+    r".* /label-studio/.*": "what Label Studio asks and sends by itself",
     r"POST /api/cloudevents": "what KServe's logger sends",
 }
 """Endpoints without a method, as patterns, and why."""

@@ -99,6 +99,7 @@ RUN_BY = {
         f"json {MESSAGES}test_the_body_of_standard_webhooks_has_type_timestamp_and_data",
         f"json {MESSAGES}test_the_page_shows_the_body_of_alertmanager",
     ],
+    "docs/label-studio.md": [f"sh {HERE}commands_have_the_options_that_are_written"] * 5,
     "docs/elsewhere.md": [
         f"sh {ELSEWHERE}the_commands_of_the_page_do_what_it_says",
         f"json {ELSEWHERE}the_commands_of_the_page_do_what_it_says",

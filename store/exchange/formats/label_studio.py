@@ -84,7 +84,7 @@ class LabelStudioWriter:
     ) -> Iterable[dict[str, Any]]:
         for number, item in enumerate(items):
             label = label_of(item)
-            region = None if label is None else _region(item, size_wh)
+            region = None if label is None else region_of(item, size_wh)
             if label is None or region is None:
                 continue
             control, value = region
@@ -129,7 +129,7 @@ def _about(picture: Picture) -> dict[str, Any]:
     }
 
 
-def _region(
+def region_of(
     item: dict[str, Any], size_wh: tuple[int, int]
 ) -> tuple[Control, dict[str, Any]] | None:
     """Return the control and the value of an annotation, in percents of the image; None if it has no finite shape."""

@@ -4,7 +4,7 @@ Source: Label Studio, "Label Studio JSON format of annotated tasks".
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -90,11 +90,7 @@ def _annotated(
     truth = None
     if submitted:
         wanted = wanted or about.get("task")
-        truth = [
-            item
-            for index, region in enumerate(submitted[-1].result)
-            for item in _annotation(region, f"{place}: result {index}", wanted)
-        ]
+        truth = truth_of_results(submitted[-1].result, place, wanted)
     # What stands in `annotations` is truth, whatever else the image was exported with.
     about = {key: value for key, value in about.items() if key != "annotations_from"}
     split = about.get("split")
@@ -105,6 +101,26 @@ def _annotated(
         split=split if isinstance(split, str) else None,
         about=about,
     )
+
+
+def truth_of_results(
+    results: Iterable[Mapping[str, Any]], place: str, task: str | None
+) -> list[dict[str, Any]]:
+    """Return the results of an annotation as annotations in the form of the wire.
+
+    Args:
+        results: The regions and choices of the annotation.
+        place: What messages call the annotation.
+        task: Full name of the task whose truth it is; None for what the results say.
+
+    Raises:
+        QueryError: A result is neither a rectangle, a polygon nor a choice; the message names it.
+    """
+    return [
+        item
+        for index, region in enumerate(results)
+        for item in _annotation(region, f"{place}: result {index}", task)
+    ]
 
 
 def _paths(link: str) -> list[str]:

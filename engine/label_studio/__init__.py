@@ -1,0 +1,1 @@
+"""Label Studio: predictions for its tasks, and its annotations as ground truth."""

@@ -22,7 +22,7 @@ PEER_ENVIRONMENTS := $(patsubst %,.peers/%/installed,$(PEERS) $(if $(TRITON_PYTH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser cuda docs lint bench bench-peers soak descriptors release-check lock clean
+.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser label-studio cuda docs lint bench bench-peers soak descriptors release-check lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,6 +85,19 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 # Its onnxruntime must be onnxruntime-gpu, which takes the place of the default one: make cuda VENV=.venv-cuda
 cuda: $(INSTALLED)-dev  ## Run models on an NVIDIA GPU beside the CPU; skipped where CUDA does not start
 	@$(BIN)/python -m pytest -m cuda tests/cuda
+
+# Label Studio brings 1 GB; it and its database of SQLite stay below .label-studio.
+LABEL_STUDIO := .label-studio/env/bin/label-studio
+
+$(LABEL_STUDIO):
+	@echo "Setting up .label-studio: some two minutes, once"
+	@$(CLIENTS_PYTHON) -m venv --clear .label-studio/env
+	@.label-studio/env/bin/python -m pip install --quiet --disable-pip-version-check label-studio==$(LABEL_STUDIO_VERSION)
+
+LABEL_STUDIO_VERSION := 1.23.2
+
+label-studio: $(INSTALLED)-dev $(LABEL_STUDIO)  ## Connect the real Label Studio: LABEL_STUDIO_FLAGS="--picture docs/label-studio.jpg"
+	@$(BIN)/python -m tests.label_studio --program $(LABEL_STUDIO) $(LABEL_STUDIO_FLAGS)
 
 # Benchmarks use the servers and models of the tests.
 bench: export PYTHONPATH := $(CURDIR)
@@ -153,7 +166,7 @@ EXTRAS := clickhouse oidc otel parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --no-emit-package quadriga-client
 
 clean:  ## Remove the environment and what a server and the demo wrote
-	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .peers .release .site .axe site bench-data data demo-output
+	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .label-studio .peers .release .site .axe site bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
 $(INSTALLED): requirements.lock pyproject.toml client/pyproject.toml

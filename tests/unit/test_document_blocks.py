@@ -77,6 +77,7 @@ RUN_BY = {
         "sh tests/e2e/test_infer_command.py::test_the_command_of_the_page_draws_a_folder",
         *[f"python {CLIENT}"] * 2,
     ],
+    "docs/coming-from.md": [],
     "docs/console.md": ["sh tests/e2e/test_console.py::test_the_server_prints_where_the_console_is"],
     "docs/drift.md": [
         f"csv {HERE}files_are_compared_as_the_page_says",

@@ -19,6 +19,7 @@ from quadriga.engine.commands.compare import compare_command
 from quadriga.engine.commands.drift import drift_command
 from quadriga.engine.commands.erase import erase_command
 from quadriga.engine.commands.evaluate import evaluate_command
+from quadriga.engine.commands.infer import infer_command
 from quadriga.engine.commands.inferences import export_command, import_command, query
 from quadriga.engine.commands.jobs import jobs_command
 from quadriga.engine.commands.keys import keys_command
@@ -44,6 +45,7 @@ _EXPECTED_ERRORS = {
     "quadriga.monitor.evaluation.state.EvaluationError",
     "msgspec.ValidationError",
     "quadriga.proto.errors.ProtocolError",
+    "quadriga_client.errors.ClientError",
     "sqlalchemy.exc.DBAPIError",
     "quadriga.store.errors.StoreError",
 }
@@ -64,7 +66,7 @@ class _Commands(click.RichGroup):
 
 
 _PANELS = {
-    "Serve": ("serve", "models", "jobs", "schedules", "log-level"),
+    "Serve": ("serve", "infer", "models", "jobs", "schedules", "log-level"),
     "Prepare a model": ("inspect", "validate", "profile", "quantize", "conformance"),
     "Find what was stored": ("query", "export", "import", "select", "erase"),
     "Judge and watch": ("evaluate", "compare", "drift", "baseline", "reports"),
@@ -174,7 +176,7 @@ def _announce(url: str, grpc_address: str) -> None:
 
 for _command in (
     audit_command, backup_command, restore_command, check_command, inspect, validate, query, conformance, baseline_command, compare_command,
-    drift_command, erase_command, evaluate_command, export_command, import_command, jobs_command, keys_command, log_level_command, migrate, models_command, profile_command,
+    drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, log_level_command, migrate, models_command, profile_command,
     quantize_command, reports_command, schedules_command, select_command, store,
 ):  # fmt: skip
     main.add_command(_command)

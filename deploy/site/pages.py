@@ -2,11 +2,13 @@
 
 Documents are written for readers of the repository, so some link to files beside their folder. Pages in Markdown
 become pages of the site below `repository`, other files are copied there, and links to folders become plain text.
+Notebooks become pages, too: their texts, and their code without its output.
 
 The theme would fetch the one script with which a search works in a site opened as files; it comes from here instead.
 """
 
 import hashlib
+import json
 import re
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
@@ -25,6 +27,7 @@ SHIM = ROOT / ".site" / "package" / "shim" / "index.js"
 SHIM_SHA256 = "e8e412dbcfea9b7e31b5ffa288d7b6035915e714c542f4176a0cdbe262fc9609"
 """The script, MIT licence, as `make docs` takes it from its package, and its hash."""
 
+_NOTEBOOK = ".ipynb"
 _SHIM_PLACE = "assets/iframe-worker.js"
 _SHIM_TAG = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"></script>')
 _HOME_LINK = re.compile(r'(<a href="\.(?:\.(?:/\.\.)*)?)"')
@@ -34,6 +37,14 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages and the files outside of the folder of documents that pages link to."""
+    for file in [file for file in files if file.src_uri.endswith(_NOTEBOOK)]:
+        files.append(
+            File.generated(
+                config,
+                _place(f"docs/{file.src_uri}"),
+                content=_notebook_page(ROOT / "docs" / file.src_uri),
+            )
+        )
     waiting = [file for file in files if file.is_documentation_page()]
     waiting += [_add(name, files, config) for name in PAGES]
     known = {file.src_uri for file in files}
@@ -84,6 +95,17 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     return _outside_fences(markdown, lambda part: _LINK.sub(lead, part))
 
 
+def _notebook_page(path: Path) -> str:
+    """Return a notebook as Markdown, with a link to the file itself below its title."""
+    parts = []
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(f"```python\n{text}\n```" if cell["cell_type"] == "code" else text)
+    link = f'<a href="{path.name}" download>This page is a notebook: download it.</a>'
+    title, _, rest = parts[0].partition("\n")
+    return "\n\n".join([title, link, rest, *parts[1:]]) + "\n"
+
+
 def _outside_fences(markdown: str, change: Any) -> str:
     parts, end = [], 0
     for fence in _FENCE.finditer(markdown):
@@ -119,7 +141,10 @@ def _place(target: str) -> str:
     """Return where the site has a file of the repository."""
     if target == "README.md":
         return "index.md"
-    return target.removeprefix("docs/") if target.startswith("docs/") else f"repository/{target}"
+    if not target.startswith("docs/"):
+        return f"repository/{target}"
+    place = target.removeprefix("docs/")
+    return place.removesuffix(_NOTEBOOK) + ".md" if place.endswith(_NOTEBOOK) else place
 
 
 def _in_repository(place: str) -> str:

@@ -68,6 +68,10 @@ def test_each_link_leads_to_something(site):
 def test_every_document_is_a_page(site):
     for document in (ROOT / "docs").glob("*.md"):
         assert (site / f"{document.stem}.html").is_file()
+    for notebook in (ROOT / "docs" / "tutorials").glob("*.ipynb"):
+        page = (site / "tutorials" / f"{notebook.stem}.html").read_text()
+        assert "quadriga.Client" in page
+        assert f'href="{notebook.name}" download' in page
 
 
 @pytest.mark.parametrize("page", WORDS)

@@ -75,7 +75,12 @@ RUN_BY = {
         f" {HERE}what_is_drawn_of_a_request_is_there",
         f"toml {HERE}tables_of_model_toml_are_read",
     ],
-    "docs/client.md": [f"python {CLIENT}"] * 4,
+    "docs/client.md": [
+        *[f"python {CLIENT}"] * 2,
+        "sh tests/e2e/test_infer_command.py::test_the_command_of_the_page_draws_a_folder",
+        *[f"python {CLIENT}"] * 2,
+    ],
+    "docs/coming-from.md": [],
     "docs/console.md": ["sh tests/e2e/test_console.py::test_the_server_prints_where_the_console_is"],
     "docs/datasets.md": [
         *[f"sh {DATASETS}"] * 2,

@@ -1,6 +1,7 @@
 """Documents say what the code does: settings, operators, links."""
 
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.log_level import log_level_routes
+from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.tail import tail_route
@@ -51,6 +53,7 @@ from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputS
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES += sorted((ROOT / "sample_models").rglob("*.md"))
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 
 
 def shown(value) -> str:
@@ -173,6 +176,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *drift_alarm_routes(None, MuteStore(ROOT), None),
             *view_routes(ROOT),
             *traffic_routes(None),
+            *logged_inference_routes(None, None, None, 1 << 20),
             audit_route(ROOT),
             *log_level_routes("info", lambda: None),
             metrics_route(PrometheusMetrics(None, "", dict, SharedCounts()), need="key"),
@@ -255,9 +259,17 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def texts_of(page: Path) -> str:
+    """Give the text of a page; of a notebook that of its cells without code."""
+    if page.suffix != ".ipynb":
+        return page.read_text()
+    cells = json.loads(page.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", page.read_text()):
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", texts_of(page)):
         there = page.parent / target if target else page
         assert there.exists(), target
         assert not anchor or anchor in anchors(there), f"{target}#{anchor}"

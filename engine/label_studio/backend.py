@@ -318,9 +318,11 @@ class LabelStudioBackend:
             InvalidRequest: It is no event, or none of its annotations can be ground truth.
         """
         event = read_webhook(body)
+        info_task, name = self._stored_model(
+            model, scope
+        )  # first: any event tells that a URL is wrong
         if not event.stated and not event.deleted:
             return WebhookResult()
-        info_task, name = self._stored_model(model, scope)
         inferences = self._inferences.within(scope)
         truth = ToolTruth(inferences, self._changes.within(scope).ground_truth)
         limited_to = name if scope.models else ""

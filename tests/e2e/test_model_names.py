@@ -46,6 +46,14 @@ BODIES: dict[str, Any] = {
 }
 """Body of a request by the last word of its path."""
 
+LABELING = '<View><Image name="i" value="$image"/><Choices name="c" toName="i"><Choice value="star"/></Choices></View>'
+LABEL_STUDIO_BODIES: dict[str, Any] = {
+    "setup": {"schema": LABELING},
+    "predict": {"tasks": [], "label_config": LABELING},
+    "webhook": {"action": "PROJECT_UPDATED"},
+}
+"""Likewise of the paths that Label Studio calls."""
+
 NAMED_IN_BODY: dict[str, Any] = {
     "/api/inferences/query": lambda name: {"where": {"model": name}},
     "/api/inferences/count": lambda name: {"where": {"model": {"in": [name]}}},
@@ -114,7 +122,8 @@ def test_every_path_has_a_row(paths: dict[str, list[str]]) -> None:
 
 def call(server: ServerProcess, method: str, path: str) -> tuple[int, Any]:
     last_word = path.replace(":", "/").rpartition("/")[2]
-    body = BODIES.get(last_word) if method in {"POST", "PUT"} else None
+    bodies = LABEL_STUDIO_BODIES if path.startswith("/label-studio/") else BODIES
+    body = bodies.get(last_word) if method in {"POST", "PUT"} else None
     status, _, answer = server.request(method, path, None if body is None else json.dumps(body))
     return status, answer.decode()
 

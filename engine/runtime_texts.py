@@ -13,7 +13,8 @@ _SOURCE = re.compile(
 _PARSER = re.compile(r"\b\w+\.h:\d+ \w+ ")
 """The same of its parsers of options."""
 _CUDA_FAILURE = re.compile(
-    r"(?P<failure>\w+ failure \d+: .*?) ; GPU=(?P<device>-?\d+) ; hostname=.*?(?: ; expr=[^;]*;|$) ?"
+    r"(?P<failure>\b[A-Z]{1,20} failure \d{1,9}: .{0,500}?) ; GPU=(?P<device>-?\d{1,4})"
+    r" ; hostname=.{0,500}?(?: ; expr=[^;]{0,500};|$) ?"
 )
 """An error of CUDA's libraries, which names the machine, a source file and an expression."""
 _MEMORY = (

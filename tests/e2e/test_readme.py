@@ -2,12 +2,13 @@
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
 
 from tests.pages import blocks, shell
-from tests.server_process import ServerProcess
+from tests.server_process import ROOT, ServerProcess
 
 
 def run(command: str, server: ServerProcess) -> str:
@@ -18,7 +19,7 @@ def run(command: str, server: ServerProcess) -> str:
 
 
 def test_the_curl_gives_the_answer_and_the_queries_find_it(server: ServerProcess):
-    setting_up, _, infer, promised, queries = (text for _, text in blocks("README.md"))
+    setting_up, _, infer, promised, queries, client = (text for _, text in blocks("README.md"))
     assert "make demo" in setting_up
     assert "make test" in setting_up
     answer = json.loads(run(infer, server))
@@ -34,3 +35,9 @@ def test_the_curl_gives_the_answer_and_the_queries_find_it(server: ServerProcess
     found_again = run(queries, server)
     assert inference_id in found_again.splitlines()[0]
     assert inference_id in found_again.partition("\n")[2]
+    program = client.replace("127.0.0.1:8080", server.host)
+    assert len([line for line in program.splitlines() if line]) == 5
+    seen = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert seen.startswith("['cross', 'star']")

@@ -26,7 +26,7 @@ IMAGE = b"an image"
 
 
 def client(server, **options):
-    return Client(server.url, **{"key": "secret-key", "retries": 0, "timeout": 5, **options})
+    return Client(server.url, **{"key": "secret-key", "retries": 0, "timeout": 30, **options})
 
 
 def header(request: bytes, name: str) -> str | None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from quadriga.store import metadata
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.errors import JSON_ERRORS, MetadataError
-from quadriga.store.exchange.datasets import OWN
+from quadriga.store.exchange.parquet import COLUMN_KINDS, RECORD_FIELDS
 from quadriga.store.ids import time_ms
 from quadriga.store.records import StoredInference
 from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
@@ -40,25 +40,11 @@ OBJECT = pa.struct(
 )
 """A prediction, or an annotation of the ground truth: fields as in a response, null where it has none."""
 
-_KINDS = {
-    "image_no": pa.int32(),
-    "status": pa.int32(),
-    "latency_ms": pa.float64(),
-    "input_width": pa.int32(),
-    "input_height": pa.int32(),
-    "input_kept": pa.bool_(),
-    "input_bytes": pa.int64(),
-}
-_FIELDS = {
-    "model" if field == "model.name" else field.replace(".", "_"): field
-    for field in OWN
-    if field != "id"
-}
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),
         ("created_at", pa.timestamp("ms", tz="UTC")),
-        *((name, _KINDS.get(name, pa.string())) for name in _FIELDS),
+        *((name, COLUMN_KINDS.get(name, pa.string())) for name in RECORD_FIELDS),
         ("team", pa.string()),
         ("predictions", pa.list_(OBJECT)),
         ("predictions_json", pa.string()),
@@ -170,7 +156,7 @@ def record_batch(records: Sequence[StoredInference]) -> pa.RecordBatch:
     columns: dict[str, list[Any]] = {
         "id": [int(record.id) for record in records],
         "created_at": [time_ms(int(record.id)) for record in records],
-        **{name: list(map(attrgetter(field), records)) for name, field in _FIELDS.items()},
+        **{name: list(map(attrgetter(field), records)) for name, field in RECORD_FIELDS.items()},
         "team": [record.team or None for record in records],
         "predictions": [objects for objects, _ in predictions],
         "predictions_json": [text for _, text in predictions],

@@ -23,7 +23,7 @@ ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 50_000
 _BOX = pa.struct([(edge, pa.float64()) for edge in BOX_KEYS])
 
-_KINDS = {
+COLUMN_KINDS = {
     "image_no": pa.int32(),
     "status": pa.int32(),
     "latency_ms": pa.float64(),
@@ -32,12 +32,14 @@ _KINDS = {
     "input_kept": pa.bool_(),
     "input_bytes": pa.int64(),
 }
-_FIELDS = {
+"""Types of columns."""
+
+RECORD_FIELDS = {
     "model" if field == "model.name" else field.replace(".", "_"): field
     for field in OWN
     if field != "id"
 }
-"""Columns, and the fields of a record that they have: text where `_KINDS` says nothing."""
+"""Columns, and the fields of a record that they have: text where `COLUMN_KINDS` says nothing."""
 
 _REVIEW = "ground_truth_review"
 _JSON = ("predictions", "metadata", "standard_metadata", "ground_truth")
@@ -45,7 +47,7 @@ SCHEMA = pa.schema(
     [
         ("id", pa.int64()),
         ("created_at", pa.timestamp("ms", tz="UTC")),
-        *((name, _KINDS.get(name, pa.string())) for name in _FIELDS),
+        *((name, COLUMN_KINDS.get(name, pa.string())) for name in RECORD_FIELDS),
         ("labels", pa.list_(pa.string())),
         ("scores", pa.list_(pa.float64())),
         ("boxes", pa.list_(_BOX)),
@@ -81,7 +83,7 @@ def _batch(
     columns: dict[str, list[Any]] = {
         "id": [int(record.id) for record in page],
         "created_at": [time_ms(int(record.id)) for record in page],
-        **{name: list(map(attrgetter(field), page)) for name, field in _FIELDS.items()},
+        **{name: list(map(attrgetter(field), page)) for name, field in RECORD_FIELDS.items()},
         "labels": [[label_of(item) for item in items] for items in predictions],
         "scores": [[score_of(item) for item in items] for items in predictions],
         "boxes": [
@@ -132,7 +134,7 @@ def read_parquet(
 
 
 def _line(row: dict[str, Any]) -> bytes:
-    values = {field: row.get(name) for name, field in _FIELDS.items()}
+    values = {field: row.get(name) for name, field in RECORD_FIELDS.items()}
     document = nested({field: value for field, value in values.items() if value is not None})
     document["id"] = str(row["id"])
     if isinstance(row.get("created_at"), datetime):

@@ -80,7 +80,7 @@ TEXTS: Mapping[str, str] = {
     "facets": "Values and how often",
     "filters": "Filters",
     "close": "Close",
-    "sampled": "Estimates from a sample.",
+    "sampled": "Numbers with ~ are estimates from a sample.",
     "empty_text": "(empty)",
     "more_values": "{n} more",
     "more_fields": "{n} more fields",

@@ -16,7 +16,13 @@ from quadriga.store.query.search import Budget, Search
 
 SLICES = 40
 ROWS = 1600
-"""Maximum inferences of a sample."""
+"""Maximum inferences of a sample that are not all matches."""
+
+EXACT_ROWS = 5000
+"""Maximum matches of which all are looked at."""
+
+EXACT_CHARACTERS = 8_000_000
+"""Maximum JSON of matches of which all are looked at, if they are more than `ROWS`."""
 
 _PARTS = 8  # of a slice
 _MAX_MODELS = 8  # in whose indexes parts with inferences are looked for
@@ -37,6 +43,7 @@ _STARTS = (
 )
 """Selects the first inference from the beginning of each part on."""
 
+_CHARACTERS = "SELECT sum(length(predictions) + length(meta)) FROM inference WHERE seq IN ({})"
 _SELECT = (
     "SELECT i.seq, i.model_id, i.status, i.latency_us, i.predictions, i.meta, t.annotations IS NOT NULL, t.review"
     " FROM inference AS i LEFT JOIN ground_truth AS g ON g.seq = i.seq LEFT JOIN truth AS t ON t.id = g.truth_id"
@@ -85,7 +92,7 @@ def take_sample(connection: sa.Connection, planner: Planner) -> MatchSample:
     plan = planner.plan
     is_narrow = plan.scans is not None and not all(scan.ordered for scan in plan.scans)
     is_listed = plan.scans is not None and any(scan.is_list for scan in plan.scans)
-    limit = (_LISTED_ROWS if is_listed else NARROW_ROWS if is_narrow else ROWS) + 1
+    limit = (_LISTED_ROWS if is_listed else NARROW_ROWS if is_narrow else EXACT_ROWS) + 1
     rows, resume_id = Search(connection, plan, descending=True).first_matches(
         limit, IdRange(), _LISTED if is_listed else _ALL
     )
@@ -102,8 +109,12 @@ def _of_ids(connection: sa.Connection, ids: Sequence[int]) -> MatchSample:
         return MatchSample(
             [], [], [], 0, last_ms=0, matches=0.0, is_exact=True, is_exact_count=True
         )
-    step = max(len(ids) / ROWS, 1.0)
-    chosen = [ids[int(number * step)] for number in range(min(len(ids), ROWS))]
+    limit = ROWS
+    if ROWS < len(ids) <= EXACT_ROWS:
+        characters = sum(row[0] or 0 for row in execute_in(connection, _CHARACTERS, ids))
+        limit = EXACT_ROWS if characters <= EXACT_CHARACTERS else ROWS
+    step = max(len(ids) / limit, 1.0)
+    chosen = [ids[int(number * step)] for number in range(min(len(ids), limit))]
     rows = _read(connection, chosen)
     first_ms, last_ms = time_ms(ids[-1]), time_ms(ids[0])
     times = [0.0] * (SLICES if ids[0] > ids[-1] else 1)

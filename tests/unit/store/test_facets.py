@@ -186,7 +186,10 @@ def test_time_is_cut_into_slices_from_the_oldest_to_the_newest_match(small: Any)
 
 
 @pytest.mark.parametrize("where", FILTERS[:8], ids=str)
-def test_many_matches_are_estimated_from_a_sample_and_that_is_said(large: Any, where: Any) -> None:
+def test_many_matches_are_estimated_from_a_sample_and_that_is_said(
+    large: Any, where: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "EXACT_ROWS", sample.ROWS)
     made, inferences = large
     facets = find_facets(inferences, FacetsRequest(where))
     matches = [record for record in made if holds(where, record)]
@@ -201,12 +204,20 @@ def test_many_matches_are_estimated_from_a_sample_and_that_is_said(large: Any, w
         assert count == pytest.approx(cameras[camera], rel=0.35, abs=30)
 
 
-def test_a_filter_of_some_thousands_is_counted_though_not_all_are_looked_at(large: Any) -> None:
+def test_of_some_thousands_all_are_looked_at_unless_they_are_large(
+    large: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, inferences = large
     where = {"meta.altitude": {"ge": 0, "lt": 600}}
+    matches = [record for record in made if holds(where, record)]
     facets = find_facets(inferences, FacetsRequest(where))
-    assert facets.count == sum(holds(where, record) for record in made)
+    assert (facets.exact, facets.is_exact_count, facets.sampled) == (True, True, len(matches))
+    cameras = Counter(record.metadata["camera"] for record in matches)
+    assert values_of(facets, "meta.camera") == cameras
+    monkeypatch.setattr(sample, "EXACT_CHARACTERS", 10_000)
+    facets = find_facets(inferences, FacetsRequest(where))
     assert (facets.exact, facets.is_exact_count, facets.sampled) == (False, True, sample.ROWS)
+    assert facets.count == len(matches)
 
 
 def test_a_rare_match_of_a_filter_without_index_is_estimated(

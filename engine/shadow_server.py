@@ -38,6 +38,7 @@ from quadriga.engine.stopwatch import stages_ms
 from quadriga.store.redaction import without_folders
 
 _MAX_REASON_CHARACTERS = 2000
+_LOWEST = 19  # niceness
 
 
 class ShadowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,10 +122,15 @@ class ShadowServer:
 
 
 def _lower_priority(niceness: int) -> None:
-    """Lower the priority of all threads; each has one of its own."""
+    """Lower the priority of all threads; each has one of its own.
+
+    From the lowest niceness on, they run only where nobody else wants the processor, if the system has such a class.
+    """
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it has ended, or goes after others already
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), min(niceness, 19))
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), min(niceness, _LOWEST))
+            if niceness >= _LOWEST and hasattr(os, "SCHED_IDLE"):
+                os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
 
 
 def _waited_ms() -> float:

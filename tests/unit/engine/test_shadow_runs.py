@@ -16,6 +16,7 @@ from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.settings import Settings
 from quadriga.engine.shadow_messages import RunShadow, to_message, to_request
+from quadriga.engine.shadow_process import NICENESS
 from quadriga.engine.shadow_runs import MAX_WAIT_S, MAX_WAITING, Shadows
 from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.traffic import COPY_FILE, Traffic, TrafficRules
@@ -51,10 +52,17 @@ class Served:
         model: Name of the model that has the rule.
         has_spare: Whether there are processors to spare.
         run_s: Time limit of the shadow.
+        niceness: How far the shadow goes after this process.
     """
 
     def __init__(
-        self, root: Path, model: str, has_spare: Callable[[int], bool] = bool, run_s: float = 60.0
+        self,
+        root: Path,
+        model: str,
+        has_spare: Callable[[int], bool] = bool,
+        *,
+        run_s: float = 60.0,
+        niceness: int = 0,
     ) -> None:
         self.model = model
         data = root / "data"
@@ -75,7 +83,7 @@ class Served:
         self.counts = SharedCounts()
         traffic = Traffic(self.repository, TrafficRules(settings), self.counts)
         self.shadows = Shadows(
-            traffic, recorder, settings, self.counts, has_spare, niceness=0, run_s=run_s
+            traffic, recorder, settings, self.counts, has_spare, niceness=niceness, run_s=run_s
         )
         self.pipeline = Pipeline(
             self.repository, recorder, settings, traffic=traffic, shadows=self.shadows
@@ -125,6 +133,23 @@ def two(tmp_path: Path, second: Callable[[Path], Any]) -> None:
     """Write a model of numbers in two versions."""
     doubling(tmp_path / "models" / "numbers" / "1" / "model.onnx")
     second(tmp_path / "models" / "numbers" / "2" / "model.onnx")
+
+
+def test_a_shadow_runs_only_where_nobody_else_wants_the_processor(tmp_path, served):
+    two(tmp_path, doubling)
+    server = served("numbers", niceness=NICENESS)
+    server.numbers(1, 2, 3)
+    assert server.wait(1)[1] == 0
+    processes = [
+        path.parent
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if b"shadow-numbers" in path.read_bytes()
+        and f"PPid:\t{os.getpid()}\n" in (path.parent / "status").read_text()
+    ]
+    threads = [int(task.name) for process in processes for task in process.glob("task/*")]
+    assert threads
+    assert {os.sched_getscheduler(thread) for thread in threads} == {os.SCHED_IDLE}
+    assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {19}
 
 
 def test_a_shadow_answers_for_the_record_alone_linked_to_the_live_inference(tmp_path, served):

@@ -1,5 +1,7 @@
 """CVAT for images 1.1: `annotations.xml` with the shapes of each image, and `images/`.
 
+With splits it is the file of a project with a task for each, as only images of projects have subsets.
+
 Source: CVAT, "CVAT for images" (XML annotation format, version 1.1).
 """
 
@@ -33,8 +35,8 @@ class CvatWriter:
     def __init__(self, archive: Archive, splits: Sequence[str]) -> None:
         self._file = archive.add_text_file("annotations.xml")
         self._images = archive.side_file()  # labels come first in the file, and are known last
-        self._splits = splits
         self._labels: dict[str, None] = {}
+        self._counts = dict.fromkeys(splits, 0)  # without splits all images count under ""
         self._count = 0
 
     def add(self, picture: Picture) -> str:
@@ -54,21 +56,40 @@ class CvatWriter:
         self._images.write(
             f"  {text}\n{''.join(shape for _, shape in shapes)}  </image>\n".encode()
         )
+        self._counts[picture.split] = self._counts.get(picture.split, 0) + 1
         self._count += 1
         return "/".join(filter(None, ("images", picture.split, picture.name)))
 
     def finish(self) -> None:
         """Write the labels in front of the images."""
-        labels = "".join(_label_element(label) for label in self._labels)
-        subsets = "\n".join(self._splits)
         self._file.write(
             '<?xml version="1.0" encoding="utf-8"?>\n<annotations>\n  <version>1.1</version>\n'
-            f"  <meta><task><name>quadriga</name><size>{self._count}</size><mode>annotation</mode>"
-            f"<subsets>{subsets}</subsets><labels>\n{labels}  </labels></task></meta>\n".encode()
+            f"  <meta>{self._meta()}</meta>\n".encode()
         )
         self._images.seek(0)
         shutil.copyfileobj(self._images, self._file)
         self._file.write(b"</annotations>\n")
+
+    def _meta(self) -> str:
+        """Return the element of the project, or without splits that of its only task."""
+        labels = "".join(_label_element(label) for label in self._labels)
+        labels = f"<labels>\n{labels}  </labels>"
+        counts = {split: count for split, count in self._counts.items() if split and count}
+        if not counts:
+            return f"<task>{_task_elements('quadriga', self._count)}{labels}</task>"
+        tasks = "".join(
+            f"    <task><id>{number}</id>{_task_elements(split, count)}<subset>{split}</subset></task>\n"
+            for number, (split, count) in enumerate(counts.items(), 1)
+        )
+        subsets = "\n".join(counts)
+        return (
+            f"<project><name>quadriga</name><tasks>\n{tasks}  </tasks>{labels}"
+            f"<subsets>{subsets}</subsets></project>"
+        )
+
+
+def _task_elements(name: str, count: int) -> str:
+    return f"<name>{name}</name><size>{count}</size><mode>annotation</mode>"
 
 
 def _element(item: dict[str, Any], label: str, size_wh: tuple[int, int], source: str) -> str:

@@ -10,6 +10,8 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NoReturn
 from xml.parsers import expat
 
+import msgspec
+
 from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import (
@@ -23,6 +25,9 @@ from quadriga.store.exchange.outlines import unbridged
 from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
 
 _CHUNK = 1 << 16
+_MAX_PIECES = 64  # up to the root element
+_PIECE = 64  # bytes; so few that no entity is expanded before the document type is seen
+_OWN_NAME = "annotations.xml"
 _SHAPES = {"box", "polygon", "tag"}
 _UNREAD = {"mask", "polyline", "points", "ellipse", "cuboid", "skeleton"}
 
@@ -96,9 +101,31 @@ class _Reader:
             self._pieces.append(text)
 
 
-def cvat_file(files: DatasetFiles) -> str | None:
-    """Return the name of CVAT's file; None if there is none."""
-    return next(iter(nearest_to_root(files, lambda name: name == "annotations.xml")), None)
+def cvat_files(files: DatasetFiles) -> list[str]:
+    """Return the names of CVAT's files: `annotations.xml`, or one for each subset, as Datumaro writes it."""
+    own = nearest_to_root(files, lambda name: name == _OWN_NAME)[:1]
+    return own or [
+        name
+        for name in nearest_to_root(files, lambda name: name.lower().endswith(".xml"))
+        if _is_cvat(files, name)
+    ]
+
+
+def _is_cvat(files: DatasetFiles, name: str) -> bool:
+    """Check whether the root of a file is CVAT's `<annotations>`, after no document type; Pascal VOC's is `<annotation>`."""
+    answers: list[bool] = []
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = lambda tag, _: answers.append(tag == "annotations")
+    parser.StartDoctypeDeclHandler = lambda *_: answers.append(False)
+    with files.open(name) as file:
+        try:
+            for _ in range(_MAX_PIECES):
+                if answers:
+                    break
+                parser.Parse(file.read(_PIECE))
+        except expat.ExpatError:
+            pass  # what was read until then says it
+    return answers[:1] == [True]
 
 
 def read_cvat(
@@ -107,12 +134,15 @@ def read_cvat(
     """Yield the images of a dataset.
 
     Raises:
-        QueryError: The file is none of CVAT for images; the message names the image.
+        QueryError: A file is none of CVAT for images; the message names the image.
     """
-    name = cvat_file(files) or ""
-    folder = str(PurePosixPath(name).parent / "_")[:-1]
-    with files.open(name) as file:
-        yield from read_cvat_file(file, name, images, task, folder=folder)
+    for name in cvat_files(files):
+        path = PurePosixPath(name)
+        folder = str(path.parent / "_")[:-1]
+        subset = None if path.name == _OWN_NAME else path.stem
+        with files.open(name) as file:
+            for image in read_cvat_file(file, name, images, task, folder=folder):
+                yield msgspec.structs.replace(image, split=image.split or subset)
 
 
 def read_cvat_file(

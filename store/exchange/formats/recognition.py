@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from quadriga.store.exchange.dataset_files import DatasetFiles
-from quadriga.store.exchange.formats.cvat_reader import cvat_file, read_cvat
+from quadriga.store.exchange.formats.cvat_reader import cvat_files, read_cvat
 from quadriga.store.exchange.formats.dota_reader import is_dota, read_dota
 from quadriga.store.exchange.formats.label_folders_reader import read_label_folders
 from quadriga.store.exchange.formats.label_studio_reader import read_label_studio, tasks_file
@@ -23,7 +23,7 @@ def read_tool_dataset(files: DatasetFiles, task: str | None) -> Iterator[Annotat
         OSError: A file cannot be read.
     """
     images = DatasetImages(files)
-    if cvat_file(files) is not None:
+    if cvat_files(files):
         yield from read_cvat(files, images, task)
     elif is_dota(files):
         yield from read_dota(files, images, task)

@@ -1,6 +1,7 @@
 """Named checks of a tool, printed as JSON lines; the script reads from standard input what the test describes."""
 
 import json
+import math
 import sys
 import traceback
 from collections.abc import Callable
@@ -27,3 +28,18 @@ def near(found: Any, expected: Any, tolerance: float = 1e-3) -> bool:
     """Compare sequences of numbers, in order."""
     pairs = list(zip(found, expected, strict=True))
     return all(abs(float(a) - float(b)) <= tolerance for a, b in pairs)
+
+
+def oriented_corners(item: dict[str, Any], width: float, height: float) -> list[float]:
+    """Return x and y of the four corners of an oriented box, clockwise on the screen from its own top left."""
+    half_w, half_h = item["w"] * width / 2, item["h"] * height / 2
+    cosine, sine = math.cos(item["r"]), math.sin(item["r"])
+    offsets = ((-half_w, -half_h), (half_w, -half_h), (half_w, half_h), (-half_w, half_h))
+    return [
+        value
+        for dx, dy in offsets
+        for value in (
+            item["cx"] * width + dx * cosine - dy * sine,
+            item["cy"] * height + dx * sine + dy * cosine,
+        )
+    ]

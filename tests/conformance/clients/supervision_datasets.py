@@ -2,9 +2,10 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import supervision as sv
-from plain_checks import check, described, near
+from plain_checks import check, described, near, oriented_corners
 
 FOLDER = Path(described["folder"])
 BOX = ("xmin", "ymin", "xmax", "ymax")
@@ -41,9 +42,7 @@ def _() -> None:
         truth = described["truths"]["ORIENTED_OBJECT_DETECTION"][id_]
         assert [classes[number] for number in found.class_id] == [item["label"] for item in truth]
         for corners, item in zip(found.data.get("xyxyxyxy", ()), truth, strict=True):
-            width, height = described["size_wh"]
-            centre = corners.mean(axis=0)
-            assert near(centre, (item["cx"] * width, item["cy"] * height))
+            assert near(corners.ravel(), oriented_corners(item, *described["size_wh"]))
 
 
 @check("polygons of YOLO, their holes by even-odd")
@@ -81,5 +80,9 @@ def _() -> None:
     seen = set()
     for split in ("train", "val"):
         dataset = sv.ClassificationDataset.from_folder_structure(str(root / split))
-        seen |= {Path(path).stem for path in dataset.image_paths}
+        for path, _, found in dataset:
+            (item,) = described["truths"][task][Path(path).stem]
+            (number,) = found.class_id
+            assert unquote(dataset.classes[number]) == item["label"]
+            seen.add(Path(path).stem)
     assert seen == described["truths"][task].keys()

@@ -7,7 +7,7 @@ from typing import Any
 
 os.environ |= {"YOLO_OFFLINE": "1", "YOLO_CONFIG_DIR": tempfile.mkdtemp(), "YOLO_VERBOSE": "False"}
 
-from plain_checks import check, described, near
+from plain_checks import check, described, near, oriented_corners
 from ultralytics.data.dataset import YOLODataset
 from ultralytics.data.utils import check_det_dataset
 
@@ -47,12 +47,13 @@ def _() -> None:
 
 @check("obb")
 def _() -> None:
+    width, height = described["size_wh"]
     for id_, label in labels("yolo-obb", "ORIENTED_OBJECT_DETECTION", "obb").items():
         for corners, item in zip(
             label["segments"], described["truths"]["ORIENTED_OBJECT_DETECTION"][id_], strict=True
         ):
             assert corners.shape == (4, 2)
-            assert near(corners.mean(axis=0), (item["cx"], item["cy"]), 1e-6)
+            assert near((corners * (width, height)).ravel(), oriented_corners(item, width, height))
 
 
 @check("segment")

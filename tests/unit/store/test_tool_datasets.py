@@ -6,6 +6,7 @@ import math
 import zipfile
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from PIL import Image
@@ -222,6 +223,36 @@ def test_tasks_of_label_studio_have_truth_and_predictions_apart(
     assert data["image"] == f"/data/local-files/?d=ships/{MS << 22}.jpg"
     assert (data["inference_id"], data["metadata"]["camera"]) == (str(MS << 22), "camera-0")
     assert '<Label value="wrong"/>' in config
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"),
+    [
+        ({}, []),
+        ({"train": 0.7, "val": 0.3}, [("train", "9"), ("val", "4")]),
+        ({"train": 0.999999999, "val": 1e-9}, [("train", "13")]),
+    ],
+)
+def test_splits_of_cvat_are_tasks_of_a_project(
+    file_store, tmp_path, record, split: dict[str, float], sizes: list[tuple[str, str]]
+) -> None:
+    """CVAT and Datumaro read subsets from projects alone."""
+    fill(file_store, record, "OBJECT_DETECTION")
+    file = file_store.export(tmp_path / "set.zip", format="cvat", split=split)
+    with zipfile.ZipFile(file) as archive:
+        root = ET.fromstring(archive.read("annotations.xml"))
+    owner = root.find("meta/project" if split else "meta/task")
+    assert owner is not None
+    assert [label.findtext("name") for label in owner.iterfind("labels/label")] == LABELS
+    tasks = owner.findall("tasks/task")
+    assert [(task.findtext("subset"), task.findtext("size")) for task in tasks] == sizes
+    subsets = [image.get("subset") for image in root.iterfind("image")]
+    if split:
+        assert owner.findtext("subsets", "").split("\n") == [name for name, _ in sizes]
+        assert [(name, str(subsets.count(name))) for name, _ in sizes] == sizes
+    else:
+        assert owner.findtext("size") == str(len(subsets))
+        assert {*subsets} == {None}
 
 
 @pytest.mark.parametrize("form", ["yolo", "cvat", "dota", "label-studio"])

@@ -153,6 +153,8 @@ TOOLS = [
     ({"val/labelTxt/a.txt": "imagesource:x\ngsd:1\n40 40 60 40 60 60 40 60 ship 0", "val/images/a.jpg": "A"}, "val"),
     ({"annotations.xml": '<annotations><image name="a.jpg" subset="val" width="100" height="100">'
       '<box label="ship" xtl="40" ytl="40" xbr="60" ybr="60"/></image></annotations>', "images/val/a.jpg": "A"}, "val"),
+    ({"val.xml": '<?xml version="1.0"?><annotations><meta/><image name="a.jpg" width="100" height="100">'
+      '<box label="ship" xtl="40" ytl="40" xbr="60" ybr="60"/></image></annotations>', "images/a.jpg": "A", "other/train.xml": "<svg/>"}, "val"),
     ({"project.json": json.dumps([{"data": {"image": "/data/upload/1/5f3c-a.jpg", "split": "val"}, "annotations": [
       {"result": [], "was_cancelled": False}, {"result": [{"type": "rectanglelabels", "original_width": 100, "original_height": 100,
        "value": {"x": 40, "y": 40, "width": 20, "height": 20, "rotation": 0, "rectanglelabels": ["ship"]}}]}]}]), "images/a.jpg": "A"}, "val"),
@@ -160,7 +162,7 @@ TOOLS = [
 
 
 @pytest.mark.parametrize(
-    ("files", "split"), TOOLS, ids=["yolo", "roboflow", "dota", "cvat", "label-studio"]
+    ("files", "split"), TOOLS, ids=["yolo", "roboflow", "dota", "cvat", "datumaro", "label-studio"]
 )
 def test_forms_of_other_tools_are_datasets(dataset, files, split) -> None:
     (image,) = dataset(files)

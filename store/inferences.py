@@ -117,7 +117,6 @@ class InferenceReader:
         presign_s: Validity of a signed URL of an input.
         served: Returns the names of the models that the server knows, so that a filter by an unknown one is
             refused with a `NotFoundError`; None where no name counts as unknown.
-        scope: What may be seen; everything for whoever works on the data folder itself.
         cell_ids: Finds the inferences that reports list.
     """
 
@@ -133,7 +132,6 @@ class InferenceReader:
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
         presign_s: float = PRESIGN_S,
         served: NamesOf | None = None,
-        scope: Scope = EVERYTHING,
         cell_ids: CellIds = no_reports,
     ) -> None:
         self._readers = ReaderPool(url, connections, timeout_s)
@@ -144,8 +142,8 @@ class InferenceReader:
         self.budget = budget
         self._served = served
         self._cell_ids = cell_ids
-        self.scope = scope
-        """What may be seen."""
+        self.scope = EVERYTHING
+        """What may be seen: everything, until `within` says less."""
         self._with_shadows = False
 
     @property

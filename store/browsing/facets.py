@@ -124,7 +124,7 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
 
     Raises:
         QueryError: The filter or a field is invalid, or neither an index nor a time bounds the filter.
-        NotFoundError: The filter compares with a model that is not stored_keys.
+        NotFoundError: The filter compares with a model that is not known.
     """
     tree = inferences.read_filter(QueryRequest(where=request.where))
     fields = _fields(request.fields)

@@ -240,7 +240,7 @@ class JobRunner:
             if job.kind in self._leave:
                 return True
             inferences = self._inferences.within(scope_of(job))
-            run = JobRun(job, directory, inferences, self._blobs, stop, limits=self._limits)
+            run = JobRun(job, directory, inferences, self._blobs, stop=stop, limits=self._limits)
             with self._ending_if_stuck(run):
                 return self._run_work(run)
 

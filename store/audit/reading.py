@@ -145,9 +145,9 @@ def _read_backwards(path: Path, end: int) -> Iterator[_Line]:
         if entry is None:
             damaged += 1
             continue
-        yield _Line(entry.time, path.name, begin, damaged, entry)
+        yield _Line(entry.time, path.name, begin, damaged=damaged, entry=entry)
         damaged = 0
-    yield _Line("", path.name, 0, damaged, None)
+    yield _Line("", path.name, 0, damaged=damaged, entry=None)
 
 
 def _split_backwards(path: Path, end: int) -> Iterator[tuple[bytes, int]]:

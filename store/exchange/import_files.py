@@ -251,7 +251,14 @@ def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) 
     inference = _described(about, row["annotations"], place) if "inference_id" in about else None
     truth = None if about.get("annotations_from") == "predictions" else row["annotations"]
     keys = {key: str(row[key]) for key in ("path", "datum_id") if row.get(key)}
-    return Item(place, lambda: image(path), inference, truth, {**keys, **about}, names)
+    return Item(
+        place=place,
+        image=lambda: image(path),
+        inference=inference,
+        truth=truth,
+        metadata={**keys, **about},
+        names=names,
+    )
 
 
 def _of_inference(inference: ImportedInference, place: str, image: Images) -> Item:
@@ -260,8 +267,14 @@ def _of_inference(inference: ImportedInference, place: str, image: Images) -> It
     names = {"id": inference.id, "request_id": inference.request_id}
     if inference.input.hash is not None:
         names["input.hash"] = inference.input.hash
-    truth = msgspec.json.decode(inference.ground_truth)
-    return Item(place, lambda: image(f"images/{inference.id}"), inference, truth, metadata, names)
+    return Item(
+        place=place,
+        image=lambda: image(f"images/{inference.id}"),
+        inference=inference,
+        truth=msgspec.json.decode(inference.ground_truth),
+        metadata=metadata,
+        names=names,
+    )
 
 
 def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedInference:
@@ -291,9 +304,14 @@ def _coco(data: bytes, image: Images) -> Iterator[Item]:
         truth = [
             chariot_form(annotation, labels[annotation.category_id]) for _, annotation in listed
         ]
-        about = {"file_name": name}
-        picture = partial(_pictured, image, name)
-        yield Item(place, picture, None, truth, about, _by_stem(name))
+        yield Item(
+            place=place,
+            image=partial(_pictured, image, name),
+            inference=None,
+            truth=truth,
+            metadata={"file_name": name},
+            names=_by_stem(name),
+        )
 
 
 def _pictured(image: Images, name: str) -> bytes | None:

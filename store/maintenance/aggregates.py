@@ -313,7 +313,7 @@ def _add_rollups(
         return
     condition = f"FROM rollup WHERE model_id IN ({placeholders(models)}) AND minute >= ? AND minute < ? AND n > 0"
     values = (*models, span.first, span.after)
-    _add_counts(connection, condition, values, models, groups)
+    _add_counts(connection, condition, values, models, groups=groups)
     if latency or labels:
         columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
         statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
@@ -335,6 +335,7 @@ def _add_counts(
     condition: str,
     values: tuple[int, ...],
     models: Mapping[int, Mapping[str, str]],
+    *,
     groups: _Groups,
 ) -> None:
     width, offset = groups.grouping.width_ms // MINUTE_MS, groups.grouping.offset_ms // MINUTE_MS

@@ -86,11 +86,13 @@ class ComparisonParser:
         if kind == "presence" and not isinstance(value, dict):
             raise unexpected_value(path, '{"exists": true} or {"exists": false}', value)
         return [
-            self._compare(field, kind, operator, operand, operand_path)
+            self._compare(field, kind, operator, operand, path=operand_path)
             for operator, operand, operand_path in _operators(value, path, OPERATORS[kind])
         ]
 
-    def _compare(self, field: str, kind: FieldKind, operator: str, value: Any, path: str) -> Filter:
+    def _compare(
+        self, field: str, kind: FieldKind, operator: str, value: Any, *, path: str
+    ) -> Filter:
         self._count_leaf()
         if operator == "exists":
             if not isinstance(value, bool):

@@ -67,7 +67,7 @@ def read_yolo(
             if line.strip():
                 place = f"{name}:{number}"
                 size_wh = size_wh or images.size_wh(image, name)
-                annotations.append(_annotation(line, place, names, size_wh, task))
+                annotations.append(_annotation(line, place, names, size_wh, task=task))
         if size_wh is not None:
             annotations = oriented_if(annotations, task, size_wh)
         yield AnnotatedImage(
@@ -150,7 +150,7 @@ def _class_names(config: dict[str, Any], place: str) -> dict[int, str]:
 
 
 def _annotation(
-    line: str, place: str, names: dict[int, str], size_wh: tuple[int, int], task: str | None
+    line: str, place: str, names: dict[int, str], size_wh: tuple[int, int], *, task: str | None
 ) -> dict[str, Any]:
     try:
         label, numbers = _numbers(line)

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -294,8 +293,8 @@ def compare_revision(url: str) -> Revisions:
     Raises:
         StoreError: The revision is one that this version does not know and may not run on.
     """
-    parsed = _parsed(url)
-    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+    path = sqlite.database_path(_parsed(url))
+    if path is not None and not path.exists():
         return Revisions(None, REVISION)
     with writer_engine(url) as engine, engine.connect() as connection:
         return compatibility.compare(connection, REVISION)

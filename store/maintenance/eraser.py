@@ -227,7 +227,7 @@ class Eraser:
         if not waiting:
             remaining += [
                 f"{path.name}: a damaged database that was set aside"
-                for path in damaged_files(engine.url.render_as_string(hide_password=False))
+                for path in damaged_files(engine.url)
             ]
             if not self._overwrite(engine, offsets):
                 erasure.due_s = 0.0

@@ -390,14 +390,7 @@ class ReaderPool:
             )
         try:
             with self._source.engine.connect() as connection:
-                self._source.prepare(connection)
-                connection.begin()
-                if time.monotonic() >= connection.info.get("recheck_s", 0.0):
-                    try:
-                        check_revision(connection)
-                    except UnicodeDecodeError as error:
-                        raise NotReadyError("cannot read the database: it is damaged") from error
-                    connection.info["recheck_s"] = time.monotonic() + _RECHECK_S
+                self._begin(connection)
                 try:
                     with self._cancellation.interrupting(
                         partial(self._source.interrupt, connection)
@@ -418,6 +411,18 @@ class ReaderPool:
             if not is_unavailable(error) and _state(error) != _CHANGED:
                 raise
             raise self._translate(error) from error
+
+    def _begin(self, connection: sa.Connection) -> None:
+        """Begin a transaction, and check now and then that the tables may still be read."""
+        self._source.prepare(connection)
+        connection.begin()
+        if time.monotonic() < connection.info.get("recheck_s", 0.0):
+            return
+        try:
+            check_revision(connection)
+        except UnicodeDecodeError as error:
+            raise NotReadyError("cannot read the database: it is damaged") from error
+        connection.info["recheck_s"] = time.monotonic() + _RECHECK_S
 
     def close(self) -> None:
         """Close all connections."""

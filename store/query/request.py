@@ -179,4 +179,4 @@ def cursor_range(request: QueryRequest, query: str) -> IdRange:
 
 def range_after(seq: int, order: Order) -> IdRange:
     """Return the range of the ids that come after one in an order."""
-    return IdRange(high=seq - 1) if order == "-ts" else IdRange(low=seq + 1)
+    return IdRange().after(seq, descending=order == "-ts")

@@ -257,13 +257,10 @@ class Writer:
                 path for path in journal.segment_paths(self._directory) if journal.is_closed(path)
             ]
             batch = self._batch(self._offsets)
-            if not batch:
-                self._remove(closed, self._offsets)
-                self._publish(self._offsets)
-                return
-            self._commit(batch, self._offsets)
-            self._pace.note_commit()
-            if may_pause and len(batch) < SMALL_BATCH:
+            if batch:
+                self._commit(batch, self._offsets)
+                self._pace.note_commit()
+            if not batch or (may_pause and len(batch) < SMALL_BATCH):
                 self._remove(closed, self._offsets)
                 self._publish(self._offsets)
                 return

@@ -127,12 +127,7 @@ def read(
             with path.open("rb") as file:
                 yield from _lines(file, _no_image, {})
         case ".parquet":
-            if find_spec("pyarrow") is None:
-                raise QueryError(PYARROW_MISSING)
-            from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
-
-            for number, (line, data) in enumerate(read_parquet(path), 1):
-                yield _item(line, f"row {number}", partial(_given, data), {})
+            yield from _parquet(path)
         case ".json" | ".xml":
             yield from _annotation_file(path, task)
         case ".zip":
@@ -146,6 +141,15 @@ def read(
                 "expected a folder, or a file .jsonl, .parquet, .json, .xml or .zip, "
                 f"got {suffix or path.name}"
             )
+
+
+def _parquet(path: Path) -> Iterator[Item]:
+    if find_spec("pyarrow") is None:
+        raise QueryError(PYARROW_MISSING)
+    from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
+
+    for number, (line, data) in enumerate(read_parquet(path), 1):
+        yield _item(line, f"row {number}", partial(_given, data), {})
 
 
 def _given(data: bytes | None, _: str) -> bytes | None:
@@ -184,12 +188,7 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
         with files.open("inferences.jsonl") as file:
             yield from _lines(file, image, {})
     elif "annotations.jsonl" in files:
-        described = {}
-        if "metadata.jsonl" in files:
-            with files.open("metadata.jsonl") as file:
-                for number, line in enumerate(file, 1):
-                    row = _object(line, f"line {number} of metadata.jsonl")
-                    described[_name(row)] = row.get("metadata")
+        described = _described_images(files)
         with files.open("annotations.jsonl") as file:
             yield from _lines(file, image, described)
     elif coco := nearest_to_root(files, lambda name: _COCO.fullmatch(name) is not None):
@@ -206,6 +205,18 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
                 "annotations.json, CVAT's annotations.xml, YOLO's data.yaml with labels, DOTA's labelTxt, a .json of "
                 "Label Studio's tasks, or a folder of images for each label"
             )
+
+
+def _described_images(files: DatasetFiles) -> dict[str, Any]:
+    """Return the metadata of images by their paths, as a dataset for Chariot has them."""
+    if "metadata.jsonl" not in files:
+        return {}
+    described: dict[str, Any] = {}
+    with files.open("metadata.jsonl") as file:
+        for number, line in enumerate(file, 1):
+            row = _object(line, f"line {number} of metadata.jsonl")
+            described[_name(row)] = row.get("metadata")
+    return described
 
 
 def _of_image(

@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
 from quadriga.store.errors import JSON_ERRORS, QueryError
-from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
+from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.writing import SIDECAR
 from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
 
@@ -161,3 +161,11 @@ def box_of(xmin: float, ymin: float, xmax: float, ymax: float) -> dict[str, floa
 def contour_of(rings: list[list[tuple[float, float]]]) -> dict[str, Any]:
     """Return a contour in the form of the wire, from its rings in pixels."""
     return {"contour": [[{"x": x, "y": y} for x, y in ring] for ring in rings]}
+
+
+def read_text(files: DatasetFiles, name: str) -> str:
+    """Return the text of a file of labels; a QueryError if it is too large, or not in UTF-8."""
+    try:
+        return files.read(name, MAX_LABEL_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise QueryError(f"{name}: expected text in UTF-8, got: {error}") from error

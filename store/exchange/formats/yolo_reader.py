@@ -11,13 +11,14 @@ from typing import Any
 import yaml
 
 from quadriga.store.errors import QueryError
-from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
+from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import (
     AnnotatedImage,
     DatasetImages,
     box_of,
     contour_of,
     oriented_if,
+    read_text,
 )
 from quadriga.store.exchange.outlines import oriented_box, pixels, unbridged
 from quadriga.tasks.shapes import XY
@@ -63,7 +64,7 @@ def read_yolo(
         labelled.add(image)
         size_wh = None
         annotations = []
-        for number, line in enumerate(_text(files, name).splitlines(), 1):
+        for number, line in enumerate(read_text(files, name).splitlines(), 1):
             if line.strip():
                 place = f"{name}:{number}"
                 size_wh = size_wh or images.size_wh(image, name)
@@ -105,13 +106,6 @@ def _split(labels: str, root: PurePosixPath) -> str | None:
     parts = PurePosixPath(labels).relative_to(root).parts[:-1]
     others = [part for part in parts if part != "labels"]
     return others[0] if others else None
-
-
-def _text(files: DatasetFiles, name: str) -> str:
-    try:
-        return files.read(name, MAX_LABEL_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise QueryError(f"{name}: expected text in UTF-8, got: {error}") from error
 
 
 def _config(files: DatasetFiles, name: str) -> dict[str, Any]:

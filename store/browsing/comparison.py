@@ -22,7 +22,7 @@ from quadriga.store.browsing.disagreements import (
 )
 from quadriga.store.errors import QueryError
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest, decode_body
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import StoredInference
 from quadriga.store.rows import decode_label_scores, is_number
 from quadriga.store.shadows import is_shadow, live_name, shadow_name
@@ -140,11 +140,6 @@ class _Side:
             scores=_quantiles(self.scores),
             predictions=len(self.scores),
         )
-
-
-def decode_comparison(body: bytes) -> ComparisonRequest:
-    """Decode the body of a request, as `decode_body`."""
-    return decode_body(body, ComparisonRequest)
 
 
 def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelComparison:

@@ -14,7 +14,6 @@ from quadriga.store.query.request import (
     Order,
     QueryRequest,
     cursor_range,
-    decode_body,
     encode_cursor,
     query_digest,
 )
@@ -87,11 +86,6 @@ class _CountedPrediction(NamedTuple):
 
 
 _decoder = msgspec.json.Decoder(list[dict[str, Any]])
-
-
-def decode_disagreements(body: bytes) -> DisagreementsRequest:
-    """Decode the body of a request, as `decode_body`."""
-    return decode_body(body, DisagreementsRequest)
 
 
 def find_disagreements(inferences: InferenceReader, request: DisagreementsRequest) -> Disagreements:

@@ -8,10 +8,9 @@ import sqlalchemy as sa
 
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.plan import IdRange, Planner
-from quadriga.store.query.request import Order, QueryRequest, request_from_url
+from quadriga.store.query.request import Order, QueryRequest
 from quadriga.store.query.search import Budget, SearchResult, find_first
 
-URL_OPTIONS = ("order",)
 _SHORT = Budget(rows=10_000, seconds=0.1)
 """Limits of the search for more than the nearest neighbour."""
 
@@ -34,11 +33,6 @@ class Neighbours(msgspec.Struct, frozen=True):
     """Id of the match that comes after it, or None."""
     partial: bool = False
     """Whether the time limit was reached on a side that is None: there may be one yet."""
-
-
-def neighbours_from_url(query: str) -> NeighboursRequest:
-    """Parse the query of a URL, or raise a `QueryError`."""
-    return request_from_url(query, NeighboursRequest, URL_OPTIONS)
 
 
 class Surroundings(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from quadriga.store.database import execute
 from quadriga.store.errors import NotFoundError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.plan import IdRange
-from quadriga.store.query.request import QueryRequest, request_from_url
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.search import Search
 
 MAX_COMPARED = 100_000
@@ -22,7 +22,6 @@ MAX_COMPARED = 100_000
 MAX_S = 1.0
 """Seconds after which the answer is that of what was compared until then."""
 
-URL_OPTIONS = ("limit",)
 _MAX_BATCH = 2000
 _BATCH_BYTES = 8_000_000
 """Bytes of embeddings that are read at once."""
@@ -72,11 +71,6 @@ class _Origin(msgspec.Struct, frozen=True):
     space: str
     direction: npt.NDArray[np.float32]
     """(D,) embedding of length 1."""
-
-
-def similar_from_url(query: str) -> SimilarRequest:
-    """Parse the query of a URL, or raise a `QueryError`."""
-    return request_from_url(query, SimilarRequest, URL_OPTIONS)
 
 
 def has_direction(embedding: bytes | None) -> bool:

@@ -264,7 +264,7 @@ class InferenceReader:
                 resume_id = ids[-1]
             if resume_id is None:
                 return
-            id_range = IdRange(low=resume_id + 1)
+            id_range = id_range.after(resume_id, descending=False)
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""

@@ -109,7 +109,7 @@ def find_similar(
                 resume_id = int(rows[-1][0])
             if resume_id is None or resume_id == 0:
                 break
-            id_range = IdRange(high=resume_id - 1)
+            id_range = id_range.after(resume_id, descending=True)
             if looked_at >= MAX_COMPARED or time.monotonic() > deadline_s:
                 is_partial = bool(search.first_matches(1, id_range, inferences.budget).rows)
                 break

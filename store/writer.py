@@ -182,9 +182,8 @@ class Writer:
 
     def _release_numbers(self) -> None:
         if self._numbers is not None:
-            with suppress(
-                sa.exc.DBAPIError, OSError
-            ):  # they are released when they are not renewed
+            # Else they are free once they are not renewed.
+            with suppress(sa.exc.DBAPIError, OSError):
                 self._numbers.release(self._engine)
 
     def _run_retention(self) -> None:

@@ -196,9 +196,8 @@ def _copy_database(url: str, target: Path, report: OnProgress) -> None:
     with closing(sqlite3.connect(target)) as connection:
         with connection:
             if _has_table(connection, _OF_THIS_MACHINE):  # as all but the oldest have
-                connection.execute(
-                    f"DELETE FROM {_OF_THIS_MACHINE}"
-                )  # the restored server holds its own
+                # The restored server holds its own.
+                connection.execute(f"DELETE FROM {_OF_THIS_MACHINE}")
         connection.execute("PRAGMA journal_mode=DELETE")  # so that it is one file
 
 

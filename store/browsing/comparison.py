@@ -19,8 +19,8 @@ from quadriga.store.browsing.disagreements import (
     differences,
     matching_models,
     on_same_images,
+    same_models,
 )
-from quadriga.store.errors import QueryError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import StoredInference
@@ -151,10 +151,7 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
     """
     live_a, live_b = (_live(text) for text in (request.a, request.b))
     if live_a.lower() == live_b.lower():
-        raise QueryError(
-            f"expected a and b to be two models, or two versions as name:version, got {request.a[:80]!r} and "
-            f"{request.b[:80]!r}"
-        )
+        raise same_models(request.a, request.b)
     for name in (live_a, live_b):
         inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
     deadline_s = time.monotonic() + MAX_S

@@ -218,11 +218,15 @@ def matching_models(inferences: InferenceReader, request: DisagreementsRequest) 
         catalog = Catalog(connection, inferences.scope)
         ids, other_ids = (catalog.model_ids("model", [name]) for name in (request.a, request.b))
     if set(ids) & set(other_ids):
-        raise QueryError(
-            f"expected a and b to be two models, or two versions as name:version, got {request.a[:80]!r} and "
-            f"{request.b[:80]!r}"
-        )
+        raise same_models(request.a, request.b)
     return other_ids
+
+
+def same_models(a: str, b: str) -> QueryError:
+    """Return the error of a comparison of a model with itself."""
+    return QueryError(
+        f"expected a and b to be two models, or two versions as name:version, got {a[:80]!r} and {b[:80]!r}"
+    )
 
 
 def on_same_images(

@@ -104,9 +104,7 @@ def find_label_queue(inferences: InferenceReader, request: LabelQueueRequest) ->
 
 def _place_of(inferences: InferenceReader, inference_id: str, by: QueueOrder) -> _Place:
     inference = inferences.get(inference_id)
-    predictions = inference.predictions
-    encoded = predictions if isinstance(predictions, msgspec.Raw) else msgspec.json.encode(predictions)  # fmt: skip
-    return _queued(int(inference.id), encoded, by)[0]
+    return _queued(int(inference.id), inference.predictions, by)[0]
 
 
 def _queued(seq: int, predictions: Any, by: QueueOrder) -> tuple[_Place, QueuedInference]:

@@ -173,7 +173,8 @@ class Search:
         plan = self._plan
         if plan.scans is not None or plan.is_time_bounded or plan.is_dense:
             return
-        admitted = "" if plan.admitted is None else f" WHERE {_of_models(plan.admitted)}"
+        models = ", ".join(map(str, plan.admitted or ()))
+        admitted = "" if plan.admitted is None else f" WHERE model_id IN ({models or 'NULL'})"
         row_count = execute(
             self._connection,
             f"SELECT count(*) FROM (SELECT 1 FROM inference{admitted} LIMIT ?) AS c",
@@ -260,10 +261,6 @@ def find_first(
     search = Search(connection, planner.plan, descending=descending)
     rows, tested_id = search.first_matches(limit, id_range, budget, select)
     return SearchResult(rows, search.resume_before(tested_id))
-
-
-def _of_models(ids: tuple[int, ...]) -> str:
-    return f"model_id IN ({', '.join(map(str, ids))})" if ids else "1 = 0"
 
 
 def _select(scan: Scan, id_range: IdRange) -> Sql:

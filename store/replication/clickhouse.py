@@ -246,13 +246,8 @@ def backfill(
                         _insert(client, table.name, rows)
                         sent += len(rows)
                         copied = {**progress.copied, table.name: sent}
-                        progress = CopyProgress(
-                            table.name,
-                            day_text(day),
-                            copied,
-                            removed=0,
-                            seconds=time.monotonic() - began,
-                        )
+                        at, seconds = (table.name, day_text(day)), time.monotonic() - began
+                        progress = CopyProgress(*at, copied, removed=0, seconds=seconds)
                         report(progress)
     except Error as error:
         raise StoreError(f"expected ClickHouse to answer, got: {error}") from error

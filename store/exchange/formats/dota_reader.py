@@ -37,13 +37,9 @@ def read_dota(
         QueryError: A line is none; the message names it.
     """
     for name in filter(_is_labels, files.names):
-        path = PurePosixPath(name)
-        folders = [*path.parts[:-1]]
+        folders = PurePosixPath(name).parts[:-1]
         position = max(index for index, part in enumerate(folders) if part in _FOLDERS)
-        stem = "/".join([*folders[:position], "images", *folders[position + 1 :], path.stem])
-        beside = "/".join([*folders[:position], *folders[position + 1 :], path.stem])
-        image = images.with_stem(stem) or images.with_stem(beside)
-        image = image or images.about(stem).get("path") or stem
+        image = images.of_labels(name, position)
         about = images.about(image)
         wanted = task or about.get("task")
         annotations = []

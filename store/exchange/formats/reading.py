@@ -61,10 +61,18 @@ class DatasetImages:
         same_name = self._by_name.get(PurePosixPath(candidates[0]).name, [])
         return same_name[0] if len(same_name) == 1 else candidates[0]
 
-    def with_stem(self, stem: str) -> str | None:
-        """Return the image of a path without its ending; None unless there is exactly one."""
-        paths = self._by_stem.get(stem, [])
-        return paths[0] if len(paths) == 1 else None
+    def of_labels(self, labels: str, position: int) -> str:
+        """Return the image of a file of labels: the folder at a position in its path is `images`, or left out."""
+        parts = [*PurePosixPath(labels).with_suffix("").parts]
+        beside = "/".join(parts[:position] + parts[position + 1 :])
+        parts[position] = "images"
+        stem = "/".join(parts)
+        for candidate in (stem, beside):
+            paths = self._by_stem.get(candidate, [])
+            if len(paths) == 1:
+                return paths[0]
+        path: str = self.about(stem).get("path") or stem
+        return path
 
     def about(self, path: str) -> dict[str, Any]:
         """Return what an export said of an image, found by the name of its file."""

@@ -60,7 +60,8 @@ def read_yolo(
     root = PurePosixPath(config_name).parent
     labelled = set()
     for name in filter(_is_labels, files.names):
-        image = _image_of(name, images)
+        parts = PurePosixPath(name).with_suffix("").parts
+        image = images.of_labels(name, len(parts) - 1 - parts[::-1].index("labels"))
         labelled.add(image)
         size_wh = None
         annotations = []
@@ -88,17 +89,6 @@ def _yaml_files(files: DatasetFiles) -> list[str]:
 def _is_labels(name: str) -> bool:
     path = PurePosixPath(name)
     return path.suffix == ".txt" and "labels" in path.parts[:-1]
-
-
-def _image_of(labels: str, images: DatasetImages) -> str:
-    """Return the image of a file of labels: the last folder `labels` is `images` in its path."""
-    parts = list(PurePosixPath(labels).with_suffix("").parts)
-    position = len(parts) - 1 - parts[::-1].index("labels")
-    parts[position] = "images"
-    stem = "/".join(parts)
-    beside = "/".join(parts[:position] + parts[position + 1 :])
-    image = images.with_stem(stem) or images.with_stem(beside)
-    return image or images.about(stem).get("path") or stem
 
 
 def _split(labels: str, root: PurePosixPath) -> str | None:

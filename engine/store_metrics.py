@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 
 import msgspec
-import sqlalchemy as sa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -29,6 +28,7 @@ from quadriga.store.journal_lag import oldest_waiting_id
 from quadriga.store.renumbering import renumbered_count
 from quadriga.store.scope import EVERYTHING, Scoped
 from quadriga.store.sizes import read_size
+from quadriga.store.sqlite import database_path
 
 _log = logging.getLogger(__name__)
 
@@ -202,11 +202,11 @@ def _gauge(name: str, value: float) -> GaugeMetricFamily:
 
 def _database_bytes(url: str) -> int | None:
     """Return the size of a database in files, with its log; None for a server, or while there is none."""
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+    path = database_path(url)
+    if path is None:
         return None
     sizes: Mapping[str, int] = {}
     for suffix in ("", "-wal"):
         with suppress(OSError):
-            sizes = {**sizes, suffix: Path(parsed.database + suffix).stat().st_size}
+            sizes = {**sizes, suffix: path.with_name(path.name + suffix).stat().st_size}
     return sum(sizes.values()) if "" in sizes else None

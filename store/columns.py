@@ -139,8 +139,8 @@ def scan_images(reader: InferenceReader, ids: Collection[int]) -> list[ImageColu
     with reader.snapshot() as connection:
         rows = sorted(fetch_in(connection, _IMAGES, ids))
     return [
-        ImageColumns(int(id_), status, hash_, bool(is_kept and hash_), has_truth is not None)
-        for id_, status, hash_, is_kept, has_truth in rows
+        ImageColumns(int(id_), status, hash_, bool(is_kept and hash_), has_truth=truth is not None)
+        for id_, status, hash_, is_kept, truth in rows
     ]
 
 

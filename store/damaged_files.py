@@ -86,7 +86,7 @@ def set_aside_if_damaged(path: Path, *, is_ours: bool) -> Path | None:
     return target
 
 
-def damaged_files(url: str) -> list[Path]:
+def damaged_files(url: str | sa.URL) -> list[Path]:
     """Return the databases that were set aside at the place of a database, the oldest first."""
     parsed = sa.make_url(url)
     if parsed.get_backend_name() != "sqlite" or not parsed.database:

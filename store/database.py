@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -114,12 +113,8 @@ def execute_in(
 ) -> list[Any]:
     """Execute SQL with `({})` in chunks of `values`, bound after `leading_values`; return all rows."""
     rows: list[Any] = []
-    remaining = list(values)
-    for start in range(0, len(remaining), _AT_ONCE):
-        chunk = remaining[start : start + _AT_ONCE]
-        result = execute(
-            connection, statement.format(placeholders(chunk)), (*leading_values, *chunk)
-        )
+    for text, chunk in _chunks(statement, values):
+        result = execute(connection, text, (*leading_values, *chunk))
         if result.returns_rows:
             rows += result
     return rows
@@ -133,12 +128,17 @@ def fetch_in(
 ) -> list[tuple[Any, ...]]:
     """Return all rows of SQL with `({})`, as `execute_in`, within a snapshot, as `fetch_all`."""
     rows: list[tuple[Any, ...]] = []
+    for text, chunk in _chunks(statement, values):
+        rows += fetch_all(connection, text, (*leading_values, *chunk))
+    return rows
+
+
+def _chunks(statement: str, values: Collection[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield some of the values at a time, with the statement that has a placeholder for each."""
     remaining = list(values)
     for start in range(0, len(remaining), _AT_ONCE):
         chunk = remaining[start : start + _AT_ONCE]
-        text = statement.format(placeholders(chunk))
-        rows += fetch_all(connection, text, (*leading_values, *chunk))
-    return rows
+        yield statement.format(placeholders(chunk)), chunk
 
 
 def stored_ids(connection: sa.Connection, seqs: Collection[int]) -> set[int]:
@@ -294,8 +294,8 @@ def compare_revision(url: str) -> Revisions:
     Raises:
         StoreError: The revision is one that this version does not know and may not run on.
     """
-    parsed = _parsed(url)
-    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
+    path = sqlite.database_path(_parsed(url))
+    if path is not None and not path.exists():
         return Revisions(None, REVISION)
     with writer_engine(url) as engine, engine.connect() as connection:
         return compatibility.compare(connection, REVISION)
@@ -391,14 +391,7 @@ class ReaderPool:
             )
         try:
             with self._source.engine.connect() as connection:
-                self._source.prepare(connection)
-                connection.begin()
-                if time.monotonic() >= connection.info.get("recheck_s", 0.0):
-                    try:
-                        check_revision(connection)
-                    except UnicodeDecodeError as error:
-                        raise NotReadyError("cannot read the database: it is damaged") from error
-                    connection.info["recheck_s"] = time.monotonic() + _RECHECK_S
+                self._begin(connection)
                 try:
                     with self._cancellation.interrupting(
                         partial(self._source.interrupt, connection)
@@ -419,6 +412,18 @@ class ReaderPool:
             if not is_unavailable(error) and _state(error) != _CHANGED:
                 raise
             raise self._translate(error) from error
+
+    def _begin(self, connection: sa.Connection) -> None:
+        """Begin a transaction, and check now and then that the tables may still be read."""
+        self._source.prepare(connection)
+        connection.begin()
+        if time.monotonic() < connection.info.get("recheck_s", 0.0):
+            return
+        try:
+            check_revision(connection)
+        except UnicodeDecodeError as error:
+            raise NotReadyError("cannot read the database: it is damaged") from error
+        connection.info["recheck_s"] = time.monotonic() + _RECHECK_S
 
     def close(self) -> None:
         """Close all connections."""

@@ -88,14 +88,19 @@ def lock(path: Path) -> Iterator[None]:
 def folder_bytes(folder: Path) -> int:
     """Return the bytes of all files below a folder; those that go meanwhile may be left out."""
     total = 0
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                if entry.is_dir(follow_symlinks=False):
-                    total += folder_bytes(Path(entry.path))
-                else:
-                    total += entry.stat(follow_symlinks=False).st_size
+    for entry in folder_entries(folder):
+        with suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                total += folder_bytes(Path(entry.path))
+            else:
+                total += entry.stat(follow_symlinks=False).st_size
     return total
+
+
+def folder_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield the entries of a folder; none if it is not there."""
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        yield from entries
 
 
 def sync_path(path: Path) -> None:

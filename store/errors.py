@@ -113,8 +113,8 @@ class QueryCancelledError(StoreError):
 
     status = 503
 
-    def __init__(self, message: str = "the query was cancelled, as its client left") -> None:
-        super().__init__(message)
+    def __init__(self) -> None:
+        super().__init__("the query was cancelled, as its client left")
 
 
 class TooManyJobsError(StoreError):

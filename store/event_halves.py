@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from quadriga.store.disk import lock, sync_path, write_atomically
+from quadriga.store.disk import folder_entries, lock, sync_path, write_atomically
 from quadriga.store.errors import JournalError, translate_disk_errors
 
 HalfKind = Literal["request", "response"]
@@ -180,12 +180,11 @@ class EventHalves:
         now_s = time.monotonic()
         if now_s >= until_s:
             used_bytes = files = 0
-            with suppress(FileNotFoundError), os.scandir(self._folder(team)) as entries:
-                for entry in entries:
-                    with suppress(FileNotFoundError):
-                        if not entry.name.endswith((".lock", _DONE)):
-                            used_bytes += entry.stat().st_size
-                            files += 1
+            for entry in folder_entries(self._folder(team)):
+                with suppress(FileNotFoundError):
+                    if not entry.name.endswith((".lock", _DONE)):
+                        used_bytes += entry.stat().st_size
+                        files += 1
             until_s = now_s + _COUNTED_S
         if used_bytes + size_bytes > self._max_bytes or files >= self._max_files:
             self._sizes[team] = until_s, used_bytes, files

@@ -29,7 +29,7 @@ from quadriga.store.query.request import (
     encode_cursor,
     query_digest,
 )
-from quadriga.store.query.search import Budget, Search, find_first
+from quadriga.store.query.search import Budget, Search, SearchResult, find_first
 from quadriga.store.query.syntax import Filter
 from quadriga.store.records import (
     JournaledRecord,
@@ -117,7 +117,6 @@ class InferenceReader:
         presign_s: Validity of a signed URL of an input.
         served: Returns the names of the models that the server knows, so that a filter by an unknown one is
             refused with a `NotFoundError`; None where no name counts as unknown.
-        scope: What may be seen; everything for whoever works on the data folder itself.
         cell_ids: Finds the inferences that reports list.
     """
 
@@ -133,7 +132,6 @@ class InferenceReader:
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
         presign_s: float = PRESIGN_S,
         served: NamesOf | None = None,
-        scope: Scope = EVERYTHING,
         cell_ids: CellIds = no_reports,
     ) -> None:
         self._readers = ReaderPool(url, connections, timeout_s)
@@ -144,8 +142,8 @@ class InferenceReader:
         self.budget = budget
         self._served = served
         self._cell_ids = cell_ids
-        self.scope = scope
-        """What may be seen."""
+        self.scope = EVERYTHING
+        """What may be seen: everything, until `within` says less."""
         self._with_shadows = False
 
     @property
@@ -191,43 +189,56 @@ class InferenceReader:
             NotReadyError: There is no database yet, or the journal was not committed in time.
             QueryTimeoutError: The query took too long.
         """
-        query = query_digest(request)
-        id_range = cursor_range(request, query)
+        digest = query_digest(request)
+        id_range = cursor_range(request, digest)
         if request.consistency == "journal":
             request.parse_filter(now_us)  # an invalid one need not wait
             self.wait_for_journal()  # a model that is served elsewhere is known by its inferences alone
         tree = self.read_filter(request, now_us)
         with self._readers.snapshot() as connection:
-            planner, is_descending = self.planner(connection, tree), request.order == "-ts"
-            if request.offset:
-                search = Search(connection, planner.plan, descending=is_descending)
-                id_range = skip_matches(search, request, id_range, self.budget)
-            rows, resume_id = find_first(
-                connection,
-                planner,
-                descending=is_descending,
-                limit=request.limit + 1,  # one row more shows whether there is another page
-                id_range=id_range,
-                budget=self.budget,
-                select=_SELECT_ALL,
-            )
+            planner = self.planner(connection, tree)
+            rows, resume_id = self._first_rows(connection, planner, request, id_range)
             page_rows = [RecordRow(*row) for row in rows[: request.limit]]
-            models, count = models_by_id(connection, (row.model_id for row in page_rows)), None
-            if request.count not in (None, "none"):
-                is_capped = request.count == "capped"
-                search = Search(connection, planner.plan, descending=is_descending)
-                count = count_matches(search, self.budget, is_capped=is_capped)
+            models = models_by_id(connection, (row.model_id for row in page_rows))
+            count = self._count_of(connection, planner, request)
         if len(rows) > request.limit:
             resume_id = page_rows[-1].seq
         elif resume_id is not None and request.offset:
             raise late_offset(request.offset)
         return Page(
             inferences=[stored_inference(row, models[row.model_id]) for row in page_rows],
-            cursor=None if resume_id is None else encode_cursor(resume_id, query),
+            cursor=None if resume_id is None else encode_cursor(resume_id, digest),
             count=count.count if count else None,
             partial=len(rows) < request.limit and resume_id is not None,
             count_is_exact=count.is_exact if count else None,
         )
+
+    def _first_rows(
+        self, connection: sa.Connection, planner: Planner, request: QueryRequest, id_range: IdRange
+    ) -> SearchResult:
+        """Return the rows of a page, and one more if there is another page."""
+        is_descending = request.order == "-ts"
+        if request.offset:
+            search = Search(connection, planner.plan, descending=is_descending)
+            id_range = skip_matches(search, request, id_range, self.budget)
+        return find_first(
+            connection,
+            planner,
+            descending=is_descending,
+            limit=request.limit + 1,
+            id_range=id_range,
+            budget=self.budget,
+            select=_SELECT_ALL,
+        )
+
+    def _count_of(
+        self, connection: sa.Connection, planner: Planner, request: QueryRequest
+    ) -> Count | None:
+        """Return the count that a request asks for; None if it asks for none."""
+        if request.count in (None, "none"):
+            return None
+        search = Search(connection, planner.plan, descending=request.order == "-ts")
+        return count_matches(search, self.budget, is_capped=request.count == "capped")
 
     def pages(self, request: QueryRequest, now_us: int | None = None) -> Iterator[Page]:
         """Yield a page and all that follow it, as `query`, with the same `now_us` for all of them."""
@@ -253,7 +264,7 @@ class InferenceReader:
                 resume_id = ids[-1]
             if resume_id is None:
                 return
-            id_range = IdRange(low=resume_id + 1)
+            id_range = id_range.after(resume_id, descending=False)
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""

@@ -240,7 +240,7 @@ class JobRunner:
             if job.kind in self._leave:
                 return True
             inferences = self._inferences.within(scope_of(job))
-            run = JobRun(job, directory, inferences, self._blobs, stop, limits=self._limits)
+            run = JobRun(job, directory, inferences, self._blobs, stop=stop, limits=self._limits)
             with self._ending_if_stuck(run):
                 return self._run_work(run)
 
@@ -265,6 +265,16 @@ class JobRunner:
         finally:
             timer.cancel()
 
+    def _result(self, run: JobRun) -> Result:
+        """Do the work of a job that is noted as started."""
+        if run.job.starts > MAX_STARTS:
+            raise StoreError(f"the process of the job died {MAX_STARTS} times")
+        for leftover in run.directory.glob(".*/"):  # of a runner that died
+            shutil.rmtree(leftover, ignore_errors=True)
+        with self._spans.job(run.job.kind, run.job.id, traceparent_of(run.job)):
+            name = self._kinds[run.job.kind](run)
+        return Result(name, (run.directory / name).stat().st_size)
+
     def _run_work(self, run: JobRun) -> bool:
         if run.job.state in ENDED:
             if run.job.ended_at is None:  # cancelled before it was started
@@ -273,13 +283,7 @@ class JobRunner:
         starts = run.job.starts + 1
         run.update(state="running", starts=starts, started_at=now_text(), progress=Progress())
         try:
-            if starts > MAX_STARTS:
-                raise StoreError(f"the process of the job died {MAX_STARTS} times")
-            for leftover in run.directory.glob(".*/"):  # of a runner that died
-                shutil.rmtree(leftover, ignore_errors=True)
-            with self._spans.job(run.job.kind, run.job.id, traceparent_of(run.job)):
-                name = self._kinds[run.job.kind](run)
-            result = Result(name, (run.directory / name).stat().st_size)
+            result = self._result(run)
         except _Stopped:
             run.update(state="queued", starts=run.job.starts - 1)
             return False

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from quadriga.store.disk import lock
-from quadriga.store.errors import ChangeError, JournalError
+from quadriga.store.errors import ChangeError, JournalError, translate_disk_errors
 from quadriga.store.ids import COUNTER_BITS, EPOCH_MS, IMPORT_WORKER, TIME_SHIFT, IdSource
 
 FILE = "logged-keys.db"
@@ -118,12 +118,10 @@ class LoggedKeys:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        try:
+        with translate_disk_errors("keep the key of an inference"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with lock(self._lock_path):
                 yield
-        except OSError as error:
-            raise JournalError(f"cannot keep the key of an inference: {error.strerror}") from error
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

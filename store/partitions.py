@@ -46,9 +46,8 @@ def create_partitions(connection: sa.Connection, seqs: Iterable[int]) -> None:
     for year, month in sorted(needed - created):
         _make_partitions(connection, _bounds(year, month))
     connection.commit()
-    lasting = {
-        month for month in needed if month >= (now_utc.year, now_utc.month)
-    }  # others are dropped
+    # Others are dropped.
+    lasting = {month for month in needed if month >= (now_utc.year, now_utc.month)}
     connection.info["partitions"] = created | lasting
 
 

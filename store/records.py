@@ -243,7 +243,7 @@ class StoredInference(msgspec.Struct, frozen=True):
     ground_truth_review: str | msgspec.UnsetType = msgspec.UNSET
     """Review status of the ground truth, one of `REVIEWS`; left out where it has none."""
     feedback: Any = msgspec.UNSET
-    """A list of `GivenFeedback`, oldest first; not in pages."""
+    """A list of `StoredFeedback`, oldest first; not in pages."""
 
 
 class ShortInference(StoredInference, frozen=True):
@@ -255,7 +255,7 @@ class ShortInference(StoredInference, frozen=True):
 
 def short_inference(inference: StoredInference) -> ShortInference:
     """Return an inference with null in place of JSON that is an empty text, as large JSON was not read."""
-    values = {name: getattr(inference, name) for name in inference.__struct_fields__}
+    values = msgspec.structs.asdict(inference)
     left_out = [
         name for name in ("predictions", "metadata", "ground_truth") if values[name] == _NOT_READ
     ]

@@ -7,6 +7,7 @@ are subtracted.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from itertools import chain
 
 import msgspec
 import sqlalchemy as sa
@@ -134,10 +135,7 @@ def lock_tallies(
     ordered = sorted(keys)
     if not ordered:
         return {}
-    columns, values = (
-        ", ".join(COLUMNS["rollup"]),
-        tuple(number for key in ordered for number in key),
-    )
+    columns, values = ", ".join(COLUMNS["rollup"]), tuple(chain.from_iterable(ordered))
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
     statement = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
     execute(connection, statement, values)

@@ -1,7 +1,6 @@
 """Scope: which records a caller may see. What a scope leaves out is, for its caller, not there."""
 
 import re
-from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
@@ -60,10 +59,6 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         )
 
-    def narrowed_to(self, model: str) -> "Scope":
-        """Return the part of the scope that is about one of its models; the scope itself if no pattern can name it."""
-        return self if _WILDCARDS & set(model) else Scope(self.team, (model,))
-
 
 EVERYTHING = Scope()
 """Scope of whoever works on the data folder itself, and of callers without a team whose key is for all models."""
@@ -92,8 +87,3 @@ def check_team(team: str) -> None:
             f"expected a team of at most {MAX_TEAM} letters, digits, -, _ and ., which begins with a letter or a digit "
             f"and is not {DEFAULT_OWNER!r}, got {quoted(team, 80)}"
         )
-
-
-def admitted_ids(scope: Scope, models: Iterable[tuple[int, str, str]]) -> tuple[int, ...]:
-    """Return which rows of `model` a scope admits, given the id, the name and the team of each."""
-    return tuple(id_ for id_, name, team in models if scope.admits(name, team))

@@ -188,6 +188,19 @@ def _remove_beside(path: Path, *suffixes: str) -> None:
         _beside(path, suffix).unlink(missing_ok=True)
 
 
+def database_path(url: str | sa.URL) -> Path | None:
+    """Return the file of a SQLite database; None for a database on a server, and for one without a file."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return None
+    return Path(parsed.database)
+
+
+def sqlite_url(path: Path) -> str:
+    """Return the URL of a SQLite database in a file."""
+    return f"sqlite:///{path.absolute()}"
+
+
 def _path(url: sa.URL) -> Path:
     if not url.database or url.database == ":memory:":
         raise StoreError("a sqlite URL needs a file, as in sqlite:////data/store.db")

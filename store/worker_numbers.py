@@ -56,8 +56,8 @@ class RememberedNumbers(msgspec.Struct, frozen=True):
     numbers: list[int]
 
 
-class Claim(NamedTuple):
-    """A row of the database."""
+class HeldNumber(NamedTuple):
+    """A row of the database: a number and the server that holds it."""
 
     number: int
     owner: str
@@ -203,7 +203,7 @@ class WorkerNumbers:
                 "stop that server, or begin with an empty data folder"
             )
 
-    def _seen_elsewhere(self, engine: sa.Engine) -> Claim | None:
+    def _seen_elsewhere(self, engine: sa.Engine) -> HeldNumber | None:
         """Return the last sign of a server on another place with the same owner, if it is recent."""
         with engine.begin() as connection:
             now_ms = clock_ms(connection)
@@ -215,7 +215,7 @@ class WorkerNumbers:
         latest = max(others, key=lambda claim: claim.seen_ms, default=None)
         return latest if latest and now_ms - latest.seen_ms < SEEN_S * 1000 else None
 
-    def _choose(self, claims: Mapping[int, Claim], now_ms: int) -> list[int]:
+    def _choose(self, claims: Mapping[int, HeldNumber], now_ms: int) -> list[int]:
         """Choose numbers: those of the settings or of the last run, else free ones, else the longest expired.
 
         Raises:
@@ -239,14 +239,14 @@ class WorkerNumbers:
         return numbers
 
     def _candidates(
-        self, wanted: list[int], claims: Mapping[int, Claim], taken: Mapping[int, Claim]
+        self, wanted: list[int], claims: Mapping[int, HeldNumber], taken: Mapping[int, HeldNumber]
     ) -> Iterator[int]:
         own = (number for number, claim in claims.items() if claim.owner == self._owner)
         free = (number for number in range(IMPORT_WORKER) if number not in claims)
         expired = sorted(claims.keys() - taken.keys(), key=lambda number: claims[number].seen_ms)
         return iter(dict.fromkeys(chain(wanted, own, free, expired)))
 
-    def _refuse(self, claim: Claim, now_ms: int) -> None:
+    def _refuse(self, claim: HeldNumber, now_ms: int) -> None:
         seconds = max(now_ms - claim.seen_ms, 0) // 1000
         text = (
             f"worker number {claim.number} belongs to another server, on {claim.host}, seen {seconds} s ago, which"
@@ -282,9 +282,9 @@ class WorkerNumbers:
             write_atomically(self._directory / _FILE, msgspec.json.encode(content), is_synced=True)
 
 
-def _claims(connection: sa.Connection) -> dict[int, Claim]:
+def _claims(connection: sa.Connection) -> dict[int, HeldNumber]:
     statement = "SELECT number, owner, place, host, seen_ms FROM worker_number ORDER BY number"
-    return {row[0]: Claim(*row) for row in execute(connection, statement)}
+    return {row[0]: HeldNumber(*row) for row in execute(connection, statement)}
 
 
 def _location_hash(url: sa.URL) -> str:

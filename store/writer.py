@@ -32,6 +32,7 @@ from quadriga.store.maintenance.retention import RetentionCleaner
 from quadriga.store.records import JournaledChange, is_add_only, is_change
 from quadriga.store.renumbering import JournaledPayload, Renumbering
 from quadriga.store.rows import NameIds, RowBatch
+from quadriga.store.sqlite import database_path
 from quadriga.store.worker_numbers import WorkerNumbers
 
 BATCH_RECORDS = 10_000
@@ -160,14 +161,13 @@ class Writer:
 
     def _set_aside(self, error: Exception) -> bool:
         """Set the database aside if an error shows that its file is damaged; return whether a new one may begin."""
-        url = self._engine.url
-        if url.get_backend_name() != "sqlite" or url.database is None:
+        path = database_path(self._engine.url)
+        if path is None:
             return False
         is_wrong_schema = isinstance(error, StoreError) and not isinstance(error, NotReadyError)
         if not is_wrong_schema and not is_sign_of_damage(error):
             return False
         self._reset()
-        path = Path(url.database)
         is_ours = self._was_current or path == self._data_directory.absolute() / "store.db"
         try:
             return set_aside_if_damaged(path, is_ours=is_ours) is not None
@@ -182,9 +182,8 @@ class Writer:
 
     def _release_numbers(self) -> None:
         if self._numbers is not None:
-            with suppress(
-                sa.exc.DBAPIError, OSError
-            ):  # they are released when they are not renewed
+            # Else they are free once they are not renewed.
+            with suppress(sa.exc.DBAPIError, OSError):
                 self._numbers.release(self._engine)
 
     def _run_retention(self) -> None:
@@ -257,13 +256,10 @@ class Writer:
                 path for path in journal.segment_paths(self._directory) if journal.is_closed(path)
             ]
             batch = self._batch(self._offsets)
-            if not batch:
-                self._remove(closed, self._offsets)
-                self._publish(self._offsets)
-                return
-            self._commit(batch, self._offsets)
-            self._pace.note_commit()
-            if may_pause and len(batch) < SMALL_BATCH:
+            if batch:
+                self._commit(batch, self._offsets)
+                self._pace.note_commit()
+            if not batch or (may_pause and len(batch) < SMALL_BATCH):
                 self._remove(closed, self._offsets)
                 self._publish(self._offsets)
                 return

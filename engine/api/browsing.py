@@ -23,41 +23,34 @@ from quadriga.store.browsing.comparison import (
     ComparisonRequest,
     ModelComparison,
     compare,
-    decode_comparison,
 )
 from quadriga.store.browsing.disagreements import (
     Disagreements,
     DisagreementsRequest,
-    decode_disagreements,
     find_disagreements,
 )
 from quadriga.store.browsing.facets import (
     FIELDS,
     Facets,
     FacetsRequest,
-    decode_facets,
-    facets_from_url,
     find_facets,
 )
 from quadriga.store.browsing.label_queue import (
     LabelQueue,
     LabelQueueRequest,
-    decode_label_queue,
     find_label_queue,
-    label_queue_from_url,
 )
 from quadriga.store.browsing.neighbours import (
     Neighbours,
     NeighboursRequest,
     find_neighbours,
-    neighbours_from_url,
 )
 from quadriga.store.browsing.similar import (
     SimilarInferences,
     SimilarRequest,
     find_similar,
-    similar_from_url,
 )
+from quadriga.store.query.request import decode_body, request_from_url
 
 _FACETS = "/api/inferences/facets"
 _LABEL_QUEUE = "/api/inferences/label-queue"
@@ -144,14 +137,18 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     async def find_facets_by_url(request: Request[Any, Any, Any]) -> Facets:
         """Return the fields, frequent values and histograms of the inferences that fields of the URL find."""
         text = request.scope["query_string"].decode("latin-1")
-        return await queries.run(request, lambda store: find_facets(store, facets_from_url(text)))
+        return await queries.run(
+            request, lambda store: find_facets(store, request_from_url(text, FacetsRequest))
+        )
 
     @post(
         _FACETS, operation_class=_FACETS_BODY, responses=QUERY_ERRORS, status_code=200, need="read"
     )
     async def query_facets(request: Request[Any, Any, Any], body: RawBody) -> Facets:
         """Return fields, frequent values and histograms; the body is JSON whatever its content type."""
-        return await queries.run(request, lambda store: find_facets(store, decode_facets(body)))
+        return await queries.run(
+            request, lambda store: find_facets(store, decode_body(body, FacetsRequest))
+        )
 
     @get(
         "/api/inferences/{inference_id:str}/neighbours",
@@ -166,7 +163,9 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         text = request.scope["query_string"].decode("latin-1")
         return await queries.run(
             request,
-            lambda store: find_neighbours(store, inference_id, neighbours_from_url(text)),
+            lambda store: find_neighbours(
+                store, inference_id, request_from_url(text, NeighboursRequest)
+            ),
         )
 
     @get(
@@ -181,7 +180,8 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         """Return what resembles an inference most, by embeddings, among those that fields of the URL find."""
         text = request.scope["query_string"].decode("latin-1")
         return await queries.run(
-            request, lambda store: find_similar(store, inference_id, similar_from_url(text))
+            request,
+            lambda store: find_similar(store, inference_id, request_from_url(text, SimilarRequest)),
         )
 
     @get(
@@ -194,7 +194,8 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         """Return what to label next among the inferences that fields of the URL find."""
         text = request.scope["query_string"].decode("latin-1")
         return await queries.run(
-            request, lambda store: find_label_queue(store, label_queue_from_url(text))
+            request,
+            lambda store: find_label_queue(store, request_from_url(text, LabelQueueRequest)),
         )
 
     @post(
@@ -207,7 +208,7 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     async def query_label_queue(request: Request[Any, Any, Any], body: RawBody) -> LabelQueue:
         """Return what to label next; the body is JSON whatever its content type."""
         return await queries.run(
-            request, lambda store: find_label_queue(store, decode_label_queue(body))
+            request, lambda store: find_label_queue(store, decode_body(body, LabelQueueRequest))
         )
 
     @post(
@@ -220,7 +221,8 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     async def query_disagreements(request: Request[Any, Any, Any], body: RawBody) -> Disagreements:
         """Find images on which two models or versions answer differently; the body is JSON whatever its content type."""
         return await queries.run(
-            request, lambda store: find_disagreements(store, decode_disagreements(body))
+            request,
+            lambda store: find_disagreements(store, decode_body(body, DisagreementsRequest)),
         )
 
     @post(
@@ -232,7 +234,9 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     )
     async def query_comparison(request: Request[Any, Any, Any], body: RawBody) -> ModelComparison:
         """Compare two models or versions on what both answered, live or as a shadow; the body is JSON whatever its content type."""
-        return await queries.run(request, lambda store: compare(store, decode_comparison(body)))
+        return await queries.run(
+            request, lambda store: compare(store, decode_body(body, ComparisonRequest))
+        )
 
     return [
         options_route(_FACETS, "GET", "POST"),

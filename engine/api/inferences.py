@@ -25,13 +25,13 @@ from quadriga.store.maintenance.aggregates import (
     AggregateRequest,
     Aggregates,
     aggregate,
-    decode_aggregate,
 )
 from quadriga.store.query.compact_form import URL_OPTIONS
 from quadriga.store.query.paging import Count
 from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,
+    decode_body,
     decode_count,
     decode_query,
     query_from_url,
@@ -102,7 +102,9 @@ def inference_routes(
     @post("/api/inferences/aggregate", operation_class=_AGGREGATE, need="read", **query)
     async def aggregate_inferences(request: Request[Any, Any, Any], body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
-        return await queries.run(request, lambda store: aggregate(store, decode_aggregate(body)))
+        return await queries.run(
+            request, lambda store: aggregate(store, decode_body(body, AggregateRequest))
+        )
 
     find_errors = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
 

@@ -38,10 +38,10 @@ from quadriga.store.browsing.arrivals import (
     ArrivalsRequest,
     Arrived,
     NewInferences,
-    arrivals_from_url,
 )
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import MAX_SHORT_CHARACTERS
+from quadriga.store.query.request import request_from_url
 from quadriga.store.records import ShortInference
 
 TAIL_PATH = "/api/inferences/tail"
@@ -190,7 +190,7 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
         """Send new inferences that fields of the URL find, as they are stored."""
         if EVENT_STREAM not in request.headers.get("accept", ""):
             raise InvalidRequest(f"expected Accept: {EVENT_STREAM}, as the answer has no end")
-        wanted = arrivals_from_url(request.scope["query_string"].decode("latin-1"))
+        wanted = request_from_url(request.scope["query_string"].decode("latin-1"), ArrivalsRequest)
         arrivals = NewInferences(wanted.where, request.headers.get("last-event-id") or wanted.after)
         tail = Tail(request, queries, arrivals)
         place = streams.take_place(current_caller())

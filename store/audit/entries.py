@@ -6,7 +6,6 @@ a line, and a terminal that shows a file shows nothing but its characters.
 
 import json
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,13 +95,9 @@ def remove_old(folder: Path, today: str, days: int) -> None:
     """Remove the files of days that ended more than so many days ago."""
     with suppress(OverflowError, ValueError):
         oldest = (datetime.fromisoformat(today) - timedelta(days=days)).strftime("%Y-%m-%d")
-        _remove(
-            folder,
-            (name for day, names in files_by_day(folder).items() if day < oldest for name in names),
-        )
-
-
-def _remove(folder: Path, names: Iterable[str]) -> None:
-    for name in names:
-        with suppress(OSError):  # another process was faster, or the next day will do
-            (folder / name).unlink()
+        for day, names in files_by_day(folder).items():
+            if day >= oldest:
+                continue
+            for name in names:
+                with suppress(OSError):  # another process was faster, or the next day will do
+                    (folder / name).unlink()

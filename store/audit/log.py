@@ -101,7 +101,10 @@ class AuditLog:
             return
         with self._lock:
             if self._failure:
-                self._append(_entry("audit log", "resumed", number=self._lost_since_failure))
+                resumed = AuditEntry(
+                    time="", action="audit log", status="resumed", number=self._lost_since_failure
+                )
+                self._append(resumed)
             if self._failure:
                 raise AuditError(
                     "the audit log cannot be written, and nothing is changed or taken without it",
@@ -235,10 +238,6 @@ class _Sum:
             request_id="",
             target="",
         )
-
-
-def _entry(action: str, status: str, *, number: int) -> AuditEntry:
-    return AuditEntry(time="", action=action, status=status, number=number)
 
 
 def _is_mistake(status: int | str) -> bool:

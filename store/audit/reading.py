@@ -81,11 +81,27 @@ def read_page(
     entries: list[AuditEntry] = []
     damaged = scanned = 0
     start = _decode_cursor(cursor) if cursor else None
+    for position, line in _lines(folder, start, since[:10]):
+        damaged += line.damaged
+        if line.entry is None:
+            continue
+        if line.time < since:
+            break
+        scanned += 1
+        if not key or key in (line.entry.key_id, line.entry.name):
+            entries.append(line.entry)
+        if len(entries) >= limit or scanned >= MAX_SCANNED:
+            return AuditPage(entries, _encode_cursor(position), damaged)
+    return AuditPage(entries, None, damaged)
+
+
+def _lines(folder: Path, start: _Cursor | None, first_day: str) -> Iterator[tuple[_Cursor, _Line]]:
+    """Yield the lines from a cursor back to a day, the newest first, each with the cursor of those before it."""
     for day, names in files_by_day(folder).items():
         if start is not None and day > start.day:
             continue
-        if day < since[:10]:
-            break
+        if day < first_day:
+            return
         ends = _sizes(folder, names)
         if start is not None and day == start.day:
             ends = {
@@ -93,20 +109,11 @@ def read_page(
                 for name, size in ends.items()
                 if name in start.ends
             }
+        position = _Cursor(day, ends)
         lines = [_read_backwards(folder / name, end) for name, end in ends.items()]
         for line in heapq.merge(*lines, key=lambda line: line.time, reverse=True):
             ends[line.file] = line.begin
-            damaged += line.damaged
-            if line.entry is None:
-                continue
-            if line.time < since:
-                return AuditPage(entries, None, damaged)
-            scanned += 1
-            if not key or key in (line.entry.key_id, line.entry.name):
-                entries.append(line.entry)
-            if len(entries) >= limit or scanned >= MAX_SCANNED:
-                return AuditPage(entries, _encode_cursor(_Cursor(day, ends)), damaged)
-    return AuditPage(entries, None, damaged)
+            yield position, line
 
 
 def parse_since(text: str, now_s: float) -> str:
@@ -145,9 +152,9 @@ def _read_backwards(path: Path, end: int) -> Iterator[_Line]:
         if entry is None:
             damaged += 1
             continue
-        yield _Line(entry.time, path.name, begin, damaged, entry)
+        yield _Line(entry.time, path.name, begin, damaged=damaged, entry=entry)
         damaged = 0
-    yield _Line("", path.name, 0, damaged, None)
+    yield _Line("", path.name, 0, damaged=damaged, entry=None)
 
 
 def _split_backwards(path: Path, end: int) -> Iterator[tuple[bytes, int]]:

@@ -15,6 +15,7 @@ from quadriga.store.dead_records import FILE, FOLDER, DeadRecords
 from quadriga.store.errors import StoreError
 from quadriga.store.replication.comparison import open_readers
 from quadriga.store.rows import read_records
+from quadriga.store.sqlite import database_path
 
 _PAGE = 1000
 _SHOWN = 100
@@ -71,9 +72,9 @@ def check_store(
     """
     checked = CheckedStore(problems=[])
     _check_database(database_url, checked)
-    present = None if reads_images else {entry.key for entry in blobs.entries()}
+    images = _ImageCheck(blobs, checked, reads_images=reads_images)
     try:
-        _check_inferences(database_url, blobs, present, checked, report)
+        _check_inferences(database_url, images, checked, report)
     except (sa.exc.DBAPIError, StoreError) as error:
         checked.note("database", "inferences", f"reading ended: {str(error).splitlines()[0]}")
     _check_journal(data / "journal", checked)
@@ -96,10 +97,9 @@ def _check_set_aside(data: Path, url: str, checked: CheckedStore) -> None:
 
 def _check_database(url: str, checked: CheckedStore) -> None:
     """Have SQLite check its own file; PostgreSQL checks pages as they are read."""
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() != "sqlite":
+    path = database_path(url)
+    if path is None:
         return
-    path = Path(parsed.database or "")
     if not path.exists():
         checked.note("database", str(path), "there is none yet")
         return
@@ -113,14 +113,9 @@ def _check_database(url: str, checked: CheckedStore) -> None:
 
 
 def _check_inferences(
-    url: str,
-    blobs: Blobs,
-    present: set[str] | None,
-    checked: CheckedStore,
-    report: Callable[[str], None],
+    url: str, images: "_ImageCheck", checked: CheckedStore, report: Callable[[str], None]
 ) -> None:
-    """Read all inferences in order of their ids, with their images; `present` are those that are there, None to read each."""
-    seen: set[bytes] = set()
+    """Read all inferences in order of their ids, with their images."""
     position = -1
     with open_readers(url) as (reader,):
         while reader.has_database():
@@ -129,9 +124,9 @@ def _check_inferences(
                 if not seqs:
                     return
                 _check_rows(connection, seqs, checked)
-                images = execute_in(connection, _IMAGES, seqs)
-            for seq, key in images:
-                _check_image(blobs, int(seq), str(key), (present, seen), checked)
+                keys = execute_in(connection, _IMAGES, seqs)
+            for seq, key in keys:
+                images.check(int(seq), str(key))
             position = seqs[-1]
             report(f"inferences: {checked.inferences:,}, images: {checked.images:,}")
 
@@ -165,27 +160,33 @@ def _problem_of(connection: sa.Connection, seqs: Collection[int]) -> str | None:
     return None if len(records) == len(seqs) else "it was removed meanwhile, or has no model"
 
 
-def _check_image(
-    blobs: Blobs,
-    seq: int,
-    key: str,
-    known: tuple[set[str] | None, set[bytes]],
-    checked: CheckedStore,
-) -> None:
-    present, seen = known
-    with suppress(ValueError):
-        digits = bytes.fromhex(key.partition(":")[2])
-        if digits in seen:
+class _ImageCheck:
+    """Checks each image once, by reading it, or by looking for it alone."""
+
+    def __init__(self, blobs: Blobs, checked: CheckedStore, *, reads_images: bool) -> None:
+        self._blobs = blobs
+        self._checked = checked
+        self._present = None if reads_images else {entry.key for entry in blobs.entries()}
+        self._seen: set[bytes] = set()
+
+    def check(self, seq: int, key: str) -> None:
+        """Note what is wrong with the image of an inference, unless it was seen already."""
+        with suppress(ValueError):
+            digits = bytes.fromhex(key.partition(":")[2])
+            if digits in self._seen:
+                return
+            self._seen.add(digits)
+        try:
+            is_present = self._is_present(key)
+        except StoreError as error:
+            self._checked.note("image", str(seq), str(error))
             return
-        seen.add(digits)
-    try:
-        is_there = blobs.get(key) is not None if present is None else key in present
-    except StoreError as error:
-        checked.note("image", str(seq), str(error))
-        return
-    checked.images += 1
-    if not is_there:
-        checked.note("image", str(seq), f"{key} is missing, or has other bytes")
+        self._checked.images += 1
+        if not is_present:
+            self._checked.note("image", str(seq), f"{key} is missing, or has other bytes")
+
+    def _is_present(self, key: str) -> bool:
+        return self._blobs.get(key) is not None if self._present is None else key in self._present
 
 
 def _check_journal(folder: Path, checked: CheckedStore) -> None:

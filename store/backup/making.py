@@ -16,8 +16,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-import sqlalchemy as sa
-
 from quadriga.store import database, journal
 from quadriga.store.backup.contents import (
     DATABASE,
@@ -35,6 +33,7 @@ from quadriga.store.blobs.interface import Blobs
 from quadriga.store.errors import StoreError
 from quadriga.store.records import timestamp_text
 from quadriga.store.replication.copying import copy_store
+from quadriga.store.sqlite import database_path, sqlite_url
 
 OnProgress = Callable[[str], None]
 """Called with what is done, such as `images: 1,200`."""
@@ -49,6 +48,27 @@ class BackedUp(NamedTuple):
     description: BackupDescription
     new_images: int
     """Images that no earlier backup of the place had."""
+
+
+class _CopiedRows(NamedTuple):
+    """What a backup has of the database and the journal."""
+
+    revision: str
+    """Revision of the database; empty without one."""
+    inferences: int
+    journaled: int
+    """Frames of the journal that the database may not have."""
+
+
+class _CopiedImages(NamedTuple):
+    """Images of a backup."""
+
+    images: int = 0
+    new: int = 0
+    """Images that the place had not yet."""
+    missing: int = 0
+    """Images that were removed or damaged before they could be copied."""
+    size_bytes: int = 0
 
 
 def make_backup(
@@ -78,53 +98,46 @@ def make_backup(
         raise StoreError(f"expected the data folder of a server, got {data}")
     begun = datetime.now(UTC)
     name = new_name(begun.strftime("%Y%m%dT%H%M%SZ"), place.names())
-    with place.making(name) as folder:
-        if folder.resolve().is_relative_to(data.resolve()):
+    with place.making(name) as backup:
+        if backup.resolve().is_relative_to(data.resolve()):
             raise StoreError(f"expected a place outside of the data folder {data} for backups")
-        description, new_images = _fill(
-            folder,
-            (data, database_url, blobs),
-            place.images,
-            begun=begun,
-            has_images=has_images,
-            report=report,
-        )
-    return BackedUp(name, description, new_images)
+        rows = _copy_rows(data, database_url, backup, report)
+        _copy_files(data, backup / FILES)
+        images = _copy_images(blobs, place.images, backup, report) if has_images else None
+        description = _describe(backup, begun, rows, images)
+        write_description(backup, description)
+    return BackedUp(name, description, images.new if images else 0)
 
 
-def _fill(
-    backup: Path,
-    source: tuple[Path, str, Blobs],
-    images: Blobs,
-    *,
-    begun: datetime,
-    has_images: bool,
-    report: OnProgress,
-) -> tuple[BackupDescription, int]:
-    data, database_url, blobs = source
+def _copy_rows(data: Path, database_url: str, backup: Path, report: OnProgress) -> _CopiedRows:
+    """Copy the journal, then the database."""
     with journal.hold_segments(data / JOURNAL):
-        copied = _copy_journal(data / JOURNAL, backup / JOURNAL)
+        segments = _copy_journal(data / JOURNAL, backup / JOURNAL)
         report("journal")
         _copy_database(database_url, backup / DATABASE, report)
         revision, inferences = _summary(backup / DATABASE)
-        journaled = _trim_journal(data / JOURNAL, backup, copied)
+        journaled = _trim_journal(data / JOURNAL, backup, segments)
     report("database")
-    _copy_files(data, backup / FILES)
-    images_count, new, missing, image_bytes = _copy_images(blobs, images, backup, report) if has_images else (0, 0, 0, 0)  # fmt: skip
-    description = BackupDescription(
+    return _CopiedRows(revision, inferences, journaled)
+
+
+def _describe(
+    backup: Path, begun: datetime, rows: _CopiedRows, images: _CopiedImages | None
+) -> BackupDescription:
+    """Describe a backup that is filled; `images` is None if they are left out."""
+    copied = images or _CopiedImages()
+    return BackupDescription(
         created=timestamp_text(int(begun.timestamp() * 1000)),
         version=version("quadriga"),
-        revision=revision,
-        inferences=inferences,
-        journaled=journaled,
-        images=images_count,
-        image_bytes=image_bytes,
-        missing_images=missing,
-        has_images=has_images,
+        revision=rows.revision,
+        inferences=rows.inferences,
+        journaled=rows.journaled,
+        images=copied.images,
+        image_bytes=copied.size_bytes,
+        missing_images=copied.missing,
+        has_images=images is not None,
         files=describe_files(backup),
     )
-    write_description(backup, description)
-    return description, new
 
 
 def _copy_journal(source: Path, target: Path) -> list[str]:
@@ -156,7 +169,8 @@ def _trim_journal(source: Path, backup: Path, names: list[str]) -> int:
     offsets: dict[str, int] = {}
     id_file = backup / JOURNAL / "id"
     if id_file.exists() and (backup / DATABASE).exists():
-        with database.writer_engine(_sqlite_url(backup / DATABASE)) as engine, engine.connect() as connection:  # fmt: skip
+        url = sqlite_url(backup / DATABASE)
+        with database.writer_engine(url) as engine, engine.connect() as connection:
             offsets = database.journal_offsets(connection, id_file.read_text())
     frames = 0
     for name in names:
@@ -171,20 +185,19 @@ def _trim_journal(source: Path, backup: Path, names: list[str]) -> int:
 
 def _copy_database(url: str, target: Path, report: OnProgress) -> None:
     """Copy the database into a file of SQLite; none is written where there is no database yet."""
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        if not parsed.database or not Path(parsed.database).exists():
-            return
-        _copy_sqlite(Path(parsed.database), target)
+    path = database_path(url)
+    if path is not None and not path.exists():
+        return
+    if path is not None:
+        _copy_sqlite(path, target)
     else:
-        copy_store(url, _sqlite_url(target), report=lambda progress: report(str(progress)))
-        copy_shared_tables(url, _sqlite_url(target))
+        copy_store(url, sqlite_url(target), report=lambda progress: report(str(progress)))
+        copy_shared_tables(url, sqlite_url(target))
     with closing(sqlite3.connect(target)) as connection:
         with connection:
             if _has_table(connection, _OF_THIS_MACHINE):  # as all but the oldest have
-                connection.execute(
-                    f"DELETE FROM {_OF_THIS_MACHINE}"
-                )  # the restored server holds its own
+                # The restored server holds its own.
+                connection.execute(f"DELETE FROM {_OF_THIS_MACHINE}")
         connection.execute("PRAGMA journal_mode=DELETE")  # so that it is one file
 
 
@@ -224,10 +237,8 @@ def _copy_files(data: Path, target: Path) -> None:
             os.chmod(target / path, 0o600)  # noqa: PTH101 - it may hold secrets, such as the key of URLs
 
 
-def _copy_images(
-    blobs: Blobs, images: Blobs, backup: Path, report: OnProgress
-) -> tuple[int, int, int, int]:
-    """Copy the images that the place has not yet; return how many there are, were copied and are missing, and their bytes."""
+def _copy_images(blobs: Blobs, images: Blobs, backup: Path, report: OnProgress) -> _CopiedImages:
+    """Copy the images that the place has not yet."""
     present = {entry.key for entry in images.entries()}
     copied = new = missing = size_bytes = 0
     with (backup / IMAGE_LIST).open("w") as listed:
@@ -244,8 +255,4 @@ def _copy_images(
             listed.write(f"{entry.key}\n")
             if copied % 1000 == 0:
                 report(f"images: {copied:,}")
-    return copied, new, missing, size_bytes
-
-
-def _sqlite_url(path: Path) -> str:
-    return f"sqlite:///{path.absolute()}"
+    return _CopiedImages(copied, new, missing, size_bytes)

@@ -4,9 +4,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from quadriga.store.backup.contents import DESCRIPTION
 from quadriga.store.blobs.files import SCHEMES, FileBlobs, open_blobs
@@ -27,14 +27,14 @@ class BackupPlace(Protocol):
     def names(self) -> list[str]:
         """Return the names of the finished backups, the oldest first."""
 
-    def making(self, name: str) -> Any:
+    def making(self, name: str) -> AbstractContextManager[Path]:
         """Return a context that yields a local folder to fill, and keeps it as a backup unless it fails.
 
         Raises:
             StoreError: Another backup is being made there.
         """
 
-    def reading(self, name: str) -> Any:
+    def reading(self, name: str) -> AbstractContextManager[Path]:
         """Return a context that yields a local folder with the files of a backup."""
 
 
@@ -127,9 +127,8 @@ class ObjectPlace:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.images: Blobs = open_blobs(
-            f"{url}/{IMAGES}"
-        )  # says what is missing if obstore is not installed
+        # This says what is missing if obstore is not installed.
+        self.images: Blobs = open_blobs(f"{url}/{IMAGES}")
         from quadriga.store.blobs.objects import connect  # noqa: PLC0415 - optional dependency
 
         self._store = connect(url)

@@ -1,11 +1,9 @@
 """Restores a backup into an empty folder, and an empty database."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
-
-import sqlalchemy as sa
 
 from quadriga.store import database
 from quadriga.store.backup.contents import (
@@ -20,8 +18,9 @@ from quadriga.store.backup.contents import (
 from quadriga.store.backup.places import BackupPlace
 from quadriga.store.backup.shared_tables import copy_shared_tables
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.errors import NotFoundError, StoreError
+from quadriga.store.errors import StoreError
 from quadriga.store.replication.copying import copy_store
+from quadriga.store.sqlite import database_path, sqlite_url
 
 
 class Restored(NamedTuple):
@@ -61,16 +60,9 @@ def restore_backup(
         check_files(backup, description)
         report("the files of the backup are as they were written")
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in description.files:
-            folder, _, rest = path.partition("/")
-            if rest and folder in {FILES, JOURNAL}:
-                target = data / rest if folder == FILES else data / JOURNAL / rest
-                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                shutil.copyfile(backup / path, target)
-                target.chmod(0o600)
-        missing = 0
-        if description.has_images:
-            missing = _restore_images(backup, place.images, blobs, report)
+        _restore_files(backup, description.files, data)
+        has_images = description.has_images
+        missing = _restore_images(backup, place.images, blobs, report) if has_images else 0
         if DATABASE in description.files:
             _restore_database(backup / DATABASE, database_url, report)
     return Restored(name, description, missing)
@@ -79,10 +71,10 @@ def restore_backup(
 def _check_empty(data: Path, url: str) -> None:
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise StoreError(f"expected {data} to be empty, or not to be there")
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        if parsed.database and Path(parsed.database).exists():
-            raise StoreError(f"expected no database yet, got {parsed.database}")
+    path = database_path(url)
+    if path is not None:
+        if path.exists():
+            raise StoreError(f"expected no database yet, got {path}")
         return
     database.make_tables(url)
     with database.writer_engine(url) as engine, engine.connect() as connection:
@@ -91,33 +83,36 @@ def _check_empty(data: Path, url: str) -> None:
         raise StoreError("expected a database without inferences: it has some")
 
 
+def _restore_files(backup: Path, names: Iterable[str], data: Path) -> None:
+    """Copy the files of a backup, but for its database, to where they were in the data folder."""
+    for name in names:
+        folder, _, rest = name.partition("/")
+        if rest and folder in {FILES, JOURNAL}:
+            target = data / rest if folder == FILES else data / JOURNAL / rest
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            shutil.copyfile(backup / name, target)
+            target.chmod(0o600)
+
+
 def _restore_images(
     backup: Path, images: Blobs, blobs: Blobs, report: Callable[[str], None]
 ) -> int:
     missing = 0
-    for number, key in enumerate(_keys(backup / IMAGE_LIST), 1):
-        content = images.get(key)
-        if content is None:
-            missing += 1
-        else:
-            blobs.put(content)
-        if number % 1000 == 0:
-            report(f"images: {number:,}")
+    with (backup / IMAGE_LIST).open() as lines:
+        for number, line in enumerate(lines, 1):
+            content = images.get(line.rstrip("\n"))
+            if content is None:
+                missing += 1
+            else:
+                blobs.put(content)
+            if number % 1000 == 0:
+                report(f"images: {number:,}")
     return missing
 
 
-def _keys(path: Path) -> Iterator[str]:
-    with path.open() as lines:
-        for line in lines:
-            yield line.rstrip("\n")
-
-
 def _restore_database(source: Path, url: str, report: Callable[[str], None]) -> None:
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        if not parsed.database:
-            raise NotFoundError("expected the path of a database, got a database in memory")
-        target = Path(parsed.database)
+    target = database_path(url)
+    if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         target.chmod(0o600)
@@ -126,7 +121,7 @@ def _restore_database(source: Path, url: str, report: Callable[[str], None]) -> 
     current = source.with_name(f".{source.name}.current")
     shutil.copyfile(source, current)
     try:
-        local = f"sqlite:///{current.absolute()}"
+        local = sqlite_url(current)
         database.migrate(local)
         copy_store(local, url, report=lambda progress: report(str(progress)))
         copy_shared_tables(local, url)

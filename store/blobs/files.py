@@ -17,8 +17,8 @@ from quadriga.store.blobs.interface import (
     verify_content,
 )
 from quadriga.store.blobs.thumbnails import ThumbnailFiles
-from quadriga.store.disk import check_writable, sync_path, write_atomically
-from quadriga.store.errors import JournalError, StoreError
+from quadriga.store.disk import check_writable, folder_entries, sync_path, write_atomically
+from quadriga.store.errors import JournalError, StoreError, translate_disk_errors
 
 SCHEMES = ("s3", "gs", "az")
 _ASIDE = ".removed"
@@ -75,10 +75,8 @@ class FileBlobs:
 
     def check_writable(self, size_bytes: int) -> None:
         """See `Blobs`."""
-        try:
+        with translate_disk_errors(f"store {size_bytes} bytes"):
             check_writable(self._directory, size_bytes)
-        except OSError as error:
-            raise JournalError(f"cannot store {size_bytes} bytes: {error.strerror}") from error
 
     def sync(self, keys: Iterable[str]) -> None:
         """See `Blobs`.
@@ -87,19 +85,13 @@ class FileBlobs:
         """
         paths = [self._path(key) for key in keys]
         folders = {path.parent for path in paths}
-        try:
-            for path in paths:
+        with translate_disk_errors(f"sync {len(paths)} images to the disk"):
+            for path in (*paths, *folders):
                 sync_path(path)
-            for folder in folders:
-                sync_path(folder)
             if not folders <= self._synced_folders:
                 sync_path(self._directory)
                 sync_path(self._directory.parent)
                 self._synced_folders |= folders
-        except OSError as error:
-            raise JournalError(
-                f"cannot sync {len(paths)} images to the disk: {error.strerror}"
-            ) from error
 
     def get(self, key: str) -> bytes | None:
         """See `Blobs`."""
@@ -141,7 +133,9 @@ class FileBlobs:
             self.delete(key, put_before + self.grace_s)
         remaining = []
         for folder, names in by_folder.items():
-            present = {_erase_leftover(entry, names, put_before) for entry in _files(folder)}
+            present = {
+                _erase_leftover(entry, names, put_before) for entry in folder_entries(folder)
+            }
             remaining += [key for name, key in names.items() if name in present]
             self._thumbnails.erase(folder.name, names.keys() - present)
         return remaining
@@ -158,17 +152,16 @@ class FileBlobs:
         """See `Blobs`; only one folder is listed at a time."""
         now_s = time.time()
         for folder in sorted(self._directory.glob("??/")):
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    try:
-                        status = entry.stat()
-                    except FileNotFoundError:
-                        continue
-                    key = key_from_path(f"{folder.name}/{entry.name}")
-                    if key is not None:
-                        yield BlobEntry(key, status.st_size, status.st_mtime)
-                    elif entry.name.startswith(".") and now_s - status.st_ctime > self.grace_s:
-                        _clear(Path(entry.path))
+            for entry in folder_entries(folder):
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue
+                key = key_from_path(f"{folder.name}/{entry.name}")
+                if key is not None:
+                    yield BlobEntry(key, status.st_size, status.st_mtime)
+                elif entry.name.startswith(".") and now_s - status.st_ctime > self.grace_s:
+                    _clear(Path(entry.path))
             self._thumbnails.sweep(folder.name)
 
     def presigned_url(self, key: str, seconds: float) -> None:
@@ -200,11 +193,6 @@ def _clear(leftover: Path) -> None:
             with suppress(FileExistsError):
                 os.link(leftover, leftover.with_name(leftover.name.split(".")[1]))
         leftover.unlink()
-
-
-def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        yield from entries
 
 
 def _erase_leftover(

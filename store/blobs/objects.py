@@ -137,9 +137,8 @@ class ObjectBlobs:
         raise TimeoutError(f"cannot store {path}: its removal does not end")
 
     def _write(self, path: str, data: bytes, **mode: Any) -> None:
-        attributes: Any = {
-            "Content-Type": "application/octet-stream"
-        }  # nothing that a browser runs
+        # Nothing that a browser runs.
+        attributes: Any = {"Content-Type": "application/octet-stream"}
         obstore.put(self._store, path, data, attributes=attributes, use_multipart=False, **mode)
 
     def _put_at(self, path: str) -> float | None:

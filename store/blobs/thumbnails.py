@@ -7,11 +7,11 @@ the two comes last sees what the other did, and no copy outlives its image.
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from quadriga.store.disk import write_atomically
+from quadriga.store.disk import folder_entries, write_atomically
 
 WIDTHS = (128, 256, 512, 1024)
 """Sizes of the copies, in pixels of the longer side."""
@@ -74,14 +74,14 @@ class ThumbnailFiles:
 
     def erase(self, folder: str, digits: Collection[str]) -> None:
         """Remove the copies of images that are gone, all of one folder, with what is left of writing them."""
-        for entry in _entries(self._directory / folder):
+        for entry in folder_entries(self._directory / folder):
             if entry.name.lstrip(".").partition("-")[0] in digits:
                 Path(entry.path).unlink(missing_ok=True)
 
     def sweep(self, folder: str) -> None:
         """Remove copies whose images are gone, and what crashes left, in one folder."""
         now_s = time.time()
-        for entry in _entries(self._directory / folder):
+        for entry in folder_entries(self._directory / folder):
             with suppress(FileNotFoundError):
                 if entry.name.startswith("."):
                     is_needed = now_s - entry.stat().st_mtime < _LEFTOVER_S
@@ -97,7 +97,7 @@ class ThumbnailFiles:
         if total < self._folder_bytes // _RECOUNT:
             return
         files = []
-        for entry in _entries(folder):
+        for entry in folder_entries(folder):
             with suppress(FileNotFoundError):
                 status = entry.stat()
                 files.append((status.st_mtime, status.st_size, Path(entry.path)))
@@ -113,8 +113,3 @@ class ThumbnailFiles:
 
     def _path(self, digits: str, width: int) -> Path:
         return self._directory / digits[:2] / f"{digits}-{width}.jpg"
-
-
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        yield from entries

@@ -14,7 +14,7 @@ from quadriga.store.errors import QueryError
 from quadriga.store.ids import TIME_SHIFT, smallest_id_at, time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.plan import IdRange
-from quadriga.store.query.request import QueryRequest, request_from_url
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.search import find_first
 from quadriga.store.records import timestamp_text
 
@@ -33,7 +33,6 @@ MOST_PER_S = 200
 MOST_AT_ONCE = 1000
 """Maximum matches of one look, as after a break."""
 
-URL_OPTIONS = ("after",)
 _LATE = LATE_MS << TIME_SHIFT
 _MAX_DIGITS = 19
 
@@ -56,11 +55,6 @@ class Arrived(msgspec.Struct, frozen=True):
     """Number of matches that are left out, as there are too many."""
     is_exact: bool = True
     """Whether no more than `skipped` are left out."""
-
-
-def arrivals_from_url(query: str) -> ArrivalsRequest:
-    """Parse the query of a URL, or raise a `QueryError`."""
-    return request_from_url(query, ArrivalsRequest, URL_OPTIONS)
 
 
 def settled(inferences: InferenceReader, now_ms: int) -> int:

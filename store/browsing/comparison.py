@@ -7,7 +7,8 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,10 +19,10 @@ from quadriga.store.browsing.disagreements import (
     differences,
     matching_models,
     on_same_images,
+    same_models,
 )
-from quadriga.store.errors import QueryError
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest, decode_body
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import StoredInference
 from quadriga.store.rows import decode_label_scores, is_number
 from quadriga.store.shadows import is_shadow, live_name, shadow_name
@@ -141,11 +142,6 @@ class _Side:
         )
 
 
-def decode_comparison(body: bytes) -> ComparisonRequest:
-    """Decode the body of a request, as `decode_body`."""
-    return decode_body(body, ComparisonRequest)
-
-
 def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelComparison:
     """Compare two models on what both answered.
 
@@ -155,10 +151,7 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
     """
     live_a, live_b = (_live(text) for text in (request.a, request.b))
     if live_a.lower() == live_b.lower():
-        raise QueryError(
-            f"expected a and b to be two models, or two versions as name:version, got {request.a[:80]!r} and "
-            f"{request.b[:80]!r}"
-        )
+        raise same_models(request.a, request.b)
     for name in (live_a, live_b):
         inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
     deadline_s = time.monotonic() + MAX_S
@@ -174,65 +167,73 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
     for paired_by, pairs, names in ways:
         first = next(pairs, None)
         if first is not None or paired_by == "image":
-            sides = _Side(_name(names[0])), _Side(_name(names[1]))
-            rest = _chained(first, pairs)
-            return _compare(sides, rest, request, paired_by, deadline_s)
+            comparison = _Comparison(request, names)
+            is_partial = first is not None and comparison.add_all(chain([first], pairs), deadline_s)
+            return comparison.result(paired_by, is_partial=is_partial)
     raise AssertionError("the last way answers in any case")
 
 
-def _compare(
-    sides: tuple[_Side, _Side],
-    pairs: Iterator[tuple[StoredInference, StoredInference]],
-    request: ComparisonRequest,
-    paired_by: Literal["shadow", "image"],
-    deadline_s: float,
-) -> ModelComparison:
-    total = compared = different = 0
-    largest: list[tuple[float, int, Disagreement]] = []
-    is_partial = False
-    for a, b in pairs:
-        if total >= MAX_PAIRS or time.monotonic() > deadline_s:
-            is_partial = True
-            break
-        total += 1
-        for side, inference in zip(sides, (a, b), strict=True):
+class _Comparison:
+    """Adds up pairs of inferences on the same images."""
+
+    def __init__(self, request: ComparisonRequest, names: tuple[str, str]) -> None:
+        self._request = request
+        self._a, self._b = _Side(_name(names[0])), _Side(_name(names[1]))
+        self._seen = self._compared = self._different = 0
+        self._largest: list[tuple[float, int, Disagreement]] = []
+        """A heap of the largest disagreements, each with its size and the negative number of its pair."""
+
+    def add_all(
+        self, pairs: Iterable[tuple[StoredInference, StoredInference]], deadline_s: float
+    ) -> bool:
+        """Add pairs; return whether a limit left out the last ones."""
+        for a, b in pairs:
+            if self._seen >= MAX_PAIRS or time.monotonic() > deadline_s:
+                return True
+            self._add(a, b)
+        return False
+
+    def _add(self, a: StoredInference, b: StoredInference) -> None:
+        self._seen += 1
+        for side, inference in ((self._a, a), (self._b, b)):
             side.versions.add(inference.model.version)
             side.failed += inference.status != 200
         if a.status != 200 or b.status != 200:
-            continue
-        sides[0].add(a, request.score)
-        sides[1].add(b, request.score)
-        compared += 1
+            return
+        request = self._request
+        self._a.add(a, request.score)
+        self._b.add(b, request.score)
+        self._compared += 1
         only_a, only_b = differences(a, b, score=request.score, iou=request.iou)
         if not (only_a or only_b):
-            continue
-        different += 1
+            return
+        self._different += 1
         if request.limit:
             size = _scores_at(a, only_a) + _scores_at(b, only_b)
-            entry = size, -total, Disagreement(a, b, only_a, only_b)
-            if len(largest) < request.limit:
-                heapq.heappush(largest, entry)
-            else:
-                heapq.heappushpop(largest, entry)
-    labels = sides[0].labels.keys() | sides[1].labels.keys()
-    counts = [
-        LabelDifference(label, sides[0].labels[label], sides[1].labels[label]) for label in labels
-    ]
-    counts.sort(key=lambda count: (-abs(count.a - count.b), -max(count.a, count.b), count.label))
-    return ModelComparison(
-        a=sides[0].compared(),
-        b=sides[1].compared(),
-        paired_by=paired_by,
-        pairs=compared,
-        different=different,
-        share=different / compared if compared else None,
-        share_ci95=_interval(different, compared),
-        labels=counts[:MAX_LABELS],
-        disagreements=[
-            entry[2] for entry in sorted(largest, key=lambda entry: entry[:2], reverse=True)
-        ],
-        partial=is_partial,
-    )
+            heapq.heappush(self._largest, (size, -self._seen, Disagreement(a, b, only_a, only_b)))
+            if len(self._largest) > request.limit:
+                heapq.heappop(self._largest)
+
+    def result(self, paired_by: Literal["shadow", "image"], *, is_partial: bool) -> ModelComparison:
+        """Return what the two say on the images of all pairs."""
+        a, b = self._a.labels, self._b.labels
+        labels = [LabelDifference(label, a[label], b[label]) for label in a.keys() | b.keys()]
+        labels.sort(
+            key=lambda count: (-abs(count.a - count.b), -max(count.a, count.b), count.label)
+        )
+        largest = sorted(self._largest, key=lambda entry: entry[:2], reverse=True)
+        return ModelComparison(
+            a=self._a.compared(),
+            b=self._b.compared(),
+            paired_by=paired_by,
+            pairs=self._compared,
+            different=self._different,
+            share=self._different / self._compared if self._compared else None,
+            share_ci95=_interval(self._different, self._compared),
+            labels=labels[:MAX_LABELS],
+            disagreements=[disagreement for _, _, disagreement in largest],
+            partial=is_partial,
+        )
 
 
 def _linked(
@@ -271,12 +272,6 @@ def _same_images(
             if image in others and image not in seen:
                 seen.add(image)  # a pair for each image
                 yield inference, others[image]
-
-
-def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    if first is not None:
-        yield first
-        yield from rest
 
 
 def _stored(inferences: InferenceReader) -> set[str]:

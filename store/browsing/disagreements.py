@@ -1,10 +1,8 @@
 """Images on which two models, or two versions of one, answer differently."""
 
-import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -16,13 +14,12 @@ from quadriga.store.query.request import (
     Order,
     QueryRequest,
     cursor_range,
-    decode_body,
     encode_cursor,
     query_digest,
 )
 from quadriga.store.records import StoredInference
 from quadriga.store.rows import is_number
-from quadriga.tasks.predictions import Point
+from quadriga.tasks.shapes import Xyxy, shape_of_json
 
 MAX_COMPARED = 5000
 """Maximum inferences that one request compares."""
@@ -31,7 +28,6 @@ MAX_S = 1.0
 """Seconds after which a page is answered as far as it is filled."""
 
 _BATCH = 200
-_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _SAME_IMAGES = "SELECT input_hash, max(seq) FROM inference WHERE +model_id IN ({}) AND input_hash IN ({{}}) GROUP BY input_hash"
 """Selects the newest inference on each image; the plus keeps the index of models out, which would read all of a model."""
 
@@ -79,29 +75,17 @@ class Disagreements(msgspec.Struct, frozen=True):
     """Whether a limit was reached before the page was full."""
 
 
-class _Prediction(msgspec.Struct, frozen=True):
-    label: Any = None
-    answer: Any = None
-    score: Any = None
-    xmin: Any = None
-    ymin: Any = None
-    xmax: Any = None
-    ymax: Any = None
-    cx: Any = None
-    cy: Any = None
-    w: Any = None
-    h: Any = None
-    r: Any = None
-    contour: Any = None
+class _CountedPrediction(NamedTuple):
+    """A prediction that counts, by its position in the list."""
+
+    position: int
+    name: tuple[Any, Any]
+    """Label and answer."""
+    box: Xyxy | None
+    """The upright box around it, in pixels; None if it has no place."""
 
 
-_Box = tuple[float, float, float, float]
-_decoder = msgspec.json.Decoder(list[_Prediction])
-
-
-def decode_disagreements(body: bytes) -> DisagreementsRequest:
-    """Decode the body of a request, as `decode_body`."""
-    return decode_body(body, DisagreementsRequest)
+_decoder = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def find_disagreements(inferences: InferenceReader, request: DisagreementsRequest) -> Disagreements:
@@ -112,13 +96,7 @@ def find_disagreements(inferences: InferenceReader, request: DisagreementsReques
         NotFoundError: One of the models is not known.
     """
     model_ids = matching_models(inferences, request)
-    identity = [request.a, request.b, request.where, request.score, request.iou]
-    pages = QueryRequest(identity, order=request.order, cursor=request.cursor)
-    digest = query_digest(pages)
-    where = {"and": [{"model": request.a}, {"input.hash": {"exists": True}}, request.where or {}]}
-    query = QueryRequest(where, order=request.order, limit=_BATCH)
-    if request.cursor is not None:
-        query = _continued(query, _position(pages, digest))
+    query, digest = _first_query(request)
     disagreements: list[Disagreement] = []
     compared = alone = 0
     deadline_s = time.monotonic() + MAX_S
@@ -127,12 +105,16 @@ def find_disagreements(inferences: InferenceReader, request: DisagreementsReques
         counterparts = on_same_images(inferences, page.inferences, model_ids)
         for inference in page.inferences:
             counterpart = counterparts.get(inference.input.hash or "")
-            compared, alone = compared + (counterpart is not None), alone + (counterpart is None)
-            sides = counterpart and differences(
+            if counterpart is None:
+                alone += 1
+                continue
+            compared += 1
+            only_a, only_b = differences(
                 inference, counterpart, score=request.score, iou=request.iou
             )
-            if counterpart and sides and any(sides):
-                disagreements.append(Disagreement(inference, counterpart, *sides))
+            if not (only_a or only_b):
+                continue
+            disagreements.append(Disagreement(inference, counterpart, only_a, only_b))
             if len(disagreements) == request.limit:
                 is_last = page.cursor is None and inference is page.inferences[-1]
                 cursor = None if is_last else encode_cursor(int(inference.id), digest)
@@ -145,6 +127,18 @@ def find_disagreements(inferences: InferenceReader, request: DisagreementsReques
             return Disagreements(disagreements, compared, alone, cursor=cursor, partial=True)
 
 
+def _first_query(request: DisagreementsRequest) -> tuple[QueryRequest, str]:
+    """Return the query of the first inferences to compare, and the digest of the cursors of a request."""
+    identity = [request.a, request.b, request.where, request.score, request.iou]
+    pages = QueryRequest(identity, order=request.order, cursor=request.cursor)
+    digest = query_digest(pages)
+    where = {"and": [{"model": request.a}, {"input.hash": {"exists": True}}, request.where or {}]}
+    query = QueryRequest(where, order=request.order, limit=_BATCH)
+    if request.cursor is not None:
+        query = _continued(query, _position(pages, digest))
+    return query, digest
+
+
 def differences(
     a: StoredInference, b: StoredInference, *, score: float, iou: float
 ) -> tuple[list[int], list[int]]:
@@ -154,75 +148,54 @@ def differences(
     or their answers, are; boxes must overlap, too, of oriented boxes and contours the upright boxes around them.
     """
     size_wh = a.input.width or 1, a.input.height or 1
-    sides = [_counted(inference, score) for inference in (a, b)]
-    if sides[0] is None or sides[1] is None:  # no predictions, such as tensors
+    counted_a, counted_b = (_counted(inference, score, size_wh) for inference in (a, b))
+    if counted_a is None or counted_b is None:  # no predictions, such as tensors
         return [], []
-    remaining = dict(sides[1])
+    remaining = {prediction.position: prediction for prediction in counted_b}
     only_a = []
-    for position, prediction in sides[0]:
+    for prediction in counted_a:
         overlaps = {
-            other_position: _overlap(_box(prediction, size_wh), _box(counterpart, size_wh))
-            for other_position, counterpart in remaining.items()
-            if _name(counterpart) == _name(prediction)
+            position: _overlap(prediction.box, counterpart.box)
+            for position, counterpart in remaining.items()
+            if counterpart.name == prediction.name
         }
-        best = max(overlaps, key=lambda place: overlaps[place], default=None)
+        best = max(overlaps, key=lambda position: overlaps[position], default=None)
         if best is None or overlaps[best] < iou:
-            only_a.append(position)
+            only_a.append(prediction.position)
         else:
             del remaining[best]
     return sorted(only_a), sorted(remaining)
 
 
-def _counted(inference: StoredInference, score: float) -> list[tuple[int, _Prediction]] | None:
-    """Return the predictions that count, with their positions, by falling score; None if there are no predictions."""
+def _counted(
+    inference: StoredInference, min_score: float, size_wh: tuple[int, int]
+) -> list[_CountedPrediction] | None:
+    """Return the predictions that count, by falling score; None if there are no predictions."""
     try:
         predictions = list(enumerate(_decoder.decode(inference.predictions)))
     except msgspec.ValidationError:
         return None
     predictions.sort(key=lambda item: -_score(item[1]))
     if inference.task == "IMAGE_CLASSIFICATION":
-        return predictions[:1]
-    return [item for item in predictions if _score(item[1]) >= score]
-
-
-def _score(prediction: _Prediction) -> float:
-    return float(prediction.score) if is_number(prediction.score) else 1.0
-
-
-def _name(prediction: _Prediction) -> tuple[Any, Any]:
-    return prediction.label, prediction.answer
-
-
-def _box(prediction: _Prediction, size_wh: tuple[int, int]) -> _Box | None:
-    """Return the upright box around a prediction, in pixels; None if it has no place."""
-    box = tuple(getattr(prediction, name) for name in _CORNERS)
-    if all(is_number(value) for value in box):
-        return box
-    oriented = prediction.cx, prediction.cy, prediction.w, prediction.h, prediction.r
-    if all(is_number(value) for value in oriented):
-        cx, cy, w, h, r = oriented
-        centre, sides = (cx * size_wh[0], cy * size_wh[1]), (w * size_wh[0], h * size_wh[1])
-        cosine, sine = abs(math.cos(r)), abs(math.sin(r))
-        reach = (
-            (sides[0] * cosine + sides[1] * sine) / 2,
-            (sides[0] * sine + sides[1] * cosine) / 2,
+        predictions = predictions[:1]
+    else:
+        predictions = [item for item in predictions if _score(item[1]) >= min_score]
+    return [
+        _CountedPrediction(
+            position,
+            name=(prediction.get("label"), prediction.get("answer")),
+            box=shape_of_json(prediction).upright_box(*size_wh),
         )
-        return (
-            centre[0] - reach[0],
-            centre[1] - reach[1],
-            centre[0] + reach[0],
-            centre[1] + reach[1],
-        )
-    with suppress(msgspec.ValidationError):
-        rings = msgspec.convert(prediction.contour, list[list[Point]])
-        points = [point for ring in rings for point in ring]
-        if points:
-            xs, ys = [point.x for point in points], [point.y for point in points]
-            return min(xs), min(ys), max(xs), max(ys)
-    return None
+        for position, prediction in predictions
+    ]
 
 
-def _overlap(first: _Box | None, second: _Box | None) -> float:
+def _score(prediction: dict[str, Any]) -> float:
+    score = prediction.get("score")
+    return float(score) if is_number(score) else 1.0
+
+
+def _overlap(first: Xyxy | None, second: Xyxy | None) -> float:
     """Return the intersection over union of two boxes; 1 if one of them has none."""
     if first is None or second is None:
         return 1.0
@@ -245,11 +218,15 @@ def matching_models(inferences: InferenceReader, request: DisagreementsRequest) 
         catalog = Catalog(connection, inferences.scope)
         ids, other_ids = (catalog.model_ids("model", [name]) for name in (request.a, request.b))
     if set(ids) & set(other_ids):
-        raise QueryError(
-            f"expected a and b to be two models, or two versions as name:version, got {request.a[:80]!r} and "
-            f"{request.b[:80]!r}"
-        )
+        raise same_models(request.a, request.b)
     return other_ids
+
+
+def same_models(a: str, b: str) -> QueryError:
+    """Return the error of a comparison of a model with itself."""
+    return QueryError(
+        f"expected a and b to be two models, or two versions as name:version, got {a[:80]!r} and {b[:80]!r}"
+    )
 
 
 def on_same_images(

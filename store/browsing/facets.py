@@ -13,7 +13,7 @@ from quadriga.store.browsing.sample import MatchSample, SampledRow, take_sample
 from quadriga.store.database import execute
 from quadriga.store.errors import QueryError
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest, decode_body, request_from_url
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import timestamp_text
 from quadriga.store.rows import StoredModel, decode_label_scores, is_number, models_by_id
 from quadriga.store.schema import KeyType
@@ -28,7 +28,6 @@ FIELDS = (
 )  # fmt: skip
 """Fields beside `meta.<path>`."""
 
-URL_OPTIONS = ("fields", "values", "bins")
 _MAX_TEXT = 256  # characters of a value
 _MAX_NAMES = 64  # names of fields in a request
 
@@ -109,22 +108,12 @@ class Facets(msgspec.Struct, frozen=True):
     """Number of fields beyond these."""
 
 
-def decode_facets(body: bytes) -> FacetsRequest:
-    """Decode the body of a request, as `decode_body`."""
-    return decode_body(body, FacetsRequest)
-
-
-def facets_from_url(query: str) -> FacetsRequest:
-    """Parse the query of a URL, or raise a `QueryError`."""
-    return request_from_url(query, FacetsRequest, URL_OPTIONS)
-
-
 def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
     """Return the facets of a filter.
 
     Raises:
         QueryError: The filter or a field is invalid, or neither an index nor a time bounds the filter.
-        NotFoundError: The filter compares with a model that is not stored_keys.
+        NotFoundError: The filter compares with a model that is not known.
     """
     tree = inferences.read_filter(QueryRequest(where=request.where))
     fields = _fields(request.fields)

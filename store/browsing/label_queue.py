@@ -8,14 +8,13 @@ import msgspec
 
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.plan import IdRange
-from quadriga.store.query.request import QueryRequest, decode_body, request_from_url
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.search import find_first
 from quadriga.store.rows import decode_label_scores, is_number
 
 CONSIDERED = 1000
 """Maximum inferences that are put in order: the newest matches without ground truth."""
 
-URL_OPTIONS = ("by", "limit", "after")
 _FIRST_FAILED_STATUS = 400
 _SELECT = (
     "SELECT i.seq, i.status, i.predictions FROM ({}) AS m CROSS JOIN inference AS i"
@@ -68,16 +67,6 @@ class _Place(NamedTuple):
     seq: int
 
 
-def decode_label_queue(body: bytes) -> LabelQueueRequest:
-    """Decode the body of a request, as `decode_body`."""
-    return decode_body(body, LabelQueueRequest)
-
-
-def label_queue_from_url(query: str) -> LabelQueueRequest:
-    """Parse the query of a URL, or raise a `QueryError`."""
-    return request_from_url(query, LabelQueueRequest, URL_OPTIONS)
-
-
 def find_label_queue(inferences: InferenceReader, request: LabelQueueRequest) -> LabelQueue:
     """Return what to label next: of the newest matches without ground truth that did not fail.
 
@@ -115,9 +104,7 @@ def find_label_queue(inferences: InferenceReader, request: LabelQueueRequest) ->
 
 def _place_of(inferences: InferenceReader, inference_id: str, by: QueueOrder) -> _Place:
     inference = inferences.get(inference_id)
-    predictions = inference.predictions
-    encoded = predictions if isinstance(predictions, msgspec.Raw) else msgspec.json.encode(predictions)  # fmt: skip
-    return _queued(int(inference.id), encoded, by)[0]
+    return _queued(int(inference.id), inference.predictions, by)[0]
 
 
 def _queued(seq: int, predictions: Any, by: QueueOrder) -> tuple[_Place, QueuedInference]:

@@ -4,14 +4,12 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import sqlalchemy as sa
 
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.plan import IdRange, Planner
-from quadriga.store.query.request import Order, QueryRequest, request_from_url
-from quadriga.store.query.search import Budget, SearchResult, find_first
+from quadriga.store.query.plan import IdRange
+from quadriga.store.query.request import Order, QueryRequest
+from quadriga.store.query.search import Budget, find_first
 
-URL_OPTIONS = ("order",)
 _SHORT = Budget(rows=10_000, seconds=0.1)
 """Limits of the search for more than the nearest neighbour."""
 
@@ -34,11 +32,6 @@ class Neighbours(msgspec.Struct, frozen=True):
     """Id of the match that comes after it, or None."""
     partial: bool = False
     """Whether the time limit was reached on a side that is None: there may be one yet."""
-
-
-def neighbours_from_url(query: str) -> NeighboursRequest:
-    """Parse the query of a URL, or raise a `QueryError`."""
-    return request_from_url(query, NeighboursRequest, URL_OPTIONS)
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -80,29 +73,16 @@ def find_surroundings(
     with inferences.snapshot() as connection:
         planner = inferences.planner(connection, tree)
         for is_older in (True, False):
-            search = partial(_nearest, connection, planner, descending=is_older)
-            rows, resume_id = search(count, seq, budget=inferences.budget if count == 1 else _SHORT)
+            search = partial(find_first, connection, planner, descending=is_older)
+            id_range = IdRange().after(seq, descending=is_older)
+            budget = inferences.budget if count == 1 else _SHORT
+            rows, resume_id = search(limit=count, id_range=id_range, budget=budget)
             if not rows and resume_id is not None and count > 1:
-                rows, resume_id = search(1, resume_id, budget=inferences.budget)
+                id_range = id_range.after(resume_id, descending=is_older)
+                rows, resume_id = search(limit=1, id_range=id_range, budget=inferences.budget)
             sides.append([str(row[0]) for row in rows])
             is_partial |= not rows and resume_id is not None
     older, newer = sides
     if request.order == "-ts":
         return Surroundings(newer, older, is_partial)
     return Surroundings(older, newer, is_partial)
-
-
-def _nearest(
-    connection: sa.Connection,
-    planner: Planner,
-    limit: int,
-    seq: int,
-    *,
-    descending: bool,
-    budget: Budget,
-) -> SearchResult:
-    """Return up to `limit` matches beside an id: the older ones if `descending`, else the newer ones."""
-    id_range = IdRange(high=seq - 1) if descending else IdRange(low=seq + 1)
-    return find_first(
-        connection, planner, descending=descending, limit=limit, id_range=id_range, budget=budget
-    )

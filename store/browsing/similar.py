@@ -13,7 +13,7 @@ from quadriga.store.database import execute
 from quadriga.store.errors import NotFoundError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.plan import IdRange
-from quadriga.store.query.request import QueryRequest, request_from_url
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.search import Search
 
 MAX_COMPARED = 100_000
@@ -22,7 +22,6 @@ MAX_COMPARED = 100_000
 MAX_S = 1.0
 """Seconds after which the answer is that of what was compared until then."""
 
-URL_OPTIONS = ("limit",)
 _MAX_BATCH = 2000
 _BATCH_BYTES = 8_000_000
 """Bytes of embeddings that are read at once."""
@@ -74,11 +73,6 @@ class _Origin(msgspec.Struct, frozen=True):
     """(D,) embedding of length 1."""
 
 
-def similar_from_url(query: str) -> SimilarRequest:
-    """Parse the query of a URL, or raise a `QueryError`."""
-    return request_from_url(query, SimilarRequest, URL_OPTIONS)
-
-
 def has_direction(embedding: bytes | None) -> bool:
     """Check whether the embedding of an inference is there, and others can be compared with it."""
     return _direction(embedding) is not None
@@ -115,7 +109,7 @@ def find_similar(
                 resume_id = int(rows[-1][0])
             if resume_id is None or resume_id == 0:
                 break
-            id_range = IdRange(high=resume_id - 1)
+            id_range = id_range.after(resume_id, descending=True)
             if looked_at >= MAX_COMPARED or time.monotonic() > deadline_s:
                 is_partial = bool(search.first_matches(1, id_range, inferences.budget).rows)
                 break

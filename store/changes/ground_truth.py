@@ -203,10 +203,18 @@ def read_subjects(connection: sa.Connection, seqs: Collection[int]) -> list[Subj
     subjects = []
     for seq, request_id, image_no, input_hash, meta, standard, model_id in rows:
         model = models[model_id]
-        keys = (seq, request_id, image_no, input_hash, meta)
-        name = storable_text(model.reference.name)
         subjects.append(
-            Subject(*keys, task=model.task, model=name, team=model.team, standard=standard)
+            Subject(
+                seq,
+                request_id,
+                image_no,
+                input_hash,
+                metadata=meta,
+                task=model.task,
+                model=storable_text(model.reference.name),
+                team=model.team,
+                standard=standard,
+            )
         )
     return subjects
 
@@ -305,7 +313,7 @@ def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> N
             storable_text(record.request_id),
             record.image_no,
             record.input.hash,
-            record.metadata,
+            metadata=record.metadata,
             task=record.task,
             model=storable_text(record.model.name),
             team=record.team or "",

@@ -7,6 +7,7 @@ the others.
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -195,18 +196,11 @@ class _Reading:
         task, model = self._task(body.task, "task"), self._model(body.model, "model")
         _check_join(body.join)
         review = parse_review(body.review)
-        if body.owner not in (
-            DEFAULT_OWNER,
-            self._owner,
-        ):  # the first is what clients leave as it is
+        if body.owner not in (DEFAULT_OWNER, self._owner):  # clients leave the first as it is
             raise ChangeError(f"expected owner to be {self._owner!r}, got {quoted(body.owner, 80)}")
         _check_number(len(body.items))
         for index, item in enumerate(body.items):
-            place = f"items[{index}]"
-
-            def refuse(reason: str, index: int = index) -> Refusal:
-                return Refusal(reason, item=index)
-
+            place, refuse = f"items[{index}]", partial(Refusal, item=index)
             try:
                 if not isinstance(item, dict) or item.keys() != _ITEM_KEYS:
                     raise ChangeError(
@@ -223,11 +217,7 @@ class _Reading:
 
     def read_lines(self, body: bytes) -> ParsedStatements:
         for number, node in _objects(body):
-            place = f"line {number}"
-
-            def refuse(reason: str, number: int = number) -> Refusal:
-                return Refusal(reason, line=number)
-
+            place, refuse = f"line {number}", partial(Refusal, line=number)
             try:
                 self._lines.append(Line(self._line(node, place), place, refuse))
             except StoreError as error:

@@ -195,17 +195,7 @@ def _stated_by_id(
     refused: list[Refusal],
     find_matches: FindMatches,
 ) -> ScopedStatements:
-    targets: list[list[Subject]] = []
-    for line in lines:
-        statement = line.statement
-        targets.append(
-            [
-                subject
-                for subject in joined.get((statement.join, statement.value), ())
-                if subject.is_in_scope(statement.task or "", statement.model)
-                and fits(subject.task, statement.annotations or ())
-            ]
-        )
+    targets = [_targets(line.statement, joined) for line in lines]
     matching = find_matches({subject.seq for subjects in targets for subject in subjects})
     statements: list[TruthStatement] = []
     stated = size_bytes = 0
@@ -226,6 +216,16 @@ def _stated_by_id(
             msgspec.structs.replace(line.statement, join="id", value=str(seq)) for seq in seqs
         ]
     return ScopedStatements(statements, _sorted(refused), stated)
+
+
+def _targets(statement: TruthStatement, joined: JoinedSubjects) -> list[Subject]:
+    """Return the stored inferences that a statement is for."""
+    return [
+        subject
+        for subject in joined.get((statement.join, statement.value), ())
+        if subject.is_in_scope(statement.task or "", statement.model)
+        and fits(subject.task, statement.annotations or ())
+    ]
 
 
 def _sorted(refused: Sequence[Refusal]) -> list[Refusal]:

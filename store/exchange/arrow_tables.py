@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from quadriga.store import metadata
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.errors import JSON_ERRORS, MetadataError
-from quadriga.store.exchange.parquet import COLUMN_KINDS, RECORD_FIELDS
+from quadriga.store.exchange.parquet import COLUMN_KINDS, RECORD_FIELDS, RowGroups, text_of
 from quadriga.store.ids import time_ms
 from quadriga.store.records import StoredInference
 from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
@@ -122,31 +122,19 @@ class ParquetStreamWriter:
     def __init__(self) -> None:
         self._sink = _Sink()
         self._writer = pq.ParquetWriter(self._sink, SCHEMA, compression="zstd")
-        self._batches: list[pa.RecordBatch] = []
+        self._groups = RowGroups(self._writer, ROW_GROUP_ROWS, ROW_GROUP_BYTES)
 
     def add(self, records: Sequence[StoredInference]) -> bytes:
         """Write inferences, once a row group is full; see `TableWriter.add`."""
         if records:
-            self._batches.append(record_batch(records))
-        rows = sum(batch.num_rows for batch in self._batches)
-        if rows >= ROW_GROUP_ROWS or sum(map(_size, self._batches)) >= ROW_GROUP_BYTES:
-            self._write_group()
+            self._groups.add(record_batch(records))
         return self._sink.take()
 
     def finish(self) -> bytes:
         """Write the last row group and the directory; see `TableWriter.finish`."""
-        if self._batches:
-            self._write_group()
+        self._groups.flush()
         self._writer.close()
         return self._sink.take()
-
-    def _write_group(self) -> None:
-        self._writer.write_table(pa.Table.from_batches(self._batches), row_group_size=1 << 30)
-        self._batches = []
-
-
-def _size(batch: pa.RecordBatch) -> int:
-    return int(batch.nbytes)
 
 
 def record_batch(records: Sequence[StoredInference]) -> pa.RecordBatch:
@@ -164,15 +152,11 @@ def record_batch(records: Sequence[StoredInference]) -> pa.RecordBatch:
         "ground_truth_json": [text for _, text in truths],
         "ground_truth_review": [record.ground_truth_review or None for record in records],
         "metadata": [_flat(record.metadata) for record in records],
-        "metadata_json": [_text(record.metadata) for record in records],
-        "standard_metadata_json": [_text(record.standard_metadata) for record in records],
+        "metadata_json": [text_of(record.metadata) for record in records],
+        "standard_metadata_json": [text_of(record.standard_metadata) for record in records],
     }
     arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
     return pa.record_batch(arrays, SCHEMA)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else bytes(value).decode()
 
 
 def _flat(text: Any) -> list[tuple[str, str]]:
@@ -191,12 +175,12 @@ def _objects(text: Any) -> _Objects:
     try:
         decoded = msgspec.json.decode(text)
     except JSON_ERRORS:
-        return None, _text(text)
+        return None, text_of(text)
     if not isinstance(decoded, list) or not all(isinstance(item, dict) for item in decoded):
-        return None, _text(text)
+        return None, text_of(text)
     pairs = [_object(item) for item in decoded]
     is_whole = all(is_whole_item for _, is_whole_item in pairs)
-    return [item for item, _ in pairs], None if is_whole else _text(text)
+    return [item for item, _ in pairs], None if is_whole else text_of(text)
 
 
 def _object(item: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:

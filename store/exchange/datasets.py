@@ -119,22 +119,25 @@ def write_coco(pages: Pages, target: Path, images: Blobs | None, options: Datase
     """
     categories: dict[str, int] = {}
     with Archive(target, images) as archive:
-        parts = {split: _CocoPart(archive, split) for split in options.splits.names or [""]}
+        parts = {
+            split: _CocoPart(archive, split, categories) for split in options.splits.names or [""]
+        }
         numbers = count(1)
         for record, _, annotations in _annotated(pages, options):
             split = options.splits.split_of(record)
             folder = f"images/{split}/" if split else "images/"
             if archive.add_image(record, folder) is not None:
                 link = link_of(record, options.image_url)
-                parts[split].add(record, annotations, next(numbers), categories, link)
+                parts[split].add(record, annotations, next(numbers), link)
         for part in parts.values():
-            part.finish(categories)
+            part.finish()
 
 
 class _CocoPart:
-    """The files of one split, or of all images."""
+    """The files of one split, or of all images; all parts share the ids of `categories`, by label."""
 
-    def __init__(self, archive: Archive, split: str) -> None:
+    def __init__(self, archive: Archive, split: str, categories: dict[str, int]) -> None:
+        self._categories = categories
         suffix = f"_{split}" if split else ""
         self._beside = archive.side_file()
         self._file = archive.add_text_file(f"annotations{suffix}.json")
@@ -149,7 +152,6 @@ class _CocoPart:
         record: StoredInference,
         annotations: Sequence[Mapping[str, Any]],
         number: int,
-        categories: dict[str, int],
         link: str,
     ) -> None:
         """Write an image with its annotations and predictions."""
@@ -163,20 +165,20 @@ class _CocoPart:
         }
         self._pictures.add({**image, "date_captured": record.created_at, "inference": record})
         for item in annotations:
-            if coco := coco_form(item, size_wh, categories):
+            if coco := coco_form(item, size_wh, self._categories):
                 crowd = int(bool(item.get("crowd")))
                 row = {"id": self._truths.length + 1, "iscrowd": crowd, **image_id, **coco}
                 self._truths.add(row)
         for item in decode_objects(record.predictions):
-            if coco := coco_form(item, size_wh, categories):
+            if coco := coco_form(item, size_wh, self._categories):
                 self._results.add({**image_id, **coco, "score": score_of(item)})
 
-    def finish(self, categories: Mapping[str, int]) -> None:
+    def finish(self) -> None:
         """Write the annotations and the categories behind the images."""
         self._file.write(b'],\n"annotations":[')
         self._beside.seek(0)
         shutil.copyfileobj(self._beside, self._file)
-        named = [{"id": number, "name": name} for name, number in categories.items()]
+        named = [{"id": number, "name": name} for name, number in self._categories.items()]
         self._file.write(b'],\n"categories":' + _encode(named) + b"}\n")
         self._predicted.write(b"]\n")
 

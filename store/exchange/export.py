@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
@@ -45,7 +45,6 @@ Format = Literal[
     "cvat",
     "label-studio",
 ]
-FORMATS: tuple[str, ...] = get_args(Format)
 _TABLES = {"jsonl", "parquet"}
 
 
@@ -112,9 +111,8 @@ def run_export(run: JobRun) -> str:
     """Write the export that a job asks for into its folder."""
     parameters = msgspec.convert(run.job.parameters, ExportParameters)
     name = result_name(parameters)
-    result = export(
-        run.inferences, run.blobs, parameters, run.directory / name, run.report_progress
-    )
+    target = run.directory / name
+    result = export(run.inferences, run.blobs, parameters, target, tell=run.report_progress)
     run.log(f"{result.written} inferences written to {name}")
     for line in result.left_out_lines():
         run.log(line)
@@ -234,7 +232,7 @@ def _write(
         case "coco":
             write_coco(pages, target, images, options)
         case form:
-            return dict(write_tool_dataset(form, pages, target, images, options))
+            return dict(write_tool_dataset(form, pages, target, images, options=options))
     return {}
 
 

@@ -127,12 +127,7 @@ def read(
             with path.open("rb") as file:
                 yield from _lines(file, _no_image, {})
         case ".parquet":
-            if find_spec("pyarrow") is None:
-                raise QueryError(PYARROW_MISSING)
-            from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
-
-            for number, (line, data) in enumerate(read_parquet(path), 1):
-                yield _item(line, f"row {number}", partial(_given, data), {})
+            yield from _parquet(path)
         case ".json" | ".xml":
             yield from _annotation_file(path, task)
         case ".zip":
@@ -146,6 +141,15 @@ def read(
                 "expected a folder, or a file .jsonl, .parquet, .json, .xml or .zip, "
                 f"got {suffix or path.name}"
             )
+
+
+def _parquet(path: Path) -> Iterator[Item]:
+    if find_spec("pyarrow") is None:
+        raise QueryError(PYARROW_MISSING)
+    from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
+
+    for number, (line, data) in enumerate(read_parquet(path), 1):
+        yield _item(line, f"row {number}", partial(_given, data), {})
 
 
 def _given(data: bytes | None, _: str) -> bytes | None:
@@ -184,12 +188,7 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
         with files.open("inferences.jsonl") as file:
             yield from _lines(file, image, {})
     elif "annotations.jsonl" in files:
-        described = {}
-        if "metadata.jsonl" in files:
-            with files.open("metadata.jsonl") as file:
-                for number, line in enumerate(file, 1):
-                    row = _object(line, f"line {number} of metadata.jsonl")
-                    described[_name(row)] = row.get("metadata")
+        described = _described_images(files)
         with files.open("annotations.jsonl") as file:
             yield from _lines(file, image, described)
     elif coco := nearest_to_root(files, lambda name: _COCO.fullmatch(name) is not None):
@@ -206,6 +205,18 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
                 "annotations.json, CVAT's annotations.xml, YOLO's data.yaml with labels, DOTA's labelTxt, a .json of "
                 "Label Studio's tasks, or a folder of images for each label"
             )
+
+
+def _described_images(files: DatasetFiles) -> dict[str, Any]:
+    """Return the metadata of images by their paths, as a dataset for Chariot has them."""
+    if "metadata.jsonl" not in files:
+        return {}
+    described: dict[str, Any] = {}
+    with files.open("metadata.jsonl") as file:
+        for number, line in enumerate(file, 1):
+            row = _object(line, f"line {number} of metadata.jsonl")
+            described[_name(row)] = row.get("metadata")
+    return described
 
 
 def _of_image(
@@ -251,7 +262,14 @@ def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) 
     inference = _described(about, row["annotations"], place) if "inference_id" in about else None
     truth = None if about.get("annotations_from") == "predictions" else row["annotations"]
     keys = {key: str(row[key]) for key in ("path", "datum_id") if row.get(key)}
-    return Item(place, lambda: image(path), inference, truth, {**keys, **about}, names)
+    return Item(
+        place=place,
+        image=lambda: image(path),
+        inference=inference,
+        truth=truth,
+        metadata={**keys, **about},
+        names=names,
+    )
 
 
 def _of_inference(inference: ImportedInference, place: str, image: Images) -> Item:
@@ -260,8 +278,14 @@ def _of_inference(inference: ImportedInference, place: str, image: Images) -> It
     names = {"id": inference.id, "request_id": inference.request_id}
     if inference.input.hash is not None:
         names["input.hash"] = inference.input.hash
-    truth = msgspec.json.decode(inference.ground_truth)
-    return Item(place, lambda: image(f"images/{inference.id}"), inference, truth, metadata, names)
+    return Item(
+        place=place,
+        image=lambda: image(f"images/{inference.id}"),
+        inference=inference,
+        truth=msgspec.json.decode(inference.ground_truth),
+        metadata=metadata,
+        names=names,
+    )
 
 
 def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedInference:
@@ -291,9 +315,14 @@ def _coco(data: bytes, image: Images) -> Iterator[Item]:
         truth = [
             chariot_form(annotation, labels[annotation.category_id]) for _, annotation in listed
         ]
-        about = {"file_name": name}
-        picture = partial(_pictured, image, name)
-        yield Item(place, picture, None, truth, about, _by_stem(name))
+        yield Item(
+            place=place,
+            image=partial(_pictured, image, name),
+            inference=None,
+            truth=truth,
+            metadata={"file_name": name},
+            names=_by_stem(name),
+        )
 
 
 def _pictured(image: Images, name: str) -> bytes | None:

@@ -221,16 +221,7 @@ class Importer:
         if item.truth is None:
             self._imported.passed_over += 1
             return []
-        usual = "id" if item.value("id") is not None else "input.hash"
-        join = self._join or usual
-        value = item.value(join)
-        if value is None:
-            raise QueryError(
-                f"expected {join} to join the ground truth by, got none: --join names another, such as "
-                "meta.path"
-            )
-        if join == "id" and _ID.fullmatch(value) is None:
-            raise QueryError(f"expected an id of at most 19 digits, got {quoted(value, 80)}")
+        join, value = self._joined(item)
         annotations, task = parse_annotations(item.truth), self._task
         if task is not None:
             check_fit(task, annotations)
@@ -254,6 +245,20 @@ class Importer:
             return []
         return [truth]
 
+    def _joined(self, item: Item) -> tuple[str, str]:
+        """Return what tells the inference of a ground truth, and its value."""
+        usual = "id" if item.value("id") is not None else "input.hash"
+        join = self._join or usual
+        value = item.value(join)
+        if value is None:
+            raise QueryError(
+                f"expected {join} to join the ground truth by, got none: --join names another, such as "
+                "meta.path"
+            )
+        if join == "id" and _ID.fullmatch(value) is None:
+            raise QueryError(f"expected an id of at most 19 digits, got {quoted(value, 80)}")
+        return join, value
+
     def _with_only_task(self, empty: FileTruth) -> FileTruth:
         """Return a truth of nothing in an image with the task that all others are of."""
         if len(self._tasks) != 1:
@@ -271,22 +276,27 @@ class Importer:
         """Yield the statement of each ground truth, and count those that are for stored inferences."""
         matches = matcher.match(truths)
         by_hash = self._joined_by_hash(truths, matches)
-        again = matcher.match([*by_hash.values()])
-        better = dict(zip(by_hash, zip(by_hash.values(), again, strict=True), strict=True))
-        for index, pair in enumerate(zip(truths, matches, strict=True)):
-            other = better.get(index)
-            truth, match = other if other is not None and other[1].candidates else pair
-            if match.inferences:
-                self._imported.matched += 1
+        matches_by_hash = dict(zip(by_hash, matcher.match([*by_hash.values()]), strict=True))
+        for index, (truth, match) in enumerate(zip(truths, matches, strict=True)):
+            match_by_hash = matches_by_hash.get(index)
+            if match_by_hash is not None and match_by_hash.candidates:
+                yield self._counted(by_hash[index], match_by_hash)
             else:
-                self._imported.unmatched += 1
-                if len(self.reasons) < MAX_REASONS:
-                    self.reasons.append(f"{truth.place}: {match.reason}")
-            yield [
-                self._statement(
-                    truth.join, truth.value, truth.annotations, truth.task, review=truth.review
-                )
-            ]
+                yield self._counted(truth, match)
+
+    def _counted(self, truth: FileTruth, match: Match) -> list[JournalEntry]:
+        """Return the statement of a ground truth, and count whether it is for stored inferences."""
+        if match.inferences:
+            self._imported.matched += 1
+        else:
+            self._imported.unmatched += 1
+            if len(self.reasons) < MAX_REASONS:
+                self.reasons.append(f"{truth.place}: {match.reason}")
+        return [
+            self._statement(
+                truth.join, truth.value, truth.annotations, truth.task, review=truth.review
+            )
+        ]
 
     def _joined_by_hash(
         self, truths: Sequence[FileTruth], matches: Sequence[Match]

@@ -62,18 +62,39 @@ def write_parquet(pages: Pages, target: Path, images: Blobs | None) -> None:
     """Write a Parquet file, compressed with zstd; with images there is a column `image`."""
     schema = SCHEMA if images is None else SCHEMA.append(_IMAGE)
     step = 1000 if images is None else 50
-    batches: list[pa.RecordBatch] = []
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        groups = RowGroups(writer, ROW_GROUP_ROWS, ROW_GROUP_BYTES)
         for page in pages:
             for start in range(0, len(page), step):
-                batches.append(_batch(page[start : start + step], schema, images))
-                rows = sum(batch.num_rows for batch in batches)
-                size = sum(batch.nbytes for batch in batches)
-                if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
-                    writer.write_table(pa.Table.from_batches(batches))
-                    batches = []
-        if batches:
-            writer.write_table(pa.Table.from_batches(batches))
+                groups.add(_batch(page[start : start + step], schema, images))
+        groups.flush()
+
+
+class RowGroups:
+    """Gathers record batches, and writes them as a row group once they have so many rows or bytes."""
+
+    def __init__(self, writer: pq.ParquetWriter, max_rows: int, max_bytes: int) -> None:
+        self._writer = writer
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch."""
+        self._batches.append(batch)
+        rows = sum(batch.num_rows for batch in self._batches)
+        if (
+            rows >= self._max_rows
+            or sum(batch.nbytes for batch in self._batches) >= self._max_bytes
+        ):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is gathered."""
+        if self._batches:
+            table = pa.Table.from_batches(self._batches)
+            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+            self._batches = []
 
 
 def _batch(
@@ -90,7 +111,7 @@ def _batch(
             [_box(item, record) for item in items]
             for items, record in zip(predictions, page, strict=True)
         ],
-        **{name: [_text(getattr(record, name)) for record in page] for name in _JSON},
+        **{name: [text_of(getattr(record, name)) for record in page] for name in _JSON},
         _REVIEW: [record.ground_truth_review or None for record in page],
     }
     if images is not None:
@@ -152,5 +173,6 @@ def _box(item: dict[str, Any], record: StoredInference) -> dict[str, float] | No
     return None if box is None else dict(zip(BOX_KEYS, box, strict=True))
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
+    """Return JSON of a record as text; None where there is none."""
     return None if value is None else bytes(value).decode()

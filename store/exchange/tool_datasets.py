@@ -42,7 +42,7 @@ TOOL_FORMATS = frozenset(_WRITERS)
 
 
 def write_tool_dataset(
-    form: str, pages: Pages, target: Path, images: Blobs | None, options: DatasetOptions
+    form: str, pages: Pages, target: Path, images: Blobs | None, *, options: DatasetOptions
 ) -> Counter[str]:
     """Write a dataset, a picture at a time; return how many inferences were left out, by reason."""
     left_out: Counter[str] = Counter()
@@ -50,7 +50,7 @@ def write_tool_dataset(
         writer, sidecar = _WRITERS[form](archive, options), archive.add_text_file(SIDECAR)
         for record in chain.from_iterable(pages):
             try:
-                picture, path = _write(record, archive, writer, images, options)
+                picture, path = _write(record, archive, writer, images=images, options=options)
             except LeftOutError as reason:
                 left_out[str(reason)] += 1
                 continue
@@ -63,6 +63,7 @@ def _write(
     record: StoredInference,
     archive: Archive,
     writer: FormatWriter,
+    *,
     images: Blobs | None,
     options: DatasetOptions,
 ) -> tuple[Picture, str]:

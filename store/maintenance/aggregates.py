@@ -16,7 +16,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.catalog import Catalog, label_names, mentions_shadows
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.moments import UNITS_S
-from quadriga.store.query.request import QueryRequest, decode_body
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.sql import compared_values
 from quadriga.store.query.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
 from quadriga.store.records import timestamp_text
@@ -114,11 +114,6 @@ class _Span(NamedTuple):
     first: int  # minute since 1970
     after: int
     conditions: tuple[Filter, ...]  # on model, version and task alone
-
-
-def decode_aggregate(body: bytes) -> AggregateRequest:
-    """Read the body of a request; an empty one counts everything. Raises as `decode_body`."""
-    return decode_body(body, AggregateRequest)
 
 
 def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggregates:
@@ -313,7 +308,7 @@ def _add_rollups(
         return
     condition = f"FROM rollup WHERE model_id IN ({placeholders(models)}) AND minute >= ? AND minute < ? AND n > 0"
     values = (*models, span.first, span.after)
-    _add_counts(connection, condition, values, models, groups)
+    _add_counts(connection, condition, values, models, groups=groups)
     if latency or labels:
         columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
         statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
@@ -335,6 +330,7 @@ def _add_counts(
     condition: str,
     values: tuple[int, ...],
     models: Mapping[int, Mapping[str, str]],
+    *,
     groups: _Groups,
 ) -> None:
     width, offset = groups.grouping.width_ms // MINUTE_MS, groups.grouping.offset_ms // MINUTE_MS

@@ -194,27 +194,24 @@ class Eraser:
         begin = erasure.judged_joins
         joins = targets.joins[begin : begin + STEP_JOINS]
         erasure.due_s = 0.0
-        if seqs or joins:
+        if seqs:
             with names.transaction(engine, exclusive=True) as connection:
-                if seqs:
-                    remove_rows(connection, names, seqs)
-                else:
-                    removed = remove_statements(connection, joins)
-            if seqs:
-                erasure.removed = start + len(seqs)
-            else:
-                erasure.judged_joins = begin + len(joins)
-                erasure.removed_joins += removed
-            return
-        targets.joins = erasure.removed_joins
-        targets.counts["joins"] = len(targets.joins)
-        targets.running_jobs = erased_files.started_jobs(self._jobs)
-        targets.step = "rest"
-        self._erasures.save_targets(targets)
+                remove_rows(connection, names, seqs)
+            erasure.removed = start + len(seqs)
+        elif joins:
+            with names.transaction(engine, exclusive=True) as connection:
+                removed = remove_statements(connection, joins)
+            erasure.judged_joins = begin + len(joins)
+            erasure.removed_joins += removed
+        else:
+            targets.joins = erasure.removed_joins
+            targets.counts["joins"] = len(targets.joins)
+            targets.running_jobs = erased_files.started_jobs(self._jobs)
+            targets.step = "rest"
+            self._erasures.save_targets(targets)
 
     def _finish(self, erasure: "_Erasure", engine: sa.Engine, offsets: Mapping[str, int]) -> None:
         """Do a part of what follows the rows; the receipt says what has to be waited for."""
-        targets = erasure.targets
         erasure.needed = erasure.needed or dict(offsets)
         if "images" not in erasure.done and not self._remove_images(erasure, engine):
             erasure.due_s = 0.0
@@ -225,22 +222,25 @@ class Eraser:
         if "files" not in erasure.done:
             waiting += self._remove_files(erasure)
         if not waiting:
-            remaining += [
-                f"{path.name}: a damaged database that was set aside"
-                for path in damaged_files(engine.url.render_as_string(hide_password=False))
-            ]
-            if not self._overwrite(engine, offsets):
-                erasure.due_s = 0.0
-                return
-            busy, failure, has_more = self._clear(erasure, engine)
+            busy, failure, has_more = self._clear_traces(erasure, engine, offsets)
             if has_more:
                 erasure.due_s = 0.0
                 return
             waiting += [busy] if busy else []
+            remaining += [
+                f"{path.name}: a damaged database that was set aside"
+                for path in damaged_files(engine.url)
+            ]
             remaining += [failure] if failure else []
         remaining += [f"{name}: it mentions what was erased" for name in erasure.mentioning_files]
+        self._note(erasure, engine, waiting, remaining)
+
+    def _note(
+        self, erasure: "_Erasure", engine: sa.Engine, waiting: list[str], remaining: list[str]
+    ) -> None:
+        """Note in the receipt what has to be waited for, or that the erasure is complete."""
         receipt = msgspec.structs.replace(
-            begun_receipt(targets),
+            begun_receipt(erasure.targets),
             waiting=waiting,
             remaining=remaining,
             kept=_kept(
@@ -251,9 +251,9 @@ class Eraser:
         if not waiting:
             receipt = msgspec.structs.replace(receipt, state="complete", ended_at=_now())
             self._late_until = time.monotonic() + LATE_S
-            _log.info("erasure %s is complete", targets.id)
+            _log.info("erasure %s is complete", erasure.targets.id)
             self._erasures.save_receipt(receipt)
-            del self._running[targets.id]
+            del self._running[erasure.targets.id]
         elif receipt != erasure.receipt:
             self._erasures.save_receipt(receipt)
         erasure.receipt = receipt
@@ -263,42 +263,44 @@ class Eraser:
 
         What has to be waited for is in `images_waiting` then.
         """
-        targets = erasure.targets
         if erasure.images is None:
-            erasure.images, erasure.shared = targets.digests, 0
+            erasure.images, erasure.shared = erasure.targets.digests, 0
         # Others that share the database or the images may be about to refer to one that they put lately.
         is_alone = self._blobs.is_local and engine.dialect.name == "sqlite"
         young_s = self._upload_s if is_alone else self._blobs.grace_s
         start = erasure.tried_images
-        batch = erasure.images[
-            start : start + (_STEP_IMAGES if self._blobs.is_local else _STEP_OBJECTS)
-        ]
-        if batch:
-            with engine.begin() as connection:
-                put_before = committed_until(connection, self._directory) - young_s
-                unneeded = unreferenced(connection, batch)
-            try:
-                erasure.young_images += self._blobs.erase(unneeded, put_before)
-            except (OSError, StoreError) as error:
-                _log.warning("images of an erasure cannot be removed yet: %s", error)
-                erasure.images_waiting = ["the images cannot be removed at present"]
-                return True
-            erasure.shared += len(batch) - len(unneeded)
-            erasure.tried_images = start + len(batch)
-            return False
+        size = _STEP_IMAGES if self._blobs.is_local else _STEP_OBJECTS
+        batch = erasure.images[start : start + size]
+        if not batch:
+            self._end_images(erasure, young_s)
+            return True
+        with engine.begin() as connection:
+            put_before = committed_until(connection, self._directory) - young_s
+            unneeded = unreferenced(connection, batch)
+        try:
+            erasure.young_images += self._blobs.erase(unneeded, put_before)
+        except (OSError, StoreError) as error:
+            _log.warning("images of an erasure cannot be removed yet: %s", error)
+            erasure.images_waiting = ["the images cannot be removed at present"]
+            return True
+        erasure.shared += len(batch) - len(unneeded)
+        erasure.tried_images = start + len(batch)
+        return False
+
+    @staticmethod
+    def _end_images(erasure: "_Erasure", young_s: float) -> None:
+        """Note that all images were tried; those that were too young are tried again later."""
         erasure.images, erasure.tried_images = erasure.young_images, 0
         erasure.young_images, erasure.images_waiting = [], []
         if erasure.images:
-            erasure.images_waiting = [
-                f"{len(erasure.images)} images came within the last {young_s:g} s"
-            ]
-            return True
-        targets.counts |= {
-            "images": len(targets.digests) - erasure.shared,
+            count = len(erasure.images)
+            erasure.images_waiting = [f"{count} images came within the last {young_s:g} s"]
+            return
+        erasure.targets.counts |= {
+            "images": len(erasure.targets.digests) - erasure.shared,
             "images_of_others": erasure.shared,
         }
         erasure.done.add("images")
-        return True
 
     def _erase_replica(self, erasure: "_Erasure") -> list[str]:
         if self._replica is not None:
@@ -338,8 +340,12 @@ class Eraser:
         erasure.done.add("files")
         return []
 
-    def _clear(self, erasure: "_Erasure", engine: sa.Engine) -> tuple[str, str, bool]:
-        """Clear what the database keeps of deleted rows; return as `PageCleaner.clear` does."""
+    def _clear_traces(
+        self, erasure: "_Erasure", engine: sa.Engine, offsets: Mapping[str, int]
+    ) -> tuple[str, str, bool]:
+        """Clear some of what journal and database keep of deleted rows; return as `PageCleaner.clear` does."""
+        if not self._overwrite(engine, offsets):
+            return "", "", True
         cleaner = erasure.pages
         if engine.dialect.name == "sqlite":
             return cleaner.clear(engine)

@@ -46,27 +46,14 @@ def clear_gaps(driver: Any, path: Path, first_page: int) -> int | None:
     """
     driver.execute("BEGIN IMMEDIATE")
     try:
-        (mode,) = driver.execute("PRAGMA journal_mode").fetchone()
-        (vacuum,) = driver.execute("PRAGMA auto_vacuum").fetchone()
-        (page_bytes,) = driver.execute("PRAGMA page_size").fetchone()
-        (mark,) = driver.execute("PRAGMA user_version").fetchone()
-        if mode != "wal" or vacuum:
-            raise ValueError(f"its journal_mode is {mode}, its auto_vacuum {vacuum}")
-        log = path.with_name(f"{path.name}-wal")
-        if log.exists() and log.stat().st_size:
-            raise GapsRemain
+        page_bytes = _check_form(driver, path)
         descriptor = _open(path)
         pages = os.fstat(descriptor).st_size // page_bytes
         if pages >= _MAX_PAGES:
             raise ValueError(f"it has {pages} pages")
         count = max(min(PAGES_AT_ONCE, pages - first_page), 0)
-        data = os.pread(descriptor, count * page_bytes, first_page * page_bytes)
-        has_changed = False
-        for start, end in _gaps(data, page_bytes, is_first=first_page == 0):
-            os.pwrite(descriptor, bytes(end - start), first_page * page_bytes + start)
-            has_changed = True
-        if has_changed:
-            os.fdatasync(descriptor)
+        (mark,) = driver.execute("PRAGMA user_version").fetchone()
+        if _overwrite_gaps(descriptor, first_page, count, page_bytes):
             driver.execute(f"PRAGMA user_version={mark}")
             driver.execute("COMMIT")
     finally:
@@ -74,6 +61,31 @@ def clear_gaps(driver: Any, path: Path, first_page: int) -> int | None:
             driver.execute("ROLLBACK")
     next_page = first_page + count
     return next_page if next_page < pages else None
+
+
+def _check_form(driver: Any, path: Path) -> int:
+    """Check that the gaps of a database can be cleared now, or raise as `clear_gaps`; return the bytes of a page."""
+    (mode,) = driver.execute("PRAGMA journal_mode").fetchone()
+    (vacuum,) = driver.execute("PRAGMA auto_vacuum").fetchone()
+    if mode != "wal" or vacuum:
+        raise ValueError(f"its journal_mode is {mode}, its auto_vacuum {vacuum}")
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise GapsRemain
+    (page_bytes,) = driver.execute("PRAGMA page_size").fetchone()
+    return int(page_bytes)
+
+
+def _overwrite_gaps(descriptor: int, first_page: int, count: int, page_bytes: int) -> bool:
+    """Overwrite the gaps of some pages on the disk; return whether there were any."""
+    offset = first_page * page_bytes
+    data = os.pread(descriptor, count * page_bytes, offset)
+    gaps = list(_gaps(data, page_bytes, is_first=first_page == 0))
+    for start, end in gaps:
+        os.pwrite(descriptor, bytes(end - start), offset + start)
+    if gaps:
+        os.fdatasync(descriptor)
+    return bool(gaps)
 
 
 def connect(path: Path) -> sqlite3.Connection:

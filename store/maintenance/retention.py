@@ -178,11 +178,8 @@ def limits_of(connection: sa.Connection, now_ms: int) -> list[RetentionLimit]:
         (SHADOW_SUFFIX,),
     )
     limits: dict[int, RetentionLimit] = {}
-    for (
-        model_id,
-        inputs_days,
-        inferences_days,
-    ) in rules:  # of a team's own rule and that for all, the shorter holds
+    # Of a team's own rule and that for all, the shorter holds.
+    for model_id, inputs_days, inferences_days in rules:
         other = limits.get(model_id, RetentionLimit(model_id, 0, 0))
         inferences = max(_minute_before(now_ms, inferences_days), other.inferences)
         inputs = max(_minute_before(now_ms, inputs_days), other.inputs, inferences)
@@ -227,10 +224,8 @@ def _is_past(connection: sa.Connection, month: Month, ends: dict[int, int]) -> b
     for model_id in execute(connection, "SELECT id FROM model").scalars().all():
         if execute(connection, any_input, (model_id, *minutes)).first():
             return False
-        has_unexpired = ends.get(model_id, 0) < month.stop_id
-        if (
-            has_unexpired
-            and execute(connection, any_row, (model_id, month.start_id, month.stop_id)).first()
-        ):
+        may_remain = ends.get(model_id, 0) < month.stop_id
+        ids = (model_id, month.start_id, month.stop_id)
+        if may_remain and execute(connection, any_row, ids).first():
             return False
     return True

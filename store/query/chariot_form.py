@@ -153,14 +153,14 @@ def _lookup(table: dict[str, _Meaning], name: str, path: str) -> _Meaning:
 
 
 def _entries(
-    field: str, value: dict[str, Any], path: str, parser: ComparisonParser, depth: int = 1
+    field: str, value: dict[str, Any], path: str, parser: ComparisonParser, *, depth: int = 1
 ) -> list[Filter]:
     """Return that each entry of a dict is there: there may be more."""
     conditions = parser.read(field, {"exists": True}, path)
     check_count(depth, 16, f"levels in {path}.value")
     for key, inner in value.items():
         if isinstance(inner, dict):
-            conditions += _entries(f"{field}.{key}", inner, path, parser, depth + 1)
+            conditions += _entries(f"{field}.{key}", inner, path, parser, depth=depth + 1)
         else:
             conditions += parser.read(f"{field}.{key}", inner, f"{path}.value.{key[:80]}")
     return conditions

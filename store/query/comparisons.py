@@ -68,17 +68,7 @@ class ComparisonParser:
             return [parse_shape(value, path)]
         kind = "presence" if field == "geo" else kind_of(field)
         if kind is None:
-            allowed = ", ".join(
-                (*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>", "sig.<signal>")
-            )
-            key = "<key>" if field == "metadata" else field.removeprefix("metadata.")[:80]
-            hint = "of a prediction it stands in label or box, " if field in PROPERTIES else ""
-            if field.startswith("sig."):
-                allowed = ", ".join(SIGNAL_FIELDS)
-            raise QueryError(
-                f"expected {path} to name one of {allowed}, got {field[:80]!r}; {hint}of the metadata it is "
-                f"meta.{key}"
-            )
+            raise _unknown_field(field, path)
         if field.startswith("std.") and not _STANDARD.fullmatch(field):
             raise QueryError(
                 f"expected {path} to name letters, digits, _, - and dots, got {field!r}"
@@ -86,11 +76,13 @@ class ComparisonParser:
         if kind == "presence" and not isinstance(value, dict):
             raise unexpected_value(path, '{"exists": true} or {"exists": false}', value)
         return [
-            self._compare(field, kind, operator, operand, operand_path)
+            self._compare(field, kind, operator, operand, path=operand_path)
             for operator, operand, operand_path in _operators(value, path, OPERATORS[kind])
         ]
 
-    def _compare(self, field: str, kind: FieldKind, operator: str, value: Any, path: str) -> Filter:
+    def _compare(
+        self, field: str, kind: FieldKind, operator: str, value: Any, *, path: str
+    ) -> Filter:
         self._count_leaf()
         if operator == "exists":
             if not isinstance(value, bool):
@@ -110,14 +102,9 @@ class ComparisonParser:
 
     def _prediction(self, field: str, value: Any, path: str) -> list[Filter]:
         names = ("name", *PROPERTIES, "n") if field == "label" else (*PROPERTIES, "n")
-        if field == "label" and not (
-            isinstance(value, dict) and not value.keys().isdisjoint(names)
-        ):
-            conditions: list[Filter] = []
-            for operator, operand, operand_path in _operators(value, path, ("eq", "ne", "in")):
-                condition = PredictionCondition(self._labels(operator, operand, operand_path))
-                conditions.append(Not(condition) if operator == "ne" else condition)
-            return conditions
+        has_properties = isinstance(value, dict) and not value.keys().isdisjoint(names)
+        if field == "label" and not has_properties:
+            return self._label_alone(value, path)
         if not isinstance(value, dict) or not value:
             raise unexpected_value(path, f"an object with some of {', '.join(names)}", value)
         labels: tuple[str, ...] | None = None
@@ -128,24 +115,32 @@ class ComparisonParser:
                 value.get("name"), f"{path}.name", ("in",)
             )
             labels = self._labels(operator, name, operand_path)
-        bounds: dict[str, list[tuple[str, float]]] = {}
+        bounds: list[tuple[str, str, float]] = []
         for name, operand in value.items():
             if name not in names:
                 raise QueryError(
                     f"expected {path} to have some of {', '.join(names)}, got {str(name)[:80]!r}"
                 )
             if name != "name":
-                bounds[name] = [
-                    (operator, float(self._scalar("number", bound, operand_path)))
-                    for operator, bound, operand_path in _operators(
-                        operand, f"{path}.{name}", BOUNDS
-                    )
-                ]
-        count = bounds.pop("n", [])
-        property_bounds = tuple(
-            (name, *bound) for name, name_bounds in bounds.items() for bound in name_bounds
-        )
-        return [PredictionCondition(labels, property_bounds, tuple(count))]  # type: ignore[arg-type]  # as checked
+                bounds += self._bounds(name, operand, f"{path}.{name}")
+        count = tuple((operator, bound) for name, operator, bound in bounds if name == "n")
+        properties = tuple(bound for bound in bounds if bound[0] != "n")
+        return [PredictionCondition(labels, properties, count)]  # type: ignore[arg-type]  # as checked
+
+    def _label_alone(self, value: Any, path: str) -> list[Filter]:
+        """Parse what a label is compared with, without properties of its predictions."""
+        conditions: list[Filter] = []
+        for operator, operand, operand_path in _operators(value, path, ("eq", "ne", "in")):
+            condition = PredictionCondition(self._labels(operator, operand, operand_path))
+            conditions.append(Not(condition) if operator == "ne" else condition)
+        return conditions
+
+    def _bounds(self, name: str, value: Any, path: str) -> list[tuple[str, str, float]]:
+        """Parse the bounds of a property as (name, operator, bound)."""
+        return [
+            (name, operator, float(self._scalar("number", bound, bound_path)))
+            for operator, bound, bound_path in _operators(value, path, BOUNDS)
+        ]
 
     def _labels(self, operator: str, value: Any, path: str) -> tuple[str, ...]:
         self._count_leaf()
@@ -207,6 +202,18 @@ class ComparisonParser:
             return parse_moment_us(value, self._now_us)
         except ValueError as error:
             raise unexpected_value(path, EXPECTED_MOMENT, value) from error
+
+
+def _unknown_field(field: str, path: str) -> QueryError:
+    """Return the error of a field that there is not."""
+    fields = (*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>", "sig.<signal>")
+    allowed = ", ".join(SIGNAL_FIELDS if field.startswith("sig.") else fields)
+    key = "<key>" if field == "metadata" else field.removeprefix("metadata.")[:80]
+    hint = "of a prediction it stands in label or box, " if field in PROPERTIES else ""
+    return QueryError(
+        f"expected {path} to name one of {allowed}, got {field[:80]!r}; {hint}of the metadata it is "
+        f"meta.{key}"
+    )
 
 
 def _operators(value: Any, path: str, allowed: tuple[str, ...]) -> list[tuple[str, Any, str]]:

@@ -66,9 +66,18 @@ class IdRange(NamedTuple):
     low: int = 0
     high: int = LARGEST_ID
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no id is in the range."""
+        return self.low > self.high
+
     def intersect(self, low: int, high: int) -> "IdRange":
         """Return the intersection with another range."""
         return IdRange(max(self.low, low), min(self.high, high))
+
+    def after(self, seq: int, *, descending: bool) -> "IdRange":
+        """Return the part that comes after an id in an order."""
+        return self.intersect(*((0, seq - 1) if descending else (seq + 1, LARGEST_ID)))
 
 
 class Plan(NamedTuple):
@@ -129,7 +138,7 @@ class Planner:
             else:
                 operands.append(operand)
         self._is_bounded = id_range != IdRange()
-        self._id_range = id_range if id_range.low <= id_range.high else IdRange(*EMPTY_RANGE)
+        self._id_range = IdRange(*EMPTY_RANGE) if id_range.is_empty else id_range
         self._is_scoped = False
         self._predicates = [
             predicate for predicate in map(self._compile, operands) if predicate != TRUE
@@ -272,40 +281,29 @@ class Planner:
             return self._compile_leaf(tree)
         if isinstance(tree, Not):
             return Predicate(self._compile(tree.operand).sql.wrap("NOT {}"))
-        predicates = list(
-            map(self._compile, conjuncts(tree) if isinstance(tree, And) else tree.operands)
-        )
-        if len(predicates) < 2:
-            return predicates[0] if predicates else TRUE if isinstance(tree, And) else FALSE
+        operands = conjuncts(tree) if isinstance(tree, And) else tree.operands
+        predicates = [self._compile(operand) for operand in operands]
+        if len(predicates) == 1:
+            return predicates[0]
         if isinstance(tree, And):
-            usable = _usable(predicates)
-            best = self._narrowest(usable, IdRange())[0] or _first_in_order(usable)
-            is_dense = all(
-                predicate.scans is not None and predicate.is_dense for predicate in predicates
-            )
-            scans, fewer_scans = (best.scans, best.fewer_scans) if best else (None, ())
-            return Predicate(
-                _join_predicates(" AND ", predicates),
-                scans,
-                is_dense=is_dense,
-                fewer_scans=fewer_scans,
-                teams=best.teams if best else 1,
-            )
-        scans = tuple(scan for predicate in predicates for scan in predicate.scans or ())
-        is_exact = all(predicate.is_exact for predicate in predicates)
-        teams = max(predicate.teams for predicate in predicates)
-        if len(scans) > MAX_MERGED_SCANS * teams:
-            scans = tuple(
-                scan
-                for predicate in predicates
-                for scan in predicate.fewer_scans or predicate.scans or ()
-            )
-        too_many = len(scans) > min(MAX_SCANS * teams, MAX_MERGED_TEAM_SCANS)
-        if too_many or any(predicate.scans is None for predicate in predicates):
-            return Predicate(_join_predicates(" OR ", predicates))
-        is_dense = any(predicate.is_dense for predicate in predicates)
-        test = _join_predicates(" OR ", predicates)
-        return Predicate(test, scans, is_exact, is_dense, teams=teams)
+            return self._all_of(predicates) if predicates else TRUE
+        return _any_of(predicates) if predicates else FALSE
+
+    def _all_of(self, predicates: list[Predicate]) -> Predicate:
+        """Return the AND of predicates, driven by the narrowest."""
+        usable = _usable(predicates)
+        best = self._narrowest(usable, IdRange())[0] or _first_in_order(usable)
+        is_dense = all(
+            predicate.scans is not None and predicate.is_dense for predicate in predicates
+        )
+        scans, fewer_scans = (best.scans, best.fewer_scans) if best else (None, ())
+        return Predicate(
+            _join_predicates(" AND ", predicates),
+            scans,
+            is_dense=is_dense,
+            fewer_scans=fewer_scans,
+            teams=best.teams if best else 1,
+        )
 
     def _compile_leaf(self, leaf: Leaf) -> Predicate:
         if isinstance(leaf, PredictionCondition):
@@ -319,6 +317,29 @@ class Planner:
         if isinstance(leaf, Range) or leaf.field.startswith(("meta.", "std.")):
             return compile_metadata(leaf, self._catalog, self._dialect)
         return compile_compare(leaf, self._catalog, self._dialect)
+
+
+def _any_of(predicates: list[Predicate]) -> Predicate:
+    """Return the OR of predicates, with the scans of all unless these are too many."""
+    scans = tuple(scan for predicate in predicates for scan in predicate.scans or ())
+    teams = max(predicate.teams for predicate in predicates)
+    if len(scans) > MAX_MERGED_SCANS * teams:
+        scans = tuple(
+            scan
+            for predicate in predicates
+            for scan in predicate.fewer_scans or predicate.scans or ()
+        )
+    test = _join_predicates(" OR ", predicates)
+    too_many = len(scans) > min(MAX_SCANS * teams, MAX_MERGED_TEAM_SCANS)
+    if too_many or any(predicate.scans is None for predicate in predicates):
+        return Predicate(test)
+    return Predicate(
+        test,
+        scans,
+        is_exact=all(predicate.is_exact for predicate in predicates),
+        is_dense=any(predicate.is_dense for predicate in predicates),
+        teams=teams,
+    )
 
 
 def _is_range(condition: Compare) -> bool:

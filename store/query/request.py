@@ -102,8 +102,13 @@ def query_from_url(query: str) -> QueryRequest:
     return request_from_url(query, QueryRequest, compact_form.URL_OPTIONS)
 
 
-def request_from_url(query: str, struct: type[_Body], names: Sequence[str]) -> _Body:
-    """Parse the query of a URL into a request with a filter and options of some names, or raise a `QueryError`."""
+def request_from_url(query: str, struct: type[_Body], names: Sequence[str] | None = None) -> _Body:
+    """Parse the query of a URL into a request with a filter and options, or raise a `QueryError`.
+
+    Options have some names: those of all fields but the filter, if `names` is None.
+    """
+    if names is None:
+        names = [name for name in struct.__struct_fields__ if name != "where"]
     texts, options = compact_form.split_url(query, names)
     converted = {
         name: int(value) if value.isdecimal() and name in _NUMBERS and len(value) < 9 else value
@@ -179,4 +184,4 @@ def cursor_range(request: QueryRequest, query: str) -> IdRange:
 
 def range_after(seq: int, order: Order) -> IdRange:
     """Return the range of the ids that come after one in an order."""
-    return IdRange(high=seq - 1) if order == "-ts" else IdRange(low=seq + 1)
+    return IdRange().after(seq, descending=order == "-ts")

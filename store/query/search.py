@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from quadriga.store.database import execute, fetch_all
 from quadriga.store.errors import QueryError
-from quadriga.store.ids import LARGEST_ID
 from quadriga.store.query.plan import IdRange, Plan, Planner
 from quadriga.store.query.sql import FULL_SCAN, TRUE, Scan, Sql
 
@@ -84,21 +83,23 @@ class Search:
             QueryError: Neither an index nor a time bounds the candidates.
         """
         id_range = self._plan.id_range.intersect(*page_range)
-        matches: list[Any] = []
-        if id_range.low > id_range.high or self._plan.scans == ():
-            return SearchResult(matches, None)
+        if id_range.is_empty or self._plan.scans == ():
+            return SearchResult([], None)
         if self._plan.predicate is None:
-            return SearchResult(
-                self._fetch_sorted(self._candidates(id_range, limit).wrap(select)), None
-            )
+            candidates = self._candidates(id_range, limit).wrap(select)
+            return SearchResult(self._fetch_sorted(candidates), None)
         self._check_bounded(budget)
-        deadline, remaining_rows, rows = (
-            time.monotonic() + budget.seconds,
-            budget.rows,
-            budget.first_batch_rows,
-        )
+        return self._search_batches(limit, id_range, budget, select)
+
+    def _search_batches(
+        self, limit: int, id_range: IdRange, budget: Budget, select: str
+    ) -> SearchResult:
+        """Test the candidates batch by batch until there are enough matches, or the budget ends."""
+        deadline = time.monotonic() + budget.seconds
+        remaining_rows, rows = budget.rows, budget.first_batch_rows
         if self._plan.is_probable:  # and sorting a few is cheaper
             rows = min(rows, PROBABLE_FACTOR * limit)
+        matches: list[Any] = []
         while True:
             rows = min(rows, remaining_rows)
             matches += self._fetch_sorted(
@@ -110,17 +111,15 @@ class Search:
                 return SearchResult(matches, None)
             if remaining_rows <= 0 or time.monotonic() > deadline:
                 return SearchResult(matches, last_id)
-            id_range = id_range.intersect(
-                *((0, last_id - 1) if self._descending else (last_id + 1, LARGEST_ID))
-            )
-            if id_range.low > id_range.high:
+            id_range = id_range.after(last_id, descending=self._descending)
+            if id_range.is_empty:
                 return SearchResult(matches, None)
             rows = min(rows * 3, MAX_BATCH_ROWS)
 
     def early_matches(self, limit: int, page_range: IdRange, select: str) -> list[Any]:
         """Return the first matches, as `first_matches`, if they are frequent, or if there are few candidates; else none."""
         id_range = self._plan.id_range.intersect(*page_range)
-        if id_range.low > id_range.high or self._plan.scans == ():
+        if id_range.is_empty or self._plan.scans == ():
             return []
         if not self._plan.tests_scope_alone:
             probe = self._fetch_sorted(self._matches("{}", id_range, PROBE_ROWS, limit))
@@ -134,7 +133,7 @@ class Search:
     def count(self) -> int:
         """Count all matches."""
         plan = self._plan
-        if plan.id_range.low > plan.id_range.high or plan.scans == ():
+        if plan.id_range.is_empty or plan.scans == ():
             return 0
         test, values = plan.predicate or TRUE.sql
         if plan.scans is None:
@@ -174,7 +173,8 @@ class Search:
         plan = self._plan
         if plan.scans is not None or plan.is_time_bounded or plan.is_dense:
             return
-        admitted = "" if plan.admitted is None else f" WHERE {_of_models(plan.admitted)}"
+        models = ", ".join(map(str, plan.admitted or ()))
+        admitted = "" if plan.admitted is None else f" WHERE model_id IN ({models or 'NULL'})"
         row_count = execute(
             self._connection,
             f"SELECT count(*) FROM (SELECT 1 FROM inference{admitted} LIMIT ?) AS c",
@@ -261,10 +261,6 @@ def find_first(
     search = Search(connection, planner.plan, descending=descending)
     rows, tested_id = search.first_matches(limit, id_range, budget, select)
     return SearchResult(rows, search.resume_before(tested_id))
-
-
-def _of_models(ids: tuple[int, ...]) -> str:
-    return f"model_id IN ({', '.join(map(str, ids))})" if ids else "1 = 0"
 
 
 def _select(scan: Scan, id_range: IdRange) -> Sql:

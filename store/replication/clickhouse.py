@@ -235,7 +235,7 @@ def backfill(
         StoreError: The source is no database of ours, or one of the two does not answer.
     """
     began = time.monotonic()
-    progress = CopyProgress("", "", {}, 0, 0.0)
+    progress = CopyProgress("", "", {}, removed=0, seconds=0.0)
     try:
         with open_readers(source) as (readers,):
             client = _connect(url)
@@ -246,8 +246,8 @@ def backfill(
                         _insert(client, table.name, rows)
                         sent += len(rows)
                         copied = {**progress.copied, table.name: sent}
-                        seconds = time.monotonic() - began
-                        progress = CopyProgress(table.name, day_text(day), copied, 0, seconds)
+                        at, seconds = (table.name, day_text(day)), time.monotonic() - began
+                        progress = CopyProgress(*at, copied, removed=0, seconds=seconds)
                         report(progress)
     except Error as error:
         raise StoreError(f"expected ClickHouse to answer, got: {error}") from error
@@ -260,17 +260,17 @@ def _lacking(
     """Yield the rows of a day that are not there, some at a time."""
     position, stop = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
     text = f"SELECT uniqExact({table.key}) FROM {table.name} WHERE {table.key} "
-    there = int(client.command(f"{text} >= {position} AND {table.key} < {stop}"))
+    sent_count = int(client.command(f"{text} >= {position} AND {table.key} < {stop}"))
     with readers.snapshot() as connection:
-        if day_summary(connection, table, day)[0] <= there:
+        if day_summary(connection, table, day)[0] <= sent_count:
             return
     while True:
         with readers.snapshot() as connection:
-            keys = [*key_page(connection, table, position, stop, _FILLED_AT_ONCE)]
+            keys = [*key_page(connection, table, position, stop, limit=_FILLED_AT_ONCE)]
             if not keys:
                 return
             rows = _rows(connection, table, keys)
-        yield _missing(client, table.name, rows) if there else rows
+        yield _missing(client, table.name, rows) if sent_count else rows
         position = keys[-1] + 1
 
 

@@ -92,9 +92,10 @@ def key_page(
     table: ComparedTable,
     first: int,
     stop: int,
+    *,
     limit: int | None = None,
 ) -> dict[int, int]:
-    """Return keys, from `first` on and below `after`, and what is compared of their rows."""
+    """Return keys, from `first` on and below `stop`, and what is compared of their rows."""
     text = (
         f"SELECT {table.key}, {table.compared_column} FROM {table.name} "
         f"WHERE {table.key} >= ? AND {table.key} < ? ORDER BY {table.key}"

@@ -138,14 +138,14 @@ class _Copier:
         position, stop = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
         while position < stop:
             with self._source.snapshot() as source, self._target.snapshot() as target:
-                there = key_page(source, table, position, stop, _PAGE)
-                end = stop if len(there) < _PAGE else max(there) + 1
-                local_key = key_page(target, table, position, end)
-            missing = [key for key, value in there.items() if local_key.get(key) != value]
+                source_keys = key_page(source, table, position, stop, limit=_PAGE)
+                end = stop if len(source_keys) < _PAGE else max(source_keys) + 1
+                target_keys = key_page(target, table, position, end)
+            missing = [key for key, value in source_keys.items() if target_keys.get(key) != value]
             for keys in _batches(missing):
-                self._copy_rows(table, keys, [key for key in keys if key in local_key])
+                self._copy_rows(table, keys, [key for key in keys if key in target_keys])
             if self._delete:
-                for keys in _batches([key for key in local_key if key not in there]):
+                for keys in _batches([key for key in target_keys if key not in source_keys]):
                     with self._names.transaction(self._engine, exclusive=True) as connection:
                         self._remove(connection, table, keys)
                     self._removed += len(keys)

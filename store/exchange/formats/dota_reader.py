@@ -9,9 +9,14 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from quadriga.store.errors import QueryError
-from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles
+from quadriga.store.exchange.dataset_files import DatasetFiles
 from quadriga.store.exchange.formats.dota import unescaped
-from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages, box_of
+from quadriga.store.exchange.formats.reading import (
+    AnnotatedImage,
+    DatasetImages,
+    box_of,
+    read_text,
+)
 from quadriga.store.exchange.outlines import oriented_box
 
 _FOLDERS = {"labelTxt", "labelTxt-v1.0", "labelTxt-v1.5", "labelTxt-v2.0"}
@@ -32,18 +37,14 @@ def read_dota(
         QueryError: A line is none; the message names it.
     """
     for name in filter(_is_labels, files.names):
-        path = PurePosixPath(name)
-        folders = [*path.parts[:-1]]
+        folders = PurePosixPath(name).parts[:-1]
         position = max(index for index, part in enumerate(folders) if part in _FOLDERS)
-        stem = "/".join([*folders[:position], "images", *folders[position + 1 :], path.stem])
-        beside = "/".join([*folders[:position], *folders[position + 1 :], path.stem])
-        image = images.with_stem(stem) or images.with_stem(beside)
-        image = image or images.about(stem).get("path") or stem
+        image = images.of_labels(name, position)
         about = images.about(image)
         wanted = task or about.get("task")
         annotations = []
         size_wh = None
-        for number, line in enumerate(_text(files, name).splitlines(), 1):
+        for number, line in enumerate(read_text(files, name).splitlines(), 1):
             if not line.strip() or line.lower().startswith(_HEADERS):
                 continue
             label, corners, is_difficult = _parse(line, f"{name}:{number}")
@@ -68,13 +69,6 @@ def _plain(value: float) -> float:
 def _is_labels(name: str) -> bool:
     path = PurePosixPath(name)
     return path.suffix == ".txt" and bool(_FOLDERS & {*path.parts[:-1]})
-
-
-def _text(files: DatasetFiles, name: str) -> str:
-    try:
-        return files.read(name, MAX_LABEL_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise QueryError(f"{name}: expected text in UTF-8, got: {error}") from error
 
 
 def _parse(line: str, place: str) -> tuple[str, list[tuple[float, float]], bool]:

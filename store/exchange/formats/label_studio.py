@@ -47,10 +47,8 @@ class LabelStudioWriter:
     def add(self, picture: Picture) -> str:
         """Write the task of a picture; see `FormatWriter.add`."""
         size_wh = picture.size_wh()
-        record, path = (
-            picture.record,
-            "/".join(filter(None, ("images", picture.split, picture.name))),
-        )
+        record = picture.record
+        path = "/".join(filter(None, ("images", picture.split, picture.name)))
         number = self._count + 1
         task: dict[str, Any] = {
             "id": number,

@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
 from quadriga.store.errors import JSON_ERRORS, QueryError
-from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
+from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.writing import SIDECAR
 from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
 
@@ -61,10 +61,18 @@ class DatasetImages:
         same_name = self._by_name.get(PurePosixPath(candidates[0]).name, [])
         return same_name[0] if len(same_name) == 1 else candidates[0]
 
-    def with_stem(self, stem: str) -> str | None:
-        """Return the image of a path without its ending; None unless there is exactly one."""
-        paths = self._by_stem.get(stem, [])
-        return paths[0] if len(paths) == 1 else None
+    def of_labels(self, labels: str, position: int) -> str:
+        """Return the image of a file of labels: the folder at a position in its path is `images`, or left out."""
+        parts = [*PurePosixPath(labels).with_suffix("").parts]
+        beside = "/".join(parts[:position] + parts[position + 1 :])
+        parts[position] = "images"
+        stem = "/".join(parts)
+        for candidate in (stem, beside):
+            paths = self._by_stem.get(candidate, [])
+            if len(paths) == 1:
+                return paths[0]
+        path: str = self.about(stem).get("path") or stem
+        return path
 
     def about(self, path: str) -> dict[str, Any]:
         """Return what an export said of an image, found by the name of its file."""
@@ -161,3 +169,11 @@ def box_of(xmin: float, ymin: float, xmax: float, ymax: float) -> dict[str, floa
 def contour_of(rings: list[list[tuple[float, float]]]) -> dict[str, Any]:
     """Return a contour in the form of the wire, from its rings in pixels."""
     return {"contour": [[{"x": x, "y": y} for x, y in ring] for ring in rings]}
+
+
+def read_text(files: DatasetFiles, name: str) -> str:
+    """Return the text of a file of labels; a QueryError if it is too large, or not in UTF-8."""
+    try:
+        return files.read(name, MAX_LABEL_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise QueryError(f"{name}: expected text in UTF-8, got: {error}") from error

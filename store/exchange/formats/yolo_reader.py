@@ -11,13 +11,14 @@ from typing import Any
 import yaml
 
 from quadriga.store.errors import QueryError
-from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
+from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import (
     AnnotatedImage,
     DatasetImages,
     box_of,
     contour_of,
     oriented_if,
+    read_text,
 )
 from quadriga.store.exchange.outlines import oriented_box, pixels, unbridged
 from quadriga.tasks.shapes import XY
@@ -59,15 +60,16 @@ def read_yolo(
     root = PurePosixPath(config_name).parent
     labelled = set()
     for name in filter(_is_labels, files.names):
-        image = _image_of(name, images)
+        parts = PurePosixPath(name).with_suffix("").parts
+        image = images.of_labels(name, len(parts) - 1 - parts[::-1].index("labels"))
         labelled.add(image)
         size_wh = None
         annotations = []
-        for number, line in enumerate(_text(files, name).splitlines(), 1):
+        for number, line in enumerate(read_text(files, name).splitlines(), 1):
             if line.strip():
                 place = f"{name}:{number}"
                 size_wh = size_wh or images.size_wh(image, name)
-                annotations.append(_annotation(line, place, names, size_wh, task))
+                annotations.append(_annotation(line, place, names, size_wh, task=task))
         if size_wh is not None:
             annotations = oriented_if(annotations, task, size_wh)
         yield AnnotatedImage(
@@ -89,29 +91,11 @@ def _is_labels(name: str) -> bool:
     return path.suffix == ".txt" and "labels" in path.parts[:-1]
 
 
-def _image_of(labels: str, images: DatasetImages) -> str:
-    """Return the image of a file of labels: the last folder `labels` is `images` in its path."""
-    parts = list(PurePosixPath(labels).with_suffix("").parts)
-    position = len(parts) - 1 - parts[::-1].index("labels")
-    parts[position] = "images"
-    stem = "/".join(parts)
-    beside = "/".join(parts[:position] + parts[position + 1 :])
-    image = images.with_stem(stem) or images.with_stem(beside)
-    return image or images.about(stem).get("path") or stem
-
-
 def _split(labels: str, root: PurePosixPath) -> str | None:
     """Return the folder of a file of labels below `labels`, or above it."""
     parts = PurePosixPath(labels).relative_to(root).parts[:-1]
     others = [part for part in parts if part != "labels"]
     return others[0] if others else None
-
-
-def _text(files: DatasetFiles, name: str) -> str:
-    try:
-        return files.read(name, MAX_LABEL_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise QueryError(f"{name}: expected text in UTF-8, got: {error}") from error
 
 
 def _config(files: DatasetFiles, name: str) -> dict[str, Any]:
@@ -150,7 +134,7 @@ def _class_names(config: dict[str, Any], place: str) -> dict[int, str]:
 
 
 def _annotation(
-    line: str, place: str, names: dict[int, str], size_wh: tuple[int, int], task: str | None
+    line: str, place: str, names: dict[int, str], size_wh: tuple[int, int], *, task: str | None
 ) -> dict[str, Any]:
     try:
         label, numbers = _numbers(line)

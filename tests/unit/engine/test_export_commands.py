@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.store.exchange.export import FORMATS, Exported
+from quadriga.store.exchange.export import Exported, Format
 
 LINE = {"id": "4194304", "model": {"name": "m"}, "task": "TENSOR", "predictions": [1]}
 
@@ -76,4 +77,4 @@ def test_the_command_has_all_formats() -> None:
     (choice,) = (
         parameter.type for parameter in main.commands["export"].params if parameter.name == "format"
     )
-    assert tuple(choice.choices) == FORMATS
+    assert tuple(choice.choices) == get_args(Format)

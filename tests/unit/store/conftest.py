@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 
+from quadriga.store import database
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference
 from tests.unit.store_harness import StoreHarness
 
@@ -48,3 +50,25 @@ def other_store(tmp_path: Path) -> Iterator[StoreHarness]:
     store = StoreHarness(root, f"sqlite:///{root}/store.db")
     yield store
     store.close()
+
+
+def migrate_to(url: str, revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Migrate a database to a revision that is not the last."""
+    upgrade = command.upgrade
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
+        patched.setattr(database, "check_schema", lambda *_, **__: None)
+        database.migrate(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def old_url(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A database of the revision that the module of the test names as `OLD_REVISION`."""
+    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    url = server.create(migrated=False) if server else f"sqlite:///{tmp_path}/old.db"
+    migrate_to(url, request.module.OLD_REVISION, monkeypatch)
+    yield url
+    if server:
+        server.drop(url)

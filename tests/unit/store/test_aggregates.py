@@ -17,8 +17,8 @@ from quadriga.store.maintenance.aggregates import (
     AggregateRequest,
     Aggregates,
     aggregate,
-    decode_aggregate,
 )
+from quadriga.store.query.request import decode_body
 from quadriga.store.records import InferenceRecord, ModelReference, timestamp_text
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
@@ -278,8 +278,8 @@ def test_a_request_that_means_nothing_is_refused(
 @pytest.mark.parametrize("body", [b"[", b"[]", b'{"x": 1}', b'{"metrics": ["mean"]}', b"\xff"])
 def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(QueryError, match="expected the body"):
-        decode_aggregate(body)
-    assert decode_aggregate(b"") == AggregateRequest()
+        decode_body(body, AggregateRequest)
+    assert decode_body(b"", AggregateRequest) == AggregateRequest()
 
 
 def test_inferences_are_grouped_by_a_metadata_value(store: StoreHarness) -> None:

@@ -11,14 +11,15 @@ from quadriga.store.browsing.arrivals import (
     MOST_AT_ONCE,
     MOST_PER_S,
     SETTLE_MS,
+    ArrivalsRequest,
     Arrived,
     NewInferences,
-    arrivals_from_url,
 )
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.ids import IMPORT_WORKER, smallest_id_at
 from quadriga.store.inferences import MAX_SHORT_CHARACTERS
 from quadriga.store.journal import Journal
+from quadriga.store.query.request import request_from_url
 from quadriga.store.query.search import Budget
 from quadriga.store.scope import Scope
 from tests.unit.store.conftest import make_record
@@ -239,7 +240,7 @@ def test_an_after_that_is_no_id_is_an_error(after: str) -> None:
 
 
 def test_filters_are_read_as_in_every_url(file_store: StoreHarness) -> None:
-    request = arrivals_from_url("q=meta.camera%3Dnorth&after=12&meta.a=1")
+    request = request_from_url("q=meta.camera%3Dnorth&after=12&meta.a=1", ArrivalsRequest)
     assert (request.where, request.after) == ({"and": ["meta.camera=north", '"meta.a"=1']}, "12")
     file_store.commit(make_record(id_at(1)))
     with pytest.raises(QueryError):

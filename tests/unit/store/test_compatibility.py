@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from alembic import command
 
 from quadriga.store import compatibility, database
 from quadriga.store.compatibility import known_revisions, may_run_meanwhile
@@ -24,6 +23,7 @@ from quadriga.store.database import (
 )
 from quadriga.store.errors import NotReadyError, OtherVersionError, StoreError
 from quadriga.store.records import Feedback
+from tests.unit.store.conftest import migrate_to
 from tests.unit.store_harness import StoreHarness, run_statements, select_rows, store_entries
 
 NEXT = "2031.01"
@@ -187,11 +187,7 @@ def test_servers_of_which_revisions_may_run_during_a_migration():
 def previous_url(postgres, monkeypatch: pytest.MonkeyPatch):
     """Yield a PostgreSQL of the revision before the last."""
     url = postgres.create(migrated=False)
-    previous, upgrade = known_revisions()[-2], command.upgrade
-    with monkeypatch.context() as patched:
-        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, previous))
-        patched.setattr(database, "check_schema", lambda *_, **__: None)
-        migrate(url)
+    migrate_to(url, known_revisions()[-2], monkeypatch)
     yield url
     postgres.drop(url)
 

@@ -12,12 +12,12 @@ import pytest
 from quadriga.store.browsing import disagreements as module
 from quadriga.store.browsing.disagreements import (
     DisagreementsRequest,
-    decode_disagreements,
     differences,
     find_disagreements,
 )
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import decode_body
 from quadriga.store.query.search import Budget
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference, StoredInference
 from quadriga.store.scope import Scope
@@ -161,7 +161,7 @@ def test_a_bad_request_is_refused_with_its_reason(
     reader: InferenceReader, body: bytes, message: str
 ) -> None:
     with pytest.raises(QueryError, match=re.escape(message)):
-        find_disagreements(reader, decode_disagreements(body))
+        find_disagreements(reader, decode_body(body, DisagreementsRequest))
 
 
 def test_an_unknown_model_is_named(reader: InferenceReader) -> None:

@@ -4,6 +4,7 @@ import json
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.errors import QueryError
-from quadriga.store.exchange.export import FORMATS, ExportParameters, decode_parameters, export
+from quadriga.store.exchange.export import ExportParameters, Format, decode_parameters, export
 from quadriga.store.inferences import QueryRequest
 from quadriga.store.records import JournaledChange, TruthStatement
 from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
@@ -122,7 +123,7 @@ def test_only_what_matches_is_exported_over_many_pages(
     assert progress[1:] == [(min(n, 50), 50) for n in range(7, 57, 7)]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", get_args(Format))
 def test_nothing_is_left_of_an_export_that_is_ended(store, tmp_path, record, form: str) -> None:
     store.add(record(MS << 22))
     target = tmp_path / "target"
@@ -137,7 +138,7 @@ def test_nothing_is_left_of_an_export_that_is_ended(store, tmp_path, record, for
     assert list(target.iterdir()) == []
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", get_args(Format))
 def test_an_export_of_nothing_is_a_whole_file(
     store, other_store, tmp_path, record, form: str
 ) -> None:

@@ -18,15 +18,13 @@ from quadriga.store.browsing import sample
 from quadriga.store.browsing.facets import (
     Facets,
     FacetsRequest,
-    decode_facets,
-    facets_from_url,
     find_facets,
     histogram,
 )
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.request import QueryRequest, decode_body, request_from_url
 from quadriga.store.query.search import Budget
 from quadriga.store.records import InferenceRecord, JournaledChange, ModelReference, TruthStatement
 from quadriga.store.scope import EVERYTHING, Scope
@@ -277,8 +275,14 @@ def test_ground_truth_and_its_review_are_counted(store: StoreHarness) -> None:
         (FacetsRequest(fields=["label"]), {"label"}),
         (FacetsRequest(fields="label,meta.camera"), {"label", "meta.camera"}),
         (FacetsRequest(fields=["meta.absent"]), set()),
-        (facets_from_url("fields=status,score&meta.camera=north&values=1"), {"status", "score"}),
-        (decode_facets(b'{"fields": ["meta.nested.key"], "bins": 2}'), {"meta.nested.key"}),
+        (
+            request_from_url("fields=status,score&meta.camera=north&values=1", FacetsRequest),
+            {"status", "score"},
+        ),
+        (
+            decode_body(b'{"fields": ["meta.nested.key"], "bins": 2}', FacetsRequest),
+            {"meta.nested.key"},
+        ),
     ],
 )
 def test_only_named_fields_are_answered(
@@ -295,13 +299,19 @@ BODY = "expected the body to be a JSON object with where, fields, values, bins, 
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (lambda: decode_facets(b"["), BODY),
-        (lambda: decode_facets(b'{"values": 0}'), BODY),
-        (lambda: decode_facets(b'{"bins": 1}'), BODY),
-        (lambda: decode_facets(b'{"limit": 1}'), "unknown field `limit`"),
-        (lambda: facets_from_url("values=0"), "expected fields, values, bins, got: "),
-        (lambda: facets_from_url("values=x"), "got: Expected `int`, got `str`"),
-        (lambda: facets_from_url("bins=1&bins=2"), "expected bins once, got it twice"),
+        (lambda: decode_body(b"[", FacetsRequest), BODY),
+        (lambda: decode_body(b'{"values": 0}', FacetsRequest), BODY),
+        (lambda: decode_body(b'{"bins": 1}', FacetsRequest), BODY),
+        (lambda: decode_body(b'{"limit": 1}', FacetsRequest), "unknown field `limit`"),
+        (
+            lambda: request_from_url("values=0", FacetsRequest),
+            "expected fields, values, bins, got: ",
+        ),
+        (lambda: request_from_url("values=x", FacetsRequest), "got: Expected `int`, got `str`"),
+        (
+            lambda: request_from_url("bins=1&bins=2", FacetsRequest),
+            "expected bins once, got it twice",
+        ),
     ],
 )
 def test_a_bad_request_is_refused_with_its_reason(read: Callable[[], Any], message: str) -> None:
@@ -316,7 +326,7 @@ def test_a_bad_request_is_refused_with_its_reason(read: Callable[[], Any], messa
         (FacetsRequest(fields=["label", "x"]), "expected fields[1] to be one of model,"),
         (FacetsRequest(fields="meta."), "expected fields[0] to be one of model,"),
         (FacetsRequest(fields=["label"] * 65), "expected at most 64 fields, got 65"),
-        (facets_from_url("limit=5"), "expected limit to name one of id"),
+        (request_from_url("limit=5", FacetsRequest), "expected limit to name one of id"),
     ],
 )
 def test_what_means_nothing_is_refused(small: Any, request_: FacetsRequest, message: str) -> None:

@@ -10,10 +10,10 @@ from quadriga.store.browsing import label_queue
 from quadriga.store.browsing.label_queue import (
     LabelQueueRequest,
     find_label_queue,
-    label_queue_from_url,
 )
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import request_from_url
 from quadriga.store.records import JournaledChange, TruthStatement
 from quadriga.store.scope import Scope
 from tests.unit.store.conftest import make_record
@@ -123,4 +123,4 @@ def test_only_so_many_of_the_newest_are_put_in_order(store, monkeypatch):
 )
 def test_what_is_no_request_is_refused(store, query):
     with pytest.raises(QueryError):
-        find_label_queue(store.inferences, label_queue_from_url(query))
+        find_label_queue(store.inferences, request_from_url(query, LabelQueueRequest))

@@ -15,11 +15,10 @@ from quadriga.store.browsing.neighbours import (
     Surroundings,
     find_neighbours,
     find_surroundings,
-    neighbours_from_url,
 )
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.request import QueryRequest, request_from_url
 from quadriga.store.query.search import Budget
 from quadriga.store.scope import Scope
 from tests.unit.store.conftest import make_record
@@ -116,8 +115,8 @@ def test_a_side_that_was_not_searched_to_its_end_is_partial(reader: InferenceRea
 
 
 def test_the_url_has_the_filter_and_the_order() -> None:
-    assert neighbours_from_url("order=ts").order == "ts"
-    assert neighbours_from_url("meta.camera=north").where == '"meta.camera"=north'
+    assert request_from_url("order=ts", NeighboursRequest).order == "ts"
+    assert request_from_url("meta.camera=north", NeighboursRequest).where == '"meta.camera"=north'
 
 
 @pytest.mark.parametrize(
@@ -134,4 +133,4 @@ def test_a_bad_request_is_refused_with_its_reason(
     reader: InferenceReader, url: str, inference_id: str, message: str
 ) -> None:
     with pytest.raises(QueryError, match=re.escape(message)):
-        find_neighbours(reader, inference_id, neighbours_from_url(url))
+        find_neighbours(reader, inference_id, request_from_url(url, NeighboursRequest))

@@ -4,16 +4,13 @@ import base64
 import random
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from alembic import command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store import database
 from quadriga.store.access_keys import create_key, read_keys, rotate_key
 from quadriga.store.database import REVISION, execute, migrate, writer_engine
 from quadriga.store.errors import StoreError
@@ -28,6 +25,7 @@ from tests.unit.store.conftest import make_record
 from tests.unit.store.random_filters import filters, random_records
 from tests.unit.store_harness import StoreHarness, select_rows
 
+OLD_REVISION = "2027.03"
 NARROW = (0, 12, 10_000)
 """Everything is wide, some is narrow, everything is narrow: each chooses other plans."""
 
@@ -183,21 +181,6 @@ def test_rules_of_a_team_and_of_all_hold_both_for_the_shorter_time(store: StoreH
         for limit in limits
     }
     assert days == {"": (3, 9), "a": (3, 7), "b": (3, 9)}
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def old_url(request, tmp_path: Path, monkeypatch) -> Iterator[str]:
-    """Yield a database of the revision 2027.03."""
-    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    url = server.create(migrated=False) if server else f"sqlite:///{tmp_path}/old.db"
-    upgrade = command.upgrade
-    with monkeypatch.context() as patched:
-        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "2027.03"))
-        patched.setattr(database, "check_schema", lambda *_, **__: None)
-        migrate(url)
-    yield url
-    if server:
-        server.drop(url)
 
 
 def test_what_was_stored_before_belongs_to_no_team(old_url: str):

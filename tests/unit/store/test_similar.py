@@ -12,9 +12,9 @@ from quadriga.store.browsing.similar import (
     SimilarRequest,
     find_similar,
     has_direction,
-    similar_from_url,
 )
 from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.query.request import request_from_url
 from quadriga.store.records import ImageSignals, InputReference, SignalsOfImages
 from quadriga.store.scope import Scope
 from tests.unit.store.conftest import make_record
@@ -145,8 +145,10 @@ def test_a_malformed_id_is_refused(store, inference_id):
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "by=score", "q=(", "q=nothing=5"])  # fmt: skip
 def test_a_malformed_query_is_refused(store, query):
     with pytest.raises(QueryError):
-        find_similar(store.inferences, str(FIRST + 1), similar_from_url(query))
+        find_similar(store.inferences, str(FIRST + 1), request_from_url(query, SimilarRequest))
 
 
 def test_a_query_of_a_url_is_read(store):
-    assert similar_from_url("meta.even=true&limit=2") == SimilarRequest('"meta.even"=true', 2)
+    assert request_from_url("meta.even=true&limit=2", SimilarRequest) == SimilarRequest(
+        '"meta.even"=true', 2
+    )

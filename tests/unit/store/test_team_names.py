@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
-from alembic import command
 
-from quadriga.store import database
 from quadriga.store.changes.ground_truth import link_new
 from quadriga.store.columns import label_counts, labelled_ids, source_values
 from quadriga.store.database import REVISION, execute, insert, migrate, writer_engine
@@ -29,7 +27,7 @@ from tests.filter_definition import holds
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness, run_statements, select_rows, store_entries
 
-BEFORE = "2027.05"
+OLD_REVISION = "2027.05"
 TEAMS = ["a", "b", "b", "b", ""]
 NAMED = {
     "meta_num": "SELECT k.path, k.type, k.team, d.val, d.seq FROM meta_num AS d JOIN meta_key AS k ON k.id = d.key",
@@ -70,21 +68,6 @@ def named(url: str) -> dict[str, list[Any]]:
         for *row, text in select_rows(url, counts)
     )
     return contents
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def old_url(request, tmp_path: Path, monkeypatch) -> Iterator[str]:
-    """Yield a database of the revision before teams had names of their own."""
-    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    url = server.create(migrated=False) if server else f"sqlite:///{tmp_path}/old.db"
-    upgrade = command.upgrade
-    with monkeypatch.context() as patched:
-        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, BEFORE))
-        patched.setattr(database, "check_schema", lambda *_, **__: None)
-        migrate(url)
-    yield url
-    if server:
-        server.drop(url)
 
 
 def write_as_before(old_url: str, url: str) -> None:
@@ -141,7 +124,7 @@ def test_each_team_gets_the_names_of_its_inferences(
     new_url = f"sqlite:///{tmp_path}/new.db"
     store_entries(new_url, tmp_path / "journal", records(teams=teams))
     write_as_before(old_url, new_url)
-    assert migrate(old_url)[:2] == (BEFORE, REVISION)
+    assert migrate(old_url)[:2] == (OLD_REVISION, REVISION)
     migrated = named(old_url)
     assert migrated == named(new_url)
     names = (

@@ -2,15 +2,12 @@
 
 import json
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from alembic import command
 from alembic.script import ScriptDirectory
 
-from quadriga.store import database
 from quadriga.store.changes.truth_requests import parse_task
 from quadriga.store.database import REVISION, execute, migrate, writer_engine
 from quadriga.store.errors import ChangeError
@@ -24,8 +21,9 @@ from quadriga.store.records import (
 )
 from quadriga.store.truth_scope import annotated_task, derived_task, fits
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness
+from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness, select_rows
 
+OLD_REVISION = "2026.11"
 HASH = "blake3:" + "a" * 64
 IMAGE = InputReference("image", HASH, 64, 64, "image/png")
 TRUTHS: dict[str, list[dict[str, Any]]] = {
@@ -201,21 +199,6 @@ MONTHS = (
 )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def old_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Yield a database of the revision 2026.11."""
-    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    url = server.create(migrated=False) if server else f"sqlite:///{tmp_path}/old.db"
-    upgrade = command.upgrade
-    with monkeypatch.context() as patched:
-        patched.setattr(command, "upgrade", lambda config, _: upgrade(config, "2026.11"))
-        patched.setattr(database, "check_schema", lambda *_, **__: None)
-        migrate(url)
-    yield url
-    if server:
-        server.drop(url)
-
-
 def fill(url: str, rows: dict[str, list[tuple[Any, ...]]]) -> None:
     with writer_engine(url) as engine, engine.begin() as connection:
         if connection.dialect.name == "postgresql":
@@ -223,11 +206,6 @@ def fill(url: str, rows: dict[str, list[tuple[Any, ...]]]) -> None:
         for table, of_table in rows.items():
             if of_table:
                 execute(connection, INSERTS[table], of_table)
-
-
-def select(url: str, query: str) -> list[tuple[Any, ...]]:
-    with writer_engine(url) as engine, engine.connect() as connection:
-        return [tuple(row) for row in execute(connection, query)]
 
 
 def old_rows(statements: list[tuple[str, str, Any]], latest: int) -> dict[str, Any]:
@@ -257,7 +235,7 @@ def test_an_old_store_gets_the_tasks_of_its_annotations(old_url: str) -> None:
     rows["ground_truth"] = []
     fill(old_url, rows)
     assert migrate(old_url)[:2] == ("2026.11", REVISION)
-    tasks = [task for (task,) in select(old_url, "SELECT task FROM truth ORDER BY id")]
+    tasks = [task for (task,) in select_rows(old_url, "SELECT task FROM truth ORDER BY id")]
     assert tasks == [task for _, task in OLD_CASES]
 
 
@@ -267,9 +245,9 @@ def test_an_old_store_gets_the_tasks_of_its_annotations(old_url: str) -> None:
 def test_an_old_store_is_linked_anew(old_url: str, join: str, value: str) -> None:
     fill(old_url, old_rows([(join, value, truth) for truth in TRUTHS.values()], 105))
     migrate(old_url)
-    links = select(old_url, "SELECT seq, truth_id FROM ground_truth ORDER BY seq")
+    links = select_rows(old_url, "SELECT seq, truth_id FROM ground_truth ORDER BY seq")
     assert links == [(1, 101), (2, 102), (3, 103), (4, 104), (5, 105)]
-    assert select(old_url, "SELECT * FROM other_truth") == [(6, 105)]  # of the tensors
+    assert select_rows(old_url, "SELECT * FROM other_truth") == [(6, 105)]  # of the tensors
 
 
 def test_a_removed_truth_stays_removed_in_an_old_store(old_url: str) -> None:
@@ -280,8 +258,8 @@ def test_a_removed_truth_stays_removed_in_an_old_store(old_url: str) -> None:
     ]
     fill(old_url, old_rows(statements, 103))
     migrate(old_url)
-    assert select(old_url, "SELECT * FROM ground_truth") == [(1, 103)]
-    others = select(old_url, "SELECT * FROM other_truth ORDER BY seq")
+    assert select_rows(old_url, "SELECT * FROM ground_truth") == [(1, 103)]
+    others = select_rows(old_url, "SELECT * FROM other_truth ORDER BY seq")
     assert others == [(seq, 103) for seq in range(2, 7)]
 
 
@@ -304,8 +282,8 @@ def test_a_migration_in_batches_is_complete(
 
     monkeypatch.setattr(ScriptDirectory, "_load_revisions", load_small)
     migrate(old_url)
-    assert select(old_url, "SELECT count(*) FROM truth WHERE task <> ''") == [(20,)]
-    applied = {seq for seq, _ in select(old_url, "SELECT * FROM ground_truth")}
+    assert select_rows(old_url, "SELECT count(*) FROM truth WHERE task <> ''") == [(20,)]
+    applied = {seq for seq, _ in select_rows(old_url, "SELECT * FROM ground_truth")}
     assert applied == {2, 6}  # of the detector, and of the tensors, which take any
 
 
@@ -343,4 +321,4 @@ def test_annotations_fit_their_own_task(task: str) -> None:
 def test_an_old_store_has_no_reviews(old_url: str) -> None:
     fill(old_url, old_rows([("input.hash", HASH, BOXES)], 101))
     migrate(old_url)
-    assert select(old_url, "SELECT review FROM truth") == [("",)]
+    assert select_rows(old_url, "SELECT review FROM truth") == [("",)]

@@ -17,13 +17,19 @@ from quadriga.store.errors import ChangeError, QueryError
 from quadriga.store.exchange import export
 from quadriga.store.maintenance import aggregates
 from quadriga.store.query import json_form
-from quadriga.store.query.request import CountRequest, QueryRequest, decode_count, decode_query
+from quadriga.store.query.request import (
+    CountRequest,
+    QueryRequest,
+    decode_body,
+    decode_count,
+    decode_query,
+)
 
 DECODERS: dict[str, Any] = {
     "query": decode_query,
     "count": decode_count,
     "delete": lambda body: decode_change(body, DeleteBody, "JSON"),
-    "aggregate": aggregates.decode_aggregate,
+    "aggregate": lambda body: decode_body(body, aggregates.AggregateRequest),
     "export": export.decode_parameters,
     "evaluation": evaluation.decode_parameters,
     "drift": drift.decode_parameters,

@@ -20,8 +20,8 @@ from litestar.response.streaming import Stream
 
 from quadriga.engine.api.event_streams import (
     EVENT_STREAM,
-    EventResponse,
     EventStreams,
+    event_response,
     event_text,
 )
 from quadriga.engine.api.openapi_bodies import url_parameters
@@ -195,7 +195,7 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
         tail = Tail(request, queries, arrivals)
         place = streams.take_place(current_caller())
         try:
-            return EventResponse(partial(tail.events, await tail.look()), streams, place)
+            return event_response(partial(tail.events, await tail.look()), streams, place)
         except BaseException:
             place.leave()
             raise

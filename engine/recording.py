@@ -324,12 +324,12 @@ class Recorder:
         does. A second try has those of the first, of which the writer may have read whole frames; so has a request that
         is sent again under its idempotency key.
         """
-        recognition, on_disk = summary.model.recognition, durability == "power"
-        inputs = []
-        for position, result in enumerate(results):
-            if result.storage.store:
-                reference = self._store_input(recognition.written.store, result)
-                inputs.append((position, result, reference))
+        on_disk, written = durability == "power", summary.model.recognition.written
+        inputs = [
+            (position, result, self._store_input(written.store, result))
+            for position, result in enumerate(results)
+            if result.storage.store
+        ]
         if not inputs:
             return
         if on_disk:
@@ -338,32 +338,10 @@ class Recorder:
         if part is not None:
             self._take_ids([position for position, _, _ in inputs], seqs, part, durable=on_disk)
         records = []
-        for position, result, reference in inputs:
-            score, origin = result.semantic_score, result.origin
-            own = standard if score is None else {**standard, "semantic_score": score}
-            request_id, image_no = summary.request_id, position
-            if part is not None:
-                own = {**own, IDEMPOTENCY_KEY: part.name(position).hex()}
-            if origin is not None:
-                own = {**own, origin.kind: origin.description}
-                request_id, image_no = origin.request_id, origin.image_no
-            records.append(
-                InferenceRecord(
-                    seq=seqs.get(position) or seqs.add(position, self._ids.next()),
-                    request_id=request_id,
-                    image_no=image_no,
-                    model=summary.model.reference,
-                    task=recognition.task,
-                    action=result.action,
-                    latency_ms=summary.latency_ms,
-                    input=reference,
-                    predictions=result.predictions,
-                    metadata=result.metadata,
-                    status=500 if summary.error else 200,
-                    standard=own,
-                    team=summary.team or msgspec.UNSET,
-                )
-            )
+        for position, result, input_ in inputs:
+            seq = seqs.get(position) or seqs.add(position, self._ids.next())
+            own = _own_metadata(standard, result, "" if part is None else part.name(position).hex())
+            records.append(_record(summary, result, input_, seq=seq, position=position, own=own))
         end = self._journal.append(records, hold_segment=on_disk)
         if quota is not None:
             images = (input_.bytes or 0 for _, _, input_ in inputs if input_.kept)
@@ -454,6 +432,46 @@ class _Ids(dict[int, int]):
         self[position] = seq
         self.new += is_new
         return seq
+
+
+def _own_metadata(standard: dict[str, Any], result: ImageResult, key: str) -> dict[str, Any]:
+    """Return the standard metadata of one inference of a request; `key` is its idempotency key, or empty."""
+    own = standard
+    if result.semantic_score is not None:
+        own = {**own, "semantic_score": result.semantic_score}
+    if key:
+        own = {**own, IDEMPOTENCY_KEY: key}
+    if result.origin is not None:
+        own = {**own, result.origin.kind: result.origin.description}
+    return own
+
+
+def _record(
+    summary: RequestSummary,
+    result: ImageResult,
+    input_: InputReference,
+    *,
+    seq: int,
+    position: int,
+    own: dict[str, Any],
+) -> InferenceRecord:
+    """Return the record of one inference; one with an origin has the request and the image of that."""
+    origin = result.origin
+    return InferenceRecord(
+        seq=seq,
+        request_id=summary.request_id if origin is None else origin.request_id,
+        image_no=position if origin is None else origin.image_no,
+        model=summary.model.reference,
+        task=summary.model.recognition.task,
+        action=result.action,
+        latency_ms=summary.latency_ms,
+        input=input_,
+        predictions=result.predictions,
+        metadata=result.metadata,
+        status=500 if summary.error else 200,
+        standard=own,
+        team=summary.team or msgspec.UNSET,
+    )
 
 
 def _choose_to_store(results: Sequence[ImageResult], share: float) -> list[ImageResult]:

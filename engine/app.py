@@ -224,7 +224,7 @@ class Application:
         traffic = Traffic(self.repository, self.traffic_rules, counts)
         shadows = None
         if recorder is not None:
-            shadows = Shadows(traffic, recorder, settings, counts, queue.has_spare)
+            shadows = Shadows(traffic, recorder, settings, counts, has_spare=queue.has_spare)
         pipeline = Pipeline(
             self.repository,
             recorder,

@@ -88,7 +88,7 @@ class Model:
         self._graphs: GraphSource = LocalGraphs()
 
         def open_graphs(runtime: RuntimeOptions) -> GraphSource:
-            self._graphs = host.graphs(self.run_mark, runtime, name, version, path)
+            self._graphs = host.graphs(self.run_mark, runtime, name, version=version, path=path)
             return self._graphs
 
         self.name = name
@@ -142,7 +142,9 @@ class Model:
         folder = model_folder(path)
         toml = read_model_toml(folder, overrides)
         graphs = open_graphs(toml.runtime)
-        self.session, self.embedding = load_session(self.name, path, toml, self.stopwatch, graphs)
+        self.session, self.embedding = load_session(
+            self.name, path, toml, stopwatch=self.stopwatch, graphs=graphs
+        )
         self.recognition = recognise(folder, self.session, toml, score_threshold)
         self.paths = [path]
         if self.spec is not None:

@@ -151,12 +151,12 @@ def open_store(
     models = ModelEntries(
         repository.served_versions,
         inferences,
-        reports,
-        drift,
-        mutes,
+        reports=reports,
+        drift=drift,
+        mutes=mutes,
         labels=service.described.labels,
     )
-    console = ConsoleStore(queries, inferences, jobs, reports, mutes)
+    console = ConsoleStore(queries, inferences, jobs, reports=reports, mutes=mutes)
     routes = [
         *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
         *_query_routes(settings, queries, inferences, streams),
@@ -247,7 +247,7 @@ def _open_log(
         return inferences.within(caller_scope()).names.resolve(name)
 
     service = LogService(
-        LogRecorder(ids, journal, blobs, recorder, settings),
+        LogRecorder(ids, journal, blobs, recorder=recorder, settings=settings),
         DescribedModels(Path(settings.data) / "descriptions"),
         lambda name: known_model_name(name, served_name, stored_name),
         settings,
@@ -276,7 +276,9 @@ def _label_studio(
         runs,
         inferences,
         changes,
-        fetcher,
-        BoundedThreads("tasks of Label Studio", LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S),
+        fetcher=fetcher,
+        threads=BoundedThreads(
+            "tasks of Label Studio", LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S
+        ),
         timeout_s=settings.request_timeout_s,
     )

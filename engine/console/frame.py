@@ -145,9 +145,9 @@ def page_response(html: str, status: int = 200) -> Response[bytes]:
     )
 
 
-def redirect(location: str, status: int = 303) -> Response[bytes]:
+def redirect(location: str) -> Response[bytes]:
     """Return a response that sends the browser to another page of this server."""
-    return Response(b"", status_code=status, headers={**PAGE_HEADERS, "Location": location})
+    return Response(b"", status_code=303, headers={**PAGE_HEADERS, "Location": location})
 
 
 def path_of(request: PageRequest) -> str:

@@ -44,7 +44,6 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float | None
     p95_ms: float | None
     line: str
-    failed_line: str
 
 
 class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +165,6 @@ def _last_day(store: InferenceReader) -> tuple[Day, Timeline, dict[str, _ModelDa
         p50_ms=total["latency_p50"],
         p95_ms=total["latency_p95"],
         line=_spark(counts.values()),
-        failed_line=_spark(failures.values()),
     )
     by_model = {
         group["model"]: _ModelDay(

@@ -330,7 +330,9 @@ class LabelStudioBackend:
         stated, refused, first_error = 0, list[str](), None
         for annotation in event.stated:
             try:
-                target = self._target(annotation, info_task, limited_to, inferences, own_hosts)
+                target = self._target(
+                    annotation, info_task, limited_to, inferences=inferences, own_hosts=own_hosts
+                )
                 stated += truth.state(annotation, target, _truth(annotation, target, info_task))
             except StoreError as error:
                 if error.status >= 500:

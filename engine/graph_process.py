@@ -417,7 +417,7 @@ def _restart(reference: "weakref.ref[ProcessGraphs]") -> None:
 
 
 class ProcessGraph:
-    """A graph in the process of its model; a `quadriga.engine.session.Graph`."""
+    """A graph in the process of its model; a `quadriga.engine.graph_source.OpenedGraph`."""
 
     def __init__(self, graphs: ProcessGraphs, opened: Opened) -> None:
         self._graphs = graphs

@@ -23,7 +23,7 @@ import onnxruntime
 from quadriga.engine.batched_runs import BatchedRuns, Batching
 from quadriga.engine.cuda_libraries import load_cuda_libraries, missing_library
 from quadriga.engine.external_data import ExternalDataError, check_external_data
-from quadriga.engine.graph_source import Graph, GraphOptions, GraphSource
+from quadriga.engine.graph_source import GraphOptions, GraphSource, OpenedGraph
 from quadriga.engine.independent_rows import DependentRowsError, Feeds, check_independent
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
@@ -441,7 +441,7 @@ def _why_fallen(providers: Sequence[str]) -> str:
     return ""
 
 
-def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) -> Graph:
+def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) -> OpenedGraph:
     """Open a graph; with the rest of its providers, if the first ones refuse to start and may be left out.
 
     Raises:

@@ -325,11 +325,10 @@ class Recorder:
         is sent again under its idempotency key.
         """
         on_disk, written = durability == "power", summary.model.recognition.written
-        inputs = [
-            (position, result, self._store_input(written.store, result))
-            for position, result in enumerate(results)
-            if result.storage.store
-        ]
+        inputs = []
+        for position, result in enumerate(results):
+            if result.storage.store:
+                inputs.append((position, result, self._store_input(written.store, result)))
         if not inputs:
             return
         if on_disk:
@@ -340,7 +339,11 @@ class Recorder:
         records = []
         for position, result, input_ in inputs:
             seq = seqs.get(position) or seqs.add(position, self._ids.next())
-            own = _own_metadata(standard, result, "" if part is None else part.name(position).hex())
+            own = standard
+            if result.semantic_score is not None:
+                own = {**own, "semantic_score": result.semantic_score}
+            if part is not None:
+                own = {**own, IDEMPOTENCY_KEY: part.name(position).hex()}
             records.append(_record(summary, result, input_, seq=seq, position=position, own=own))
         end = self._journal.append(records, hold_segment=on_disk)
         if quota is not None:
@@ -434,18 +437,6 @@ class _Ids(dict[int, int]):
         return seq
 
 
-def _own_metadata(standard: dict[str, Any], result: ImageResult, key: str) -> dict[str, Any]:
-    """Return the standard metadata of one inference of a request; `key` is its idempotency key, or empty."""
-    own = standard
-    if result.semantic_score is not None:
-        own = {**own, "semantic_score": result.semantic_score}
-    if key:
-        own = {**own, IDEMPOTENCY_KEY: key}
-    if result.origin is not None:
-        own = {**own, result.origin.kind: result.origin.description}
-    return own
-
-
 def _record(
     summary: RequestSummary,
     result: ImageResult,
@@ -456,11 +447,14 @@ def _record(
     own: dict[str, Any],
 ) -> InferenceRecord:
     """Return the record of one inference; one with an origin has the request and the image of that."""
-    origin = result.origin
+    request_id, image_no, origin = summary.request_id, position, result.origin
+    if origin is not None:
+        own = {**own, origin.kind: origin.description}
+        request_id, image_no = origin.request_id, origin.image_no
     return InferenceRecord(
         seq=seq,
-        request_id=summary.request_id if origin is None else origin.request_id,
-        image_no=position if origin is None else origin.image_no,
+        request_id=request_id,
+        image_no=image_no,
         model=summary.model.reference,
         task=summary.model.recognition.task,
         action=result.action,

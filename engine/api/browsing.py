@@ -18,7 +18,7 @@ from quadriga.engine.api.responses import (
     error_response,
     options_route,
 )
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.store.browsing.comparison import (
     ComparisonRequest,
     ModelComparison,
@@ -143,8 +143,9 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     @get(_FACETS, operation_class=_FacetsUrl, responses=errors, need="read")
     async def find_facets_by_url(request: Request[Any, Any, Any]) -> Facets:
         """Return the fields, frequent values and histograms of the inferences that fields of the URL find."""
-        text = request.scope["query_string"].decode("latin-1")
-        return await queries.run(request, lambda store: find_facets(store, facets_from_url(text)))
+        return await queries.run(
+            request, lambda store: find_facets(store, facets_from_url(query_string(request)))
+        )
 
     @post(
         _FACETS, operation_class=_FACETS_BODY, responses=QUERY_ERRORS, status_code=200, need="read"
@@ -163,10 +164,11 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         inference_id: FromPath[str], request: Request[Any, Any, Any]
     ) -> Neighbours:
         """Return what comes before and after an inference among those that fields of the URL find."""
-        text = request.scope["query_string"].decode("latin-1")
         return await queries.run(
             request,
-            lambda store: find_neighbours(store, inference_id, neighbours_from_url(text)),
+            lambda store: find_neighbours(
+                store, inference_id, neighbours_from_url(query_string(request))
+            ),
         )
 
     @get(
@@ -179,9 +181,11 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
         inference_id: FromPath[str], request: Request[Any, Any, Any]
     ) -> SimilarInferences:
         """Return what resembles an inference most, by embeddings, among those that fields of the URL find."""
-        text = request.scope["query_string"].decode("latin-1")
         return await queries.run(
-            request, lambda store: find_similar(store, inference_id, similar_from_url(text))
+            request,
+            lambda store: find_similar(
+                store, inference_id, similar_from_url(query_string(request))
+            ),
         )
 
     @get(
@@ -192,9 +196,9 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     )
     async def find_label_queue_by_url(request: Request[Any, Any, Any]) -> LabelQueue:
         """Return what to label next among the inferences that fields of the URL find."""
-        text = request.scope["query_string"].decode("latin-1")
         return await queries.run(
-            request, lambda store: find_label_queue(store, label_queue_from_url(text))
+            request,
+            lambda store: find_label_queue(store, label_queue_from_url(query_string(request))),
         )
 
     @post(

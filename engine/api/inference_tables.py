@@ -29,7 +29,7 @@ from quadriga.engine.api.event_streams import (
 )
 from quadriga.engine.api.openapi_bodies import url_parameters
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL, error_response
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit, current_caller, identify_again
 from quadriga.proto.errors import DeadlineExceeded, ProtocolError
@@ -239,8 +239,7 @@ def table_routes(
     async def answer(request: Request[Any, Any, Any], form: str, media_type: str) -> StreamResponse:
         if (quota := current_caller().quota) is not None:
             quota.check_export()
-        text = request.scope["query_string"].decode("latin-1")
-        wanted = request_from_url(text, TableRequest, ("order", "limit"))
+        wanted = request_from_url(query_string(request), TableRequest, ("order", "limit"))
         if find_spec("pyarrow") is None:
             raise QueryError(PYARROW_MISSING)
         from quadriga.store.exchange import arrow_tables  # noqa: PLC0415 - an extra

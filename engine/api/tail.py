@@ -30,7 +30,7 @@ from quadriga.engine.api.responses import (
     UNKNOWN_MODEL,
     UNREADABLE_QUERY,
 )
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit, current_caller, identify_again
 from quadriga.proto.errors import InvalidRequest
@@ -190,7 +190,7 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
         """Send new inferences that fields of the URL find, as they are stored."""
         if EVENT_STREAM not in request.headers.get("accept", ""):
             raise InvalidRequest(f"expected Accept: {EVENT_STREAM}, as the answer has no end")
-        wanted = arrivals_from_url(request.scope["query_string"].decode("latin-1"))
+        wanted = arrivals_from_url(query_string(request))
         arrivals = NewInferences(wanted.where, request.headers.get("last-event-id") or wanted.after)
         tail = Tail(request, queries, arrivals)
         place = streams.take_place(current_caller())

@@ -8,6 +8,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from litestar import Request, Response
 
+from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console import formats
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_words import filter_words
@@ -152,5 +153,5 @@ def redirect(location: str) -> Response[bytes]:
 
 def path_of(request: PageRequest) -> str:
     """Return the path of a request with its query, as the browser has it without the base."""
-    query = request.scope["query_string"].decode("latin-1")
+    query = query_string(request)
     return request.scope["path"] + (f"?{query}" if query else "")

@@ -9,7 +9,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.models import ModelEntry
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import comparison_text, parts
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
@@ -180,5 +180,5 @@ def _why(queued: QueuedInference) -> str:
 
 
 def _query_of(request: PageRequest) -> str:
-    query: str = request.scope["query_string"].decode("latin-1")
+    query: str = query_string(request)
     return query

@@ -248,7 +248,7 @@ class LabelStudioBackend:
         )
 
     async def _predict(self, task: Mapping[str, Any], run: "_PredictRun") -> TaskPrediction:
-        prepared = await self._threads.run(partial(self._prepare, task, run))
+        prepared = await self._threads.run(self._prepare, task, run)
         if prepared.answer is not None:
             return prepared.answer
         request = _infer_request(run.info, prepared)
@@ -257,7 +257,7 @@ class LabelStudioBackend:
             model=run.info.name,
             deadline=Deadline(self._timeout_s),
         )
-        return await self._threads.run(partial(self._answer, prepared, response, run))
+        return await self._threads.run(self._answer, prepared, response, run)
 
     def _prepare(self, task: Mapping[str, Any], run: "_PredictRun") -> "_Prepared":
         """Find the image of a task, and its predictions if the store has them; in a thread."""

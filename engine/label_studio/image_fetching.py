@@ -155,14 +155,14 @@ class ImageFetcher:
             if time.monotonic() < expires_s:
                 return f"Bearer {access}"
             target = url._replace(path="/api/token/refresh", query="", fragment="")
-            asking = _Outgoing(
+            refresh = _Outgoing(
                 method="POST",
                 headers={"Content-Type": "application/json"},
                 body=json.dumps({"refresh": self._token}).encode(),
             )
             try:
                 status, _, data = _exchange(
-                    connections, target, asking, max_bytes=_MAX_TOKEN_BYTES, deadline=deadline
+                    connections, target, refresh, max_bytes=_MAX_TOKEN_BYTES, deadline=deadline
                 )
                 access = json.loads(data)["access"] if status == 200 else ""
             except _FAILURES as error:

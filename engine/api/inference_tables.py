@@ -264,32 +264,23 @@ def table_routes(
             place.leave()
             raise
 
-    def described(media_type: str) -> dict[int, ResponseSpec]:
+    def options(media_type: str) -> dict[str, Any]:
         table = ResponseSpec(
             bytes, generate_examples=False, media_type=media_type, description="The table"
         )
-        return {200: table, 400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}
+        return {
+            "operation_class": _TableUrl,
+            "responses": {200: table, 400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY},
+            "media_type": media_type,
+            "audited": True,
+        }
 
-    @get(
-        "/api/inferences.arrow",
-        operation_class=_TableUrl,
-        responses=described(ARROW_STREAM),
-        media_type=ARROW_STREAM,
-        need="read",
-        audited=True,
-    )
+    @get("/api/inferences.arrow", need="read", **options(ARROW_STREAM))
     async def stream_arrow(request: Request[Any, Any, Any]) -> Stream:
         """Stream inferences that fields of the URL find, as an Arrow IPC stream."""
         return await answer(request, "arrow", ARROW_STREAM)
 
-    @get(
-        "/api/inferences.parquet",
-        operation_class=_TableUrl,
-        responses=described(PARQUET),
-        media_type=PARQUET,
-        need="read",
-        audited=True,
-    )
+    @get("/api/inferences.parquet", need="read", **options(PARQUET))
     async def stream_parquet(request: Request[Any, Any, Any]) -> Stream:
         """Stream inferences that fields of the URL find, as Parquet."""
         return await answer(request, "parquet", PARQUET)

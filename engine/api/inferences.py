@@ -109,9 +109,8 @@ def inference_routes(
     @get("/api/inferences", operation_class=_UrlQuery, responses=find_errors, need="read")
     async def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
-        return await queries.run(
-            request, lambda store: store.query(query_from_url(query_string(request)))
-        )
+        text = query_string(request)
+        return await queries.run(request, lambda store: store.query(query_from_url(text)))
 
     @get(
         "/api/inferences/{inference_id:str}",

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import cv2
 import msgspec
 from litestar import Litestar, Router
+from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
@@ -36,23 +37,22 @@ from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.traffic import TrafficControl, traffic_routes
 from quadriga.engine.asgi_front import AsgiFront
 from quadriga.engine.bounded_threads import BoundedThreads
-from quadriga.engine.console.routes import ConsoleParts, ConsoleStore, console_page_routes
+from quadriga.engine.console.routes import ConsoleParts, console_page_routes
 from quadriga.engine.embedding import Vector
-from quadriga.engine.logged.event_pairs import EventPairs
 from quadriga.engine.metrics import PrometheusMetrics
 from quadriga.engine.model_archives import UnpackedArchives
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.model_source.opening import open_source, try_versions
 from quadriga.engine.model_source.source_metrics import SourceMetrics
-from quadriga.engine.opened_store import open_store
+from quadriga.engine.opened_store import OpenedStore, open_store
 from quadriga.engine.pipeline import Pipeline, request_queue
 from quadriga.engine.process_metrics import ProcessMetrics
 from quadriga.engine.readiness import ProcessStates, worker_name
-from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.request_log import RequestLog
 from quadriga.engine.request_observation import RequestObservation
+from quadriga.engine.request_queue import RequestQueue
 from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
@@ -63,7 +63,7 @@ from quadriga.engine.shared_counts import SharedCounts
 from quadriga.engine.store_metrics import StoreMetrics
 from quadriga.engine.trace_opening import open_tracing, request_traceparent
 from quadriga.engine.traffic import Traffic, TrafficRules
-from quadriga.engine.worker_ids import NO_NUMBER, WorkerIds
+from quadriga.engine.worker_ids import NO_NUMBER
 from quadriga.proto import table
 from quadriga.proto.access import Gate, OpenGate
 from quadriga.proto.audit import Audit
@@ -116,26 +116,26 @@ class Application:
         counts: SharedCounts | None = None,
     ) -> None:
         counts = counts or SharedCounts()
+        process = worker_name(worker).replace(" ", "-")
+        self._settings, self._tls_files = settings, tls_files
         self._counter = RequestCounts(counts)
-        self._tracing = open_tracing(settings, worker_name(worker).replace(" ", "-"))
+        self._tracing = open_tracing(settings, process)
         self._observer = RequestObservation(
             RequestLog(settings.log_requests, settings.log_slow_ms), self._tracing
         )
-        self._audit_log = open_log(settings, worker_name(worker).replace(" ", "-"))
+        self._audit_log = open_log(settings, process)
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
-        self._keys = (
-            None
-            if settings.insecure
-            else KeyRing(settings, internal_key, first_key, counts=key_counts)
-        )
-        self._sign_on, log_in_pages, log_in_routes = _open_sign_on(
+        self._keys: KeyRing | None = None
+        if not settings.insecure:
+            self._keys = KeyRing(settings, internal_key, first_key, counts=key_counts)
+        self._sign_on, self._log_in_pages, self._log_in_routes = _open_sign_on(
             settings, self._keys, self._audit
         )
-        key_sessions = None if self._keys is None else KeySessions(settings, self._keys)
-        self._gate: Gate = (
-            OpenGate() if self._keys is None else KeyGate(self._keys, self._sign_on, key_sessions)
-        )
+        self._key_sessions = None if self._keys is None else KeySessions(settings, self._keys)
+        self._gate: Gate = OpenGate()
+        if self._keys is not None:
+            self._gate = KeyGate(self._keys, self._sign_on, self._key_sessions)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             counts=counts,
@@ -144,19 +144,9 @@ class Application:
             client_model_mb=settings.client_model_mb,
         )
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
-        self._watch = watch = open_source(settings, run_directory)
+        self._watch = open_source(settings, run_directory)
         self._is_fetched = "://" in settings.models
-        self.repository = ModelRepository(
-            settings.model_cache_directory if self._is_fetched else Path(settings.models),
-            settings.score_threshold,
-            UnpackedArchives(settings.archives_directory),
-            self._host,
-            max_client_models=settings.max_client_models,
-            find=watch.find_served if watch and self._is_fetched else None,
-            remark=watch.remark if watch else lambda _: "",
-        )
-        recorder: Recorder | None = None
-        self._ids: WorkerIds | None = None
+        self.repository = self._make_repository()
         self._jobs = Jobs(
             settings.jobs_directory,
             settings.max_waiting_jobs,
@@ -167,14 +157,9 @@ class Application:
             "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
         )
         self._streams = EventStreams()
-        handlers: list[Any] = []
-        store: ConsoleStore | None = None
-        self._events: EventPairs | None = None
-        models: Callable[[], list[ModelEntry]] = lambda: served_entries(  # noqa: E731 - the other is a method
-            self.repository.served_versions()
-        )
+        self._store: OpenedStore | None = None
         if settings.store:
-            recorder, self._ids, handlers, store, models, self._events = open_store(
+            self._store = open_store(
                 settings,
                 worker,
                 run_id,
@@ -186,21 +171,16 @@ class Application:
                 tls_files=tls_files,
                 runs=lambda: self.pipeline,
             )
+        self._recorder = None if self._store is None else self._store.recorder
+        self._ids = None if self._store is None else self._store.ids
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
             settings.body_timeout_s,
             settings.body_bytes_per_s,
             counter=self._counter,
         )
-        self._recorder = recorder
         self.traffic_rules = TrafficRules(settings)
-        traffic = Traffic(self.repository, self.traffic_rules, counts)
         queue = request_queue(settings)
-        shadows, traffic_control = None, None
-        if recorder is not None:
-            shadows = Shadows(traffic, recorder, settings, counts, queue.has_spare)
-            traffic_control = TrafficControl(self.repository, self.traffic_rules)
-            handlers += traffic_routes(traffic_control)
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -210,22 +190,10 @@ class Application:
             timeout_s=max(120.0, 3 * settings.load_timeout_s),
             allowed=settings.model_control,
             queues=queue.statistics,
-            watch=watch,
+            watch=self._watch,
         )
         self._numbers = ServerNumbers(counts, self._own_numbers, queue.statistics)
-        self.pipeline = Pipeline(
-            self.repository,
-            recorder,
-            settings,
-            control=self._control,
-            scores=SemanticScores(settings, self._served),
-            queue=queue,
-            traffic=traffic,
-            shadows=shadows,
-        )
-        if watch is not None:
-            self.pipeline.health.source_problem = watch.problem
-        self._settings, self._tls_files = settings, tls_files
+        self.pipeline = self._make_pipeline(queue, counts)
         options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
@@ -235,36 +203,88 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.all_operations(self.pipeline, options))
-        stored_metrics = (
-            []
-            if store is None
-            else [StoreMetrics(settings, self._jobs, store.reports, self._followed_time_s)]
+        process_metrics = ProcessMetrics(worker, None if run_directory is None else os.getppid())
+        handlers = self._routes(self._metrics_route(counts, process_metrics))
+        self.asgi = self._make_front(handlers, operations)
+
+    def _make_repository(self) -> ModelRepository:
+        settings, watch = self._settings, self._watch
+        return ModelRepository(
+            settings.model_cache_directory if self._is_fetched else Path(settings.models),
+            settings.score_threshold,
+            UnpackedArchives(settings.archives_directory),
+            self._host,
+            max_client_models=settings.max_client_models,
+            find=watch.find_served if watch and self._is_fetched else None,
+            remark=watch.remark if watch else lambda _: "",
         )
-        handlers += [
-            metrics_route(
-                PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
-                KeyMetrics(self._keys),
-                SourceMetrics(None if watch is None else watch.status),
-                *stored_metrics,
-                ProcessMetrics(worker, None if run_directory is None else os.getppid()),
-                need="nothing" if settings.open_metrics else "monitor",
-            ),
+
+    def _make_pipeline(self, queue: RequestQueue, counts: SharedCounts) -> Pipeline:
+        settings, recorder = self._settings, self._recorder
+        traffic = Traffic(self.repository, self.traffic_rules, counts)
+        shadows = None
+        if recorder is not None:
+            shadows = Shadows(traffic, recorder, settings, counts, has_spare=queue.has_spare)
+        pipeline = Pipeline(
+            self.repository,
+            recorder,
+            settings,
+            control=self._control,
+            scores=SemanticScores(settings, self._served),
+            queue=queue,
+            traffic=traffic,
+            shadows=shadows,
+        )
+        if self._watch is not None:
+            pipeline.health.source_problem = self._watch.problem
+        return pipeline
+
+    def _metrics_route(
+        self, counts: SharedCounts, process_metrics: ProcessMetrics
+    ) -> HTTPRouteHandler:
+        settings, watch = self._settings, self._watch
+        stored = []
+        if self._store is not None:
+            reports = self._store.console.reports
+            stored.append(StoreMetrics(settings, self._jobs, reports, self._followed_time_s))
+        return metrics_route(
+            PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
+            KeyMetrics(self._keys),
+            SourceMetrics(None if watch is None else watch.status),
+            *stored,
+            process_metrics,
+            need="nothing" if settings.open_metrics else "monitor",
+        )
+
+    def _routes(self, metrics: HTTPRouteHandler) -> list[Any]:
+        """Return the handlers of all paths that are not of a protocol."""
+        settings, store = self._settings, self._store
+        handlers: list[Any] = []
+        traffic = None
+        if store is not None:
+            traffic = TrafficControl(self.repository, self.traffic_rules)
+            handlers = [*store.routes, *traffic_routes(traffic)]
+        pages = self._log_in_pages
+        console = ConsoleParts(
+            settings=settings,
+            models=self._served_entries if store is None else store.models,
+            store=None if store is None else store.console,
+            audit=self._audit,
+            key_sessions=None if pages else self._key_sessions,
+            provider_page=pages.visitor_page if pages else None,
+            traffic=traffic,
+        )
+        return [
+            *handlers,
+            metrics,
             audit_route(settings.audit_directory),
-            *log_in_routes,
+            *self._log_in_routes,
             *log_level_routes(settings.log_level, lambda: self.pipeline.health.processes),
-            *console_page_routes(
-                ConsoleParts(
-                    settings=settings,
-                    models=models,
-                    store=store,
-                    audit=self._audit,
-                    key_sessions=None if log_in_pages else key_sessions,
-                    provider_page=log_in_pages.visitor_page if log_in_pages else None,
-                    traffic=traffic_control,
-                )
-            ),
+            *console_page_routes(console),
         ]
-        app = _routes_application(handlers, operations, self._audit, settings.max_body_bytes)
+
+    def _make_front(self, handlers: list[Any], operations: Sequence[Operation]) -> AsgiFront:
+        settings = self._settings
         protocols = Dispatcher(
             self.pipeline,
             operations,
@@ -273,8 +293,8 @@ class Application:
             audit=self._audit,
             intake=self.intake,
         )
-        self.asgi = AsgiFront(
-            app,
+        return AsgiFront(
+            _routes_application(handlers, operations, self._audit, settings.max_body_bytes),
             protocols,
             self.intake,
             gate=self._gate,
@@ -283,6 +303,9 @@ class Application:
             counter=self._counter,
             observer=self._observer,
         )
+
+    def _served_entries(self) -> list[ModelEntry]:
+        return served_entries(self.repository.served_versions())
 
     def _own_numbers(self) -> dict[str, float]:
         """Return the numbers of this worker for metrics."""
@@ -294,7 +317,7 @@ class Application:
         }
         audit = {} if self._audit_log is None else self._audit_log.counters()
         traced = {} if self._tracing is None else self._tracing.counters()
-        logged = {} if self._events is None else self._events.counters()
+        logged = {} if self._store is None else self._store.events.counters()
         return {**recorded, **self.intake.counters(), **own, **audit, **traced, **logged}
 
     def _followed_time_s(self) -> float:
@@ -356,8 +379,8 @@ class Application:
         # Here, as `close` ends them: it may be called while the models are loaded.
         self._numbers.start()
         self.traffic_rules.start()
-        if self._events is not None:
-            self._events.start()
+        if self._store is not None:
+            self._store.events.start()
         if self._audit_log is not None:
             self._audit_log.start()
         if self._keys is not None:
@@ -415,8 +438,8 @@ class Application:
         """Finish running requests and close the journal."""
         if self._watch is not None:
             self._watch.close()
-        if self._events is not None:
-            self._events.close()
+        if self._store is not None:
+            self._store.events.close()
         self.pipeline.close()
         self._numbers.close()
         self.traffic_rules.close()

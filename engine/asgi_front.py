@@ -34,7 +34,7 @@ from quadriga.proto.idempotency import HEADER as IDEMPOTENCY_HEADER
 from quadriga.proto.intake import Intake
 from quadriga.proto.operations import MAX_REMEMBERED_PATH, Dispatcher, Match, Operation
 from quadriga.proto.outcomes import Outcome, RequestCounter, outcome_of_status
-from quadriga.proto.quota import UNKNOWN_SIZE, Quota
+from quadriga.proto.quota import UNKNOWN_SIZE, Quota, RateHeaders
 from quadriga.proto.request_facts import (
     NoObserver,
     RequestFacts,
@@ -238,26 +238,18 @@ class AsgiFront:
         extensions: Any = scope.get("extensions") or {}
         if caller.rights and caller is not ANYBODY:
             extensions[CALLER_EXTENSION] = {}
-        match, operation = self._match(path, full_path, method), None
-        verb = "GET" if method == "HEAD" else method
-        if match is None:  # the server drops the body of an answer to HEAD itself
-            inner: Any = {**scope, "method": verb, "path": path, "raw_path": path.encode()}
-            counted.route_scope = request.route_scope = inner
-        elif (operation := match[0].get(verb)) is not None:
-            request.need, counted.protocol = operation.need, operation.protocol
-            counted.route = operation.path
+        match, operation = self._find(request, counted, scope, path=path, full_path=full_path)
         quota = caller.quota
         if quota is None or (operation is not None and operation.need == "nothing"):
             await self._answer(request, match, scope=scope, receive=receive, send=send)
             return
-        try:
-            is_counted = extensions.pop(COUNTED_EXTENSION, None) is not None
-            rate_headers = (
-                () if is_counted else quota.begin(body_bytes(headers, self._intake.max_bytes))
-            )
-        except ProtocolError as error:
-            await send_body(send, *error_response(error, request.request_id))
-            return
+        rate_headers: RateHeaders = ()
+        if extensions.pop(COUNTED_EXTENSION, None) is None:
+            try:
+                rate_headers = quota.begin(body_bytes(headers, self._intake.max_bytes))
+            except ProtocolError as error:
+                await send_body(send, *error_response(error, request.request_id))
+                return
         place = _Place(quota, send)
         try:
             if b"transfer-encoding" in headers:
@@ -269,10 +261,31 @@ class AsgiFront:
         finally:
             place.leave()
 
-    def _match(self, path: str, full_path: str, method: str) -> Match | None:
-        """Return the operations of a path, or of it with Chariot's prefix, which may name the model."""
+    def _find(
+        self,
+        request: WatchedRequest,
+        counted: CountedRequest,
+        scope: Scope,
+        *,
+        path: str,
+        full_path: str,
+    ) -> tuple[Match | None, Operation | None]:
+        """Find the operations of a path, or of it with Chariot's prefix, which may name the model; and that of the method."""
+        method = str(scope.get("method"))
         match = self._protocols.match(path, method)
-        return match if path == full_path else self._protocols.match(full_path, method) or match
+        if path != full_path:
+            match = self._protocols.match(full_path, method) or match
+        # The server drops the body of an answer to HEAD itself.
+        verb = "GET" if method == "HEAD" else method
+        if match is None:
+            inner: Any = {**scope, "method": verb, "path": path, "raw_path": path.encode()}
+            counted.route_scope = request.route_scope = inner
+            return None, None
+        operation = match[0].get(verb)
+        if operation is not None:
+            request.need, counted.protocol = operation.need, operation.protocol
+            counted.route = operation.path
+        return match, operation
 
     def _reader(
         self, method: str, headers: Mapping[bytes, bytes], scheme: str

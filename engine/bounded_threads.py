@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from quadriga.proto.errors import Overloaded
 from quadriga.store.errors import QueryCancelledError
@@ -15,6 +15,7 @@ MAX_RETRY_AFTER_S = 60
 _RECENT_SHARE = 0.2
 """Share of the newest work in the mean duration, which `Retry-After` is computed from."""
 
+ArgumentTs = TypeVarTuple("ArgumentTs")
 ResultT = TypeVar("ResultT")
 
 
@@ -47,10 +48,10 @@ class BoundedThreads:
         self.waiting = 0
         self.refused = 0
 
-    async def run(self, work: Callable[[], ResultT]) -> ResultT:
+    async def run(self, work: Callable[[*ArgumentTs], ResultT], *arguments: *ArgumentTs) -> ResultT:
         """Run a function in a thread once one is free; raises as `turn`."""
         async with self.turn():
-            return await self.start(work)
+            return await self.start(work, *arguments)
 
     @asynccontextmanager
     async def turn(self, gone: asyncio.Future[None] | None = None) -> AsyncIterator[None]:
@@ -74,9 +75,11 @@ class BoundedThreads:
             self._turns.release()
             self._mean_s += _RECENT_SHARE * (time.monotonic() - started_s - self._mean_s)
 
-    def start(self, work: Callable[[], ResultT]) -> asyncio.Future[ResultT]:
+    def start(
+        self, work: Callable[[*ArgumentTs], ResultT], *arguments: *ArgumentTs
+    ) -> asyncio.Future[ResultT]:
         """Start a function in a thread; the caller holds a turn until its end."""
-        return asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
 
     async def _wait(self, gone: asyncio.Future[None] | None) -> None:
         if self.waiting >= self._max_waiting:

@@ -301,7 +301,7 @@ class ProcessGraphs:
             running.give_back(lane)
             raise RunError(str(error)) from error
         deadline_s = self._load_deadline_s or time.monotonic() + self._limits.run_s
-        answer = self._exchange(running, lane, request, deadline_s, options)
+        answer = self._exchange(running, lane, request, deadline_s=deadline_s, options=options)
         assert not isinstance(answer, Opened | Failed)
         outputs = lane.block.read(answer.outputs, copy=True)
         running.give_back(lane)
@@ -417,7 +417,7 @@ def _restart(reference: "weakref.ref[ProcessGraphs]") -> None:
 
 
 class ProcessGraph:
-    """A graph in the process of its model; a `quadriga.engine.session.Graph`."""
+    """A graph in the process of its model; a `quadriga.engine.graph_source.OpenedGraph`."""
 
     def __init__(self, graphs: ProcessGraphs, opened: Opened) -> None:
         self._graphs = graphs

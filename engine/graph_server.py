@@ -60,11 +60,16 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Run until the worker ends."""
     options = msgspec.json.decode(sys.argv[1], type=ServerOptions)
+    begin_below_worker(options.lifeline_fd, options.memory_bytes, options.cpu_s)
+    GraphServer(options.block_bytes).run(socket.socket(fileno=options.control_fd))
+
+
+def begin_below_worker(lifeline_fd: int, memory_bytes: int, cpu_s: int = 0) -> None:
+    """Prepare this process to end when its worker does or says so, and to take no more than it may."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends these to the whole group, but
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker decides when this process ends
-    end_with_worker(options.lifeline_fd)
-    limit_resources(options.memory_bytes, options.cpu_s)
-    GraphServer(options.block_bytes).run(socket.socket(fileno=options.control_fd))
+    end_with_worker(lifeline_fd)
+    limit_resources(memory_bytes, cpu_s)
 
 
 def end_with_worker(lifeline_fd: int) -> None:

@@ -19,7 +19,7 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
     intra_op_threads: int = 1
 
 
-class Graph(Protocol):
+class OpenedGraph(Protocol):
     """An opened graph, with the methods of onnxruntime's `InferenceSession` that are used."""
 
     def get_inputs(self) -> Sequence[Any]:
@@ -44,5 +44,5 @@ class GraphSource(Protocol):
     def end_loading(self) -> None:
         """Note that the model is loaded, so that its runs are no longer part of its warm-up."""
 
-    def open(self, options: GraphOptions) -> Graph:
+    def open(self, options: GraphOptions) -> OpenedGraph:
         """Open a graph; raises onnxruntime's errors or a `LoadError`."""

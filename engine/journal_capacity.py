@@ -49,14 +49,10 @@ class FailedWrites:
     Args:
         try_write: Writes so many bytes where records are stored, and so many where images are, and removes them again;
             0 where none need be.
-        interval_s: Seconds between two trials.
     """
 
-    def __init__(
-        self, try_write: Callable[[int, int], object], interval_s: float = _TRIAL_INTERVAL_S
-    ) -> None:
+    def __init__(self, try_write: Callable[[int, int], object]) -> None:
         self._try_write = try_write
-        self._interval_s = interval_s
         self._lock = threading.Lock()
         self._reason: str | None = None
         self._record_bytes = self._image_bytes = 0
@@ -82,7 +78,7 @@ class FailedWrites:
         self._closing.set()
 
     def _try_again(self) -> None:
-        while not self._closing.wait(self._interval_s):
+        while not self._closing.wait(_TRIAL_INTERVAL_S):
             try:
                 self._try_write(self._record_bytes, self._image_bytes)
             except (OSError, JournalError):

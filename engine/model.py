@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,10 @@ class ModelOrigin(msgspec.Struct, frozen=True):
     score_threshold: float | None
 
 
+OpenGraphs = Callable[[RuntimeOptions], GraphSource]
+"""Chooses what opens the graphs of a model, by the options in its model.toml."""
+
+
 class Model:
     """One version of a model, loaded and ready to answer.
 
@@ -84,7 +88,7 @@ class Model:
         self._graphs: GraphSource = LocalGraphs()
 
         def open_graphs(runtime: RuntimeOptions) -> GraphSource:
-            self._graphs = host.graphs(self.run_mark, runtime, name, version, path)
+            self._graphs = host.graphs(self.run_mark, runtime, name, version=version, path=path)
             return self._graphs
 
         self.name = name
@@ -97,28 +101,9 @@ class Model:
         self.counters = host.counters(name, version)
         self.stopwatch = Stopwatch()
         if path.is_dir():
-            self.image_predictor = package = TextPackage(
-                path, overrides, self.stopwatch, open_graphs
-            )
-            self.session = package.session
-            self.recognition: Recognition = package.recognition
-            self.embedding = package.embedding
-            self.paths = package.paths
+            self._open_package(path, overrides, open_graphs)
         else:
-            folder = model_folder(path)
-            toml = read_model_toml(folder, overrides)
-            self.session, self.embedding = load_session(
-                name, path, toml, self.stopwatch, open_graphs(toml.runtime)
-            )
-            self.recognition = recognise(folder, self.session, toml, score_threshold)
-            if self.spec is None:
-                self.embedding = EmbeddingSource(reason="the model takes tensors")
-                if self.recognition.rows is not None:
-                    self.row_classifier = RowClassification(self.recognition.rows)
-            else:
-                max_batch, output = toml.runtime.max_batch, self.embedding.output
-                self.image_predictor = ImageGraph(self.session, self.spec, max_batch, output)
-            self.paths = [path]
+            self._open_graph(path, overrides, score_threshold, open_graphs)
         self.sha256 = _sha256(self.paths)
         self.reference = ModelReference(name, version, self.sha256)
         """The model as records name it."""
@@ -135,6 +120,40 @@ class Model:
         """Whether the work for tensors follows from their shapes, and is done by the thread that asks for it."""
         self.embedding_space = self.embedding.space_id(self.sha256)
         """Embedding-space id (16 hex digits), or None."""
+
+    def _open_package(
+        self, path: Path, overrides: Mapping[str, Any] | None, open_graphs: OpenGraphs
+    ) -> None:
+        """Open a package of several graphs."""
+        self.image_predictor = package = TextPackage(path, overrides, self.stopwatch, open_graphs)
+        self.session = package.session
+        self.recognition: Recognition = package.recognition
+        self.embedding = package.embedding
+        self.paths = package.paths
+
+    def _open_graph(
+        self,
+        path: Path,
+        overrides: Mapping[str, Any] | None,
+        score_threshold: float | None,
+        open_graphs: OpenGraphs,
+    ) -> None:
+        """Open a graph, and what predicts by it."""
+        folder = model_folder(path)
+        toml = read_model_toml(folder, overrides)
+        graphs = open_graphs(toml.runtime)
+        self.session, self.embedding = load_session(
+            self.name, path, toml, stopwatch=self.stopwatch, graphs=graphs
+        )
+        self.recognition = recognise(folder, self.session, toml, score_threshold)
+        self.paths = [path]
+        if self.spec is not None:
+            max_batch, output = toml.runtime.max_batch, self.embedding.output
+            self.image_predictor = ImageGraph(self.session, self.spec, max_batch, output)
+            return
+        self.embedding = EmbeddingSource(reason="the model takes tensors")
+        if self.recognition.rows is not None:
+            self.row_classifier = RowClassification(self.recognition.rows)
 
     @property
     def spec(self) -> ModelSpec | None:

@@ -56,30 +56,42 @@ def find_models(
         raise LoadError(f"model folder not found: {root}")
     root = root.resolve()
     root_versions = find_versions(root)
-    places = (root, root / ONNX_SUBFOLDER)
-    own = {root, *(place / name for place, name in product(places, ONNX_NAMES))}
-    is_mlflow = bool(root_versions) and (root / MLMODEL).is_file()
-    if is_mlflow or not own.isdisjoint(root_versions.values()):
+    if _is_model_itself(root, root_versions):
         return {root.name: root_versions}  # other folders beside it do not matter
     folders = sorted(path for path in root.iterdir() if path.is_dir())
-    by_folder = {folder.name: find_versions(folder) for folder in folders}
+    by_folder = {folder: find_versions(folder) for folder in folders}
     archives = [path for path in sorted(root.iterdir()) if archive_name(path) and path.is_file()]
-    has_models = any(paths and not name.isdecimal() for name, paths in by_folder.items())
+    has_models = any(paths and not folder.name.isdecimal() for folder, paths in by_folder.items())
     if root_versions and not has_models and not archives:
         return {root.name: root_versions}  # a stray file beside model folders does not hide them
-    if not root_versions and (problem := mlflow_problem(root)):
-        report("%r is ignored: %s", root.name, problem)
+    if not root_versions:
+        _report_mlflow(root, report)
     for file in sorted(root.glob("*.onnx")):
         location = f"{file.stem}/{file.name}"
         report("%r is ignored: it needs a folder of its own, as %s", file.name, location)
-    for folder in folders:
-        if not by_folder[folder.name] and any(folder.glob("*.onnx")):
+    for folder in (folder for folder, paths in by_folder.items() if not paths):
+        if any(folder.glob("*.onnx")):
             report("%r is ignored: expected model.onnx or one ONNX file", folder.name)
-        elif not by_folder[folder.name] and (problem := mlflow_problem(folder)):
-            report("%r is ignored: %s", folder.name, problem)
-    candidates = [(name, name, paths) for name, paths in by_folder.items() if paths]
+        else:
+            _report_mlflow(folder, report)
+    candidates = [(folder.name, folder.name, paths) for folder, paths in by_folder.items() if paths]
     candidates += [(archive_name(path) or "", path.name, {"1": path}) for path in archives]
     return _without_duplicates(candidates, report)
+
+
+def _is_model_itself(root: Path, versions: Mapping[str, Path]) -> bool:
+    """Check whether a folder is that of a model, by the names of its files, and not one of models."""
+    if versions and (root / MLMODEL).is_file():
+        return True
+    places = (root, root / ONNX_SUBFOLDER)
+    own = {root, *(place / name for place, name in product(places, ONNX_NAMES))}
+    return not own.isdisjoint(versions.values())
+
+
+def _report_mlflow(folder: Path, report: Callable[..., object]) -> None:
+    """Report why a folder of MLflow has no model, if it is one."""
+    if problem := mlflow_problem(folder):
+        report("%r is ignored: %s", folder.name, problem)
 
 
 def _without_duplicates(

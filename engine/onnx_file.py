@@ -146,22 +146,21 @@ def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
     constants = {tensor.text(8): _small_constant(tensor) for tensor in tensors}
     nodes: list[Node] = []
     class_labels: list[tuple[str, ...]] = []
-    for node in (node for graph in graphs for node in graph.messages(_NODE)):
-        attributes = [Message(part) for part in node.parts(5) if len(part) <= _MAX_ATTRIBUTE_BYTES]
-        numbers = {attribute.text(1): _attribute_integers(attribute) for attribute in attributes}
-        numbers = {name: values for name, values in numbers.items() if values}
-        nodes.append(Node(node.text(4), node.texts(1), node.texts(2), numbers))
-        if nodes[-1].operator == "Constant" and nodes[-1].outputs:
-            constants[nodes[-1].outputs[0]] = next(iter(numbers.values()), ())
+    for message in (node for graph in graphs for node in graph.messages(_NODE)):
+        attributes = [
+            Message(part) for part in message.parts(5) if len(part) <= _MAX_ATTRIBUTE_BYTES
+        ]
+        node = _node(message, attributes)
+        nodes.append(node)
+        if node.operator == "Constant" and node.outputs:
+            constants[node.outputs[0]] = next(iter(node.numbers.values()), ())
         if labels := _class_labels(attributes):
-            class_labels.insert(0 if nodes[-1].operator == "ZipMap" else len(class_labels), labels)
-    inputs = dict(_name_and_shape(value) for graph in graphs for value in graph.messages(11))
+            class_labels.insert(0 if node.operator == "ZipMap" else len(class_labels), labels)
+    inputs, outputs = _names_and_shapes(graphs, 11), _names_and_shapes(graphs, _OUTPUT)
     graph = Graph(
         nodes=_sort_nodes(nodes),
         inputs={name: shape for name, shape in inputs.items() if name not in weights},
-        outputs=dict(
-            _name_and_shape(value) for graph in graphs for value in graph.messages(_OUTPUT)
-        ),
+        outputs=outputs,
         weights=weights,
         constants=constants,
     )
@@ -176,6 +175,16 @@ def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
         operators=frozenset(node.operator for node in nodes),
     )
     return header, graph
+
+
+def _node(message: Message, attributes: Sequence[Message]) -> Node:
+    numbers = {attribute.text(1): _attribute_integers(attribute) for attribute in attributes}
+    return Node(
+        message.text(4),
+        message.texts(1),
+        message.texts(2),
+        {name: values for name, values in numbers.items() if values},
+    )
 
 
 def _class_labels(attributes: Sequence[Message]) -> tuple[str, ...]:
@@ -206,10 +215,13 @@ def _small_constant(tensor: Message) -> tuple[int, ...]:
     return values if len(values) <= _MAX_CONSTANTS else ()
 
 
-def _name_and_shape(value: Message) -> tuple[str, Shape]:
-    """Return name and shape of an input or output; no axes if the file does not have them."""
-    sizes = [axis.integer(1, -1) for axis in value.messages(2, 1, 2, 1)]
-    return value.text(1), tuple(size if size < 2**63 else -1 for size in sizes)
+def _names_and_shapes(graphs: Sequence[Message], field: int) -> dict[str, Shape]:
+    """Return names and shapes of inputs or outputs, which are in a field; no axes if the file does not have them."""
+    shapes = {}
+    for value in (value for graph in graphs for value in graph.messages(field)):
+        sizes = [axis.integer(1, -1) for axis in value.messages(2, 1, 2, 1)]
+        shapes[value.text(1)] = tuple(size if size < 2**63 else -1 for size in sizes)
+    return shapes
 
 
 def _sort_nodes(nodes: list[Node]) -> tuple[Node, ...]:

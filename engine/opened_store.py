@@ -5,6 +5,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.bulk_inference import bulk_inference_route
@@ -73,6 +75,18 @@ CHEAP_READS = 4
 """Reads of the store that find a connection beside all searches."""
 
 
+class OpenedStore(msgspec.Struct, frozen=True, kw_only=True):
+    """The store of a worker, and what finds, takes and changes inferences."""
+
+    recorder: Recorder
+    ids: WorkerIds
+    routes: list[Any]
+    console: ConsoleStore
+    models: Callable[[], list[ModelEntry]]
+    """Returns the models that the caller may see."""
+    events: EventPairs
+
+
 def open_store(
     settings: Settings,
     worker: int,
@@ -85,10 +99,8 @@ def open_store(
     streams: EventStreams,
     tls_files: RenewedFiles | None,
     runs: Callable[[], Runs],
-) -> tuple[
-    Recorder, WorkerIds, list[Any], ConsoleStore, Callable[[], list[ModelEntry]], EventPairs
-]:
-    """Open the store: return the recorder, its ids, the routes that find, change and take inferences, and what the console reads.
+) -> OpenedStore:
+    """Open the store, and make its routes.
 
     Raises:
         quadriga.engine.session.LoadError: Images cannot be stored at their location.
@@ -105,9 +117,8 @@ def open_store(
         settings.evaluation_directory,
     ):
         rename_aliases(folder, repository.names())
-    directory = settings.journal_directory
     ids = WorkerIds(settings, worker, run_id, inferences=inferences)
-    journal = Journal(directory, worker)
+    journal = Journal(settings.journal_directory, worker)
     recorder = Recorder(
         ids.source,
         journal,
@@ -126,67 +137,95 @@ def open_store(
         repository=repository,
     )
     log_threads = BoundedThreads("logged inferences", LOG_THREADS, WAITING_LOGS, LOG_WAIT_S)
-    erasures = Erasures(settings.erasures_directory)
     changes = ChangeService(
-        inferences, journal, ids.source, read_metadata=parse_metadata_value, erasures=erasures
+        inferences,
+        journal,
+        ids.source,
+        read_metadata=parse_metadata_value,
+        erasures=Erasures(settings.erasures_directory),
     )
-    change_threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
     queries = StoreQueries(inferences, query_threads)
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
-    hosts = parse_webhook_hosts(settings.webhook_hosts)
     mutes = MuteStore(settings.drift_directory)
     models = ModelEntries(
         repository.served_versions,
         inferences,
-        reports,
-        drift,
-        mutes,
+        reports=reports,
+        drift=drift,
+        mutes=mutes,
         labels=service.described.labels,
     )
-    return (
-        recorder,
-        ids,
-        [
-            *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
-            *browsing_routes(queries),
-            tail_route(queries, streams),
-            *table_routes(queries, streams, settings.job_timeout_s),
-            *inference_routes(
-                inferences,
-                queries,
-                Thumbnails(inferences, settings.max_pixels),
-                public_url=settings.public_url,
-            ),
-            *change_routes(changes, change_threads),
-            *ground_truth_routes(changes, change_threads, settings.max_body_bytes),
-            *label_studio_routes(
-                _label_studio(settings, runs, inferences, changes),
-                change_threads,
-                settings.max_body_bytes,
-                settings.public_url,
-            ),
-            *job_routes(jobs, inferences),
-            bulk_inference_route(
-                jobs,
-                inferences,
-                settings.bulk_folder,
-                lambda: "" if tls_files is None else tls_files.own_problem,
-            ),
-            *evaluation_routes(jobs, inferences, reports),
-            *drift_routes(drift),
-            *model_routes(models),
-            *schedule_routes(settings.drift_directory, inferences, hosts),
-            *drift_alarm_routes(reports, mutes, inferences),
-            *view_routes(settings.views_directory),
-            *evaluation_schedule_routes(
-                settings.evaluation_directory, inferences, reports, hosts=hosts
-            ),
-        ],
-        ConsoleStore(queries, inferences, jobs, reports, mutes),
-        models.all,
-        events,
+    console = ConsoleStore(queries, inferences, jobs, reports=reports, mutes=mutes)
+    routes = [
+        *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
+        *_query_routes(settings, queries, inferences, streams),
+        *_change_routes(settings, changes, inferences, runs),
+        *job_routes(jobs, inferences),
+        bulk_inference_route(
+            jobs,
+            inferences,
+            settings.bulk_folder,
+            lambda: "" if tls_files is None else tls_files.own_problem,
+        ),
+        *_monitoring_routes(settings, console, drift, models),
+    ]
+    return OpenedStore(
+        recorder=recorder,
+        ids=ids,
+        routes=routes,
+        console=console,
+        models=models.all,
+        events=events,
     )
+
+
+def _query_routes(
+    settings: Settings, queries: StoreQueries, inferences: InferenceReader, streams: EventStreams
+) -> list[Any]:
+    """Return the routes that find inferences."""
+    thumbnails = Thumbnails(inferences, settings.max_pixels)
+    return [
+        *browsing_routes(queries),
+        tail_route(queries, streams),
+        *table_routes(queries, streams, settings.job_timeout_s),
+        *inference_routes(inferences, queries, thumbnails, public_url=settings.public_url),
+    ]
+
+
+def _change_routes(
+    settings: Settings,
+    changes: ChangeService,
+    inferences: InferenceReader,
+    runs: Callable[[], Runs],
+) -> list[Any]:
+    """Return the routes that change what is stored."""
+    threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
+    label_studio = _label_studio(settings, runs, inferences, changes)
+    return [
+        *change_routes(changes, threads),
+        *ground_truth_routes(changes, threads, settings.max_body_bytes),
+        *label_studio_routes(label_studio, threads, settings.max_body_bytes, settings.public_url),
+    ]
+
+
+def _monitoring_routes(
+    settings: Settings, store: ConsoleStore, drift: DriftService, models: ModelEntries
+) -> list[Any]:
+    """Return the routes that evaluate and compare what is stored."""
+    inferences, reports = store.inferences, store.reports
+    hosts = parse_webhook_hosts(settings.webhook_hosts)
+    return [
+        *evaluation_routes(store.jobs, inferences, reports),
+        *drift_routes(drift),
+        *model_routes(models),
+        *schedule_routes(settings.drift_directory, inferences, hosts),
+        *drift_alarm_routes(reports, store.mutes, inferences),
+        *view_routes(settings.views_directory),
+        *evaluation_schedule_routes(
+            settings.evaluation_directory, inferences, reports, hosts=hosts
+        ),
+    ]
 
 
 def _open_log(
@@ -208,7 +247,7 @@ def _open_log(
         return inferences.within(caller_scope()).names.resolve(name)
 
     service = LogService(
-        LogRecorder(ids, journal, blobs, recorder, settings),
+        LogRecorder(ids, journal, blobs, recorder=recorder, settings=settings),
         DescribedModels(Path(settings.data) / "descriptions"),
         lambda name: known_model_name(name, served_name, stored_name),
         settings,
@@ -237,7 +276,9 @@ def _label_studio(
         runs,
         inferences,
         changes,
-        fetcher,
-        BoundedThreads("tasks of Label Studio", LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S),
+        fetcher=fetcher,
+        threads=BoundedThreads(
+            "tasks of Label Studio", LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S
+        ),
         timeout_s=settings.request_timeout_s,
     )

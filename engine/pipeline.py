@@ -190,9 +190,9 @@ class Pipeline:
             raise NotFound(unknown_model_text(name, [*filter(caller.may_use, names)]))
 
     def _admitted_model(self, request: InferRequest) -> Model:
-        """Return the model that answers a request, if the caller may use it; raises as `ModelRepository.get`."""
+        """Return the model that answers a request, if the caller may use it; raises as `Traffic.model_named`."""
         self._check_known_model(request.model)
-        return self._traffic.model_for(request)
+        return self._traffic.model_named(request.model, request.version, request)
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request, in the caller's thread.

@@ -124,7 +124,11 @@ def profile_model(
         ),
         *_measure_providers(model, path, feeds, seconds),
     ]
-    load = _measure_load(predictor, data, options, callers, seconds) if callers else None
+    load = (
+        _measure_load(predictor, data, options, callers=callers, seconds=seconds)
+        if callers
+        else None
+    )
     total_ms = sum(stage.ms for stage in stages)
     return Profile(
         model=model.name,
@@ -193,7 +197,7 @@ def _measure_threads(model: Model, path: Path, feeds: Any, seconds: float) -> li
         for count in counts
         if count <= cores
     }
-    return _measure_graphs("threads", model, graphs, feeds, seconds)
+    return _measure_graphs("threads", model, graphs, feeds=feeds, seconds=seconds)
 
 
 def _measure_providers(model: Model, path: Path, feeds: Any, seconds: float) -> list[Variant]:
@@ -214,7 +218,7 @@ def _measure_providers(model: Model, path: Path, feeds: Any, seconds: float) -> 
                     kind="provider", value=name, ms=None, cpu_ms=None, factor=None, problem=problem
                 )
             )
-    return [*_measure_graphs("provider", model, graphs, feeds, seconds), *failed]
+    return [*_measure_graphs("provider", model, graphs, feeds=feeds, seconds=seconds), *failed]
 
 
 def _measure_graphs(

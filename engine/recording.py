@@ -324,12 +324,11 @@ class Recorder:
         does. A second try has those of the first, of which the writer may have read whole frames; so has a request that
         is sent again under its idempotency key.
         """
-        recognition, on_disk = summary.model.recognition, durability == "power"
+        on_disk, written = durability == "power", summary.model.recognition.written
         inputs = []
         for position, result in enumerate(results):
             if result.storage.store:
-                reference = self._store_input(recognition.written.store, result)
-                inputs.append((position, result, reference))
+                inputs.append((position, result, self._store_input(written.store, result)))
         if not inputs:
             return
         if on_disk:
@@ -338,32 +337,14 @@ class Recorder:
         if part is not None:
             self._take_ids([position for position, _, _ in inputs], seqs, part, durable=on_disk)
         records = []
-        for position, result, reference in inputs:
-            score, origin = result.semantic_score, result.origin
-            own = standard if score is None else {**standard, "semantic_score": score}
-            request_id, image_no = summary.request_id, position
+        for position, result, input_ in inputs:
+            seq = seqs.get(position) or seqs.add(position, self._ids.next())
+            own = standard
+            if result.semantic_score is not None:
+                own = {**own, "semantic_score": result.semantic_score}
             if part is not None:
                 own = {**own, IDEMPOTENCY_KEY: part.name(position).hex()}
-            if origin is not None:
-                own = {**own, origin.kind: origin.description}
-                request_id, image_no = origin.request_id, origin.image_no
-            records.append(
-                InferenceRecord(
-                    seq=seqs.get(position) or seqs.add(position, self._ids.next()),
-                    request_id=request_id,
-                    image_no=image_no,
-                    model=summary.model.reference,
-                    task=recognition.task,
-                    action=result.action,
-                    latency_ms=summary.latency_ms,
-                    input=reference,
-                    predictions=result.predictions,
-                    metadata=result.metadata,
-                    status=500 if summary.error else 200,
-                    standard=own,
-                    team=summary.team or msgspec.UNSET,
-                )
-            )
+            records.append(_record(summary, result, input_, seq=seq, position=position, own=own))
         end = self._journal.append(records, hold_segment=on_disk)
         if quota is not None:
             images = (input_.bytes or 0 for _, _, input_ in inputs if input_.kept)
@@ -454,6 +435,37 @@ class _Ids(dict[int, int]):
         self[position] = seq
         self.new += is_new
         return seq
+
+
+def _record(
+    summary: RequestSummary,
+    result: ImageResult,
+    input_: InputReference,
+    *,
+    seq: int,
+    position: int,
+    own: dict[str, Any],
+) -> InferenceRecord:
+    """Return the record of one inference; one with an origin has the request and the image of that."""
+    request_id, image_no, origin = summary.request_id, position, result.origin
+    if origin is not None:
+        own = {**own, origin.kind: origin.description}
+        request_id, image_no = origin.request_id, origin.image_no
+    return InferenceRecord(
+        seq=seq,
+        request_id=request_id,
+        image_no=image_no,
+        model=summary.model.reference,
+        task=summary.model.recognition.task,
+        action=result.action,
+        latency_ms=summary.latency_ms,
+        input=input_,
+        predictions=result.predictions,
+        metadata=result.metadata,
+        status=500 if summary.error else 200,
+        standard=own,
+        team=summary.team or msgspec.UNSET,
+    )
 
 
 def _choose_to_store(results: Sequence[ImageResult], share: float) -> list[ImageResult]:

@@ -23,7 +23,7 @@ import onnxruntime
 from quadriga.engine.batched_runs import BatchedRuns, Batching
 from quadriga.engine.cuda_libraries import load_cuda_libraries, missing_library
 from quadriga.engine.external_data import ExternalDataError, check_external_data
-from quadriga.engine.graph_source import Graph, GraphOptions, GraphSource
+from quadriga.engine.graph_source import GraphOptions, GraphSource, OpenedGraph
 from quadriga.engine.independent_rows import DependentRowsError, Feeds, check_independent
 from quadriga.engine.native_runs import NativeRuns, RunMark
 from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, read_onnx
@@ -246,14 +246,11 @@ class Session:
         try:
             self.header = header or read_onnx(path)[0]
             check_external_data(path, self.header.external_data)
-        except (OnnxFileError, ExternalDataError) as error:
-            raise LoadError(str(error)) from error
-        try:
             wanted = read_providers(providers)
             chosen = choose_available(
                 wanted, available_providers(), may_fall_back=provider_fallback
             )
-        except ExecutionProviderError as error:
+        except (OnnxFileError, ExternalDataError, ExecutionProviderError) as error:
             raise LoadError(str(error)) from error
         options = GraphOptions(
             path=str(path),
@@ -265,20 +262,7 @@ class Session:
         self.providers = tuple(self._session.get_providers())
         """Names of the providers that run the graph, in order; the last ones take what the first cannot run."""
         if fallen := fallen_back(wanted, self.providers):
-            reason = _why_fallen(fallen)
-            if not provider_fallback:
-                raise LoadError(
-                    f"expected {', '.join(fallen)} to start, got a graph run by {', '.join(self.providers)}: "
-                    f"{reason or 'is its device there?'} (provider_fallback = true under [runtime] lets the next provider "
-                    "take its place)"
-                )
-            _log.warning(
-                "%s: %s cannot be used, so %s runs the graph%s",
-                path.parent.name,
-                ", ".join(fallen),
-                ", ".join(self.providers),
-                f": {reason}" if reason else "",
-            )
+            self._note_fallen(fallen, may_fall_back=provider_fallback)
         self._provider_options = dict(chosen)
         if graphs.shares_memory and self.providers:
             self._device = _DEVICES.get(self.providers[0], "")
@@ -295,6 +279,27 @@ class Session:
         """The output that is not the model's own; it is computed only if its name is requested."""
         self.batched_runs: BatchedRuns | None = None
         """Runs that requests share; None where each runs alone."""
+
+    def _note_fallen(self, fallen: Sequence[str], *, may_fall_back: bool) -> None:
+        """Log that providers cannot be used and others run the graph.
+
+        Raises:
+            LoadError: They may not.
+        """
+        reason = _why_fallen(fallen)
+        if not may_fall_back:
+            raise LoadError(
+                f"expected {', '.join(fallen)} to start, got a graph run by {', '.join(self.providers)}: "
+                f"{reason or 'is its device there?'} (provider_fallback = true under [runtime] lets the next provider "
+                "take its place)"
+            )
+        _log.warning(
+            "%s: %s cannot be used, so %s runs the graph%s",
+            self.path.parent.name,
+            ", ".join(fallen),
+            ", ".join(self.providers),
+            f": {reason}" if reason else "",
+        )
 
     def share_runs(
         self,
@@ -436,7 +441,7 @@ def _why_fallen(providers: Sequence[str]) -> str:
     return ""
 
 
-def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) -> Graph:
+def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) -> OpenedGraph:
     """Open a graph; with the rest of its providers, if the first ones refuse to start and may be left out.
 
     Raises:

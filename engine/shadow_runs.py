@@ -354,9 +354,9 @@ class Shadows:
         """End the processes of versions that are no shadow any more, or are no longer served."""
         for name, (model, process) in list(self._processes.items()):
             rule = self._traffic.rule_of(name)
-            is_shadow = rule is not None and rule.shadow is not None
-            is_same = is_shadow and self._traffic.ready_version(name, model.version) is model
-            if not is_same or rule.shadow.version != model.version:  # type: ignore[union-attr]  # it is not None
+            shadow = None if rule is None else rule.shadow
+            is_shadow = shadow is not None and shadow.version == model.version
+            if not is_shadow or self._traffic.ready_version(name, model.version) is not model:
                 del self._processes[name]
                 process.close()
 

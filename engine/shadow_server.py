@@ -5,7 +5,6 @@ no more for a shadow than to send a request, and to store what comes back.
 """
 
 import os
-import signal
 import socket
 import sys
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.graph_messages import PeerEndedError, Receiver, send
-from quadriga.engine.graph_server import end_with_worker, limit_resources
+from quadriga.engine.graph_server import begin_below_worker
 from quadriga.engine.model import Model
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.request_kinds import request_kind
@@ -54,10 +53,7 @@ class ShadowOptions(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Run until the worker ends."""
     options = msgspec.json.decode(sys.argv[1], type=ShadowOptions)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends these to the whole group, but
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker decides when this process ends
-    end_with_worker(options.lifeline_fd)
-    limit_resources(options.memory_bytes, 0)
+    begin_below_worker(options.lifeline_fd, options.memory_bytes)
     with suppress(PeerEndedError):
         ShadowServer(socket.socket(fileno=options.connection_fd)).run()
 

@@ -62,11 +62,8 @@ class SharedCounts:
     def __init__(self, writers: int = 1, writer: int = 0, descriptor: int = -1) -> None:
         self._row_cells = _HEAD_CELLS + writers * CELLS
         size_bytes = 8 * (_HEAD + MAX_ROWS * self._row_cells)
-        if descriptor < 0:
-            descriptor = os.memfd_create("quadriga-counts", 0)
-            os.ftruncate(descriptor, size_bytes)  # takes memory as rows are written, not before
-        self.descriptor = descriptor
-        self._memory = mmap.mmap(descriptor, size_bytes)
+        self.descriptor = create_memory("counts", size_bytes) if descriptor < 0 else descriptor
+        self._memory = mmap.mmap(self.descriptor, size_bytes)
         self._cells = memoryview(self._memory).cast("q")
         self.lock = threading.RLock()
         """Lock of what this process writes; whoever holds it may ask for a row."""
@@ -86,7 +83,7 @@ class SharedCounts:
         with self.lock:
             place = self._rows.get(name)
             if place is None:
-                with self._exclusive():
+                with exclusive(self.descriptor):
                     self._read_rows()
                     place = self._place(name, other)
         if place is None:
@@ -146,15 +143,6 @@ class SharedCounts:
             )  # fmt: skip
         self._is_full = True
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Let no other process add a row; one that dies lets go."""
-        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
-
 
 class CountRow:
     """The cells of this process in one row."""
@@ -170,6 +158,23 @@ class CountRow:
         """Add to a number."""
         with self.lock:
             self.cells[cell] += amount
+
+
+def create_memory(name: str, size_bytes: int) -> int:
+    """Return the descriptor of memory that child processes inherit; it takes room as it is written, not before."""
+    descriptor = os.memfd_create(f"quadriga-{name}", 0)
+    os.ftruncate(descriptor, size_bytes)
+    return descriptor
+
+
+@contextmanager
+def exclusive(descriptor: int) -> Iterator[None]:
+    """Let no other process add a row to shared memory; one that dies lets go."""
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN)
 
 
 def _as_text(name: str) -> str:

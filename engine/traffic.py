@@ -202,12 +202,11 @@ class Traffic:
         ready = self._repository.ready_versions(name)
         return next((model for model in ready if model.version == version), None)
 
-    def model_for(self, request: InferRequest) -> Model:
-        """Return the model that answers a request; raises as `ModelRepository.get`."""
-        return self.model_named(request.model, request.version, request)
-
     def model_named(self, name: str, version: str | None, request: InferRequest) -> Model:
-        """Return a model that a request needs: a named version, or the one that the request's draw decides for."""
+        """Return a model that a request needs: a named version, or the one that the request's draw decides for.
+
+        Raises as `ModelRepository.get`.
+        """
         if version is not None or (rule := self.rule_of(name)) is None or not rule.shares:
             return self._repository.get(name, version)
         ready = {model.version: model for model in self._repository.ready_versions(name)}

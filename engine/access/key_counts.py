@@ -10,18 +10,16 @@ limit on average, nor more than twice the limit in any one period. The clock is 
 of a machine share.
 """
 
-import fcntl
 import logging
 import mmap
-import os
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Literal, get_args
 
 import msgspec
 
+from quadriga.engine.shared_counts import create_memory, exclusive
 from quadriga.store.key_limits import LimitName
 
 Rate = Literal["requests", "bytes", "export-bytes", "stored-bytes"]
@@ -70,11 +68,8 @@ class KeyCounts:
     def __init__(self, workers: int, worker: int = 0, descriptor: int = -1) -> None:
         self._row_cells = _ROW_HEAD + workers * _CELLS
         size_bytes = 8 * (_HEAD + MAX_KEYS * self._row_cells)
-        if descriptor < 0:
-            descriptor = os.memfd_create("quadriga-keys", 0)
-            os.ftruncate(descriptor, size_bytes)  # takes memory as rows are written, not before
-        self.descriptor = descriptor
-        self.cells = memoryview(mmap.mmap(descriptor, size_bytes)).cast("q")
+        self.descriptor = create_memory("keys", size_bytes) if descriptor < 0 else descriptor
+        self.cells = memoryview(mmap.mmap(self.descriptor, size_bytes)).cast("q")
         self.lock = threading.Lock()
         """Lock of what this worker writes."""
         self._workers = workers
@@ -93,7 +88,7 @@ class KeyCounts:
         with self.lock:
             row = self._rows.get(high_low)
             if row is None:
-                with self._exclusive():
+                with exclusive(self.descriptor):
                     self._read_rows()
                     row = self._rows.get(high_low)
                     if row is None:
@@ -148,15 +143,6 @@ class KeyCounts:
         self.cells[0] = row + 1
         self._rows[high_low] = row
         return row
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Let no other worker add a row; a worker that dies lets go."""
-        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
 
 class KeyRow:

@@ -38,17 +38,15 @@ class KeyMetrics(Collector):
 
     Args:
         keys: The keys; None for a server that needs none.
-        max_shown: Maximum keys with numbers of their own.
     """
 
-    def __init__(self, keys: KeyRing | None, max_shown: int = MAX_KEYS_SHOWN) -> None:
+    def __init__(self, keys: KeyRing | None) -> None:
         self._keys = keys
-        self._max_shown = max_shown
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric with its current value."""
         uses = [] if self._keys is None else self._keys.key_uses()
-        shown = list(_joined(uses, self._max_shown))
+        shown = list(_joined(uses))
         running = GaugeMetricFamily(
             "quadriga_key_requests_running",
             "Requests of the key that are answered now. At the number its limits allow, further ones are refused.",
@@ -72,11 +70,11 @@ class KeyMetrics(Collector):
         yield from (running, refused)
 
 
-def _joined(uses: Iterable[KeyUse], max_shown: int) -> Iterator[KeyUse]:
+def _joined(uses: Iterable[KeyUse]) -> Iterator[KeyUse]:
     """Yield the first keys that are known by name, and then all others as one."""
     rest: KeyTotals | None = None
     for place, use in enumerate(uses):
-        if use.name and place < max_shown:
+        if use.name and place < MAX_KEYS_SHOWN:
             yield use
         else:
             rest = use.totals if rest is None else _sum(rest, use.totals)

@@ -18,7 +18,7 @@ from quadriga.engine.api.responses import (
     error_response,
     options_route,
 )
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.store.browsing.comparison import (
     ComparisonRequest,
     ModelComparison,
@@ -86,6 +86,10 @@ _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
 _LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_DESCRIPTIONS)
 
 
+_URL_ERRORS = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
+_QUERY: dict[str, Any] = {"status_code": 200, "responses": QUERY_ERRORS}
+
+
 @dataclass
 class _FacetsUrl(Operation):
     """Query parameters of facets; any other name is a field with its comparison."""
@@ -131,19 +135,19 @@ class _SimilarUrl(Operation):
 
 def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     """Return the handlers, whose searches `queries` runs."""
-    errors = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
+    return [*_search_routes(queries), *_label_queue_routes(queries), *_comparison_routes(queries)]
 
-    @get(_FACETS, operation_class=_FacetsUrl, responses=errors, need="read")
+
+def _search_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
+    @get(_FACETS, operation_class=_FacetsUrl, responses=_URL_ERRORS, need="read")
     async def find_facets_by_url(request: Request[Any, Any, Any]) -> Facets:
         """Return the fields, frequent values and histograms of the inferences that fields of the URL find."""
-        text = request.scope["query_string"].decode("latin-1")
+        text = query_string(request)
         return await queries.run(
             request, lambda store: find_facets(store, request_from_url(text, FacetsRequest))
         )
 
-    @post(
-        _FACETS, operation_class=_FACETS_BODY, responses=QUERY_ERRORS, status_code=200, need="read"
-    )
+    @post(_FACETS, operation_class=_FACETS_BODY, need="read", **_QUERY)
     async def query_facets(request: Request[Any, Any, Any], body: RawBody) -> Facets:
         """Return fields, frequent values and histograms; the body is JSON whatever its content type."""
         return await queries.run(
@@ -153,14 +157,14 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     @get(
         "/api/inferences/{inference_id:str}/neighbours",
         operation_class=_NeighboursUrl,
-        responses=errors | {404: _NO_INFERENCE},
+        responses=_URL_ERRORS | {404: _NO_INFERENCE},
         need="read",
     )
     async def get_neighbours(
         inference_id: FromPath[str], request: Request[Any, Any, Any]
     ) -> Neighbours:
         """Return what comes before and after an inference among those that fields of the URL find."""
-        text = request.scope["query_string"].decode("latin-1")
+        text = query_string(request)
         return await queries.run(
             request,
             lambda store: find_neighbours(
@@ -171,28 +175,33 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     @get(
         "/api/inferences/{inference_id:str}/similar",
         operation_class=_SimilarUrl,
-        responses=errors | {404: _NO_EMBEDDING},
+        responses=_URL_ERRORS | {404: _NO_EMBEDDING},
         need="read",
     )
     async def get_similar(
         inference_id: FromPath[str], request: Request[Any, Any, Any]
     ) -> SimilarInferences:
         """Return what resembles an inference most, by embeddings, among those that fields of the URL find."""
-        text = request.scope["query_string"].decode("latin-1")
+        text = query_string(request)
         return await queries.run(
             request,
             lambda store: find_similar(store, inference_id, request_from_url(text, SimilarRequest)),
         )
 
+    options = options_route(_FACETS, "GET", "POST")
+    return [options, find_facets_by_url, query_facets, get_neighbours, get_similar]
+
+
+def _label_queue_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     @get(
         _LABEL_QUEUE,
         operation_class=_LabelQueueUrl,
-        responses=errors | {404: _NO_INFERENCE},
+        responses=_URL_ERRORS | {404: _NO_INFERENCE},
         need="read",
     )
     async def find_label_queue_by_url(request: Request[Any, Any, Any]) -> LabelQueue:
         """Return what to label next among the inferences that fields of the URL find."""
-        text = request.scope["query_string"].decode("latin-1")
+        text = query_string(request)
         return await queries.run(
             request,
             lambda store: find_label_queue(store, request_from_url(text, LabelQueueRequest)),
@@ -211,12 +220,13 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
             request, lambda store: find_label_queue(store, decode_body(body, LabelQueueRequest))
         )
 
+    options = options_route(_LABEL_QUEUE, "GET", "POST")
+    return [options, find_label_queue_by_url, query_label_queue]
+
+
+def _comparison_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     @post(
-        "/api/inferences/disagreements",
-        operation_class=_DISAGREEMENTS_BODY,
-        responses=QUERY_ERRORS,
-        status_code=200,
-        need="read",
+        "/api/inferences/disagreements", operation_class=_DISAGREEMENTS_BODY, need="read", **_QUERY
     )
     async def query_disagreements(request: Request[Any, Any, Any], body: RawBody) -> Disagreements:
         """Find images on which two models or versions answer differently; the body is JSON whatever its content type."""
@@ -225,28 +235,11 @@ def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
             lambda store: find_disagreements(store, decode_body(body, DisagreementsRequest)),
         )
 
-    @post(
-        "/api/inferences/comparison",
-        operation_class=_COMPARISON_BODY,
-        responses=QUERY_ERRORS,
-        status_code=200,
-        need="read",
-    )
+    @post("/api/inferences/comparison", operation_class=_COMPARISON_BODY, need="read", **_QUERY)
     async def query_comparison(request: Request[Any, Any, Any], body: RawBody) -> ModelComparison:
         """Compare two models or versions on what both answered, live or as a shadow; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: compare(store, decode_body(body, ComparisonRequest))
         )
 
-    return [
-        options_route(_FACETS, "GET", "POST"),
-        find_facets_by_url,
-        query_facets,
-        get_neighbours,
-        get_similar,
-        options_route(_LABEL_QUEUE, "GET", "POST"),
-        find_label_queue_by_url,
-        query_label_queue,
-        query_disagreements,
-        query_comparison,
-    ]
+    return [query_disagreements, query_comparison]

@@ -1,6 +1,5 @@
 """HTTP routes for changes to stored inferences and for retention; bodies are JSON whatever their content type."""
 
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -79,16 +78,12 @@ def _metadata_routes(
     @post(f"{_INFERENCE}/metadata", operation_class=_METADATA, need="annotate", **route)
     async def change_metadata(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add, replace or remove metadata of an inference."""
-        return await threads.run(
-            partial(changes.within(caller_scope()).change_metadata, inference_id, body)
-        )
+        return await threads.run(changes.within(caller_scope()).change_metadata, inference_id, body)
 
     @get(f"{_INFERENCE}/metadata/history", need="read", **route)
     async def get_metadata_history(inference_id: FromPath[str]) -> MetadataHistory:
         """Return how the metadata of an inference was changed, newest first."""
-        return await threads.run(
-            partial(changes.within(caller_scope()).metadata_history, inference_id)
-        )
+        return await threads.run(changes.within(caller_scope()).metadata_history, inference_id)
 
     return [change_metadata, get_metadata_history]
 
@@ -107,9 +102,7 @@ def _other_routes(
     )
     async def give_feedback(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add feedback to an inference."""
-        return await threads.run(
-            partial(changes.within(caller_scope()).add_feedback, inference_id, body)
-        )
+        return await threads.run(changes.within(caller_scope()).add_feedback, inference_id, body)
 
     delete_errors = BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL}
 
@@ -122,7 +115,7 @@ def _other_routes(
     )
     async def delete_inferences(body: RawBody) -> Response[DeletionResult]:
         """Delete or erase inferences by a filter, or count which would be; 202 if an erasure goes on afterwards."""
-        result = await threads.run(partial(changes.within(caller_scope()).delete_inferences, body))
+        result = await threads.run(changes.within(caller_scope()).delete_inferences, body)
         note_number(result.count)
         if decode_change(body, DeleteBody, "JSON").dry_run:
             note_target("dry run")
@@ -155,7 +148,7 @@ def _other_routes(
     @put(path, operation_class=_RETENTION, responses=QUERY_ERRORS, status_code=200, need="operate")
     async def put_retention(name: FromPath[str], body: RawBody) -> Retention:
         """Set how long a model's inferences and inputs are kept, past and future ones."""
-        return await threads.run(partial(changes.within(caller_scope()).put_retention, name, body))
+        return await threads.run(changes.within(caller_scope()).put_retention, name, body)
 
     options = options_route(path, "GET", "PUT")
     return [

@@ -162,7 +162,7 @@ class LogInPages:
         try:
             self._audit.check()
             session, value = await self._threads.run(
-                lambda: self._sign_on.begin_session(begun, sent.get("code"), sent.get("error"))
+                self._sign_on.begin_session, begun, sent.get("code"), sent.get("error")
             )
         except LogInError as error:
             caller = error.caller if isinstance(error, NoRole) else STRANGER
@@ -184,7 +184,7 @@ class LogInPages:
         # Without a session that counts, as for a page of another site, nothing is ended.
         if session is None or current_caller().key_id != session.key_id:
             return _redirect(303, home)
-        await self._threads.run(lambda: self._sign_on.end_session(session))
+        await self._threads.run(self._sign_on.end_session, session)
         request_id = error_request_id(request.headers.get("x-request-id"))
         self._audit.write(_visit(request, "log-out", request_id, session.caller), 303)
         return _redirect(303, home, session_cookie(SESSION_COOKIE, "", 0, "strict"))

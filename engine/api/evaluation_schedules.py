@@ -22,7 +22,7 @@ from quadriga.engine.api.responses import (
     json_body_options,
     options_route,
 )
-from quadriga.engine.api.webhook_states import WebhookState, webhook_states
+from quadriga.engine.api.webhook_states import ModelSchedules, WebhookState
 from quadriga.monitor.evaluation.history import EvaluationHistory, read_history
 from quadriga.monitor.evaluation.schedules import (
     EvaluationSchedule,
@@ -35,7 +35,6 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.spans import moment_us
 from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
-from quadriga.monitor.watch.webhooks import check_webhook_hosts
 from quadriga.store.errors import NotFoundError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
@@ -98,45 +97,27 @@ def evaluation_schedule_routes(
         hosts: The hosts that alerts may be sent to.
     """
     every_team = evaluation_schedules(directory)
+    schedules = ModelSchedules(every_team, inferences, hosts, _describe)
     path = "/api/models/{name:str}/evaluation-schedule"
 
-    # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
-    def replace_schedule(name: str, body: bytes) -> EvaluationScheduleState:
-        scope = caller_scope()
-        names, schedules = inferences.within(scope).names, every_team.within(scope)
-        model = names.resolve(name)
-        schedule, previous = decode_schedule(body), None
-        names.check_where(schedule.where)
-        check_webhook_hosts(schedule.webhooks, hosts)
+    def complete(model: str, schedule: EvaluationSchedule) -> EvaluationSchedule:
+        scope, previous = caller_scope(), None
         with suppress(NotFoundError):
-            previous = schedules.get(model).schedule
-        schedules.put(model, with_reference(schedule, reports.within(scope), previous))
-        return _schedule_state(schedules, model, hosts)
+            previous = every_team.within(scope).get(model).schedule
+        return with_reference(schedule, reports.within(scope), previous)
 
-    def read_schedule(name: str) -> EvaluationScheduleState:
-        scope = caller_scope()
-        names, schedules = inferences.within(scope).names, every_team.within(scope)
-        return _schedule_state(schedules, names.resolve(name), hosts)
-
-    def remove_schedule(name: str) -> EvaluationScheduleState:
-        scope = caller_scope()
-        names, schedules = inferences.within(scope).names, every_team.within(scope)
-        model = names.resolve(name)
-        last = _schedule_state(schedules, model, hosts)
-        schedules.remove(model)
-        return last
-
+    # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
     @get(path, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY}, need="read")
     async def get_evaluation_schedule(name: FromPath[str]) -> EvaluationScheduleState:
         """Return how often a model is evaluated, and how alerts were delivered."""
-        return await to_thread(read_schedule, name)
+        return await to_thread(schedules.read, name)
 
     @put(path, need="monitor", **json_body_options(_SCHEDULE, _UNREADABLE))
     async def put_evaluation_schedule(
         name: FromPath[str], body: RawBody
     ) -> EvaluationScheduleState:
         """Evaluate each window of a model from now on; the body is JSON whatever its content type."""
-        return await to_thread(replace_schedule, name, body)
+        return await to_thread(schedules.replace, name, lambda _: decode_schedule(body), complete)
 
     @delete(
         path,
@@ -146,7 +127,7 @@ def evaluation_schedule_routes(
     )
     async def delete_evaluation_schedule(name: FromPath[str]) -> EvaluationScheduleState:
         """Stop evaluating a model's windows; the history of earlier ones stays."""
-        return await to_thread(remove_schedule, name)
+        return await to_thread(schedules.remove, name)
 
     history_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}
 
@@ -164,9 +145,8 @@ def evaluation_schedule_routes(
         """Return the windows of a model's schedule that start within a time, oldest first."""
         now_us = time.time_ns() // 1000
         start_us, end_us = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
-        scope = caller_scope()
-        model = inferences.within(scope).names.resolve(name)
-        return read_history(every_team.within(scope).directory, model, start_us, end_us)
+        of_team, model = schedules.find(name)
+        return read_history(of_team.directory, model, start_us, end_us)
 
     return [
         options_route(path, "GET", "PUT", "DELETE"),
@@ -177,15 +157,15 @@ def evaluation_schedule_routes(
     ]
 
 
-def _schedule_state(
-    schedules: ScheduleStore[EvaluationSchedule], model: str, hosts: WebhookHosts
+def _describe(
+    schedules: ScheduleStore[EvaluationSchedule], model: str, webhooks: list[WebhookState]
 ) -> EvaluationScheduleState:
     """Describe a model's schedule, its next window and the deliveries to its webhooks."""
     saved = schedules.get(model)
     next_s = schedules.next_s(model, saved)
     fields = asdict(saved.schedule) | {
         "window": saved.schedule.window or saved.schedule.every,
-        "webhooks": webhook_states(schedules, model, hosts),
+        "webhooks": webhooks,
     }
     del fields["reference_metric"]
     return EvaluationScheduleState(

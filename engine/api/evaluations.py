@@ -17,6 +17,7 @@ from quadriga.engine.api.responses import (
     error_response,
     json_body_options,
 )
+from quadriga.engine.api.store_queries import query_string
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,
     decode_parameters,
@@ -127,7 +128,7 @@ def evaluation_routes(
     )
     def get_cell(report_id: FromPath[str], request: Request[Any, Any, Any]) -> Page:
         """Return the inferences of cells of the confusion matrix, page by page; further fields of the URL filter them."""
-        cells = cell_request_from_url(request.scope["query_string"].decode("latin-1"))
+        cells = cell_request_from_url(query_string(request))
         directory = reports.within(caller_scope()).directory(report_id)
         return cell_page(inferences.within(caller_scope()), directory, cells)
 

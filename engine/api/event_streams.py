@@ -1,11 +1,11 @@
-"""Responses that are streams of server-sent events, and how many streams of any kind there may be at once.
+"""Responses that are streams, as those of server-sent events, and how many streams there may be at once.
 
 A stream ends when its client leaves, when its events do, and when the server shuts down.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -28,11 +28,7 @@ _LAST_WORDS_S = 2.0
 """Time that a client has to take what is being sent when a stream has to end; then its connection is closed."""
 
 _RETRY_AFTER_S = 10
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",
-    "X-Content-Type-Options": "nosniff",
-}
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 Events = Callable[[asyncio.Event], AsyncGenerator[bytes]]
 """Yields encoded events until the event that it gets is set, soon after which it has to end."""
@@ -69,6 +65,16 @@ class EventStreams:
     def close(self) -> None:
         """End all streams, and let no other begin."""
         self.closing.set()
+
+    async def wait_for_end(self, sending: asyncio.Future[Any], receive: Receive) -> None:
+        """Wait until a stream is sent, its client leaves, or all streams have to end."""
+        gone = asyncio.ensure_future(wait_for_disconnect(receive))
+        closing = asyncio.ensure_future(self.closing.wait())
+        try:
+            await asyncio.wait([sending, gone, closing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            closing.cancel()
 
     def take_place(self, caller: Caller) -> "StreamPlace":
         """Count a stream of a caller.
@@ -126,74 +132,94 @@ def event_text(name: str, content: msgspec.Struct, *, event_id: str = "") -> byt
     return b"\n".join(lines) + b"\n\n"
 
 
-class EventResponse(Stream):
-    """Response with server-sent events.
+Abort = Callable[[], object] | None
+"""Closes the connection at once; None where nothing can."""
+
+
+class StreamResponse(Stream):
+    """Response that is sent as a stream, which leaves its place at its end.
 
     Args:
-        events: The events. Errors that they raise with a status end the stream by an event `end`.
-        streams: All streams of the worker.
-        place: The place of the stream, which is left at its end.
+        send_stream: Sends the body; it gets what sends to the client, what receives from it, and what aborts.
+        place: The place of the stream.
+        media_type: Media type of the body.
+        headers: Further headers.
     """
 
-    def __init__(self, events: Events, streams: EventStreams, place: StreamPlace) -> None:
-        super().__init__((), media_type=EVENT_STREAM, headers=_HEADERS)
-        self.events = events
-        self.streams = streams
+    def __init__(
+        self,
+        send_stream: Callable[[Send, Receive, Abort], Awaitable[None]],
+        place: StreamPlace,
+        media_type: str,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__((), media_type=media_type, headers={**_HEADERS, **headers})
+        self.send_stream = send_stream
         self.place = place
+        self.type_name = media_type
 
     def to_asgi_response(self, *_: Any, **options: Any) -> ASGIResponse:
         """Return what sends the response."""
-        return _EventAnswer(self, cookies=options.get("cookies"))
+        return _StreamAnswer(self, cookies=options.get("cookies"))
 
 
-class _EventAnswer(ASGIResponse):
-    """Sends the events of a response."""
+class _StreamAnswer(ASGIResponse):
+    """Sends a response."""
 
     _should_set_content_length = False
 
-    def __init__(self, response: EventResponse, **options: Any) -> None:
-        super().__init__(media_type=EVENT_STREAM, headers=dict(response.headers), **options)
+    def __init__(self, response: StreamResponse, **options: Any) -> None:
+        super().__init__(media_type=response.type_name, headers=dict(response.headers), **options)
         self._response = response
-        self._extensions: dict[str, Any] = {}
+        self._abort: Abort = None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer the request, and leave the place of its stream."""
-        self._extensions = scope.get("extensions") or {}
+        self._abort = (scope.get("extensions") or {}).get(ABORT_EXTENSION)
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._response.place.leave()
 
     async def send_body(self, send: Send, receive: Receive) -> None:
-        """Send the events; a client that reads none of them holds up neither its end nor that of the server."""
+        """Send the stream."""
+        await self._response.send_stream(send, receive, self._abort)
+
+
+def event_response(events: Events, streams: EventStreams, place: StreamPlace) -> StreamResponse:
+    """Return the response with server-sent events; errors that they raise with a status end it by an event `end`.
+
+    A client that reads none of them holds up neither its end nor that of the server.
+    """
+
+    async def send_stream(send: Send, receive: Receive, abort: Abort) -> None:
         over = asyncio.Event()
-        sending = asyncio.ensure_future(self._send_events(send, over))
-        gone = asyncio.ensure_future(wait_for_disconnect(receive))
-        closing = asyncio.ensure_future(self._response.streams.closing.wait())
-        ends: list[asyncio.Future[Any]] = [sending, gone, closing]
+        sending = asyncio.ensure_future(_send_events(events, send, over))
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await streams.wait_for_end(sending, receive)
             over.set()
             await asyncio.wait([sending], timeout=_LAST_WORDS_S)
-            if not sending.done() and ABORT_EXTENSION in self._extensions:
-                self._extensions[ABORT_EXTENSION]()
+            if not sending.done() and abort is not None:
+                abort()
                 await asyncio.wait([sending], timeout=_LAST_WORDS_S)
         finally:
-            for end in ends:
-                end.cancel()
+            sending.cancel()
         if sending.done() and not sending.cancelled():
             sending.result()
 
-    async def _send_events(self, send: Send, over: asyncio.Event) -> None:
-        last = b""
-        try:
-            async with aclosing(self._response.events(over)) as events:
-                async for event in events:
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-                    if over.is_set():
-                        break
-        except QueryCancelledError:
-            return
-        except (ProtocolError, StoreError) as error:
-            last = event_text("end", StreamEnd(str(error)))
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+    return StreamResponse(send_stream, place, EVENT_STREAM, {"X-Accel-Buffering": "no"})
+
+
+async def _send_events(events: Events, send: Send, over: asyncio.Event) -> None:
+    last = b""
+    try:
+        async with aclosing(events(over)) as sent:
+            async for event in sent:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+                if over.is_set():
+                    break
+    except QueryCancelledError:
+        return
+    except (ProtocolError, StoreError) as error:
+        last = event_text("end", StreamEnd(str(error)))
+    await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -1,6 +1,5 @@
 """HTTP routes for the ground truth of stored inferences; bodies are JSON whatever their content type."""
 
-from functools import partial
 from typing import Annotated, Any
 
 from litestar import Response, delete, get, post, put
@@ -69,17 +68,13 @@ def ground_truth_routes(
     @get(_PATH, responses=errors, need="read")
     async def get_ground_truth(inference_id: FromPath[str]) -> Response[GroundTruth]:
         """Return the ground truth of an inference, with its revision, which is the ETag too."""
-        current = await threads.run(
-            partial(changes.within(caller_scope()).ground_truth.get, inference_id)
-        )
+        current = await threads.run(changes.within(caller_scope()).ground_truth.get, inference_id)
         return Response(current, headers={"ETag": f'"{current.revision}"'})
 
     @get(f"{_PATH}/history", responses=errors, need="read")
     async def get_ground_truth_history(inference_id: FromPath[str]) -> GroundTruthHistory:
         """Return who stated the ground truth of an inference when, newest first."""
-        return await threads.run(
-            partial(changes.within(caller_scope()).ground_truth.history, inference_id)
-        )
+        return await threads.run(changes.within(caller_scope()).ground_truth.history, inference_id)
 
     @put(
         _PATH,
@@ -98,7 +93,7 @@ def ground_truth_routes(
         """State the ground truth of an inference; its annotations have to fit the inference's task."""
         condition = parse_condition(if_match, if_none_match)
         inference, revision = await threads.run(
-            partial(changes.within(caller_scope()).ground_truth.put, inference_id, body, condition)
+            changes.within(caller_scope()).ground_truth.put, inference_id, body, condition
         )
         return Response(inference, headers={"ETag": f'"{revision}"'})
 
@@ -109,7 +104,7 @@ def ground_truth_routes(
         """Remove the ground truth of an inference."""
         condition = parse_condition(if_match, None)
         return await threads.run(
-            partial(changes.within(caller_scope()).ground_truth.delete, inference_id, condition)
+            changes.within(caller_scope()).ground_truth.delete, inference_id, condition
         )
 
     @post(
@@ -122,9 +117,7 @@ def ground_truth_routes(
     )
     async def state_ground_truth(body: RawBody) -> StatementResult:
         """State the ground truth of many inferences, stored already or later; lines that do not fit are refused."""
-        result = await threads.run(
-            partial(changes.within(caller_scope()).ground_truth.add_statements, body)
-        )
+        result = await threads.run(changes.within(caller_scope()).ground_truth.add_statements, body)
         note_number(result.stated)
         return result
 

@@ -18,18 +18,21 @@ from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Operation
-from litestar.response.base import ASGIResponse
 from litestar.response.streaming import Stream
 from litestar.types import Receive, Send
 
-from quadriga.engine.api.event_streams import EventStreams, StreamPlace
+from quadriga.engine.api.event_streams import (
+    Abort,
+    EventStreams,
+    StreamPlace,
+    StreamResponse,
+)
 from quadriga.engine.api.openapi_bodies import url_parameters
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL, error_response
-from quadriga.engine.api.store_queries import StoreQueries, wait_for_disconnect
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit, current_caller, identify_again
 from quadriga.proto.errors import DeadlineExceeded, ProtocolError
-from quadriga.proto.http import ABORT_EXTENSION
 from quadriga.store.errors import (
     PYARROW_MISSING,
     NotReadyError,
@@ -52,7 +55,6 @@ RETRIES, RETRY_INTERVAL_S = 20, 0.5
 
 _PASSING = (NotReadyError, QueryTimeoutError, ThreadsFull)
 _log = logging.getLogger(__name__)
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _UNREADABLE = error_response("The query cannot be understood, or the server has no pyarrow")
 
 
@@ -161,58 +163,24 @@ class _Table:
         return await self._queries.run(self._request, self._next)
 
 
-class _TableResponse(Stream):
-    """Response with a table, whose first bytes are there."""
+def _table_response(
+    table: _Table,
+    first: bytes,
+    streams: EventStreams,
+    *,
+    place: StreamPlace,
+    media_type: str,
+    name: str,
+) -> StreamResponse:
+    """Return the response with a table, whose first bytes are there.
 
-    def __init__(
-        self,
-        table: _Table,
-        first: bytes,
-        media_type: str,
-        *,
-        name: str,
-        streams: EventStreams,
-        place: StreamPlace,
-    ) -> None:
-        headers = _HEADERS | {"Content-Disposition": f'attachment; filename="{name}"'}
-        super().__init__((), media_type=media_type, headers=headers)
-        self.table = table
-        self.first = first
-        self.streams = streams
-        self.place = place
-        self.type_name = media_type
+    The connection is cut off if the table cannot be sent to its end, or the client leaves, or the server shuts down.
+    """
 
-    def to_asgi_response(self, *_: Any, **options: Any) -> ASGIResponse:
-        """Return what sends the response."""
-        return _TableAnswer(self, cookies=options.get("cookies"))
-
-
-class _TableAnswer(ASGIResponse):
-    """Sends a table, and cuts the connection off if it cannot be sent to its end."""
-
-    _should_set_content_length = False
-
-    def __init__(self, response: _TableResponse, **options: Any) -> None:
-        super().__init__(media_type=response.type_name, headers=dict(response.headers), **options)
-        self._response = response
-        self._extensions: dict[str, Any] = {}
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer the request, and leave the place of its stream."""
-        self._extensions = scope.get("extensions") or {}
+    async def send_stream(send: Send, receive: Receive, abort: Abort) -> None:
+        sending = asyncio.ensure_future(_send_table(table, first, send))
         try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._response.place.leave()
-
-    async def send_body(self, send: Send, receive: Receive) -> None:
-        """Send the table until its end, or until the client leaves or the server shuts down."""
-        sending = asyncio.ensure_future(self._send_table(send))
-        gone = asyncio.ensure_future(wait_for_disconnect(receive))
-        closing = asyncio.ensure_future(self._response.streams.closing.wait())
-        ends: list[asyncio.Future[Any]] = [sending, gone, closing]
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await streams.wait_for_end(sending, receive)
             if sending.done():
                 await sending
                 return
@@ -222,25 +190,29 @@ class _TableAnswer(ASGIResponse):
         except (ProtocolError, StoreError) as error:
             _log.warning("a table was cut off: %s", error)
         finally:
-            for end in ends:
-                end.cancel()
+            sending.cancel()
             await asyncio.wait([sending])
-        if ABORT_EXTENSION in self._extensions:
-            self._extensions[ABORT_EXTENSION]()
+        if abort is not None:
+            abort()
 
-    async def _send_table(self, send: Send) -> None:
-        await self._send(send, self._response.first)
-        async with aclosing(self._response.table.rest()) as pieces:
-            async for piece in pieces:
-                await self._send(send, piece)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamResponse(send_stream, place, media_type, headers)
 
-    async def _send(self, send: Send, data: bytes) -> None:
-        """Send bytes, once the quota of the key has room for them."""
-        quota = current_caller().quota
-        if quota is not None:
-            quota.take_export(len(data))
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+async def _send_table(table: _Table, first: bytes, send: Send) -> None:
+    await _send_bytes(send, first)
+    async with aclosing(table.rest()) as pieces:
+        async for piece in pieces:
+            await _send_bytes(send, piece)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_bytes(send: Send, data: bytes) -> None:
+    """Send bytes, once the quota of the key has room for them."""
+    quota = current_caller().quota
+    if quota is not None:
+        quota.take_export(len(data))
+    await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 @dataclass
@@ -264,11 +236,10 @@ def table_routes(
         timeout_s: Maximum time of a stream.
     """
 
-    async def answer(request: Request[Any, Any, Any], form: str, media_type: str) -> _TableResponse:
+    async def answer(request: Request[Any, Any, Any], form: str, media_type: str) -> StreamResponse:
         if (quota := current_caller().quota) is not None:
             quota.check_export()
-        text = request.scope["query_string"].decode("latin-1")
-        wanted = request_from_url(text, TableRequest, ("order", "limit"))
+        wanted = request_from_url(query_string(request), TableRequest, ("order", "limit"))
         if find_spec("pyarrow") is None:
             raise QueryError(PYARROW_MISSING)
         from quadriga.store.exchange import arrow_tables  # noqa: PLC0415 - an extra
@@ -281,44 +252,35 @@ def table_routes(
         try:
             table = _Table(request, queries, wanted, writer=writer(), ends_s=ends_s)
             first = await table.begin()
-            return _TableResponse(
+            return _table_response(
                 table,
                 first,
-                media_type,
-                name=f"inferences.{form}",
-                streams=streams,
+                streams,
                 place=place,
+                media_type=media_type,
+                name=f"inferences.{form}",
             )
         except BaseException:
             place.leave()
             raise
 
-    def described(media_type: str) -> dict[int, ResponseSpec]:
+    def options(media_type: str) -> dict[str, Any]:
         table = ResponseSpec(
             bytes, generate_examples=False, media_type=media_type, description="The table"
         )
-        return {200: table, 400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}
+        return {
+            "operation_class": _TableUrl,
+            "responses": {200: table, 400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY},
+            "media_type": media_type,
+            "audited": True,
+        }
 
-    @get(
-        "/api/inferences.arrow",
-        operation_class=_TableUrl,
-        responses=described(ARROW_STREAM),
-        media_type=ARROW_STREAM,
-        need="read",
-        audited=True,
-    )
+    @get("/api/inferences.arrow", need="read", **options(ARROW_STREAM))
     async def stream_arrow(request: Request[Any, Any, Any]) -> Stream:
         """Stream inferences that fields of the URL find, as an Arrow IPC stream."""
         return await answer(request, "arrow", ARROW_STREAM)
 
-    @get(
-        "/api/inferences.parquet",
-        operation_class=_TableUrl,
-        responses=described(PARQUET),
-        media_type=PARQUET,
-        need="read",
-        audited=True,
-    )
+    @get("/api/inferences.parquet", need="read", **options(PARQUET))
     async def stream_parquet(request: Request[Any, Any, Any]) -> Stream:
         """Stream inferences that fields of the URL find, as Parquet."""
         return await answer(request, "parquet", PARQUET)

@@ -18,7 +18,7 @@ from quadriga.engine.api.responses import (
     UNREADABLE_QUERY,
     error_response,
 )
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, InferenceReader, Page
 from quadriga.store.maintenance.aggregates import (
@@ -111,7 +111,7 @@ def inference_routes(
     @get("/api/inferences", operation_class=_UrlQuery, responses=find_errors, need="read")
     async def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
-        text = request.scope["query_string"].decode("latin-1")
+        text = query_string(request)
         return await queries.run(request, lambda store: store.query(query_from_url(text)))
 
     @get(

@@ -301,23 +301,7 @@ def _entry(
     shadows: Sequence[StoredVersion] = (),
     described_labels: Sequence[str] = (),
 ) -> ModelEntry:
-    counts = {(version.version, version.sha256): version for version in stored}
-    versions = []
-    for version in served:
-        count = counts.pop((version.version, version.sha256 or ""), None)
-        versions.append(
-            ModelVersion(
-                version.version,
-                version.sha256,
-                version.task,
-                version.state,
-                reason=version.reason,
-                behind=version.behind,
-                inferences=count.inferences if count else 0,
-                last_at=count.last_at if count else None,
-            )
-        )
-    versions += [_stored_version(count) for count in reversed(counts.values())]
+    versions = _versions(served, stored)
     labels = next((version.labels for version in served if version.labels), described_labels)
     return ModelEntry(
         name=name,
@@ -339,6 +323,27 @@ def _entry(
         if evaluation is None
         else LastEvaluation(evaluation.id, evaluation.created, evaluation.n, evaluation.headline),
     )
+
+
+def _versions(served: list[ServedVersion], stored: list[StoredVersion]) -> list[ModelVersion]:
+    """Return the versions of a model: those that are served, and behind them those that are only stored."""
+    counts = {(version.version, version.sha256): version for version in stored}
+    versions = []
+    for version in served:
+        count = counts.pop((version.version, version.sha256 or ""), None)
+        versions.append(
+            ModelVersion(
+                version.version,
+                version.sha256,
+                version.task,
+                version.state,
+                reason=version.reason,
+                behind=version.behind,
+                inferences=count.inferences if count else 0,
+                last_at=count.last_at if count else None,
+            )
+        )
+    return [*versions, *map(_stored_version, reversed(counts.values()))]
 
 
 def _stored_version(count: StoredVersion) -> ModelVersion:

@@ -11,7 +11,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 from msgspec.structs import asdict
 
-from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     NOT_READY,
@@ -21,7 +20,7 @@ from quadriga.engine.api.responses import (
     json_body_options,
     options_route,
 )
-from quadriga.engine.api.webhook_states import WebhookState, webhook_states
+from quadriga.engine.api.webhook_states import ModelSchedules, WebhookState
 from quadriga.monitor.drift.watch.history import DriftHistory, read_history
 from quadriga.monitor.drift.watch.schedules import (
     DriftSchedule,
@@ -31,7 +30,6 @@ from quadriga.monitor.drift.watch.schedules import (
 from quadriga.monitor.spans import moment_us
 from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
-from quadriga.monitor.watch.webhooks import check_webhook_hosts
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 from quadriga.store.scope import Scoped
@@ -78,41 +76,19 @@ def schedule_routes(
         hosts: The hosts that alerts may be sent to.
     """
     every_team = drift_schedules(directory)
+    schedules = ModelSchedules(every_team, inferences, hosts, _describe)
     path = "/api/models/{name:str}/drift-schedule"
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
-    def replace_schedule(name: str, body: bytes) -> ScheduleState:
-        scope = caller_scope()
-        names, schedules = inferences.within(scope).names, every_team.within(scope)
-        model = names.resolve(name)
-        schedule = decode_schedule(model, body)
-        names.check_where(schedule.where)
-        check_webhook_hosts(schedule.webhooks, hosts)
-        schedules.put(model, schedule)
-        return _schedule_state(schedules, model, hosts)
-
-    def read_schedule(name: str) -> ScheduleState:
-        scope = caller_scope()
-        names, schedules = inferences.within(scope).names, every_team.within(scope)
-        return _schedule_state(schedules, names.resolve(name), hosts)
-
-    def remove_schedule(name: str) -> ScheduleState:
-        scope = caller_scope()
-        names, schedules = inferences.within(scope).names, every_team.within(scope)
-        model = names.resolve(name)
-        last = _schedule_state(schedules, model, hosts)
-        schedules.remove(model)
-        return last
-
     @get(path, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY}, need="read")
     async def get_drift_schedule(name: FromPath[str]) -> ScheduleState:
         """Return how often a model's drift is compared, and how alerts were delivered."""
-        return await to_thread(read_schedule, name)
+        return await to_thread(schedules.read, name)
 
     @put(path, need="monitor", **json_body_options(_SCHEDULE, _UNREADABLE))
     async def put_drift_schedule(name: FromPath[str], body: RawBody) -> ScheduleState:
         """Compare each window of a model from now on; the body is JSON whatever its content type."""
-        return await to_thread(replace_schedule, name, body)
+        return await to_thread(schedules.replace, name, lambda model: decode_schedule(model, body))
 
     @delete(
         path,
@@ -122,7 +98,7 @@ def schedule_routes(
     )
     async def delete_drift_schedule(name: FromPath[str]) -> ScheduleState:
         """Stop comparing a model's windows; the history of earlier ones stays."""
-        return await to_thread(remove_schedule, name)
+        return await to_thread(schedules.remove, name)
 
     history_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}
 
@@ -136,10 +112,10 @@ def schedule_routes(
         """Return the windows of a model's schedule that start within a time, oldest first."""
         now_us = time.time_ns() // 1000
         start_us, end_us = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
-        scope = caller_scope()
-        model = inferences.within(scope).names.resolve(name)
-        folder = every_team.within(scope).directory
-        return read_history(folder, model, start_us=start_us, end_us=end_us, signal=signal)
+        of_team, model = schedules.find(name)
+        return read_history(
+            of_team.directory, model, start_us=start_us, end_us=end_us, signal=signal
+        )
 
     return [
         options_route(path, "GET", "PUT", "DELETE"),
@@ -150,13 +126,13 @@ def schedule_routes(
     ]
 
 
-def _schedule_state(
-    schedules: ScheduleStore[DriftSchedule], model: str, hosts: WebhookHosts
+def _describe(
+    schedules: ScheduleStore[DriftSchedule], model: str, webhooks: list[WebhookState]
 ) -> ScheduleState:
     """Describe a model's schedule, its next window and the deliveries to its webhooks."""
     saved = schedules.get(model)
     start_s = schedules.next_s(model, saved)
-    fields = asdict(saved.schedule) | {"webhooks": webhook_states(schedules, model, hosts)}
+    fields = asdict(saved.schedule) | {"webhooks": webhooks}
     return ScheduleState(
         model=model,
         **fields,

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from litestar import Request
@@ -45,7 +44,7 @@ class StoreQueries:
         inferences = self._inferences.within(caller_scope()).cancelled_by(cancellation)
         try:
             async with self._threads.turn(gone):
-                searching = self._threads.start(partial(work, inferences))
+                searching = self._threads.start(work, inferences)
                 ends: list[asyncio.Future[Any]] = [gone, searching]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not searching.done():
@@ -53,6 +52,12 @@ class StoreQueries:
                 return await searching
         finally:
             gone.cancel()
+
+
+def query_string(request: Request[Any, Any, Any]) -> str:
+    """Return the query of a request's URL as it was sent, without `?`."""
+    text: str = request.scope["query_string"].decode("latin-1")
+    return text
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

@@ -20,8 +20,8 @@ from litestar.response.streaming import Stream
 
 from quadriga.engine.api.event_streams import (
     EVENT_STREAM,
-    EventResponse,
     EventStreams,
+    event_response,
     event_text,
 )
 from quadriga.engine.api.openapi_bodies import url_parameters
@@ -30,7 +30,7 @@ from quadriga.engine.api.responses import (
     UNKNOWN_MODEL,
     UNREADABLE_QUERY,
 )
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit, current_caller, identify_again
 from quadriga.proto.errors import InvalidRequest
@@ -190,12 +190,12 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
         """Send new inferences that fields of the URL find, as they are stored."""
         if EVENT_STREAM not in request.headers.get("accept", ""):
             raise InvalidRequest(f"expected Accept: {EVENT_STREAM}, as the answer has no end")
-        wanted = request_from_url(request.scope["query_string"].decode("latin-1"), ArrivalsRequest)
+        wanted = request_from_url(query_string(request), ArrivalsRequest)
         arrivals = NewInferences(wanted.where, request.headers.get("last-event-id") or wanted.after)
         tail = Tail(request, queries, arrivals)
         place = streams.take_place(current_caller())
         try:
-            return EventResponse(partial(tail.events, await tail.look()), streams, place)
+            return event_response(partial(tail.events, await tail.look()), streams, place)
         except BaseException:
             place.leave()
             raise

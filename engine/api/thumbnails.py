@@ -78,9 +78,7 @@ class Thumbnails:
         make = partial(make_thumbnail, side_px=side_px, max_pixels=self._max_pixels)
         if key not in self._failures:
             try:
-                return await self._threads.run(
-                    partial(store.make_thumbnail, inference_id, side_px, make)
-                )
+                return await self._threads.run(store.make_thumbnail, inference_id, side_px, make)
             except ImageError as error:
                 self._failures[key] = str(error)
                 if len(self._failures) > _MAX_FAILURES:

@@ -1,15 +1,21 @@
-"""Webhooks of schedules in requests and responses: which are allowed, and how their deliveries went."""
+"""Schedules of models, of either kind, as routes read, replace and remove them, and how deliveries to their webhooks went."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import asdict
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.monitor.watch.alerts import DeliveryStatus, Outbox
-from quadriga.monitor.watch.schedules import ScheduleStore
+from quadriga.monitor.watch.schedules import ScheduleStore, ScheduleT
 from quadriga.monitor.watch.webhook_hosts import WebhookHosts
-from quadriga.monitor.watch.webhooks import WebhookFormat
+from quadriga.monitor.watch.webhooks import WebhookFormat, check_webhook_hosts
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.scope import Scoped
+
+State = TypeVar("State")
 
 NOT_DELIVERED = (
     "expected a public host that accepts the alert in time, got none: the server's log says more"
@@ -63,3 +69,57 @@ def webhook_states(
         )
         states.append(state)
     return states
+
+
+class ModelSchedules(Generic[ScheduleT, State]):
+    """The schedules of one kind, of all teams: each caller sees and changes those of its own.
+
+    Args:
+        every_team: The schedules.
+        inferences: Finds the model that a name means.
+        hosts: The hosts that alerts may be sent to.
+        describe: Describes a model's schedule: gets the schedules, the model and the states of its webhooks.
+    """
+
+    def __init__(
+        self,
+        every_team: ScheduleStore[ScheduleT],
+        inferences: Scoped[InferenceReader],
+        hosts: WebhookHosts,
+        describe: Callable[[ScheduleStore[ScheduleT], str, list[WebhookState]], State],
+    ) -> None:
+        self._every_team = every_team
+        self._inferences = inferences
+        self._hosts = hosts
+        self._describe = describe
+
+    def find(self, name: str) -> tuple[ScheduleStore[ScheduleT], str]:
+        """Return the schedules of the caller's team, and the model that a name means."""
+        scope = caller_scope()
+        return self._every_team.within(scope), self._inferences.within(scope).names.resolve(name)
+
+    def read(self, name: str) -> State:
+        """Describe a model's schedule."""
+        schedules, model = self.find(name)
+        return self._describe(schedules, model, webhook_states(schedules, model, self._hosts))
+
+    def replace(
+        self,
+        name: str,
+        decode: Callable[[str], ScheduleT],
+        complete: Callable[[str, ScheduleT], ScheduleT] = lambda _, schedule: schedule,
+    ) -> State:
+        """Set the schedule of a model, by whose name it is decoded, and completed once it is checked."""
+        schedules, model = self.find(name)
+        schedule = decode(model)
+        self._inferences.within(caller_scope()).names.check_where(schedule.where)
+        check_webhook_hosts(schedule.webhooks, self._hosts)
+        schedules.put(model, complete(model, schedule))
+        return self.read(name)
+
+    def remove(self, name: str) -> State:
+        """Remove a model's schedule; describe what it was."""
+        schedules, model = self.find(name)
+        last = self.read(name)
+        schedules.remove(model)
+        return last

@@ -6,12 +6,12 @@ from typing import Any
 import rich_click as click
 
 from quadriga.engine.commands.options import (
-    DEFAULT_SERVER,
     PATH,
     dataset_options,
     name_and_version,
     option,
     parse_filter,
+    server_option,
 )
 from quadriga.engine.commands.output import echo_json, print_progress
 from quadriga.engine.commands.server_client import ServerClient, model_path, wait_for_job
@@ -30,7 +30,7 @@ _DEFAULT_NAME = "default"
 @option("--rolling", "Use the time before each compared window, such as 7d, as baseline.", "SPAN")
 @option("--dataset", "Folder or zip to run --model over first, in place of a window.", type=PATH)
 @dataset_options
-@click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
+@server_option
 @option("--json as_json", "Print the baseline as JSON.", is_flag=True)
 def baseline_command(**values: Any) -> None:
     """Set the baseline of a model for drift: its inferences within a window, or over a dataset.

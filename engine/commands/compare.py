@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from quadriga.engine.commands.options import (
-    DEFAULT_SERVER,
     name_and_version,
     option,
     parse_filter,
+    server_option,
 )
 from quadriga.engine.commands.output import echo_json, print_progress
 
@@ -22,7 +22,7 @@ _SHOWN_LABELS = 10
 @click.command("compare")
 @click.argument("a", metavar="MODEL@VERSION")
 @click.argument("b", metavar="MODEL@VERSION")
-@click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
+@server_option
 @option("--where", "Filter of the inferences, as of `query`.")
 @option("--score", "Score from which predictions count.", type=float, default=0.5)
 @option("--iou", "Overlap from which two boxes of one label are the same.", type=float, default=0.5)
@@ -83,7 +83,6 @@ def _show_progress(done: int, total: int | None) -> None:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    a, b = answer["a"], answer["b"]
     console = Console()
     share, interval = answer["share"], answer["share_ci95"]
     by = "as live and shadow" if answer["paired_by"] == "shadow" else "on the same images"
@@ -98,30 +97,36 @@ def _print(answer: dict[str, Any]) -> None:
     )
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
-    for side in (a, b):
+    for side in (answer["a"], answer["b"]):
         name = f"{side['model']} {side['version'] or ''}".strip()
         table.add_column(Text(name), justify="right", overflow="fold")
-    rows = [
-        ("failed", *(f"{side['failed']:,}" for side in (a, b))),
-        ("predictions", *(f"{side['predictions']:,}" for side in (a, b))),
+    for row in _rows(answer):
+        table.add_row(*map(Text, row))
+    console.print(table)
+    for pair in answer["disagreements"]:
+        only = f"{len(pair['only_a'])} only here, {len(pair['only_b'])} only there"
+        console.print(Text(f"{pair['a']['id']}  {pair['b']['id']}  {only}"))
+
+
+def _rows(answer: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return what is compared, with the texts of both sides."""
+    sides = answer["a"], answer["b"]
+    rows: list[tuple[str, ...]] = [
+        ("failed", *(f"{side['failed']:,}" for side in sides)),
+        ("predictions", *(f"{side['predictions']:,}" for side in sides)),
     ]
     for field, title, form in (
         ("latency_ms", "latency ms", "{:.1f}"),
         ("scores", "score", "{:.3f}"),
     ):
         for quantile in ("p05", "p50", "p95"):
-            values = (side[field] and form.format(side[field][quantile]) for side in (a, b))
+            values = (side[field] and form.format(side[field][quantile]) for side in sides)
             rows.append((f"{title} {quantile}", *(value or "" for value in values)))
     rows += [
         (f"label {count['label']}", f"{count['a']:,}", f"{count['b']:,}")
         for count in answer["labels"][:_SHOWN_LABELS]
     ]
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
-    for pair in answer["disagreements"]:
-        only = f"{len(pair['only_a'])} only here, {len(pair['only_b'])} only there"
-        console.print(Text(f"{pair['a']['id']}  {pair['b']['id']}  {only}"))
+    return rows
 
 
 def _print_evaluation(report: dict[str, Any]) -> None:

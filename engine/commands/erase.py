@@ -13,7 +13,7 @@ from blake3 import blake3
 from rich.console import Console
 from rich.text import Text
 
-from quadriga.engine.commands.options import DEFAULT_SERVER, option, parse_filter
+from quadriga.engine.commands.options import option, parse_filter, server_option
 from quadriga.engine.commands.output import print_progress
 from quadriga.engine.commands.server_client import ServerClient, ServerError
 from quadriga.monitor.report.metric_texts import one_line
@@ -40,7 +40,7 @@ _COUNTS = {
     multiple=True,
 )
 @option("--all is_all", "Erase all inferences, in place of FILTER.", is_flag=True)
-@click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
+@server_option
 @option("--yes", "Erase without asking.", is_flag=True)
 @option(
     "--wait",

@@ -207,19 +207,10 @@ def import_command(
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer
-    from quadriga.tasks import SHORT_NAMES, full_name
+    from quadriga.tasks import full_name
 
-    if join is not None and (kind == "inferences" or not _is_join_field(join)):
-        raise click.BadParameter(
-            f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
-            param_hint="--join",
-        )
-    if task is not None and (kind == "inferences" or full_name(task) not in SHORT_NAMES.values()):
-        raise click.BadParameter(
-            f"expected one of {', '.join(SHORT_NAMES)}, with --as ground-truth, got {task}",
-            param_hint="--task",
-        )
-    if (model or dry_run or accept_predictions) and kind == "inferences":
+    _check_join_and_task(kind, join, task)
+    if kind == "inferences" and (model or dry_run or accept_predictions):
         raise click.UsageError(
             "--model, --dry-run and --accept-predictions can only be used with --as ground-truth"
         )
@@ -246,6 +237,22 @@ def import_command(
     counts = msgspec.structs.asdict(imported).items()
     click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts))
     _print_unmatched(imported.unmatched, importer.reasons)
+
+
+def _check_join_and_task(kind: str, join: str | None, task: str | None) -> None:
+    """Refuse a join or a task that is none, or that is written beside inferences."""
+    from quadriga.tasks import SHORT_NAMES, full_name
+
+    if join is not None and (kind == "inferences" or not _is_join_field(join)):
+        raise click.BadParameter(
+            f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
+            param_hint="--join",
+        )
+    if task is not None and (kind == "inferences" or full_name(task) not in SHORT_NAMES.values()):
+        raise click.BadParameter(
+            f"expected one of {', '.join(SHORT_NAMES)}, with --as ground-truth, got {task}",
+            param_hint="--task",
+        )
 
 
 def _print_unmatched(count: int, reasons: Sequence[str]) -> None:

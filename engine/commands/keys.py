@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from quadriga.engine.commands.audit import audited
-from quadriga.engine.commands.options import option, store_options, store_settings
+from quadriga.engine.commands.options import json_option, option, store_options, store_settings
 from quadriga.proto.access import Role
 from quadriga.store.key_limits import NO_LIMITS, limits_text, parse_limits
 from quadriga.store.key_texts import AccessKey
@@ -24,7 +24,6 @@ _limit_option = option(
     " stored-bytes=50GB/day; none for no limits, also where the server has a default; may be repeated.",
     multiple=True,
 )  # fmt: skip
-_json_option = option("--json as_json", "Print JSON, and nothing else.", is_flag=True)
 
 
 class _Duration(click.ParamType[int]):
@@ -61,7 +60,7 @@ def keys_command() -> None:
     "--expires", "When it ends, such as 90d or 12h from now. [default: never]", type=_Duration()
 )
 @_limit_option
-@_json_option
+@json_option
 @store_options
 def create(**options: Any) -> None:
     """Make a key and print it. It is shown this once: the database has only a hash of it."""
@@ -87,7 +86,7 @@ def create(**options: Any) -> None:
 
 
 @keys_command.command("list")
-@_json_option
+@json_option
 @store_options
 def list_keys(**options: Any) -> None:
     """List all keys with their roles, end and last use; never their secrets."""
@@ -156,7 +155,7 @@ def limit_command(key_id: str, **options: Any) -> None:
 @option(
     "--overlap", "How long the present key goes on, such as 24h.", type=_Duration(), default="0m"
 )
-@_json_option
+@json_option
 @store_options
 def rotate(key_id: str, **options: Any) -> None:
     """Make a key with the rights, limits and end of the key ID, and print it; the present one ends after --overlap."""

@@ -4,7 +4,7 @@ from typing import get_args
 
 import rich_click as click
 
-from quadriga.engine.commands.options import DEFAULT_SERVER, option
+from quadriga.engine.commands.options import option, server_option
 from quadriga.engine.commands.output import echo_json
 from quadriga.engine.server_settings import LogLevel
 
@@ -13,7 +13,7 @@ _CONFIGURED = "configured"
 
 @click.command("log-level")
 @click.argument("level", required=False, type=click.Choice([*get_args(LogLevel), _CONFIGURED]))
-@click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
+@server_option
 @option("--json as_json", "Print the answer as JSON.", is_flag=True)
 def log_level_command(level: str | None, server: str, as_json: bool) -> None:
     """Show the level of a server's log, or set it until the server ends.

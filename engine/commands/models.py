@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.engine.commands.options import DEFAULT_SERVER, option
+from quadriga.engine.commands.options import option, server_option
 from quadriga.engine.commands.output import echo_json
 
 _COLUMNS = ("model", "task", "versions", "inferences", "last", "baseline", "drift", "evaluation")
 
 
 @click.command("models")
-@click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
+@server_option
 @option("--json as_json", "Print the list as JSON.", is_flag=True)
 def models_command(server: str, as_json: bool) -> None:
     """List the models that a server serves or has stored inferences of."""

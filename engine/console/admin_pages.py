@@ -90,4 +90,10 @@ def _row(key: AccessKey, now_ms: float) -> ListedKey:
         "" if not at_ms else timestamp_text(at_ms)
         for at_ms in (key.created_ms, key.expires_ms, key.used_ms)
     )
-    return ListedKey(key, expired if key.revoked_ms is None else "revoked", created, expires, used)
+    return ListedKey(
+        key,
+        expired if key.revoked_ms is None else "revoked",
+        created=created,
+        expires=expires,
+        used=used,
+    )

@@ -10,7 +10,6 @@ from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items, item_outline, item_texts
 from quadriga.store.records import StoredInference
 
-THUMBNAIL_PX = 256
 MAX_OUTLINES = 80
 """Outlines on a small image; what has more shows those of the best scores."""
 

@@ -13,7 +13,7 @@ from litestar.params import RawBody
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.models import ModelEntry
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card, names_of
 from quadriga.engine.console.compared_quality import ComparedQuality, find_quality
 from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
@@ -121,7 +121,7 @@ def compare_pages(
     @get(PATH, need="read", **options)
     async def show_comparison(request: PageRequest) -> Response[bytes]:
         """Show two models side by side."""
-        comparison = _comparison_from_url(request.scope["query_string"].decode("latin-1"))
+        comparison = _comparison_from_url(query_string(request))
 
         def show(store: InferenceReader) -> tuple[str, int]:
             choices = _choices(models())

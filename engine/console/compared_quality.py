@@ -83,7 +83,7 @@ def find_quality(
             report = _decoder.decode(reports.read(summary.id))
             comparison = _comparison_with(report, first)
             if comparison is not None and _filter_of(report) == line:
-                return _quality(summary.id, report, comparison, line, link)
+                return _quality(summary.id, report, comparison, line=line, link=link)
     return None
 
 
@@ -99,7 +99,7 @@ def _filter_of(report: Report) -> object:
 
 
 def _quality(
-    report_id: str, report: Report, comparison: Comparison, line: str, link: Callable[..., str]
+    report_id: str, report: Report, comparison: Comparison, *, line: str, link: Callable[..., str]
 ) -> ComparedQuality:
     measured = [("", "", comparison.n, comparison.differences[0], comparison.metrics)]
     for part in comparison.slices:
@@ -118,7 +118,9 @@ def _quality(
     for name, where, n, metric, others in measured:
         line_of_row = joined(part for part in (model, version, line, where) if part)
         to_images = link("/console/inferences", q=line_of_row) if where or not name else ""
-        rows.append(_row(name, to_images, n, metric, reach, first=others[0] if others else None))
+        rows.append(
+            _row(name, to_images, metric, n=n, reach=reach, first=others[0] if others else None)
+        )
     return ComparedQuality(
         report=report_id,
         created=report.created,
@@ -131,7 +133,7 @@ def _quality(
 
 
 def _row(
-    name: str, link: str, n: int, metric: Metric, reach: float, *, first: Metric | None
+    name: str, link: str, metric: Metric, *, n: int, reach: float, first: Metric | None
 ) -> DifferenceRow:
     values = ("", "")
     if first is not None and first.value is not None and metric.value is not None:

@@ -8,6 +8,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from litestar import Request, Response
 
+from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console import formats
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_words import filter_words
@@ -145,12 +146,12 @@ def page_response(html: str, status: int = 200) -> Response[bytes]:
     )
 
 
-def redirect(location: str, status: int = 303) -> Response[bytes]:
+def redirect(location: str) -> Response[bytes]:
     """Return a response that sends the browser to another page of this server."""
-    return Response(b"", status_code=status, headers={**PAGE_HEADERS, "Location": location})
+    return Response(b"", status_code=303, headers={**PAGE_HEADERS, "Location": location})
 
 
 def path_of(request: PageRequest) -> str:
     """Return the path of a request with its query, as the browser has it without the base."""
-    query = request.scope["query_string"].decode("latin-1")
+    query = query_string(request)
     return request.scope["path"] + (f"?{query}" if query else "")

@@ -145,14 +145,8 @@ def read_inference(
         QueryError: The id is none.
     """
     inference = store.get(inference_id)
-    problem = check(filter_.line)
-    around = Surroundings([], [], partial=False)
-    if problem is None and filter_.queue is None:
-        try:
-            request = NeighboursRequest(filter_.line or {}, filter_.order)  # type: ignore[arg-type]  # one of ORDERS
-            around = find_surroundings(store, inference.id, request, AROUND)
-        except (QueryError, NotFoundError) as error:
-            problem = Problem(str(error), filter_.line, 0)
+    around, problem = _around(store, inference.id, filter_)
+    line = "" if problem else filter_.line
     seq = int(inference.id)
     with store.snapshot() as connection:
         statement = current_statement(connection, seq)
@@ -160,8 +154,8 @@ def read_inference(
     detections = _items(inference.predictions)
     truth = None if inference.ground_truth is None else _items(inference.ground_truth)
     signals = store.signals([seq]).get(seq)
+    has_embedding = signals is not None and has_direction(signals.embedding)
     pairs = list(_pairs(inference, signals, links))
-    can_annotate = "annotate" in caller.rights
     seen = [item.label for item in [*(truth or []), *detections] if item.label]
     return InferencePage(
         card=card(inference, outlines=MAX_PICTURED),
@@ -177,12 +171,10 @@ def read_inference(
         more_pairs=max(len(pairs) - MAX_LISTED, 0),
         same_image=_same_image(inference, links),
         same_source=_same_source(inference, links),
-        more_like_this=""
-        if signals is None or not has_direction(signals.embedding)
-        else links.similar(inference.id, "" if problem else filter_.line),
+        more_like_this=links.similar(inference.id, line) if has_embedding else "",
         truth_events=[_event(stated) for stated in statements],
         feedback=inference.feedback if isinstance(inference.feedback, list) else [],
-        can_annotate=can_annotate,
+        can_annotate="annotate" in caller.rights,
         data={
             "id": inference.id,
             "task": inference.task,
@@ -192,9 +184,24 @@ def read_inference(
             "revision": "" if statement is None else str(statement.id),
             "source": caller.name,
             "labels": _ordered_labels(labels, seen),
-            "meant": meant_labels("" if problem else filter_.line),
+            "meant": meant_labels(line),
         },
     )
+
+
+def _around(
+    store: InferenceReader, inference_id: str, filter_: InferenceFilter
+) -> tuple[Surroundings, Problem | None]:
+    """Find the neighbours of an inference within a filter; say why there are none if the filter is none."""
+    nothing = Surroundings([], [], partial=False)
+    problem = check(filter_.line)
+    if problem is not None or filter_.queue is not None:
+        return nothing, problem
+    try:
+        request = NeighboursRequest(filter_.line or {}, filter_.order)  # type: ignore[arg-type]  # one of ORDERS
+        return find_surroundings(store, inference_id, request, AROUND), None
+    except (QueryError, NotFoundError) as error:
+        return nothing, Problem(str(error), filter_.line, 0)
 
 
 def _ordered_labels(labels: list[str], seen: list[str]) -> list[str]:

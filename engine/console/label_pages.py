@@ -9,7 +9,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.models import ModelEntry
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import comparison_text, parts
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
@@ -58,7 +58,7 @@ def label_pages(
     @get(PATH, need="annotate", **options)
     async def show_queue(request: PageRequest) -> Response[bytes]:
         """Show what to label next among the inferences of a filter, and why."""
-        filter_ = filter_from_url(_query_of(request))
+        filter_ = filter_from_url(query_string(request))
         place = filter_.queue or QueuePlace()
         filter_ = msgspec.structs.replace(filter_, queue=place)
         links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
@@ -89,7 +89,7 @@ def label_pages(
     @get(f"{PATH}/next", need="annotate", **options)
     async def show_next(request: PageRequest) -> Response[bytes]:
         """Go on to what follows an inference in the queue; back to the page of the queue after the last."""
-        filter_ = filter_from_url(_query_of(request))
+        filter_ = filter_from_url(query_string(request))
         place = filter_.queue or QueuePlace()
 
         def find(store: InferenceReader) -> str:
@@ -177,8 +177,3 @@ def _why(queued: QueuedInference) -> str:
         return TEXTS[f"queue_{queued.reason}"]
     labels = dict(zip(("first", "second"), (*queued.labels, ""), strict=False))
     return text(f"queue_{queued.reason}", value=f"{queued.value:.2f}", **labels)
-
-
-def _query_of(request: PageRequest) -> str:
-    query: str = request.scope["query_string"].decode("latin-1")
-    return query

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.tail import TAIL_PATH
 from quadriga.engine.console.cards import RATIOS, Card, card
 from quadriga.engine.console.filter_line import Problem, check
@@ -102,7 +102,7 @@ def live_page(frame: Frame, queries: StoreQueries, options: dict[str, Any]) -> H
     @get(LIVE_PATH, need="read", **options)
     async def show_live(request: PageRequest) -> Response[bytes]:
         """Show the newest inferences that a filter finds."""
-        filter_ = filter_from_url(request.scope["query_string"].decode("latin-1"))
+        filter_ = filter_from_url(query_string(request))
         links = FilterLinks(filter_, frame.link, LIVE_PATH)
         if not filter_.is_canonical:
             return redirect(links.to(filter_.line))

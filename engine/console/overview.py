@@ -1,5 +1,6 @@
 """The overview: what is served, how it goes, what changed, and what arrived just now."""
 
+import shlex
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -44,7 +45,6 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float | None
     p95_ms: float | None
     line: str
-    failed_line: str
 
 
 class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +78,23 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     bars: Timeline
     newest: list[Card]
     jobs: list[Job]
+
+
+def image_command(url: str, entries: list[ModelEntry], *, needs_key: bool) -> tuple[str, str]:
+    """Return a shell command that sends an image file to the first model that is ready, and the model; empty without one.
+
+    Args:
+        url: URL of the server, without a slash at its end.
+        entries: The models.
+        needs_key: Whether requests need a key.
+    """
+    model = next((e.name for e in entries if any(v.state == "READY" for v in e.versions)), "")
+    if not model:
+        return "", ""
+    path = "/infer" if len(entries) == 1 else f"/api/serve/serve-model-{model}-pred/infer"
+    key = " \\\n  -H 'Authorization: Bearer YOUR-KEY'" if needs_key else ""
+    command = f"curl {shlex.quote(url + path)} -H 'Content-Type: image/jpeg' \\\n  --data-binary @image.jpg{key}"
+    return command, model
 
 
 def read_overview(
@@ -166,7 +183,6 @@ def _last_day(store: InferenceReader) -> tuple[Day, Timeline, dict[str, _ModelDa
         p50_ms=total["latency_p50"],
         p95_ms=total["latency_p95"],
         line=_spark(counts.values()),
-        failed_line=_spark(failures.values()),
     )
     by_model = {
         group["model"]: _ModelDay(

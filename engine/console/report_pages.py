@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
 from quadriga.engine.console.drift_changes import image_links, signal_changes
@@ -93,49 +94,13 @@ def report_pages(
     def show_report(report_id: FromPath[str]) -> Response[bytes]:
         """Show the numbers of one report."""
         scope = caller_scope()
-        stored = reports.within(scope)
-        report = _decoder.decode(stored.read(report_id))
-        is_drift = report.kind == "drift"
-        sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
-        data = report.data
-        windows = [
-            window_filter(report.model, data.current),
-            window_filter(report.model, data.baseline),
-        ]
-        shown = report.metrics if is_drift else metric_texts.headlines(report)
-        return frame.page(
-            "report",
-            page="reports",
-            title=sentence or drift_texts.verdict(report) if is_drift else sentence or report.task,
-            r=report,
-            report_id=report_id,
-            images_link=_window_link(frame, windows[0]),
-            baseline_link=_window_link(frame, windows[1]),
-            links_are_whole=all(window.is_whole for window in windows),
-            explanation=change_texts.explanation(report) if is_drift else "",
-            metrics=_metric_rows(shown),
-            signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
-            changes=signal_changes(report, inferences.within(scope)) if is_drift else [],
-            acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
-            may_monitor=opens(current_caller(), "monitor"),
-            links_of=partial(image_links, frame),
-            matrix=_matrix(report.confusion),
-            matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
-            notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
-            format_effect=drift_texts.format_effect,
-            curves=curve_lines(report),
-            curve_size=CURVE_SIZE,
-            first_score=FIRST_SCORE,
-            slices=slice_rows(report, frame.link),
-            worst=worst_groups(report, report_id, inferences.within(caller_scope()), frame.link),
-            beside=_compare_links(frame, report),
-        )
+        return _report_page(frame, report_id, reports.within(scope), inferences.within(scope))
 
     @get(REPORTS_PATH + "/{report_id:str}/images", sync_to_thread=True, need="read", **options)
     def show_cell(report_id: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show the inferences of a cell of the confusion matrix."""
         scope = caller_scope()
-        query = request.scope["query_string"].decode("latin-1")
+        query = query_string(request)
         cells = msgspec.structs.replace(cell_request_from_url(query), limit=_IMAGES)
         directory = reports.within(scope).directory(report_id)
         page = cell_page(inferences.within(scope), directory, cells)
@@ -152,6 +117,48 @@ def report_pages(
         )
 
     return [show_reports, show_report, show_cell]
+
+
+def _report_page(
+    frame: Frame, report_id: str, stored: ReportStore, inferences: InferenceReader
+) -> Response[bytes]:
+    """Return the page of one report."""
+    report = _decoder.decode(stored.read(report_id))
+    is_drift = report.kind == "drift"
+    sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
+    data = report.data
+    windows = [
+        window_filter(report.model, data.current),
+        window_filter(report.model, data.baseline),
+    ]
+    shown = report.metrics if is_drift else metric_texts.headlines(report)
+    return frame.page(
+        "report",
+        page="reports",
+        title=sentence or drift_texts.verdict(report) if is_drift else sentence or report.task,
+        r=report,
+        report_id=report_id,
+        images_link=_window_link(frame, windows[0]),
+        baseline_link=_window_link(frame, windows[1]),
+        links_are_whole=all(window.is_whole for window in windows),
+        explanation=change_texts.explanation(report) if is_drift else "",
+        metrics=_metric_rows(shown),
+        signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
+        changes=signal_changes(report, inferences) if is_drift else [],
+        acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
+        may_monitor=opens(current_caller(), "monitor"),
+        links_of=partial(image_links, frame),
+        matrix=_matrix(report.confusion),
+        matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
+        notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
+        format_effect=drift_texts.format_effect,
+        curves=curve_lines(report),
+        curve_size=CURVE_SIZE,
+        first_score=FIRST_SCORE,
+        slices=slice_rows(report, frame.link),
+        worst=worst_groups(report, report_id, inferences, frame.link),
+        beside=_compare_links(frame, report),
+    )
 
 
 def _compare_links(frame: Frame, report: Report) -> list[tuple[str, str]]:

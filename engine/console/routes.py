@@ -14,14 +14,13 @@ from quadriga.engine.access.key_sessions import KeySessions
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.traffic import TrafficControl
 from quadriga.engine.console.admin_pages import audit_page, keys_page
 from quadriga.engine.console.compare_pages import ComparedMonitoring, compare_pages
 from quadriga.engine.console.drift_forms import drift_forms
 from quadriga.engine.console.drift_pages import drift_pages
 from quadriga.engine.console.failures import failure_handlers
-from quadriga.engine.console.first_image import image_command
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
 from quadriga.engine.console.inference import read_inference
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
@@ -31,7 +30,7 @@ from quadriga.engine.console.key_forms import key_forms
 from quadriga.engine.console.label_pages import label_pages, links_of, next_link
 from quadriga.engine.console.live_pages import live_page
 from quadriga.engine.console.model_pages import model_pages
-from quadriga.engine.console.overview import BAR_MINUTES, read_overview
+from quadriga.engine.console.overview import BAR_MINUTES, image_command, read_overview
 from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.similar_page import similar_page
@@ -100,6 +99,52 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             raise NotFound("expected a file of the console, got another name")
         return answer
 
+    pages = [
+        *model_pages(frame, parts.models, parts.traffic, options),
+        audit_page(frame, settings.audit_directory, options),
+    ]
+    if (store := parts.store) is not None:
+        pages += [
+            inferences_page(frame, store.queries, options),
+            inference_page(frame, store.queries, parts.models, options),
+            similar_page(frame, store.queries, options),
+            live_page(frame, store.queries, options),
+            *label_pages(frame, store.queries, parts.models, options),
+            *report_pages(frame, store.reports, store.inferences, options),
+            *compare_pages(
+                frame,
+                store.queries,
+                parts.models,
+                ComparedMonitoring(store.jobs, store.inferences, store.reports),
+                options=options,
+            ),
+            *(
+                traffic_pages(frame, store.queries, parts.models, parts.traffic, options=options)
+                if parts.traffic is not None
+                else ()
+            ),
+            *drift_pages(frame, store.reports, store.inferences, store.mutes, options=options),
+            *drift_forms(frame, store.reports, store.inferences, store.mutes, options=options),
+            *job_pages(frame, store.jobs, options),
+            *view_pages(frame, settings.views_directory, options),
+            keys_page(frame, store.inferences, options),
+            *key_forms(frame, settings.database_url, options),
+        ]
+
+    @get("/console/{page:path}", need="read", **options)
+    async def show_nothing(page: FromPath[str]) -> Response[bytes]:
+        """Say that there is no such page."""
+        raise NotFound(f"no page of the console: {page[:100]!r}")
+
+    handlers = [get_static_file, overview_page(frame, parts, options), *pages]
+    if parts.key_sessions is not None:
+        handlers += key_log_in_routes(frame, visitors, parts.key_sessions, parts.audit)
+    return [*handlers, show_nothing]
+
+
+def overview_page(frame: Frame, parts: ConsoleParts, options: dict[str, Any]) -> HTTPRouteHandler:
+    """Return the handler of the first page."""
+
     @get("/console", need="read", **options)
     async def show_overview(request: PageRequest) -> Response[bytes]:
         """Show what is served, how it goes, what changed, and what arrived just now."""
@@ -130,47 +175,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             return page_response(await asyncio.to_thread(show, None))
         return page_response(await run_in_queries(parts.store.queries, request, show))
 
-    pages = [
-        *model_pages(frame, parts.models, parts.traffic, options),
-        audit_page(frame, settings.audit_directory, options),
-    ]
-    if (store := parts.store) is not None:
-        pages += [
-            inferences_page(frame, store.queries, options),
-            inference_page(frame, store.queries, parts.models, options),
-            similar_page(frame, store.queries, options),
-            live_page(frame, store.queries, options),
-            *label_pages(frame, store.queries, parts.models, options),
-            *report_pages(frame, store.reports, store.inferences, options),
-            *compare_pages(
-                frame,
-                store.queries,
-                parts.models,
-                ComparedMonitoring(store.jobs, store.inferences, store.reports),
-                options,
-            ),
-            *(
-                traffic_pages(frame, store.queries, parts.models, parts.traffic, options)
-                if parts.traffic is not None
-                else ()
-            ),
-            *drift_pages(frame, store.reports, store.inferences, store.mutes, options),
-            *drift_forms(frame, store.reports, store.inferences, store.mutes, options),
-            *job_pages(frame, store.jobs, options),
-            *view_pages(frame, settings.views_directory, options),
-            keys_page(frame, store.inferences, options),
-            *key_forms(frame, settings.database_url, options),
-        ]
-
-    @get("/console/{page:path}", need="read", **options)
-    async def show_nothing(page: FromPath[str]) -> Response[bytes]:
-        """Say that there is no such page."""
-        raise NotFound(f"no page of the console: {page[:100]!r}")
-
-    handlers = [get_static_file, show_overview, *pages]
-    if parts.key_sessions is not None:
-        handlers += key_log_in_routes(frame, visitors, parts.key_sessions, parts.audit)
-    return [*handlers, show_nothing]
+    return show_overview
 
 
 def inferences_page(
@@ -181,7 +186,7 @@ def inferences_page(
     @get(INFERENCES_PATH, need="read", **options)
     async def show_inferences(request: PageRequest) -> Response[bytes]:
         """Show the inferences that a filter finds."""
-        filter_ = filter_from_url(request.scope["query_string"].decode("latin-1"))
+        filter_ = filter_from_url(query_string(request))
         links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
         if not filter_.is_canonical:
             return redirect(links.current(cursor=filter_.cursor))
@@ -224,7 +229,7 @@ def inference_page(
     @get(INFERENCES_PATH + "/{inference_id:str}", need="read", **options)
     async def show_inference(inference_id: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show one inference, within a filter."""
-        filter_ = filter_from_url(request.scope["query_string"].decode("latin-1"))
+        filter_ = filter_from_url(query_string(request))
         links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
         if not filter_.is_canonical:
             return redirect(links.inference(inference_id))

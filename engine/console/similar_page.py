@@ -7,7 +7,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
-from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import (
@@ -48,7 +48,7 @@ def similar_page(frame: Frame, queries: StoreQueries, options: dict[str, Any]) -
     @get(INFERENCES_PATH + "/{inference_id:str}/similar", need="read", **options)
     async def show_similar(inference_id: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show the inferences of a filter that resemble one, the most similar first."""
-        filter_ = filter_from_url(request.scope["query_string"].decode("latin-1"))
+        filter_ = filter_from_url(query_string(request))
         links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
         if not filter_.is_canonical:
             return redirect(links.similar(inference_id, filter_.line))

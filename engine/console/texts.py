@@ -400,7 +400,6 @@ TEXTS: Mapping[str, str] = {
     "drift_error": "failed",
     "drift_none": "not watched",
     "quality_none": "not evaluated",
-    "not_served": "not served",
     "just_now": "Just now",
     "all_inferences": "All inferences",
     "running_jobs": "Jobs",

@@ -248,7 +248,7 @@ class LabelStudioBackend:
         )
 
     async def _predict(self, task: Mapping[str, Any], run: "_PredictRun") -> TaskPrediction:
-        prepared = await self._threads.run(partial(self._prepare, task, run))
+        prepared = await self._threads.run(self._prepare, task, run)
         if prepared.answer is not None:
             return prepared.answer
         request = _infer_request(run.info, prepared)
@@ -257,7 +257,7 @@ class LabelStudioBackend:
             model=run.info.name,
             deadline=Deadline(self._timeout_s),
         )
-        return await self._threads.run(partial(self._answer, prepared, response, run))
+        return await self._threads.run(self._answer, prepared, response, run)
 
     def _prepare(self, task: Mapping[str, Any], run: "_PredictRun") -> "_Prepared":
         """Find the image of a task, and its predictions if the store has them; in a thread."""
@@ -330,7 +330,9 @@ class LabelStudioBackend:
         stated, refused, first_error = 0, list[str](), None
         for annotation in event.stated:
             try:
-                target = self._target(annotation, info_task, limited_to, inferences, own_hosts)
+                target = self._target(
+                    annotation, info_task, limited_to, inferences=inferences, own_hosts=own_hosts
+                )
                 stated += truth.state(annotation, target, _truth(annotation, target, info_task))
             except StoreError as error:
                 if error.status >= 500:

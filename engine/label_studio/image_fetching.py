@@ -127,7 +127,11 @@ class ImageFetcher:
             headers["Authorization"] = self._authorization(connections, parts, deadline)
         try:
             return _exchange(
-                connections, parts, _Outgoing(headers=headers), self._max_bytes, deadline
+                connections,
+                parts,
+                _Outgoing(headers=headers),
+                max_bytes=self._max_bytes,
+                deadline=deadline,
             )
         except (DeliveryError, OSError, http.client.HTTPException, ValueError) as error:
             _log.warning("cannot fetch an image from %s: %s", parts.hostname, error)
@@ -151,13 +155,15 @@ class ImageFetcher:
             if time.monotonic() < expires_s:
                 return f"Bearer {access}"
             target = url._replace(path="/api/token/refresh", query="", fragment="")
-            asking = _Outgoing(
+            refresh = _Outgoing(
                 method="POST",
                 headers={"Content-Type": "application/json"},
                 body=json.dumps({"refresh": self._token}).encode(),
             )
             try:
-                status, _, data = _exchange(connections, target, asking, _MAX_TOKEN_BYTES, deadline)
+                status, _, data = _exchange(
+                    connections, target, refresh, max_bytes=_MAX_TOKEN_BYTES, deadline=deadline
+                )
                 access = json.loads(data)["access"] if status == 200 else ""
             except _FAILURES as error:
                 raise FetchError("Label Studio gave no access token") from error

@@ -52,7 +52,7 @@ def task_prediction(
             left_out[reason] = left_out.get(reason, 0) + 1
             continue
         score = score_of(item)
-        results.append(_result(number, control, value, size_wh, score))
+        results.append(_result(number, control, value, size_wh=size_wh, score=score))
         if score is not None:
             scores.append(score)
         if control.tag == "Choices":

@@ -159,7 +159,7 @@ class ToolTruth:
         source: str,
         review: str = "",
     ) -> None:
-        self._write_all(target, [target.value], truth, source, review)
+        self._write_all(target, [target.value], truth, source=source, review=review)
 
     def _write_all(
         self,

@@ -237,8 +237,8 @@ class EventPairs:
         prepare = partial(self._prepare, half=half, item=item, model=model, metadata=metadata)
         try:
             sent = SentInference(
-                request=None if request is None else read_request(request.body, "request"),
-                response=None if response is None else read_response(response.body, "response"),
+                request=None if request is None else read_request(request.body),
+                response=None if response is None else read_response(response.body),
                 description=self._service.description_of(model, half.team),
                 failed=response is None,
             )
@@ -260,7 +260,7 @@ class EventPairs:
         text = "" if response is None else response.body[:MAX_UNREAD_BYTES].decode(errors="replace")
         if request is not None:
             with suppress(InvalidRequest):
-                sent = SentInference(request=read_request(request.body, "request"), unread=text)
+                sent = SentInference(request=read_request(request.body), unread=text)
                 return prepare(sent, facts=facts)
         return prepare(SentInference(unread=text), facts=facts)
 
@@ -298,9 +298,9 @@ class EventPairs:
     def _check_body(self, half: EventHalf) -> None:
         """Refuse a body that is neither V2 nor V1 before it is acknowledged."""
         if half.kind == "request":
-            read_request(half.body, "request")
+            read_request(half.body)
         else:
-            read_response(half.body, "response")
+            read_response(half.body)
 
 
 def read_half(attributes: Mapping[str, Any], body: bytes, team: str) -> EventHalf:

@@ -176,7 +176,9 @@ class LogRecorder:
                     repeated += 1
                     continue
                 is_new = True
-                records[claim.seq] = _record(claim.seq, item, number, image, reference)
+                records[claim.seq] = _record(
+                    claim.seq, item, number, image=image, reference=reference
+                )
                 kept_bytes += reference.bytes or 0
                 if image.statistics:
                     signals.append(ImageSignals(claim.seq, image.statistics))

@@ -350,9 +350,9 @@ def _bodies(item: LoggedItem) -> tuple[ReadRequest | None, ReadResponse | None]:
         raise InvalidRequest("expected one of predictions and response, got both")
     request = response = None
     if item.request is not None:
-        request = read_request(_json_bytes(item.request), "request")
+        request = read_request(_json_bytes(item.request))
     if item.response is not None:
-        response = read_response(_json_bytes(item.response), "response")
+        response = read_response(_json_bytes(item.response))
     return request, response
 
 

@@ -233,40 +233,40 @@ def _predictions(
     task, count = sent.task, len(images)
     if task is None and sent.description is not None:
         task = full_name(sent.description.task or "")
-    rows: list[list[Any]] | None = None
     if sent.unread is not None:
         return TENSOR, [[{"name": "response", "data": sent.unread}] for _ in images]
     if sent.failed:
         return task or TENSOR, [[] for _ in images]
-    if sent.predictions is not None:
-        nested = count > 1 or (sent.predictions and isinstance(sent.predictions[0], list))
-        rows = (
-            rows_of_predictions(sent.predictions, count, "predictions")
-            if nested
-            else [sent.predictions]
-        )
-    elif response.predictions is not None:
-        rows = rows_of_predictions(response.predictions, count, "response")
-    elif response.tensors and reader is not None:
+    is_of_tensors = sent.predictions is None and response.predictions is None
+    if is_of_tensors and response.tensors and reader is not None:
         return reader.spec.task, _decoded_outputs(reader, response.tensors, images)
-    elif response.tensors:
-        rows = predictions_of_elements(response.tensors, count)
-        if rows is None:
-            return TENSOR, [
-                tensor_predictions(response.tensors, number, count) for number in range(count)
-            ]
+    rows = _rows(sent, response, count)
+    if rows is None and response.tensors:
+        tensors = response.tensors
+        return TENSOR, [tensor_predictions(tensors, number, count) for number in range(count)]
     if rows is None:
         raise InvalidRequest(
             "predictions are required, or the response of the other server, or the error of a failed inference"
         )
     if is_task_unknown(rows):
         return TENSOR, rows
-    derived = next(filter(None, map(task_of, rows)), None)
-    if (task := task or derived) is None:
+    task = task or next(filter(None, map(task_of, rows)), None)
+    if task is None:
         raise InvalidRequest(
             "task is required, as the predictions do not show it: write task, such as detection"
         )
     return task, rows
+
+
+def _rows(sent: SentInference, response: ReadResponse, count: int) -> list[list[Any]] | None:
+    """Return the predictions of each image as they were sent; None where none were, but perhaps tensors of a graph."""
+    if sent.predictions is not None:
+        if count > 1 or (sent.predictions and isinstance(sent.predictions[0], list)):
+            return rows_of_predictions(sent.predictions, count, "predictions")
+        return [sent.predictions]
+    if response.predictions is not None:
+        return rows_of_predictions(response.predictions, count, "response")
+    return predictions_of_elements(response.tensors, count) if response.tensors else None
 
 
 def _decoded_outputs(

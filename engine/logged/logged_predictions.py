@@ -45,7 +45,7 @@ _MARKS = (
 """Keys by which the task of a prediction is known, the decisive first."""
 
 
-def read_task(name: str, location: str = "task") -> str:
+def read_task(name: str) -> str:
     """Return the full name of a task.
 
     Raises:
@@ -54,7 +54,7 @@ def read_task(name: str, location: str = "task") -> str:
     task = full_name(name)
     if task not in _FORMS and task != TENSOR:
         raise InvalidRequest(
-            f"{location}: expected one of {', '.join(SHORT_NAMES)}, got {quoted(name, 60)}"
+            f"task: expected one of {', '.join(SHORT_NAMES)}, got {quoted(name, 60)}"
         )
     return task
 

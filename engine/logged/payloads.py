@@ -85,13 +85,13 @@ def read_json_object(body: bytes, location: str) -> tuple[dict[str, Any], int]:
     return value, end
 
 
-def read_request(body: bytes, location: str) -> ReadRequest:
+def read_request(body: bytes) -> ReadRequest:
     """Read a request of V2 or V1.
 
     Raises:
         InvalidRequest: It is neither.
     """
-    document, end = read_json_object(body, location)
+    document, end = read_json_object(body, "request")
     if isinstance(document.get("instances"), list):
         instances = document["instances"]
         return ReadRequest(
@@ -101,7 +101,7 @@ def read_request(body: bytes, location: str) -> ReadRequest:
         )
     if not isinstance(document.get("inputs"), list):
         raise InvalidRequest(
-            f"{location}: expected inputs as of V2, or instances as of V1, got {_keys(document)}"
+            f"request: expected inputs as of V2, or instances as of V1, got {_keys(document)}"
         )
     try:
         request = parse_infer(body, "", None, None, json_bytes=None if end == len(body) else end)
@@ -110,7 +110,7 @@ def read_request(body: bytes, location: str) -> ReadRequest:
             parameters.update(tensor.parameters)
         metadata = parse_metadata(parameters, "inputs")
     except InvalidRequest as error:
-        raise InvalidRequest(f"{location}: {error}") from error
+        raise InvalidRequest(f"request: {error}") from error
     name, images = next(
         ((tensor.name, files) for tensor in request.inputs if (files := _image_files(tensor))),
         (request.inputs[0].name, []),
@@ -125,19 +125,19 @@ def read_request(body: bytes, location: str) -> ReadRequest:
     )
 
 
-def read_response(body: bytes, location: str) -> ReadResponse:
+def read_response(body: bytes) -> ReadResponse:
     """Read a response of V2 or V1.
 
     Raises:
         InvalidRequest: It is neither.
     """
-    document, end = read_json_object(body, location)
+    document, end = read_json_object(body, "response")
     if isinstance(document.get("predictions"), list):
         return ReadResponse(predictions=document["predictions"])
     outputs = document.get("outputs")
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
         raise InvalidRequest(
-            f"{location}: expected outputs as of V2, or predictions as of V1, got {_keys(document)}"
+            f"response: expected outputs as of V2, or predictions as of V1, got {_keys(document)}"
         )
     id_, version = (
         str(value) if isinstance(value := document.get(name), str | int) else ""
@@ -152,7 +152,7 @@ def read_response(body: bytes, location: str) -> ReadResponse:
     try:
         parsed = parse_infer(text + body[end:], "", None, None, json_bytes=len(text))
     except InvalidRequest as error:
-        raise InvalidRequest(f"{location}: {str(error).replace('inputs[', 'outputs[')}") from error
+        raise InvalidRequest(f"response: {str(error).replace('inputs[', 'outputs[')}") from error
     return ReadResponse(id=id_, version=version, tensors=parsed.inputs)
 
 

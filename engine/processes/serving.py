@@ -26,6 +26,7 @@ from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new
 from quadriga.engine.processes.log_level import FollowedLevel
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
+from quadriga.engine.settings import Settings
 from quadriga.engine.shared_counts import SharedCounts
 
 SPARE_DESCRIPTORS = 256
@@ -150,52 +151,10 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
-    host = ModelHost(
-        native_runs=NativeRuns(task.native_runs_fd, task.number),
-        crashes=CrashRecord(task.crashes_fd),
-        is_server=True,
-    )
-    key_counts = KeyCounts(task.settings.workers, task.number, task.key_counts_fd)
-    key_counts.begin()
-    counts = SharedCounts(task.settings.workers + 1, task.number, task.counts_fd)
     tls_files = None if task.tls is None else RenewedFiles(task.settings, task.tls)
-    application = Application(
-        task.settings,
-        task.number,
-        Path(task.run_directory),
-        run_id=task.run_id,
-        host=host,
-        internal_key=task.internal_key,
-        tls_files=tls_files,
-        key_counts=key_counts,
-        counts=counts,
-    )
-    gc.collect()
-    gc.freeze()  # what there is before models and requests stays: a search through it would stop the loop for 80 ms
-    connections = connection_limit(task.settings.max_connections)
-    protocol = with_limits(
-        task.settings.header_timeout_s,
-        connections,
-        application.intake,
-        answer_at_once=None if task.settings.trusted_proxies else application.asgi.answer_at_once,
-    )
-    config = uvicorn.Config(
-        application.asgi,
-        http=protocol,
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=bool(task.settings.trusted_proxies),
-        forwarded_allow_ips=task.settings.trusted_proxies,
-        timeout_keep_alive=75,
-        # a client that never sends the rest of its body ends before the supervisor kills us all
-        timeout_graceful_shutdown=max(1, int(task.settings.exit_timeout_s * 0.8)),
-        backlog=BACKLOG,
-    )
+    application = _open_application(task, tls_files)
     states, name = ProcessStates(task.processes_fd, task.settings.workers), worker_name(task.number)
-    server = _Server(config, states, name)
+    server = _Server(_uvicorn_config(task.settings, application), states, name)
     if tls_files is not None:
         tls_files.start()
         server.tls = RenewedContext.of(lambda: tls_files.context)
@@ -221,7 +180,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     if grpc is not None:
         grpc.refuse_connections()
     await application.drain(task.settings.drain_s)
-    grace_s = config.timeout_graceful_shutdown or 0
+    grace_s = server.config.timeout_graceful_shutdown or 0
     ending = None if grpc is None else asyncio.create_task(grpc.stop(grace_s))
     await _close_listener(server, listener)
     server.should_exit = True
@@ -231,6 +190,55 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     beating.cancel()
     application.close()
     _log.info("stopped")
+
+
+def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Application:
+    """Open the server of this worker, with the memory that it shares with the other processes."""
+    host = ModelHost(
+        native_runs=NativeRuns(task.native_runs_fd, task.number),
+        crashes=CrashRecord(task.crashes_fd),
+        is_server=True,
+    )
+    key_counts = KeyCounts(task.settings.workers, task.number, task.key_counts_fd)
+    key_counts.begin()
+    application = Application(
+        task.settings,
+        task.number,
+        Path(task.run_directory),
+        run_id=task.run_id,
+        host=host,
+        internal_key=task.internal_key,
+        tls_files=tls_files,
+        key_counts=key_counts,
+        counts=SharedCounts(task.settings.workers + 1, task.number, task.counts_fd),
+    )
+    gc.collect()
+    gc.freeze()  # what there is before models and requests stays: a search through it would stop the loop for 80 ms
+    return application
+
+
+def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Config:
+    protocol = with_limits(
+        settings.header_timeout_s,
+        connection_limit(settings.max_connections),
+        application.intake,
+        answer_at_once=None if settings.trusted_proxies else application.asgi.answer_at_once,
+    )
+    return uvicorn.Config(
+        application.asgi,
+        http=protocol,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies,
+        timeout_keep_alive=75,
+        # a client that never sends the rest of its body ends before the supervisor kills us all
+        timeout_graceful_shutdown=max(1, int(settings.exit_timeout_s * 0.8)),
+        backlog=BACKLOG,
+    )
 
 
 async def _beat(server: _Server, states: ProcessStates, name: str, level: FollowedLevel) -> None:

@@ -256,68 +256,37 @@ def supervise(
     """
     tls_files = _tls_files(settings)
     data_folder = DataFolder(Path(settings.data)) if settings.store else None
-    listener = _open_socket(
-        listen, settings.host, settings.port, hint=" (--port 0 takes a free one)"
-    )
-    grpc, grpc_address = None, ""
-    if settings.grpc_port >= 0:
-        hint = " (--grpc-port 0 takes a free one, -1 none)"
-        grpc = _open_socket(
-            reserve, settings.host, settings.grpc_port, purpose=" for gRPC", hint=hint
-        )
-        grpc_address = format_address(grpc)
+    listener, grpc = _open_sockets(settings)
     stopping: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopping.append(number))
     states, run = ProcessStates.create(settings.workers), _run_directory(Path(settings.data))
-    run_id, internal_key = secrets.token_hex(8), make_key("jobs")[1]
-    native_runs, crashes = create_native_runs(settings.workers), CrashRecord()
-    key_counts = KeyCounts(settings.workers)
     counts = SharedCounts(settings.workers + 1, settings.workers)
-    marker = "" if pipes is None else pipes.marker
     level = FollowedLevel(states, settings.log_level)
-    answering = [
-        _Child(
-            ChildTask(
-                "worker",
-                settings,
-                number,
-                listener_fd=listener.fileno(),
-                processes_fd=states.descriptor,
-                native_runs_fd=native_runs.descriptor,
-                crashes_fd=crashes.descriptor,
-                key_counts_fd=key_counts.descriptor,
-                counts_fd=counts.descriptor,
-                grpc_address=grpc_address,
-                run_id=run_id,
-                run_directory=str(run),
-                internal_key=internal_key,
-                log_marker=marker,
-            ),
-            states,
-            partial(_note_exit, number, native_runs, crashes),
-            _MAX_WORKER_DELAY_S,
-            tls_files=tls_files,
-            counts=counts,
-            pipes=pipes,
-        )
-        for number in range(settings.workers)
-    ]
-    storing = []
     url = f"{'http' if tls_files is None else 'https'}://{format_address(listener)}"
+    grpc_address = "" if grpc is None else format_address(grpc)
+    writer = ChildTask(
+        "writer",
+        settings,
+        processes_fd=states.descriptor,
+        run_id=secrets.token_hex(8),
+        log_marker="" if pipes is None else pipes.marker,
+    )
+    jobs = msgspec.structs.replace(
+        writer, role="jobs", http_url=url, internal_key=make_key("jobs")[1]
+    )
+    worker = msgspec.structs.replace(
+        writer,
+        role="worker",
+        listener_fd=listener.fileno(),
+        grpc_address=grpc_address,
+        run_directory=str(run),
+        internal_key=jobs.internal_key,
+    )
+    answering = _make_workers(worker, states, counts, tls_files=tls_files, pipes=pipes)
+    storing = []
     if settings.store:
-        jobs = ChildTask(
-            "jobs",
-            settings,
-            processes_fd=states.descriptor,
-            http_url=url,
-            internal_key=internal_key,
-            log_marker=marker,
-        )
-        writer = ChildTask(
-            "writer", settings, processes_fd=states.descriptor, run_id=run_id, log_marker=marker
-        )
         answering.append(_Child(jobs, states, tls_files=tls_files, counts=counts, pipes=pipes))
         storing.append(_Child(writer, states, counts=counts, pipes=pipes))
     children = [*storing, *answering]
@@ -342,6 +311,54 @@ def supervise(
             data_folder.close()
     waiting = settings.store and _records_wait(settings)
     return 1 if not all(clean) else EXIT_WAITING if waiting else 0
+
+
+def _make_workers(
+    task: ChildTask,
+    states: ProcessStates,
+    counts: SharedCounts,
+    *,
+    tls_files: RenewedFiles | None,
+    pipes: LogPipes | None,
+) -> list[_Child]:
+    """Return the workers of a server; `task` is what they have in common but the memory that they share."""
+    workers = task.settings.workers
+    native_runs, crashes = create_native_runs(workers), CrashRecord()
+    task = msgspec.structs.replace(
+        task,
+        native_runs_fd=native_runs.descriptor,
+        crashes_fd=crashes.descriptor,
+        key_counts_fd=KeyCounts(workers).descriptor,
+        counts_fd=counts.descriptor,
+    )
+    return [
+        _Child(
+            msgspec.structs.replace(task, number=number),
+            states,
+            partial(_note_exit, number, native_runs, crashes),
+            _MAX_WORKER_DELAY_S,
+            tls_files=tls_files,
+            counts=counts,
+            pipes=pipes,
+        )
+        for number in range(workers)
+    ]
+
+
+def _open_sockets(settings: Settings) -> tuple[socket.socket, socket.socket | None]:
+    """Open the socket of HTTP, and that of gRPC if it is served.
+
+    Raises:
+        SettingsError: One cannot be opened.
+    """
+    listener = _open_socket(
+        listen, settings.host, settings.port, hint=" (--port 0 takes a free one)"
+    )
+    if settings.grpc_port < 0:
+        return listener, None
+    hint = " (--grpc-port 0 takes a free one, -1 none)"
+    grpc = _open_socket(reserve, settings.host, settings.grpc_port, purpose=" for gRPC", hint=hint)
+    return listener, grpc
 
 
 def _watch(children: list[_Child], data_folder: DataFolder | None, level: FollowedLevel) -> None:

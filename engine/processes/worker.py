@@ -75,7 +75,7 @@ def _show_life(task: ChildTask, name: str) -> ProcessStates:
             level.look()
             time.sleep(BEAT_INTERVAL_S)
 
-    threading.Thread(target=beat, name="beat", daemon=True).start()
+    _start_thread("beat", beat)
     return states
 
 
@@ -97,7 +97,7 @@ def _call_on_stop(stop: Callable[[], object]) -> None:
             pass
         stop()
 
-    threading.Thread(target=wait, name="supervisor", daemon=True).start()
+    _start_thread("supervisor", wait)
 
 
 def _run_worker(task: ChildTask) -> None:
@@ -130,40 +130,12 @@ def _run_writer(
     _call_on_stop(stop.set)
     blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
     retention = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
-    sweep_arguments = (blobs, settings.database_url, settings.journal_directory, stop)
-    threading.Thread(
-        target=sweep_periodically, args=sweep_arguments, name="sweep", daemon=True
-    ).start()
-    if not settings.database_url.startswith("sqlite"):  # metrics read the size of SQLite's file
-        size_arguments = (settings.database_url, Path(settings.data), stop)
-        threading.Thread(
-            target=measure_periodically, args=size_arguments, name="sizes", daemon=True
-        ).start()
+    url, journal_directory = settings.database_url, settings.journal_directory
+    _start_thread("sweep", sweep_periodically, blobs, url, journal_directory, stop)
+    if not url.startswith("sqlite"):  # metrics read the size of SQLite's file
+        _start_thread("sizes", measure_periodically, url, Path(settings.data), stop)
     numbers = _worker_numbers(settings, run_id)
-
-    def open_writer(eraser: Any, **options: Any) -> Writer:
-        """Open the writer, and try again while that fails, as on a full disk."""
-
-        def pause(seconds: float) -> None:
-            if stop.wait(seconds):
-                sys.exit(0)
-
-        arguments = (settings.journal_directory, settings.database_url, retention)
-        return retry_until_done(
-            "open the store",
-            partial(
-                Writer,
-                *arguments,
-                numbers=numbers,
-                eraser=eraser,
-                on_wait=on_wait,
-                on_commit=on_commit,
-                **options,
-            ),
-            mark,
-            errors=OSError,
-            sleep=pause,
-        )
+    tracing = open_tracing(settings, WRITER)
 
     def on_wait(failure: Exception | None) -> None:
         if isinstance(failure, OtherVersionError):
@@ -171,12 +143,36 @@ def _run_writer(
         else:
             mark("" if failure is None else DATABASE_AWAY)
 
-    tracing = open_tracing(settings, WRITER)
-    on_commit = None if tracing is None else tracing.note_batch
-    if not settings.clickhouse:
+    def pause(seconds: float) -> None:
+        if stop.wait(seconds):
+            sys.exit(0)
+
+    def open_writer(eraser: Any, **options: Any) -> Writer:
+        """Open the writer, and try again while that fails, as on a full disk."""
+        make = partial(
+            Writer,
+            journal_directory,
+            url,
+            retention,
+            numbers=numbers,
+            eraser=eraser,
+            on_wait=on_wait,
+            on_commit=None if tracing is None else tracing.note_batch,
+            **options,
+        )
+        return retry_until_done("open the store", make, mark, errors=OSError, sleep=pause)
+
+    if settings.clickhouse:
+        _run_with_clickhouse(settings, blobs, open_writer, stop)
+    else:
         open_writer(_eraser(settings, blobs)).run(stop)
-        _close(tracing)
-        return
+    _close(tracing)
+
+
+def _run_with_clickhouse(
+    settings: Settings, blobs: Any, open_writer: Callable[..., Any], stop: threading.Event
+) -> None:
+    """Run the writer, and send what is stored to ClickHouse."""
     try:
         from quadriga.store.replication.clickhouse import ClickHouseSender, erase
     except ImportError as error:
@@ -194,7 +190,11 @@ def _run_writer(
         stop.set()  # a writer that failed is started again, and so this process has to end
         sending.join()
     writer.run(stop)  # removes the segments that ClickHouse had yet to take
-    _close(tracing)
+
+
+def _start_thread(name: str, work: Callable[..., object], *arguments: Any) -> None:
+    """Start a thread that ends with the process."""
+    threading.Thread(target=work, args=arguments, name=name, daemon=True).start()
 
 
 def _close(tracing: Any) -> None:
@@ -247,10 +247,7 @@ def _run_jobs(
     stop = threading.Event()
     _call_on_stop(stop.set)
     tracing = open_tracing(settings, JOBS)
-    watching = threading.Thread(
-        target=_run_schedules, args=(settings, stop, tracing), name="watch", daemon=True
-    )
-    watching.start()
+    _start_thread("watch", _run_schedules, settings, stop, tracing)
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_POLL_INTERVAL_S):
             return
@@ -310,11 +307,9 @@ def _run_schedules(settings: Settings, stop: threading.Event, tracing: Any = Non
     evaluations = evaluation_schedules(settings.evaluation_directory)
     jobs = Jobs(settings.jobs_directory)
     client = WebhookClient(parse_webhook_hosts(settings.webhook_hosts))
-    for work, arguments in (
-        (run_deliveries, ((Outbox(drift), Outbox(evaluations)), client, stop, tracing)),
-        (run_scheduler, (evaluations, jobs, stop)),
-    ):
-        threading.Thread(target=work, args=arguments, daemon=True).start()  # ends with the process
+    outboxes = Outbox(drift), Outbox(evaluations)
+    _start_thread("deliveries", run_deliveries, outboxes, client, stop, tracing)
+    _start_thread("evaluations", run_scheduler, evaluations, jobs, stop)
     run_scheduler(drift, jobs, stop)
 
 

@@ -98,17 +98,8 @@ def _written_task(written: ModelToml) -> str | None:
 def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     """Find the family and the reason; both empty if model.toml suffices or nothing matches."""
     written = evidence.written
-    family = written.family
-    if family in FAMILIES:
-        return family, "model.toml"
-    if family is not None:
-        names = ", ".join(FAMILIES)
-        word = family.lower()
-        close = difflib.get_close_matches(word, FAMILIES, n=1) or [
-            name for name, known in FAMILIES.items() if word in known.description.lower()
-        ]
-        hint = f"; is it {' or '.join(close)}?" if close else ""
-        raise LoadError(f"expected family in model.toml to be one of {names}, got {family!r}{hint}")
+    if written.family is not None:
+        return _written_family(written.family), "model.toml"
     match = rules.match_families(evidence)
     if match is None:
         return "", ""
@@ -132,6 +123,20 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     if task is None:
         _check_own_decoder(written)
     raise LoadError(_question(evidence, counts, match))
+
+
+def _written_family(family: str) -> str:
+    """Return a family of model.toml, or raise a `LoadError` that names those that it may mean."""
+    if family in FAMILIES:
+        return family
+    word = family.lower()
+    close = difflib.get_close_matches(word, FAMILIES, n=1) or [
+        name for name, known in FAMILIES.items() if word in known.description.lower()
+    ]
+    hint = f"; is it {' or '.join(close)}?" if close else ""
+    raise LoadError(
+        f"expected family in model.toml to be one of {', '.join(FAMILIES)}, got {family!r}{hint}"
+    )
 
 
 def _check_own_decoder(written: ModelToml) -> None:

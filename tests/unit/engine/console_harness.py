@@ -1,8 +1,14 @@
 """An application with a console, and requests to it as browsers send them."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, get_args
 
 from quadriga.engine.app import Application
+from quadriga.engine.settings import Settings
+from quadriga.proto.access import Role
+from quadriga.store.access_keys import create_key
+from quadriga.store.database import writer_engine
 from tests.unit.engine.asgi_request import send_request
 
 
@@ -13,6 +19,22 @@ class Answer(NamedTuple):
     headers: dict[str, str]
     cookies: list[str]
     text: str
+
+
+@contextmanager
+def keyed_server(
+    settings: Settings, **further: dict[str, Any]
+) -> Iterator[tuple[Application, dict[str, str]]]:
+    """Yield a server on a store that is there, and its keys: one of each role, and further ones by name."""
+    with writer_engine(settings.database_url) as engine:
+        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
+        for name, fields in further.items():
+            keys[name] = create_key(engine, name=name, **fields)[1]
+    server = Application(settings)
+    assert server._keys is not None
+    server._keys.refresh()
+    yield server, keys
+    server.close()
 
 
 def open_page(

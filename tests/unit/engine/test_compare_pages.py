@@ -24,12 +24,11 @@ from quadriga.monitor.report.schema import (
     Window,
 )
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database import migrate
 from quadriga.store.errors import NotFoundError
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference
 from tests.server_process import SAMPLE_MODELS
-from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
@@ -72,14 +71,8 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Applicatio
     settings = Settings(models=str(SAMPLE_MODELS), data=str(data))
     migrate(settings.database_url)
     store_entries(settings.database_url, settings.journal_directory, RECORDS)
-    with writer_engine(settings.database_url) as engine:
-        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
-        keys["team"] = create_key(engine, name="team", roles=["read"], team="b")[1]
-    server = Application(settings)
-    assert server._keys is not None
-    server._keys.refresh()
-    yield server, keys
-    server.close()
+    with keyed_server(settings, team={"roles": ["read"], "team": "b"}) as keyed:
+        yield keyed
 
 
 def show(keyed: Any, path: str, role: str = "read", **options: Any) -> Answer:

@@ -19,7 +19,7 @@ from quadriga.store.records import (
     TruthStatement,
 )
 from tests.server_process import SAMPLE_MODELS
-from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
@@ -50,14 +50,8 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Applicatio
         JournaledChange(FIRST + 100 + number, change) for number, change in enumerate(CHANGES)
     ]
     store_entries(settings.database_url, settings.journal_directory, [*RECORDS, *changes])
-    with writer_engine(settings.database_url) as engine:
-        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
-        keys["team"] = create_key(engine, name="team", roles=["annotate"], team="b")[1]
-    server = Application(settings)
-    assert server._keys is not None
-    server._keys.refresh()
-    yield server, keys
-    server.close()
+    with keyed_server(settings, team={"roles": ["annotate"], "team": "b"}) as keyed:
+        yield keyed
 
 
 def show(keyed: tuple[Application, dict[str, str]], path: str, role: str = "annotate") -> Answer:

@@ -11,11 +11,11 @@ from quadriga.engine.app import Application
 from quadriga.engine.settings import Settings
 from quadriga.monitor.watch.mutes import Mute, MuteStore
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.access_keys import create_key, read_keys, revoke_key
+from quadriga.store.access_keys import read_keys, revoke_key
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.key_texts import AccessKey
 from tests.server_process import SAMPLE_MODELS
-from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.engine.drift_reports import MODEL, drift_report, keep_report, numeric, report_id
 
 FORM = {"content-type": "application/x-www-form-urlencoded", "origin": "http://localhost"}
@@ -62,16 +62,10 @@ class Keyed(NamedTuple):
 def keyed(tmp_path: Any) -> Iterator[Keyed]:
     settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
     migrate(settings.database_url)
-    with writer_engine(settings.database_url) as engine:
-        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
-        keys["team"] = create_key(engine, name="team", roles=["admin"], team="b")[1]
-    server = Application(settings)
-    assert server._keys is not None
-    server._keys.refresh()
-    headers = {"authorization": f"Bearer {keys['read']}", "accept": "*/*"}
-    answer = open_page(server, "/api/exports", method="POST", headers=headers, body=b"{}")
-    yield Keyed(server, keys, json.loads(answer.text)["id"])
-    server.close()
+    with keyed_server(settings, team={"roles": ["admin"], "team": "b"}) as (server, keys):
+        headers = {"authorization": f"Bearer {keys['read']}", "accept": "*/*"}
+        answer = open_page(server, "/api/exports", method="POST", headers=headers, body=b"{}")
+        yield Keyed(server, keys, json.loads(answer.text)["id"])
 
 
 @pytest.mark.parametrize("role", get_args(Role))

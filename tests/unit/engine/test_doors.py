@@ -20,12 +20,12 @@ from quadriga.proto.audit import is_audited
 from quadriga.proto.grpc_access import HEALTH_SERVICE, NEEDS, REFLECTION_SERVICE
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.operations import WireOptions, expand_path
-from quadriga.store.access_keys import create_key
 from quadriga.store.audit.entries import AuditEntry
 from quadriga.store.audit.reading import read_page
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database import migrate
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.asgi_request import send_request
+from tests.unit.engine.console_harness import keyed_server
 
 Door = tuple[str, str, Need]
 BAD_KEYS = {"none": "", "wrong": "quadriga-0123456789ab.abc", "no key": "hello"}
@@ -44,13 +44,8 @@ def server(tmp_path_factory) -> Iterator[tuple[Application, dict[str, str]]]:
         oidc_roles="groups:ops=operate",
     )
     migrate(settings.database_url)
-    with writer_engine(settings.database_url) as engine:
-        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
-    application = Application(settings)
-    assert application._keys is not None
-    application._keys.refresh()
-    yield application, keys
-    application.close()
+    with keyed_server(settings) as keyed:
+        yield keyed
 
 
 def doors(application: Application) -> list[Door]:

@@ -13,11 +13,10 @@ from quadriga.engine.console.label_pages import expected_interval
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.schema import Metric
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database import migrate
 from quadriga.store.records import JournaledChange, TruthStatement
 from tests.server_process import SAMPLE_MODELS
-from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
@@ -45,14 +44,8 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Applicatio
     migrate(settings.database_url)
     entries = [*RECORDS, JournaledChange(FIRST + 100, TRUTH)]
     store_entries(settings.database_url, settings.journal_directory, entries)
-    with writer_engine(settings.database_url) as engine:
-        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
-        keys["team"] = create_key(engine, name="team", roles=["annotate"], team="b")[1]
-    server = Application(settings)
-    assert server._keys is not None
-    server._keys.refresh()
-    yield server, keys
-    server.close()
+    with keyed_server(settings, team={"roles": ["annotate"], "team": "b"}) as keyed:
+        yield keyed
 
 
 def show(keyed: tuple[Application, dict[str, str]], path: str, role: str = "annotate") -> Answer:

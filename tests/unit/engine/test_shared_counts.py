@@ -75,10 +75,10 @@ def test_a_process_that_is_killed_while_it_adds_a_row_keeps_no_other_from_adding
     counts = SharedCounts(2)
     code = """
 import os, sys
-from quadriga.engine.shared_counts import SharedCounts
+from quadriga.engine.shared_counts import SharedCounts, exclusive
 counts = SharedCounts(2, 1, int(sys.argv[1]))
 counts._cells = None  # it has the lock when it fails to write the row
-with counts._exclusive():
+with exclusive(counts.descriptor):
     print("locked", flush=True)
     os.kill(os.getpid(), 9)
 """

@@ -12,11 +12,10 @@ from quadriga.engine.app import Application
 from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database import migrate
 from quadriga.store.records import ImageSignals, InputReference, JournaledChange, SignalsOfImages
 from tests.server_process import SAMPLE_MODELS
-from tests.unit.engine.console_harness import Answer, open_page
+from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
@@ -46,14 +45,10 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Applicatio
     ]
     change = JournaledChange(FIRST + 100, SignalsOfImages(signals))
     store_entries(settings.database_url, settings.journal_directory, [*records, change])
-    with writer_engine(settings.database_url) as engine:
-        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
-        keys |= {team: create_key(engine, name=team, roles=["read"], team=team)[1] for team in "ab"}
-    server = Application(settings)
-    assert server._keys is not None
-    server._keys.refresh()
-    yield server, keys
-    server.close()
+    with keyed_server(
+        settings, **{team: {"roles": ["read"], "team": team} for team in "ab"}
+    ) as keyed:
+        yield keyed
 
 
 def show(keyed: tuple[Application, dict[str, str]], path: str, key: str = "read") -> Answer:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from quadriga.engine.model import Model
 from quadriga.engine.overrides import Override
 from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.repository import ModelRepository
@@ -63,8 +64,12 @@ def keep(repository: ModelRepository, *versions: int) -> None:
     repository.load("numbers", Override(policy, None))
 
 
+def answering(traffic: Traffic, request: InferRequest) -> Model:
+    return traffic.model_named(request.model, request.version, request)
+
+
 def answered(traffic: Traffic, count: int = 200) -> Counter[str]:
-    return Counter(traffic.model_for(ask(number)).version for number in range(count))
+    return Counter(answering(traffic, ask(number)).version for number in range(count))
 
 
 def test_without_a_rule_the_highest_version_answers(repository, rules):
@@ -79,8 +84,8 @@ def test_without_a_rule_the_highest_version_answers(repository, rules):
 def test_a_rule_holds_under_every_form_of_the_name(repository, rules, name):
     rules.put("numbers", TrafficRule({"1": 1.0}), "somebody")
     traffic = Traffic(repository, rules)
-    assert traffic.model_for(ask(model=name)).version == "1"
-    assert traffic.model_for(ask(model=name, version="2")).version == "2"
+    assert answering(traffic, ask(model=name)).version == "1"
+    assert answering(traffic, ask(model=name, version="2")).version == "2"
     assert traffic.main_version(name) == "1"
 
 
@@ -100,9 +105,9 @@ def test_the_share_of_a_version_that_is_gone_goes_to_the_others_and_is_counted(r
     }  # none of the shares' versions is there, and another is ready
     repository.unload("numbers")
     with pytest.raises(ModelNotReady, match="is unloaded"):
-        traffic.model_for(ask())
+        answering(traffic, ask())
     with pytest.raises(NotFound):
-        traffic.model_for(ask(model="letters"))
+        answering(traffic, ask(model="letters"))
 
 
 def test_metadata_describes_the_version_with_the_largest_share(repository, rules, settings):

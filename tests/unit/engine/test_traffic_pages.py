@@ -12,10 +12,10 @@ import pytest
 from quadriga.engine.app import Application
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database import migrate
 from tests.onnx_models import doubling
 from tests.unit.engine.asgi_request import send_request
+from tests.unit.engine.console_harness import keyed_server
 
 PATH, PROMOTE = "/api/models/numbers/traffic", "/api/models/numbers/promote"
 PAGE = "/console/models/numbers/traffic"
@@ -56,15 +56,12 @@ def keyed(tmp_path) -> Iterator[Keyed]:
     (tmp_path / "models" / "numbers" / "4" / "model.onnx").write_bytes(b"damaged")
     settings = Settings(models=str(tmp_path / "models"), data=str(tmp_path / "data"))
     migrate(settings.database_url)
-    with writer_engine(settings.database_url) as engine:
-        keys = {role: create_key(engine, name=role, roles=[role])[1] for role in get_args(Role)}
-        keys["other"] = create_key(engine, name="other", roles=["operate"], models=["other-*"])[1]
-    server = Application(settings)
-    assert server._keys is not None
-    server._keys.refresh()
-    server.repository.load_all()
-    yield Keyed(server, keys, settings.audit_directory)
-    server.close()
+    with keyed_server(settings, other={"roles": ["operate"], "models": ["other-*"]}) as (
+        server,
+        keys,
+    ):
+        server.repository.load_all()
+        yield Keyed(server, keys, settings.audit_directory)
 
 
 def test_a_rule_is_set_shown_and_removed_by_who_operates(keyed):

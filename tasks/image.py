@@ -98,8 +98,6 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     than 8 bits uint16."""
     mime: str = ""
     """Media type of the file, such as `image/jpeg`."""
-    exif_orientation: int = _UPRIGHT
-    """EXIF orientation of the file, 1 to 8; 1 if it has none."""
     bit_depth: int = 8
     """Bits of a value: `pixels` are 0 to 2**bit_depth - 1."""
 
@@ -191,7 +189,7 @@ def decode(
         pixels = orient(pixels, orientation)
     elif exif == "ignore" and is_upright:
         pixels = orient(pixels, _INVERSE_ORIENTATION.get(orientation, orientation))
-    return Image(pixels, mime, orientation, bit_depth)
+    return Image(pixels, mime, bit_depth)
 
 
 def orient(pixels: Samples, orientation: int) -> Samples:

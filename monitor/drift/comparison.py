@@ -358,12 +358,10 @@ def _origins_of_rows(pair: _ColumnPair) -> tuple[Origin, Origin]:
     return baseline, current
 
 
-def histogram(
-    baseline: Float64Array, current: Float64Array, bins: int = HISTOGRAM_BINS
-) -> Histogram:
+def histogram(baseline: Float64Array, current: Float64Array) -> Histogram:
     """Count values in bins of equal width; the outer bins include the 0.1 % farthest out at each end."""
     low, high = np.quantile(np.concatenate([baseline, current]), [0.001, 0.999])
-    edges = np.unique(np.linspace(low, high, bins + 1))
+    edges = np.unique(np.linspace(low, high, HISTOGRAM_BINS + 1))
     if len(edges) == 1:
         edges = np.array([low - 0.5, low + 0.5])
     counts = (

@@ -107,7 +107,6 @@ def estimate_accuracy(
     current_scores: npt.ArrayLike,
     *,
     resamples: int = 200,
-    seed: int = 0,
 ) -> list[Metric]:
     """Estimate the share of current predictions that are right.
 
@@ -119,7 +118,6 @@ def estimate_accuracy(
         correct: bool (N,), whether the label of the top score is the true one.
         current_scores: As `baseline_scores`, (M, K) or (M,).
         resamples: Number of bootstrap samples of both sides; with 0 there is no interval.
-        seed: Seed of the bootstrap.
 
     Returns:
         One estimate for each method, with its 95 % interval; ATC by entropy only with scores for each label.
@@ -153,7 +151,7 @@ def estimate_accuracy(
         entropies = [_negative_entropy(baseline), _negative_entropy(current)]
         methods.append(("atc_negative_entropy", entropies, _share_above_threshold))
     methods.append(("cbpe", tops, _mean_calibrated))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return [
         _metric(name, estimate, (sides[0], is_correct, sides[1]), resamples=resamples, rng=rng)
         for name, sides, estimate in methods

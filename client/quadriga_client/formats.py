@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quadriga_client.errors import InputError, load_package
-from quadriga_client.results import OrientedBoxes, box_xyxy, ring_points
-
-_SHAPES = ("xmin", "cx", "contour")
+from quadriga_client.results import SHAPE_KEYS, OrientedBoxes, box_xyxy, ring_points
 
 
 def supervision_detections(result: Any) -> Any:
@@ -111,7 +109,7 @@ def shaped_rows(result: Any) -> list[Mapping[str, Any]]:
     Raises:
         InputError: There are predictions, but none of them has a shape.
     """
-    rows = [row for row in result.predictions if any(key in row for key in _SHAPES)]
+    rows = [row for row in result.predictions if row.keys() & SHAPE_KEYS]
     if result.predictions and not rows:
         raise InputError(
             "expected boxes, rotated boxes or regions, got predictions without shapes: "

@@ -69,15 +69,7 @@ def parse_predict(
     """
     document = tf_json.parse_document(body)
     _check_signature(document, info, "predict")
-    if "instances" in document and "inputs" in document:
-        raise InvalidRequest(
-            f"JSON Value: {shorten_value(document)} Not formatted correctly expecting only one of 'inputs' or "
-            "'instances' keys to exist"
-        )
-    by_rows = "instances" in document
-    if not by_rows and "inputs" not in document:
-        raise InvalidRequest("Missing 'inputs' or 'instances' key")
-    data = document["instances" if by_rows else "inputs"]
+    data, by_rows = _instances_or_inputs(document)
     key: Literal["predictions", "outputs"] = "outputs"
     if by_rows or inputs_are_rows or (not info.takes_images and _are_objects(data)):
         by_rows, key = by_rows or isinstance(data, list), "predictions"
@@ -97,6 +89,19 @@ def parse_predict(
         inputs = tf_json.tensors_from_columns(data, info.inputs)
     request = _make_request(info, request_id, inputs, document)
     return PredictRequest(request, info.task != _TENSOR, by_rows, key)
+
+
+def _instances_or_inputs(document: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return the value of `instances` or `inputs`, and whether it is that of `instances`."""
+    if "instances" in document and "inputs" in document:
+        raise InvalidRequest(
+            f"JSON Value: {shorten_value(document)} Not formatted correctly expecting only one of 'inputs' or "
+            "'instances' keys to exist"
+        )
+    if "instances" not in document and "inputs" not in document:
+        raise InvalidRequest("Missing 'inputs' or 'instances' key")
+    by_rows = "instances" in document
+    return document["instances" if by_rows else "inputs"], by_rows
 
 
 def render_predict(

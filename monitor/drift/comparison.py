@@ -39,7 +39,7 @@ from quadriga.monitor.drift.significance.permutation import (
     permutation_p_value,
     permute_units,
 )
-from quadriga.monitor.drift.summary import Summary, summarise
+from quadriga.monitor.drift.summary import Summary, as_summary
 from quadriga.monitor.report.schema import Data, Effect, Histogram, Level, Report, Signal, Window
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
@@ -131,15 +131,6 @@ def compare(
         )
     sides = baseline_summary, current_summary
     return _build_report(decide(signals, settings), sides, settings, task)
-
-
-def as_summary(side: Summary | Sample, settings: ComparisonSettings) -> Summary:
-    """Return a summary as it is, and a sample as a summary with the number of rows that are compared."""
-    if isinstance(side, Summary):
-        return side
-    return summarise(
-        side, rows=settings.rows, embeddings=settings.embedding_rows, seed=settings.seed
-    )
 
 
 def _compare_column(

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.comparison import as_summary, compare
+from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.localisation import Part, p_value_against_rest
 from quadriga.monitor.drift.samples import Sample, take_rows
 from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
-from quadriga.monitor.drift.summary import Summary
+from quadriga.monitor.drift.summary import Summary, as_summary
 from quadriga.monitor.report.schema import Metric, Signal, Slice, effect_ratio, sorted_by_effect
 from quadriga.tasks.arrays import Int64Array
 

@@ -18,6 +18,7 @@ from quadriga.monitor.drift.samples import (
     drop_unused_names,
     take_rows,
 )
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.tasks.arrays import BoolArray, Int64Array, UInt64Array
 
 _TARGET_RUN_ROWS = 50
@@ -116,6 +117,15 @@ def summarise(
         first_embedding_left=first_excluded[1],
     )
     return _limit_rows(summary)
+
+
+def as_summary(side: Summary | Sample, settings: ComparisonSettings) -> Summary:
+    """Return a summary as it is, and a sample as a summary with the number of rows that are compared."""
+    if isinstance(side, Summary):
+        return side
+    return summarise(
+        side, rows=settings.rows, embeddings=settings.embedding_rows, seed=settings.seed
+    )
 
 
 def typical_run_length(order: Int64Array, sources: Int64Array) -> int:

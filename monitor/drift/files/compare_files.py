@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.comparison import as_summary, compare
+from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.files.columns import (
     ColumnTypeError,
     as_labels,
@@ -29,6 +29,7 @@ from quadriga.monitor.drift.presence import with_presence
 from quadriga.monitor.drift.samples import DriftError, Kind, build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.source_search import find_source
+from quadriga.monitor.drift.summary import as_summary
 from quadriga.monitor.report.schema import Data, Report, Window, provenance
 from quadriga.monitor.spans import now_text
 

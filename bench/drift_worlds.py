@@ -18,11 +18,10 @@ import numpy as np
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
-from quadriga.monitor.drift.comparison import as_summary
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.source_search import find_source
-from quadriga.monitor.drift.summary import Summary
+from quadriga.monitor.drift.summary import Summary, as_summary
 
 LABELS = [f"label{at:02}" for at in range(20)]
 SHARES = np.array([0.3, 0.25, 0.2, 0.15, *[0.1 / 16] * 16])

@@ -20,6 +20,7 @@ from quadriga.proto.access import (
 from quadriga.proto.audit import (
     REFUSAL_CODES,
     Audit,
+    NoAudit,
     Notes,
     Visit,
     current_notes,
@@ -37,7 +38,9 @@ from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import REQUEST_ID_HEADER, error_request_id
+from quadriga.proto.intake import Intake
 from quadriga.proto.outcomes import (
+    NoRequestCounter,
     OtherWire,
     Outcome,
     RequestCounter,
@@ -46,6 +49,7 @@ from quadriga.proto.outcomes import (
 )
 from quadriga.proto.quota import Quota
 from quadriga.proto.request_facts import (
+    NoObserver,
     RequestFacts,
     RequestObserver,
     current_facts,
@@ -132,6 +136,26 @@ class _Metadata:
         return self._by_name.get(name)
 
 
+class CallServices:
+    """What all calls of a server share; see `GrpcServer` for the arguments."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        max_connections: int = 1000,
+        *,
+        audit: Audit | None = None,
+        counter: RequestCounter | None = None,
+        observer: RequestObserver | None = None,
+    ) -> None:
+        self.intake = intake
+        self.arrivals = Arrivals(intake, max_connections)
+        self.departures = Departures(intake)
+        self.audit = audit or NoAudit()
+        self.counter = counter or NoRequestCounter()
+        self.observer = observer or NoObserver()
+
+
 class AccessHandler:
     """Handler of all calls: refuses those whose caller has not what the RPC needs, and writes the audit log.
 
@@ -140,22 +164,9 @@ class AccessHandler:
     an interceptor of grpc.aio does the same with four more calls and a coroutine.
     """
 
-    def __init__(
-        self,
-        gate: Gate,
-        audit: Audit,
-        arrivals: Arrivals,
-        *,
-        departures: Departures,
-        counter: RequestCounter,
-        observer: RequestObserver,
-    ) -> None:
-        self._counter = counter
-        self._observer = observer
+    def __init__(self, gate: Gate, shared: CallServices) -> None:
         self._gate = gate
-        self._audit = audit
-        self._arrivals = arrivals
-        self._departures = departures
+        self._shared = shared
         self._handlers: list[Any] = []
 
     def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
@@ -172,23 +183,13 @@ class AccessHandler:
         caller = identify()
         method = details.method
         need = NEEDS.get(method, "admin")
-        call = _Call(
-            self._audit,
-            self._arrivals,
-            departures=self._departures,
-            caller=caller,
-            method=method,
-            need=need,
-            metadata=metadata,
-            counter=self._counter,
-            observer=self._observer,
-        )
+        call = _Call(self._shared, caller, method, need=need, metadata=metadata)
         try:
             admit(caller, need)
             if call.quota is not None:
                 call.quota.check()
             if is_audited(need, "RPC"):
-                self._audit.check()
+                self._shared.audit.check()
         except ProtocolError as error:
             return grpc.stream_stream_rpc_method_handler(partial(call.refuse, error))
         set_current_caller(caller)
@@ -196,7 +197,7 @@ class AccessHandler:
         for services in self._handlers:
             if (handler := services.service(details)) is not None:
                 return call.watched(handler)
-        self._counter.count("none", "client_error")
+        self._shared.counter.count("none", "client_error")
         return None
 
 
@@ -205,24 +206,16 @@ class _Call:
 
     def __init__(
         self,
-        audit: Audit,
-        arrivals: Arrivals,
-        *,
-        departures: Departures,
+        shared: CallServices,
         caller: Caller,
         method: str,
+        *,
         need: Need,
         metadata: _Metadata,
-        counter: RequestCounter,
-        observer: RequestObserver,
     ) -> None:
-        self._counter = counter
-        self._observer = observer
+        self._shared = shared
         self._outcome: Outcome | None = None
         self._protocol: WireProtocol | OtherWire = "grpc" if method in _INFERENCES else "state"
-        self._audit = audit
-        self._arrivals = arrivals
-        self._departures = departures
         self._caller = caller
         self._method = method
         self._need = need
@@ -253,7 +246,7 @@ class _Call:
     async def refuse(self, error: ProtocolError, _: object, context: Any) -> None:
         """Refuse the call."""
         self._outcome = outcome_of_error(error)
-        self._counter.count(self._protocol, self._outcome)
+        self._shared.counter.count(self._protocol, self._outcome)
         notes = current_notes()
         notes.request_id = notes.request_id or error_request_id(
             self._metadata.get(REQUEST_ID_HEADER)
@@ -285,10 +278,10 @@ class _Call:
         """Answer the call: return what is sent, or raise what grpc ends it by."""
         context.add_done_callback(self._finish)
         try:
-            self._arrivals.begin(context)
+            self._shared.arrivals.begin(context)
         except ProtocolError as error:
             self._outcome = outcome_of_error(error)
-            self._counter.count(self._protocol, self._outcome)
+            self._shared.counter.count(self._protocol, self._outcome)
             await self._abort(error, notes, context)
         if self.quota is not None:
             try:
@@ -315,13 +308,13 @@ class _Call:
         if self.quota is not None and size_bytes > UNASKED_BYTES:
             loop = asyncio.get_running_loop()
             self._place_timer = loop.call_later(PLACE_AFTER_S, self._take_place, self.quota)
-        self._departures.begin(context, size_bytes)
+        self._shared.departures.begin(context, size_bytes)
         return response
 
     def _observe(self, request_id: str) -> RequestFacts | None:
         """Begin to take note of the call; return None if nobody does."""
         facts = observe_call(
-            self._observer, self._method, request_id, self._metadata.get(TRACEPARENT_HEADER)
+            self._shared.observer, self._method, request_id, self._metadata.get(TRACEPARENT_HEADER)
         )
         set_current_facts(facts)
         return facts
@@ -338,17 +331,17 @@ class _Call:
         )
         facts.status = status or notes.grpc_code or "no answer"
         facts.outcome = self._outcome or ""
-        self._observer.end(facts)
+        self._shared.observer.end(facts)
 
     def _count(self, outcome: Outcome) -> None:
         """Count the call, unless it is a stream whose messages count."""
         self._outcome = outcome
         if self._method != STREAM:
-            self._counter.count(self._protocol, outcome)
+            self._shared.counter.count(self._protocol, outcome)
 
     def _finish(self, context: Any) -> None:
         """Note that the call is over: its answer has left, or never will."""
-        self._departures.end(context)
+        self._shared.departures.end(context)
         if self._place_timer is not None:
             self._place_timer.cancel()
         self._leave_place()
@@ -367,7 +360,7 @@ class _Call:
     ) -> Any:
         """Answer the only message of the call."""
         try:
-            message = await self._arrivals.read(context)
+            message = await self._shared.arrivals.read(context)
             if message is grpc.aio.EOF:
                 raise InvalidRequest("expected a message, got the end of the call")
             size_bytes = len(message) if isinstance(message, bytes) else 0
@@ -386,12 +379,12 @@ class _Call:
         """Answer the messages of the call one after the other."""
 
         async def messages() -> AsyncIterator[Any]:
-            while (message := await self._arrivals.read(context)) is not grpc.aio.EOF:
+            while (message := await self._shared.arrivals.read(context)) is not grpc.aio.EOF:
                 yield message
 
         try:
             async for response in answer(messages(), context):
-                await self._departures.write(context, response, response.ByteSize())
+                await self._shared.departures.write(context, response, response.ByteSize())
         except ProtocolError as error:
             await self._abort(error, current_notes(), context)
 
@@ -415,9 +408,9 @@ class _Call:
             notes=notes,
         )
         if is_refused:
-            self._audit.refuse(visit, status)
+            self._shared.audit.refuse(visit, status)
         else:
-            self._audit.write(visit, status)
+            self._shared.audit.write(visit, status)
 
 
 def call_metadata(request_id: str) -> tuple[tuple[str, str], ...]:

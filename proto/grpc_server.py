@@ -13,18 +13,17 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from quadriga.proto.access import Gate, OpenGate, admit, current_caller
-from quadriga.proto.audit import Audit, NoAudit
+from quadriga.proto.audit import Audit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
-from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessHandler
-from quadriga.proto.grpc_arrival import MAX_STRANGERS, Arrivals
-from quadriga.proto.grpc_departure import Departures
+from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessHandler, CallServices
+from quadriga.proto.grpc_arrival import MAX_STRANGERS
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
 from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
-from quadriga.proto.outcomes import NoRequestCounter, RequestCounter
-from quadriga.proto.request_facts import NoObserver, RequestObserver
+from quadriga.proto.outcomes import RequestCounter
+from quadriga.proto.request_facts import RequestObserver
 from quadriga.proto.sockets import listening_sockets
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 
@@ -74,19 +73,16 @@ class GrpcServer:
         counter: RequestCounter | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
-        counter = counter or NoRequestCounter()
-        arrivals = Arrivals(intake, max_connections)
-        self._departures = Departures(intake)
+        shared = CallServices(
+            intake, max_connections, audit=audit, counter=counter, observer=observer
+        )
+        self._departures = shared.departures
         self._service = GrpcService(
             serving,
             server_version,
             stream_form,
-            intake=intake,
-            arrivals=arrivals,
-            departures=self._departures,
+            shared=shared,
             request_timeout_s=request_timeout_s,
-            counter=counter,
-            observer=observer,
         )
         self._health = Health(serving)
         options = {
@@ -100,30 +96,17 @@ class GrpcServer:
             "grpc.keepalive_time_ms": KEEPALIVE_S * 1000,
             "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_S * 1000,
         }
-        if (
-            not allows_compression
-        ):  # such calls end with UNIMPLEMENTED, before a message is decompressed
+        # Compressed calls end with UNIMPLEMENTED then, before a message is decompressed.
+        if not allows_compression:
             options["grpc.compression_enabled_algorithms_bitset"] = _IDENTITY_ALONE
         if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
             options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
-        services = AccessHandler(
-            gate or OpenGate(),
-            audit or NoAudit(),
-            arrivals,
-            departures=self._departures,
-            counter=counter,
-            observer=observer or NoObserver(),
-        )
+        services = AccessHandler(gate or OpenGate(), shared)
         self._server: Any = grpc.aio.server(options=list(options.items()))
         self._server.add_generic_rpc_handlers((services,))
         services.add_generic_rpc_handlers((self._service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
-        reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
-        for module in (health_pb2, reflection_pb2):
-            POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
-            reflection.aio.ReflectionServicer(reflected, pool=POOL), services
-        )
+        _add_reflection(services)
 
     async def start(self, address: str, tls: Callable[[], TlsTexts] | None = None) -> None:
         """Listen on `host:port`, with TLS if `tls` returns its texts; raises RuntimeError if the port is in use."""
@@ -151,6 +134,16 @@ class GrpcServer:
         self._service.close()
         self._health.close()
         await self._server.stop(grace_s)
+
+
+def _add_reflection(services: AccessHandler) -> None:
+    """Let clients ask for the descriptors of all services."""
+    reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
+    for module in (health_pb2, reflection_pb2):
+        POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+        reflection.aio.ReflectionServicer(reflected, pool=POOL), services
+    )
 
 
 class Health:

@@ -241,17 +241,18 @@ class Dispatcher:
                     facts.bytes_in = len(body)
             query = scope.get("query_string", b"")
             http_request = HttpRequest(parameters, headers, body, query=query)
-            task = partial(self._answer, operation, http_request, caller)
             deadline = self._deadline(headers)
+            task = partial(self._answer, operation, http_request, caller)
+            is_coded = b"content-encoding" in headers
             if operation.own_thread:
                 response = await asyncio.to_thread(task)
-            elif operation.in_thread or b"content-encoding" in headers:
+            elif operation.in_thread or is_coded:
                 answering = self._serving.run(
                     task,
                     model=parameters.get("name") if operation.in_thread else None,
                     deadline=deadline,
                     connection=scope.get("client"),
-                    body_bytes=None if b"content-encoding" in headers else len(body),
+                    body_bytes=None if is_coded else len(body),
                 )
                 response = await _while_connected(answering, deadline, scope, receive)
             else:

@@ -110,7 +110,15 @@ def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) ->
                     f"Expecting value/list but got object at item {index} of input list"
                 )
         return [_stacked(instances, inputs[0], "")]
-    names = {info.name for info in inputs}
+    _check_objects(instances, {info.name for info in inputs})
+    return [
+        _stacked([instance[info.name] for instance in instances], info, info.name)
+        for info in inputs
+    ]
+
+
+def _check_objects(instances: Sequence[Any], names: set[str]) -> None:
+    """Check that all instances are objects with a value for each input."""
     for index, instance in enumerate(instances):
         if not isinstance(instance, dict) or is_base64(instance):
             raise InvalidRequest(f"Expecting object but got list at item {index} of input list")
@@ -122,10 +130,6 @@ def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) ->
                 f"Failed to process element: {index} of 'instances' list. JSON object: "
                 f"{shorten_value(instance)} keys must be equal to: {','.join(sorted(names))}"
             )
-    return [
-        _stacked([instance[info.name] for instance in instances], info, info.name)
-        for info in inputs
-    ]
 
 
 def _stacked(items: Sequence[Any], info: TensorInfo, key: str) -> Tensor:

@@ -3,7 +3,6 @@
 Source: W3C, Trace Context, level 1 (recommendation of 2021), section 3.2.
 """
 
-import random
 import re
 
 import msgspec
@@ -18,7 +17,6 @@ SAMPLED = 1
 
 _FORM = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[!-~]*)?")
 _MAX_BYTES = 512
-_random = random.Random()  # noqa: S311 - ids of spans are no secrets
 
 
 class TraceContext(msgspec.Struct, frozen=True):
@@ -58,13 +56,3 @@ def parse_traceparent(value: bytes | str | None) -> TraceContext | None:
     if not trace_id.strip(b"0") or not span_id.strip(b"0"):
         return None
     return TraceContext(trace_id.decode(), span_id.decode(), int(flags, 16))
-
-
-def new_span_id() -> str:
-    """Return a random id of a span."""
-    return f"{_random.getrandbits(64) or 1:016x}"
-
-
-def new_trace_id() -> str:
-    """Return a random id of a trace."""
-    return f"{_random.getrandbits(128) or 1:032x}"

@@ -69,15 +69,7 @@ def parse_predict(
     """
     document = tf_json.parse_document(body)
     _check_signature(document, info, "predict")
-    if "instances" in document and "inputs" in document:
-        raise InvalidRequest(
-            f"JSON Value: {shorten_value(document)} Not formatted correctly expecting only one of 'inputs' or "
-            "'instances' keys to exist"
-        )
-    by_rows = "instances" in document
-    if not by_rows and "inputs" not in document:
-        raise InvalidRequest("Missing 'inputs' or 'instances' key")
-    data = document["instances" if by_rows else "inputs"]
+    data, by_rows = _instances_or_inputs(document)
     key: Literal["predictions", "outputs"] = "outputs"
     if by_rows or inputs_are_rows or (not info.takes_images and _are_objects(data)):
         by_rows, key = by_rows or isinstance(data, list), "predictions"
@@ -97,6 +89,19 @@ def parse_predict(
         inputs = tf_json.tensors_from_columns(data, info.inputs)
     request = _make_request(info, request_id, inputs, document)
     return PredictRequest(request, info.task != _TENSOR, by_rows, key)
+
+
+def _instances_or_inputs(document: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return the value of `instances` or `inputs`, and whether it is that of `instances`."""
+    if "instances" in document and "inputs" in document:
+        raise InvalidRequest(
+            f"JSON Value: {shorten_value(document)} Not formatted correctly expecting only one of 'inputs' or "
+            "'instances' keys to exist"
+        )
+    if "instances" not in document and "inputs" not in document:
+        raise InvalidRequest("Missing 'inputs' or 'instances' key")
+    by_rows = "instances" in document
+    return document["instances" if by_rows else "inputs"], by_rows
 
 
 def render_predict(
@@ -247,6 +252,22 @@ def parse_examples(
     """Parse a request to classify or regress: `examples` of features, and a `context` that they share."""
     document = tf_json.parse_document(body)
     _check_signature(document, info, method)
+    examples = _merged_examples(document, method)
+    if method == "classify":
+        parameters = {"metadata": take_parameters(document).get("metadata")}
+        parameters["action"] = "predict_proba"
+        document = {"parameters": parameters}
+    if info.takes_images:
+        inputs = [_image_input(example, number) for number, example in enumerate(examples)]
+    else:
+        rows = [_with_input(example, info) for example in examples]
+        columns = {tensor.name: _column(rows, tensor) for tensor in info.inputs}
+        inputs = tf_json.tensors_from_columns(columns, info.inputs)
+    return _make_request(info, request_id, inputs, document)
+
+
+def _merged_examples(document: Mapping[str, Any], method: Method) -> list[dict[str, Any]]:
+    """Return the features of each example, those of the context among them."""
     if "examples" not in document:
         raise InvalidRequest(
             f"JSON Value: {shorten_value(document)} When method is {method}, key 'examples' is expected and "
@@ -268,17 +289,7 @@ def parse_examples(
                 f"expected feature {quoted(name, 60)} in context or examples, got both"
             )
         merged.append({**context, **features})
-    if method == "classify":
-        parameters = {"metadata": take_parameters(document).get("metadata")}
-        parameters["action"] = "predict_proba"
-        document = {"parameters": parameters}
-    if info.takes_images:
-        inputs = [_image_input(tensor, number) for number, tensor in enumerate(merged)]
-    else:
-        rows = [_with_input(example, info) for example in merged]
-        columns = {tensor.name: _column(rows, tensor) for tensor in info.inputs}
-        inputs = tf_json.tensors_from_columns(columns, info.inputs)
-    return _make_request(info, request_id, inputs, document)
+    return merged
 
 
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:

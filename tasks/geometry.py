@@ -116,17 +116,13 @@ def suppress_greedily(
 
     Works block by block: overlaps as matrices, the greedy decision on Python integers used as bit sets.
     """
-    order = np.argsort(-scores, kind="stable")
-    limit = len(order) if limit is None else limit
-    selected = np.empty(0, np.int64)
-    for start in range(0, len(order), _BLOCK):
-        if len(selected) >= limit:
-            break
-        block = order[start : start + _BLOCK]
+
+    def remaining(block: Integers, _: Integers, selected: Integers) -> Integers:
         if len(selected):
             block = block[~overlapping(block, selected).any(axis=1)]
-        selected = np.concatenate([selected, block[_survivors(overlapping(block, block))]])
-    return selected[:limit]
+        return block[_survivors(overlapping(block, block))]
+
+    return _select_by_blocks(scores, remaining, limit)
 
 
 def suppress_at_once(
@@ -138,17 +134,34 @@ def suppress_at_once(
 
     Source: Bolya et al., "YOLACT: Real-time Instance Segmentation", section 5, Fast NMS.
     """
+
+    def remaining(block: Integers, better: Integers, _: Integers) -> Integers:
+        suppressed = np.triu(overlapping(block, block), 1).any(axis=0)
+        if len(better):
+            suppressed |= overlapping(block, better).any(axis=1)
+        return block[~suppressed]
+
+    return _select_by_blocks(scores, remaining, limit)
+
+
+def _select_by_blocks(
+    scores: Floats,
+    remaining: Callable[[Integers, Integers, Integers], Integers],
+    limit: int | None,
+) -> Integers:
+    """Select indices by descending score, at most `limit`.
+
+    `remaining` returns what is selected of a block of indices, given all indices before it, and those of them that
+    were selected.
+    """
     order = np.argsort(-scores, kind="stable")
     limit = len(order) if limit is None else limit
     selected = np.empty(0, np.int64)
     for start in range(0, len(order), _BLOCK):
         if len(selected) >= limit:
             break
-        block = order[start : start + _BLOCK]
-        suppressed = np.triu(overlapping(block, block), 1).any(axis=0)
-        if start:
-            suppressed |= overlapping(block, order[:start]).any(axis=1)
-        selected = np.concatenate([selected, block[~suppressed]])
+        block = remaining(order[start : start + _BLOCK], order[:start], selected)
+        selected = np.concatenate([selected, block])
     return selected[:limit]
 
 

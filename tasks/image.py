@@ -98,8 +98,6 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     than 8 bits uint16."""
     mime: str = ""
     """Media type of the file, such as `image/jpeg`."""
-    exif_orientation: int = _UPRIGHT
-    """EXIF orientation of the file, 1 to 8; 1 if it has none."""
     bit_depth: int = 8
     """Bits of a value: `pixels` are 0 to 2**bit_depth - 1."""
 
@@ -150,9 +148,8 @@ def decode(
     """
     opener, mime = _recognise(data)
     max_parts = max(max_pixels // PIXELS_PER_PART, _MIN_PARTS)
-    parts = count_parts(
-        data, mime, max_parts * (4 if channels > 4 else 1)
-    )  # pages have strips each
+    # Pages have strips each.
+    parts = count_parts(data, mime, max_parts * (4 if channels > 4 else 1))
     max_pixels = max_pixels * 4 // max(channels, 4)
     _check_size(early_size(data, mime), max_pixels, mime)
     try:
@@ -172,16 +169,7 @@ def decode(
             check_png(data)
             file.load()  # EXIF may stand behind the pixels, where Pillow only looks after them
         orientation = _orientation(file)
-        pixels: Samples
-        if channels not in (1, 3) or bit_depth > 8:
-            samples, bits = (
-                (_decode_jpeg(data), 8)
-                if mime == "image/jpeg"
-                else multiband.read_bands(file, data, channels)
-            )
-            pixels = multiband.to_depth(multiband.to_bands(samples, channels), bits, bit_depth)
-        else:
-            pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
+        pixels = _stored_pixels(file, data, mime, channels=channels, bit_depth=bit_depth)
     except ImageError:
         raise
     except Exception as error:
@@ -191,7 +179,20 @@ def decode(
         pixels = orient(pixels, orientation)
     elif exif == "ignore" and is_upright:
         pixels = orient(pixels, _INVERSE_ORIENTATION.get(orientation, orientation))
-    return Image(pixels, mime, orientation, bit_depth)
+    return Image(pixels, mime, bit_depth)
+
+
+def _stored_pixels(
+    file: ImageFile, data: bytes, mime: str, *, channels: int, bit_depth: int
+) -> Samples:
+    """Decode pixels as they are stored, in the channels and bits of a model."""
+    is_jpeg = mime == "image/jpeg"
+    if channels in (1, 3) and bit_depth <= 8:
+        return _decode_jpeg(data) if is_jpeg else _decode_by_pillow(file, mime)
+    samples, bits = (
+        (_decode_jpeg(data), 8) if is_jpeg else multiband.read_bands(file, data, channels)
+    )
+    return multiband.to_depth(multiband.to_bands(samples, channels), bits, bit_depth)
 
 
 def orient(pixels: Samples, orientation: int) -> Samples:

@@ -81,7 +81,7 @@ def number(
 def texts(
     parameters: Mapping[str, Any], name: str, max_count: int, max_characters: int
 ) -> tuple[str, ...]:
-    """Read a list of 1 to `most` texts; an absent one is none."""
+    """Read a list of 1 to `max_count` texts; an absent one is none."""
     value = parameters.get(name)
     if value is None:
         return ()

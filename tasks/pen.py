@@ -91,23 +91,24 @@ class Pen(msgspec.Struct, frozen=True, eq=False):
         rows: list[str] = []
         words = text.split()
         while words and len(rows) < max_rows:
-            length = len(words[0])
-            while length > 1 and self.width_of(words[0][:length]) > width_px:
-                length = min(length - 1, int(length * 0.9) + 1)
-            if length < len(words[0]):
-                words[:1] = words[0][:length], words[0][length:]
+            words[:1] = self._break_word(words[0], width_px)
             fitting = 1
             while (
                 fitting < len(words) and self.width_of(" ".join(words[: fitting + 1])) <= width_px
             ):
                 fitting += 1
-            if len(rows) == max_rows - 1:
-                fitting = len(
-                    words
-                )  # the last row takes all remaining words, and `shorten` cuts its middle
+            if len(rows) == max_rows - 1:  # all remaining words, and `shorten` cuts their middle
+                fitting = len(words)
             rows.append(self.shorten(" ".join(words[:fitting]), width_px))
             words = words[fitting:]
         return rows or [""]
+
+    def _break_word(self, word: str, width_px: float) -> list[str]:
+        """Cut the beginning that fits off a word that is too wide."""
+        length = len(word)
+        while length > 1 and self.width_of(word[:length]) > width_px:
+            length = min(length - 1, int(length * 0.9) + 1)
+        return [word[:length], word[length:]] if length < len(word) else [word]
 
 
 def label_color(label: str, labels: Sequence[str] = ()) -> Color:

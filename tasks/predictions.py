@@ -23,7 +23,7 @@ class OutputError(ValueError):
 
 
 def check_finite(*arrays: npt.NDArray[Any], subject: str = "the outputs") -> None:
-    """Refuse NaN and infinities in `what`, with an OutputError."""
+    """Refuse NaN and infinities, with an OutputError; `subject` names the arrays in its message."""
     if not all(np.isfinite(array).all() for array in arrays):
         raise OutputError(f"expected {subject} to hold finite numbers, got NaN or infinity")
 

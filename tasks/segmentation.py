@@ -28,7 +28,7 @@ from quadriga.tasks.predictions import (
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
 from quadriga.tasks.sampling import PixelRect
-from quadriga.tasks.segmenters import SEGMENTERS, Region, Segmenter, SegmenterOptions
+from quadriga.tasks.segmenters import SEGMENTERS, MaskRegion, Segmenter, SegmenterOptions
 from quadriga.tasks.specification import ModelSpec, Tiling
 
 Integers = npt.NDArray[np.int64]
@@ -225,54 +225,61 @@ def _shaped(ring: Ring, options: SegmentationOptions) -> Ring:
     return simplify(ring, options.epsilon) if options.simplify else ring
 
 
-def _pieces_of(region: Region, options: SegmentationOptions) -> Pieces:
+def _pieces_of(region: MaskRegion, options: SegmentationOptions) -> Pieces:
     """Trace a region: no piece, one piece, or a piece for each connected component."""
     if region.instance and options.min_area <= 1:
         area = cv2.countNonZero(region.mask)
-        if not area:
-            return Pieces()
-        outlines = rings(region.mask, region.left, region.top)
-        return Pieces(
-            [Piece(region.class_id, region.score, area_px=area, rings=outlines, instance=True)]
-        )
+        outlines = rings(region.mask, region.left, region.top) if area else []
+        return _whole(region, region.score, area, outlines)
     components = cv2.connectedComponents(region.mask, connectivity=8)[1].astype(
         np.int32, copy=False
     )
     areas, sums = _measured(region, components)
     selected = np.flatnonzero(areas >= max(options.min_area, 1))
-    if not len(selected):
-        return Pieces()
     if region.instance or options.regions == "class":
         area = int(areas[selected].sum())
-        score = region.score if sums is None else float(sums[selected].sum() / area)
-        outlines = _rings_of(region, components, areas, selected)
-        return Pieces(
-            [Piece(region.class_id, score, area_px=area, rings=outlines, instance=region.instance)]
-        )
+        score = float(sums[selected].sum() / area) if sums is not None and area else region.score
+        outlines = _rings_of(region, components, areas, selected) if area else []
+        return _whole(region, score, area, outlines)
     scores = np.full(len(areas), region.score) if sums is None else sums / np.maximum(areas, 1)
     selected = selected[_scores_enough(scores[selected], options, instance=False)]
     # noise may have a million components: only those that may be returned are traced
     order = np.lexsort([-scores[selected], -areas[selected]])
     left_out = max(len(order) - options.max_segments, 0)
     selected = selected[order[: options.max_segments]]
-    by_component: dict[int, list[Ring]] = {component: [] for component in selected.tolist()}
-    for ring in _rings_of(region, components, areas, selected):
-        x, y = ring[0]
-        by_component[int(components[y - region.top, x - region.left])].append(ring)
     pieces = [
         Piece(
             region.class_id,
             float(scores[component]),
             area_px=int(areas[component]),
-            rings=component_rings,
+            rings=outlines,
         )
-        for component, component_rings in by_component.items()
+        for component, outlines in _rings_by_component(region, components, areas, selected).items()
     ]
     return Pieces(pieces, left_out)
 
 
+def _whole(region: MaskRegion, score: float, area_px: int, outlines: list[Ring]) -> Pieces:
+    """Return a region as one piece; none if it has no pixels."""
+    if not area_px:
+        return Pieces()
+    piece = Piece(region.class_id, score, area_px=area_px, rings=outlines, instance=region.instance)
+    return Pieces([piece])
+
+
+def _rings_by_component(
+    region: MaskRegion, components: npt.NDArray[np.int32], areas: Integers, selected: Integers
+) -> dict[int, list[Ring]]:
+    """Trace the selected components, in their order."""
+    by_component: dict[int, list[Ring]] = {component: [] for component in selected.tolist()}
+    for ring in _rings_of(region, components, areas, selected) if len(selected) else ():
+        x, y = ring[0]
+        by_component[int(components[y - region.top, x - region.left])].append(ring)
+    return by_component
+
+
 def _rings_of(
-    region: Region, components: npt.NDArray[np.int32], areas: Integers, selected: Integers
+    region: MaskRegion, components: npt.NDArray[np.int32], areas: Integers, selected: Integers
 ) -> list[Ring]:
     mask = region.mask
     if len(selected) < np.count_nonzero(areas):
@@ -292,7 +299,7 @@ def _bands(mask: Mask) -> Iterator[slice]:
 
 
 def _measured(
-    region: Region, components: npt.NDArray[np.int32]
+    region: MaskRegion, components: npt.NDArray[np.int32]
 ) -> tuple[Integers, npt.NDArray[np.float64] | None]:
     """Count the pixels of each connected component and sum their probabilities.
 

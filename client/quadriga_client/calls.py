@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from quadriga_client.connections import Answer
+from quadriga_client.connections import Response
 from quadriga_client.errors import BadAnswer, InputError, refusal
 
 SHOWN_CHARACTERS = 200
@@ -84,69 +84,69 @@ def new_key() -> str:
     return secrets.token_hex(16)
 
 
-Read = Callable[[Answer], Any]
+Read = Callable[[Response], Any]
 """Reads an answer that is no error."""
 
 
-def read_json(answer: Answer) -> Any:
+def read_json(response: Response) -> Any:
     """Return the JSON of an answer; None for an empty one.
 
     Raises:
         BadAnswer: It is no JSON.
     """
-    if not answer.body:
+    if not response.body:
         return None
     try:
-        return json.loads(answer.body)
+        return json.loads(response.body)
     except (ValueError, RecursionError) as error:
-        raise bad_answer("JSON", answer) from error
+        raise bad_answer("JSON", response) from error
 
 
-def read_text(answer: Answer) -> str:
+def read_text(response: Response) -> str:
     """Return an answer as text."""
-    return answer.body.decode(errors="replace")
+    return response.body.decode(errors="replace")
 
 
-def read_bytes(answer: Answer) -> bytes:
+def read_bytes(response: Response) -> bytes:
     """Return an answer as it is."""
-    return answer.body
+    return response.body
 
 
-def bad_answer(expected: str, answer: Answer) -> BadAnswer:
+def bad_answer(expected: str, response: Response) -> BadAnswer:
     """Return the error of an answer that is not what was expected."""
-    kind = answer.headers.get("content-type", "no content type")
-    shown = answer.body[:SHOWN_CHARACTERS].decode(errors="replace")
+    kind = response.headers.get("content-type", "no content type")
+    shown = response.body[:SHOWN_CHARACTERS].decode(errors="replace")
     return BadAnswer(
-        f"expected {expected} from the server, got {kind} of {len(answer.body)} bytes: {shown!r}"
+        f"expected {expected} from the server, got {kind} of {len(response.body)} bytes: {shown!r}"
     )
 
 
-def check_answer(answer: Answer, url: str) -> None:
+def check_answer(response: Response, url: str) -> None:
     """Raise the error that an answer is, if it is one.
 
     Raises:
         quadriga_client.errors.ServerRefused: The server answered with an error.
         BadAnswer: It wants the request at another address.
     """
-    status = answer.status
+    status = response.status
     if 200 <= status < 300:
         return
     if 300 <= status < 400:
-        target = answer.headers.get("location", "nowhere")[:SHOWN_CHARACTERS]
+        target = response.headers.get("location", "nowhere")[:SHOWN_CHARACTERS]
         raise BadAnswer(
             f"{url} answers {status}, a redirect to {target!r}: it is not followed, as the key would go there. Use its "
             "final URL"
         )
     try:
-        text = str(json.loads(answer.body)["error"])
+        text = str(json.loads(response.body)["error"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        text = answer.body[:SHOWN_CHARACTERS].decode(errors="replace") or "no text"
-    raise refusal(text, status, answer.headers.get("x-request-id", ""), retry_after_s(answer))
+        text = response.body[:SHOWN_CHARACTERS].decode(errors="replace") or "no text"
+    raise refusal(text, status, response.headers.get("x-request-id", ""), retry_after_s(response))
 
 
-def retry_after_s(answer: Answer) -> float | None:
+def retry_after_s(response: Response) -> float | None:
     """Return the seconds that `Retry-After` asks to wait; None if it has none that can be read."""
-    value = answer.headers.get("retry-after", "").strip()
+    value = response.headers.get("retry-after", "").strip()
     return float(value) if value.isdigit() and len(value) < 10 else None
 
 

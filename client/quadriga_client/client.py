@@ -24,7 +24,7 @@ from quadriga_client.calls import (
     read_json,
 )
 from quadriga_client.configuration import DEFAULT_URL, Certificate, chosen_key, tls_context
-from quadriga_client.connections import Answer, Connections
+from quadriga_client.connections import Connections, Response
 from quadriga_client.errors import BadAnswer, InputError
 from quadriga_client.images import Image, image_bytes, source_name
 from quadriga_client.inference import infer_call, read_result, tensors_call
@@ -206,10 +206,7 @@ class Client:
         infer = partial(
             self.infer, model, metadata=metadata, version=version, parameters=parameters
         )
-        total = (
-            len(images) if isinstance(images, Sequence) and not isinstance(images, str) else None
-        )
-        return run_in_order(images_of(images), infer, concurrency, Progress(progress, total))
+        return run_in_order(images_of(images), infer, concurrency, Progress(progress, images))
 
     def infer_tensors(
         self,
@@ -375,7 +372,7 @@ class Client:
             call.method, call.path, headers, call.body, timeout_s=self._timeout_s
         )
         first = next(lines)
-        assert isinstance(first, Answer), "the answer comes before its lines"
+        assert isinstance(first, Response), "the answer comes before its lines"
         try:
             check_answer(first, self.url)
             for line in lines:
@@ -384,7 +381,7 @@ class Client:
         finally:
             lines.close()
 
-    def _send_once(self, call: Call, end_s: float, sink: IO[bytes] | None = None) -> Answer:
+    def _send_once(self, call: Call, end_s: float, sink: IO[bytes] | None = None) -> Response:
         answer = self._connections.exchange(
             call.method,
             call.path,

@@ -32,7 +32,7 @@ _AFTER_BREAK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A complete response."""
 
     status: int
@@ -85,7 +85,7 @@ class Connections:
         deadline_s: float,
         sink: IO[bytes] | None = None,
         sink_timeout_s: float = 60.0,
-    ) -> Answer:
+    ) -> Response:
         """Send a request and return its answer.
 
         Args:
@@ -117,9 +117,9 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        answer_headers = {name.lower(): value for name, value in response.getheaders()}
+        complete = _complete(response, content)
         self._give_back(connection, response)
-        return Answer(response.status, answer_headers, content)
+        return complete
 
     def stream(
         self,
@@ -129,7 +129,7 @@ class Connections:
         body: Sequence[bytes],
         *,
         timeout_s: float,
-    ) -> Generator[Answer | bytes, None, None]:
+    ) -> Generator[Response | bytes, None, None]:
         """Send a request; yield an answer without its body, or a complete one if it is an error, then lines of the body.
 
         Each line has `timeout_s`. To close the iterator ends the connection.
@@ -138,10 +138,9 @@ class Connections:
         try:
             connection.deadline_s = time.monotonic() + timeout_s
             response = connection.send(self._head(method, path, headers, body), body, method)
-            answer_headers = {name.lower(): value for name, value in response.getheaders()}
             failed = response.status >= 300
             content = _read(response, self._max_answer_bytes) if failed else b""
-            yield Answer(response.status, answer_headers, content)
+            yield _complete(response, content)
             while not failed:
                 connection.extend(timeout_s)
                 line = response.readline(CHUNK_BYTES)
@@ -315,6 +314,11 @@ class _Reader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read some bytes."""
         return self._connection.receive_into(buffer)
+
+
+def _complete(response: HTTPResponse, body: bytes) -> Response:
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Response(response.status, headers, body)
 
 
 def _read(response: HTTPResponse, max_bytes: int) -> bytes:

@@ -4,9 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quadriga_client.errors import InputError, load_package
-from quadriga_client.results import OrientedBoxes, box_xyxy, ring_points
-
-_SHAPES = ("xmin", "cx", "contour")
+from quadriga_client.results import SHAPE_KEYS, OrientedBoxes, box_xyxy, ring_points
 
 
 def supervision_detections(result: Any) -> Any:
@@ -25,14 +23,13 @@ def supervision_detections(result: Any) -> Any:
         return supervision.Detections.empty()
     numbers = number_labels(rows, 0)
     data: dict[str, Any] = {"class_name": numpy.array([str(row["label"]) for row in rows])}
-    masks = None
-    oriented = [row for row in rows if "cx" in row]
-    boxes = [[0.0] * 4 if "cx" in row else box_xyxy(row) for row in rows]
-    xyxy = numpy.asarray(boxes, dtype=numpy.float32).reshape(-1, 4)
-    if oriented and len(oriented) == len(rows):
-        corners = OrientedBoxes(rows, lambda: result.image_size).corners
+    if all("cx" in row for row in rows):
+        data["xyxyxyxy"] = corners = OrientedBoxes(rows, lambda: result.image_size).corners
         xyxy = numpy.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
-        data["xyxyxyxy"] = corners
+    else:
+        boxes = [[0.0] * 4 if "cx" in row else box_xyxy(row) for row in rows]
+        xyxy = numpy.asarray(boxes, dtype=numpy.float32).reshape(-1, 4)
+    masks = None
     if all("contour" in row for row in rows):
         size = result.image_size
         masks = numpy.stack([region.mask(size) for region in result.regions])
@@ -111,7 +108,7 @@ def shaped_rows(result: Any) -> list[Mapping[str, Any]]:
     Raises:
         InputError: There are predictions, but none of them has a shape.
     """
-    rows = [row for row in result.predictions if any(key in row for key in _SHAPES)]
+    rows = [row for row in result.predictions if row.keys() & SHAPE_KEYS]
     if result.predictions and not rows:
         raise InputError(
             "expected boxes, rotated boxes or regions, got predictions without shapes: "

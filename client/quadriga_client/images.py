@@ -2,6 +2,8 @@
 
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,13 +72,9 @@ def open_image(data: bytes) -> Any:
         InputError: It cannot be read.
         quadriga_client.errors.MissingPackage: Pillow is not installed.
     """
-    pillow = load_package("PIL.Image", "images", "to draw")
     ops = load_package("PIL.ImageOps", "images", "to draw")
-    try:
-        with pillow.open(io.BytesIO(data)) as picture:
-            return ops.exif_transpose(picture).convert("RGB")
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise InputError(f"cannot read the image: {error}") from error
+    with _opened(data, "to draw") as picture:
+        return ops.exif_transpose(picture).convert("RGB")
 
 
 def image_size(data: bytes) -> tuple[int, int]:
@@ -86,14 +84,21 @@ def image_size(data: bytes) -> tuple[int, int]:
         InputError: It cannot be read.
         quadriga_client.errors.MissingPackage: Pillow is not installed.
     """
-    pillow = load_package("PIL.Image", "images", "the size of an image")
+    with _opened(data, "the size of an image") as picture:
+        width, height = picture.size
+        is_turned = picture.getexif().get(0x0112, 1) in {5, 6, 7, 8}
+    return (height, width) if is_turned else (width, height)
+
+
+@contextmanager
+def _opened(data: bytes, purpose: str) -> Iterator[Any]:
+    """Open an image file by Pillow; whatever is wrong with it is an `InputError`."""
+    pillow = load_package("PIL.Image", "images", purpose)
     try:
         with pillow.open(io.BytesIO(data)) as picture:
-            width, height = picture.size
-            turned = picture.getexif().get(0x0112, 1) in {5, 6, 7, 8}
+            yield picture
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise InputError(f"cannot read the image: {error}") from error
-    return (height, width) if turned else (width, height)
 
 
 def _read_file(file: Any) -> bytes:

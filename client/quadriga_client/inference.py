@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quadriga_client.calls import Call, bad_answer, encode_json, new_key, path_of, read_json
-from quadriga_client.connections import Answer
+from quadriga_client.connections import Response
 from quadriga_client.errors import InputError
 from quadriga_client.results import Result
 
@@ -67,20 +67,20 @@ def infer_call(
     )
 
 
-def read_result(answer: Answer, image: bytes, source: str) -> Result:
+def read_result(response: Response, image: bytes, source: str) -> Result:
     """Read the answer to `infer_call`.
 
     Raises:
         quadriga_client.errors.BadAnswer: It has no predictions.
     """
-    raw = read_json(answer)
+    raw = read_json(response)
     try:
         (output,) = raw["outputs"]
         (predictions,) = output["data"]
     except (TypeError, KeyError, ValueError) as error:
-        raise bad_answer("predictions of one image", answer) from error
+        raise bad_answer("predictions of one image", response) from error
     if not isinstance(predictions, list) or not all(isinstance(row, dict) for row in predictions):
-        raise bad_answer("a list of predictions", answer)
+        raise bad_answer("a list of predictions", response)
     return Result(raw, output, image, source)
 
 

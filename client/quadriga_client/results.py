@@ -40,7 +40,7 @@ class Predictions:
         """Scores of an image's classes by their labels, the best first."""
         rows = [row for row in self.predictions if {"label", "score"} <= row.keys()]
         best = sorted(rows, key=lambda row: -row["score"])
-        return {row["label"]: row["score"] for row in best if not row.keys() & _SHAPES}
+        return {row["label"]: row["score"] for row in best if not row.keys() & SHAPE_KEYS}
 
     @property
     def answers(self) -> list[str]:
@@ -148,7 +148,8 @@ class Predictions:
         return html_of(self, data)
 
 
-_SHAPES = {"xmin", "cx", "contour"}
+SHAPE_KEYS = {"xmin", "cx", "contour"}
+"""Keys of which a prediction with a shape has one."""
 
 
 class Result(Predictions):
@@ -225,12 +226,12 @@ class Boxes:
     @property
     def labels(self) -> list[str]:
         """Labels of the boxes."""
-        return [str(row.get("label", "")) for row in self._rows]
+        return _labels(self._rows)
 
     @property
     def scores(self) -> "npt.NDArray[np.float32]":
         """Scores of the boxes, float32 (N,)."""
-        return _float32([row.get("score") or 0.0 for row in self._rows])
+        return _scores(self._rows)
 
 
 class OrientedBoxes:
@@ -286,12 +287,12 @@ class OrientedBoxes:
     @property
     def labels(self) -> list[str]:
         """Labels of the boxes."""
-        return [str(row.get("label", "")) for row in self._rows]
+        return _labels(self._rows)
 
     @property
     def scores(self) -> "npt.NDArray[np.float32]":
         """Scores of the boxes, float32 (N,)."""
-        return _float32([row.get("score") or 0.0 for row in self._rows])
+        return _scores(self._rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +354,14 @@ def summary(predictions: Sequence[Mapping[str, Any]]) -> str:
     texts = [str(row.get("label", row.get("answer", "?"))) for row in predictions]
     more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
     return f"{', '.join(texts[:5]) or 'nothing'}{more}"
+
+
+def _labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(row.get("label", "")) for row in rows]
+
+
+def _scores(rows: Sequence[Mapping[str, Any]]) -> "npt.NDArray[np.float32]":
+    return _float32([row.get("score") or 0.0 for row in rows])
 
 
 def _float32(rows: Any, columns: int | None = None) -> "npt.NDArray[np.float32]":

@@ -39,7 +39,7 @@ from quadriga.monitor.drift.significance.permutation import (
     permutation_p_value,
     permute_units,
 )
-from quadriga.monitor.drift.summary import Summary, summarise
+from quadriga.monitor.drift.summary import Summary, as_summary
 from quadriga.monitor.report.schema import Data, Effect, Histogram, Level, Report, Signal, Window
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
@@ -133,15 +133,6 @@ def compare(
     return _build_report(decide(signals, settings), sides, settings, task)
 
 
-def as_summary(side: Summary | Sample, settings: ComparisonSettings) -> Summary:
-    """Return a summary as it is, and a sample as a summary with the number of rows that are compared."""
-    if isinstance(side, Summary):
-        return side
-    return summarise(
-        side, rows=settings.rows, embeddings=settings.embedding_rows, seed=settings.seed
-    )
-
-
 def _compare_column(
     pair: _ColumnPair,
     settings: ComparisonSettings,
@@ -156,7 +147,6 @@ def _compare_column(
     kernel = (settings.kernel, f"{settings.kernel}_coefficient")
     test, effect = _TESTS.get(kind, kernel)
     if not min(n):
-        reason = f"expected values on each side, got {n[0]} and {n[1]}"
         return Signal(
             name=name,
             kind=kind,
@@ -164,16 +154,10 @@ def _compare_column(
             effect=Effect(effect, None, 0.0),
             n=n,
             status="insufficient",
-            reason=reason,
+            reason=f"expected values on each side, got {n[0]} and {n[1]}",
         )
     budget = budget._replace(seed=zlib.crc32(name.encode(), settings.seed))
-    if kind == "embedding":
-        result, minimum = _compare_embeddings(pair, settings, budget), settings.min_distance
-    elif kind == "categorical":
-        result, minimum = _compare_categories(pair, budget), settings.min_share
-    else:
-        result = _compare_numbers(pair, budget)
-        minimum = _finite(max(settings.min_shift, result.smallest_shift / result.scale))
+    result, minimum = _test_column(pair, settings, budget)
     status, reason = power_status(result.units, settings, signal_count)
     p, n_eff = result.test.p, result.units.n_eff
     if status == "insufficient" and (dependence := find_dependence(result.units, n)) is not None:
@@ -201,6 +185,18 @@ def _compare_column(
         shift=result.levels and _finite(result.effect * result.scale),
         min_shift=result.levels and _finite(minimum * result.scale),
     )
+
+
+def _test_column(
+    pair: _ColumnPair, settings: ComparisonSettings, budget: PermutationBudget
+) -> tuple[_ColumnResult, float]:
+    """Test a column that has values on both sides, by its kind; return the minimum of its effect, too."""
+    if pair.kind == "embedding":
+        return _compare_embeddings(pair, settings, budget), settings.min_distance
+    if pair.kind == "categorical":
+        return _compare_categories(pair, budget), settings.min_share
+    result = _compare_numbers(pair, budget)
+    return result, _finite(max(settings.min_shift, result.smallest_shift / result.scale))
 
 
 def _finite(value: float) -> float:
@@ -358,12 +354,10 @@ def _origins_of_rows(pair: _ColumnPair) -> tuple[Origin, Origin]:
     return baseline, current
 
 
-def histogram(
-    baseline: Float64Array, current: Float64Array, bins: int = HISTOGRAM_BINS
-) -> Histogram:
+def histogram(baseline: Float64Array, current: Float64Array) -> Histogram:
     """Count values in bins of equal width; the outer bins include the 0.1 % farthest out at each end."""
     low, high = np.quantile(np.concatenate([baseline, current]), [0.001, 0.999])
-    edges = np.unique(np.linspace(low, high, bins + 1))
+    edges = np.unique(np.linspace(low, high, HISTOGRAM_BINS + 1))
     if len(edges) == 1:
         edges = np.array([low - 0.5, low + 0.5])
     counts = (

@@ -1,12 +1,10 @@
 """Summaries of many rows: a random sample of bounded size, and the counts of all labels.
 
-Rows are drawn by a hash of their source and time, so shards are summarised independently: merged, they hold the
-same rows as a summary of all rows at once.
+Rows are drawn by a hash of their source and time, so which rows are drawn does not depend on the order of reading.
 """
 
 import zlib
-from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 
 import msgspec
 import numpy as np
@@ -14,14 +12,13 @@ from msgspec.structs import replace
 
 from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.drift.samples import (
-    Column,
     DriftError,
     Kind,
     Sample,
     drop_unused_names,
-    merge_names,
     take_rows,
 )
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.tasks.arrays import BoolArray, Int64Array, UInt64Array
 
 _TARGET_RUN_ROWS = 50
@@ -80,7 +77,7 @@ def summarise(
     """Summarise rows for a comparison.
 
     Args:
-        sample: All rows, or a shard of them.
+        sample: All rows, or those that were drawn of them.
         rows: Maximum number of rows to draw.
         embeddings: Maximum number of embeddings to draw.
         run: Span of `sample.order` that is drawn as a whole, so that rows that resemble their neighbours, as
@@ -122,6 +119,15 @@ def summarise(
     return _limit_rows(summary)
 
 
+def as_summary(side: Summary | Sample, settings: ComparisonSettings) -> Summary:
+    """Return a summary as it is, and a sample as a summary with the number of rows that are compared."""
+    if isinstance(side, Summary):
+        return side
+    return summarise(
+        side, rows=settings.rows, embeddings=settings.embedding_rows, seed=settings.seed
+    )
+
+
 def typical_run_length(order: Int64Array, sources: Int64Array) -> int:
     """Return the span of an ascending order (N,) that typically holds about 50 rows of a source (N,).
 
@@ -154,40 +160,6 @@ def draw_rows(
     first_excluded = _first_excluded_key(keys, max_rows, None)
     order = np.argsort(keys, kind="stable")
     return order[_is_included(keys[order], first_excluded)], first_excluded
-
-
-def merge_summaries(summaries: Iterable[Summary]) -> Summary:
-    """Merge summaries of shards, at least one.
-
-    Raises:
-        DriftError: Their settings or columns differ, or a row is in two of them.
-    """
-    shards = list(summaries)
-    first = shards[0]
-    labels: dict[str, Counter[str]] = {}
-    for shard in shards:
-        if _merge_key(shard) != _merge_key(first):
-            raise DriftError(
-                f"expected summaries alike, {_merge_key(first)}, got {_merge_key(shard)}"
-            )
-        for name, counts in shard.labels.items():
-            labels.setdefault(name, Counter()).update(counts)
-    merged = replace(
-        first,
-        sample=_concatenate_samples([shard.sample for shard in shards]),
-        n=sum(shard.n for shard in shards),
-        labels={name: dict(sorted(counts.items())) for name, counts in labels.items()},
-        first_left=_smallest_key(shard.first_left for shard in shards),
-        first_embedding_left=_smallest_key(shard.first_embedding_left for shard in shards),
-    )
-    return _limit_rows(merged)
-
-
-def _merge_key(summary: Summary) -> tuple[object, ...]:
-    """Return what summaries must have in common to be merged."""
-    kinds = tuple((column.name, column.kind) for column in summary.sample.columns)
-    has_sources = bool(summary.sample.source_names)
-    return (summary.rows, summary.embeddings, summary.run, summary.seed, has_sources, kinds)
 
 
 def _smallest_key(keys: Iterable[int | None]) -> int | None:
@@ -258,42 +230,6 @@ def _limit_rows(summary: Summary) -> Summary:
         first_left=first_excluded,
         first_embedding_left=first_excluded_embedding,
     )
-
-
-def _concatenate_samples(samples: Sequence[Sample]) -> Sample:
-    """Concatenate samples, in time order.
-
-    Raises:
-        DriftError: Two rows have the same source and order.
-    """
-    names, sources = merge_names([(sample.source_names, sample.sources) for sample in samples])
-    offsets = np.cumsum([0, *(len(sample.order) for sample in samples[:-1])])
-    columns = [
-        _concatenate_columns(columns_of_shards, offsets)
-        for columns_of_shards in zip(*(sample.columns for sample in samples), strict=True)
-    ]
-    order = np.concatenate([sample.order for sample in samples])
-    joined = Sample(tuple(columns), order, np.concatenate(sources), names)
-    sorted_sample = take_rows(joined, np.lexsort((joined.sources, joined.order)))
-    duplicates = np.flatnonzero(
-        (np.diff(sorted_sample.order) == 0) & (np.diff(sorted_sample.sources) == 0)
-    )
-    if len(duplicates):
-        order = sorted_sample.order[duplicates[0]]
-        raise DriftError(f"expected each row of a source once, got order {order} twice")
-    return sorted_sample
-
-
-def _concatenate_columns(shards: Sequence[Column], offsets: Int64Array) -> Column:
-    labels: tuple[str, ...] = ()
-    values = [column.values for column in shards]
-    if shards[0].kind == "categorical":
-        labels, values = merge_names([(column.labels, column.values) for column in shards])
-    rows = np.concatenate(
-        [column.rows + offset for column, offset in zip(shards, offsets, strict=True)]
-    )
-    nonempty = [array for array in values if len(array)] or values[:1]
-    return replace(shards[0], rows=rows, values=np.concatenate(nonempty), labels=labels)
 
 
 def encode_summary(summary: Summary) -> bytes:

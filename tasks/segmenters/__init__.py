@@ -54,7 +54,7 @@ class SegmenterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an instance drops overlapping ones of its own class only, or of every class."""
 
 
-class Region(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+class MaskRegion(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Pixels of one class, in a crop of the image."""
 
     class_id: int
@@ -76,7 +76,7 @@ class Segmenter(Protocol):
 
     def __call__(
         self, outputs: Outputs, affine: Affine, options: SegmenterOptions
-    ) -> Iterator[Region]:
+    ) -> Iterator[MaskRegion]:
         """Yield the regions one by one, as their masks together may be larger than memory.
 
         `outputs` are without the batch axis; `affine` maps the image to the network's input.
@@ -96,7 +96,7 @@ def region_of(
     score: float,
     *,
     upsample: int = 1,
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Enlarge the logits of one instance, float32 (h, w), to the image; above zero is inside.
 
     `grid` maps the image to their cells; the mask is cut off at `within`, and an empty mask yields no region.
@@ -107,7 +107,7 @@ def region_of(
         return
     mask = (bilinear(logits[None], grid, window, upsample)[0] > 0).view(np.uint8)
     if mask.any():
-        yield Region(
+        yield MaskRegion(
             class_id=class_id,
             mask=mask,
             left=window.left,

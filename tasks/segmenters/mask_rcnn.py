@@ -11,12 +11,12 @@ import numpy.typing as npt
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.sampling import Floats, PixelRect, grid_of, visible
-from quadriga.tasks.segmenters import Region, SegmenterOptions, region_of
+from quadriga.tasks.segmenters import MaskRegion, SegmenterOptions, region_of
 
 _INSIDE = 0.5
 
 
-def box_masks(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def box_masks(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read four outputs, recognised by their shapes and types, in any order.
 
     Boxes, float (N, 4), xyxy in pixels of the network's input, with scores, float (N,); or both in
@@ -45,7 +45,7 @@ def box_masks(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> It
 
 def _pasted(
     mask: Floats, box: npt.NDArray[np.float64], affine: Affine, class_id: int, score: float
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Enlarge a mask to its box, with a row of cells around it outside, as torchvision pads it."""
     left, top, right, bottom = affine.to_image(box[None])[0].tolist()
     if right <= left or bottom <= top:

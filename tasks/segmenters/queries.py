@@ -11,14 +11,14 @@ from quadriga.tasks.activations import sigmoid, softmax
 from quadriga.tasks.predictions import OutputError, Outputs
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.sampling import Floats, grid_of, visible
-from quadriga.tasks.segmenters import Region, SegmenterOptions, named, region_of
+from quadriga.tasks.segmenters import MaskRegion, SegmenterOptions, named, region_of
 from quadriga.tasks.segmenters.semantic import best_classes
 
 _MASK2FORMER_PX = 384
 """Side of the square to which Mask2Former's masks are enlarged before they are read, whatever the input size."""
 
 
-def rf_detr(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def rf_detr(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read `labels`, float (Q, classes) logits, and `masks`, float (Q, h, w) logits.
 
     Each class of each query is a candidate with the sigmoid of its logit as score; the mask is
@@ -34,7 +34,7 @@ def rf_detr(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iter
 
 def maskformer_instance(
     outputs: Outputs, affine: Affine, options: SegmenterOptions
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Read `class_queries_logits`, float (Q, classes + 1), and `masks_queries_logits`, (Q, h, w).
 
     Each class of each query is a candidate; the Q most probable ones are taken. The score is the
@@ -48,14 +48,14 @@ def maskformer_instance(
 
 def mask2former_instance(
     outputs: Outputs, affine: Affine, options: SegmenterOptions
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Read the outputs of `maskformer_instance`, with masks enlarged to 384 x 384."""
     return _instances(*_squared(outputs, options), affine, options)
 
 
 def _instances(
     probabilities: Floats, masks: Floats, affine: Affine, options: SegmenterOptions
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     inside = masks > 0
     sizes = inside.sum(axis=(1, 2))
     certainty = np.where(inside, sigmoid(masks), 0).sum(axis=(1, 2)) / np.maximum(sizes, 1)
@@ -70,7 +70,7 @@ def _instances(
 
 def maskformer_semantic(
     outputs: Outputs, affine: Affine, options: SegmenterOptions
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Read the outputs of `maskformer_instance` for a class at each pixel.
 
     The score of a class in a cell is the sum over the queries of the probability of the class times
@@ -83,14 +83,14 @@ def maskformer_semantic(
 
 def mask2former_semantic(
     outputs: Outputs, affine: Affine, options: SegmenterOptions
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Read the outputs of `maskformer_semantic`, with masks enlarged to 384 x 384."""
     return _classes_of(*_squared(outputs, options), affine, options)
 
 
 def _classes_of(
     probabilities: Floats, masks: Floats, affine: Affine, options: SegmenterOptions
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     scores = probabilities.T @ sigmoid(masks).reshape(len(masks), -1)
     return best_classes(scores.reshape(-1, *masks.shape[1:]), affine, options, "none")
 
@@ -138,7 +138,7 @@ def _best(
     masks: Floats,
     affine: Affine,
     options: SegmenterOptions,
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Take as many candidates as there are queries by their rank, then yield them by score."""
     count = ranking.shape[1]
     top = np.argsort(-ranking.ravel(), kind="stable")[: len(masks)]

@@ -25,7 +25,7 @@ from quadriga.tasks.sampling import (
     nearest_by_corner,
     visible,
 )
-from quadriga.tasks.segmenters import Region, SegmenterOptions
+from quadriga.tasks.segmenters import MaskRegion, SegmenterOptions
 
 _TILE_WIDTH, _TILE_MIN_ROWS = 128, 16
 _TILE_PX = 512
@@ -36,7 +36,9 @@ _NEGLIGIBLE = 12.0
 """A class this far below the best has a share of less than 6.2e-6 in the softmax."""
 
 
-def class_logits(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def class_logits(
+    outputs: Outputs, affine: Affine, options: SegmenterOptions
+) -> Iterator[MaskRegion]:
     """Read the first output, float (classes, h, w): the class of the highest score wins each pixel.
 
     Scores are enlarged to the image before they are compared. The probability of a pixel is the
@@ -61,7 +63,7 @@ def class_logits(outputs: Outputs, affine: Affine, options: SegmenterOptions) ->
 
 def best_classes(
     scores: Floats, affine: Affine, options: SegmenterOptions, activation: str
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Yield the pixels that each class wins, with the probability of the class there.
 
     `scores` are float32 (C, h, w), C at least 1, which `activation` turns into probabilities; with `none` they
@@ -82,15 +84,12 @@ def best_classes(
         candidates = np.flatnonzero(deficits <= (_NEGLIGIBLE if activation == "softmax" else 0))
         enlarged = bilinear(crop[candidates], crop_grid, tile)
         best = enlarged.max(axis=0)
-        for index in np.flatnonzero(deficits[candidates] <= 0)[
-            ::-1
-        ]:  # descending: the first of equal classes wins
-            is_winner = enlarged[index] == best
+        # Descending: the first of equal classes wins.
+        for index in np.flatnonzero(deficits[candidates] <= 0)[::-1]:
+            is_winner, class_id = enlarged[index] == best, candidates[index]
             if is_winner.any():
-                won[candidates[index]] = True
-                np.copyto(
-                    classes[tile_slices], classes.dtype.type(candidates[index]), where=is_winner
-                )
+                won[class_id] = True
+                np.copyto(classes[tile_slices], classes.dtype.type(class_id), where=is_winner)
         certainty[tile_slices] = _certainty(enlarged, best, activation)
     for class_id in np.flatnonzero(won).tolist():
         if class_id != options.background:
@@ -98,7 +97,7 @@ def best_classes(
             yield from trimmed(mask, class_id, window, certainty)
 
 
-def class_map(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def class_map(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read the first output, integer (h, w) or (1, h, w): the class of each cell.
 
     A model of one label marks its pixels by numbers above 0. A pixel of the image has the class of the cell in
@@ -109,7 +108,7 @@ def class_map(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> It
 
 def ultralytics_class_map(
     outputs: Outputs, affine: Affine, options: SegmenterOptions
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Read the output of `class_map`; a pixel has the class of the cell in which its left top corner lies.
 
     Source: Ultralytics 8.4, `models/yolo/semantic/predict.py` postprocess: torch's `nearest`.
@@ -157,7 +156,7 @@ def _map_regions(
     affine: Affine,
     options: SegmenterOptions,
     sample: Callable[[npt.NDArray[Any], Affine, PixelRect], npt.NDArray[Any]],
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     grid = grid_of(affine, cells.shape)
     window = visible(grid)
     if window.empty:
@@ -186,12 +185,12 @@ def _certainty(scores: Floats, best: Floats, activation: str) -> Floats:
 
 def trimmed(
     mask: Mask, class_id: int, window: PixelRect, certainty: Floats | None = None
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     """Yield the region of a mask (H, W) of the window, with its probabilities; an empty mask yields none."""
     left, top, width, height = cv2.boundingRect(mask)
     if width:
         crop = slice(top, top + height), slice(left, left + width)
-        yield Region(
+        yield MaskRegion(
             class_id=class_id,
             mask=mask[crop],
             left=window.left + left,
@@ -200,7 +199,7 @@ def trimmed(
         )
 
 
-def single(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def single(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read the first output, float (1, h, w) or (h, w): probabilities, or logits if a value is outside of 0 to 1.
 
     A pixel belongs to the object if its probability, enlarged to the image, is above one half. The object has
@@ -209,12 +208,12 @@ def single(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Itera
     return _object_region(_probabilities(next(iter(outputs.values())), options), affine, options)
 
 
-def last(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def last(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read the last of several outputs as `single` does: the finest of BiRefNet."""
     return _object_region(_probabilities(list(outputs.values())[-1], options), affine, options)
 
 
-def stretched(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def stretched(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read the first of several outputs, its lowest value as 0 and its highest as 1.
 
     U2Net and IS-Net are used this way; they expect an object in every image.
@@ -245,7 +244,9 @@ def _probabilities(output: npt.NDArray[Any], options: SegmenterOptions) -> Float
     return np.clip(cells, 0, 1)
 
 
-def _object_region(cells: Floats, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def _object_region(
+    cells: Floats, affine: Affine, options: SegmenterOptions
+) -> Iterator[MaskRegion]:
     if options.label_count not in {1, 2}:
         raise OutputError(
             f"expected one label, or two with the background first, got {options.label_count}"

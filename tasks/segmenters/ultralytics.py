@@ -14,13 +14,13 @@ from quadriga.tasks.geometry import clip_boxes, nms
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.sampling import Floats, cut, grid_of, visible
-from quadriga.tasks.segmenters import Region, SegmenterOptions, pixels_of_box, region_of
+from quadriga.tasks.segmenters import MaskRegion, SegmenterOptions, pixels_of_box, region_of
 
 _ROUNDING_CELLS = 1e-6
 """Distance from an edge between cells that counts as none."""
 
 
-def raw_head(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def raw_head(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read a head, float (4 + classes + k, anchors), and prototypes, float (k, h, w).
 
     The first rows are those of a detection head; the last k are the weights of the prototypes in the mask. Overlapping boxes are suppressed before masks are made.
@@ -49,7 +49,7 @@ def raw_head(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Ite
     return _regions(candidates, selected, weights, prototypes=prototypes, affine=affine)
 
 
-def end_to_end(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[Region]:
+def end_to_end(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read rows, float (N, 6 + k), and prototypes, float (k, h, w); each object has one row.
 
     A row is left, top, right, bottom in pixels of the network's input, score, class and the weights of the
@@ -84,7 +84,7 @@ def _regions(
     weights: npt.NDArray[Any],
     prototypes: Floats,
     affine: Affine,
-) -> Iterator[Region]:
+) -> Iterator[MaskRegion]:
     check_finite(weights, subject="output 0")
     factor = _enlargement(affine, prototypes.shape[1:])
     grid = grid_of(affine, prototypes.shape[1:])

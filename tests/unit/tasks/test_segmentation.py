@@ -15,7 +15,7 @@ from quadriga.tasks.predictions import TruncatedPredictions
 from quadriga.tasks.references import ObjectReferenceError, load
 from quadriga.tasks.resize import image_placement
 from quadriga.tasks.segmentation import ImageSegmentation
-from quadriga.tasks.segmenters import Region
+from quadriga.tasks.segmenters import MaskRegion
 from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Tiling
 from quadriga.tasks.tiling import tiles
 from tests.by_definition import components
@@ -225,7 +225,7 @@ def test_instances_are_not_counted_but_that_there_are_more_is_known(monkeypatch,
     def instances(outputs, affine, options):
         mask = np.ones((2, 2), np.uint8)
         for index in range(min(options.limit, 3)):
-            yield Region(
+            yield MaskRegion(
                 class_id=1, mask=mask, left=3 * index, top=1, score=0.9 - index / 9, instance=True
             )
 
@@ -303,8 +303,8 @@ def test_one_label_is_answered_whatever_its_name():
 
 def own_segmenter(outputs, affine, options):
     mask = next(iter(outputs.values()))
-    yield Region(class_id=1, mask=mask, left=2, top=1, score=0.75, instance=True)
-    yield Region(class_id=options.label_count, mask=mask[:0], left=0, top=0, score=0.6)
+    yield MaskRegion(class_id=1, mask=mask, left=2, top=1, score=0.75, instance=True)
+    yield MaskRegion(class_id=options.label_count, mask=mask[:0], left=0, top=0, score=0.6)
 
 
 def test_an_instance_is_one_prediction_of_many_rings(monkeypatch):

@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.monitor.drift.comparison import as_summary, compare
+from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.significance.cautious import Dependence, cautious_p_value
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.significance.memory import find_memory, repeated_rows
 from quadriga.monitor.drift.source_search import FoundSource, find_source
+from quadriga.monitor.drift.summary import as_summary
 from quadriga.monitor.report.schema import Signal
 
 BASELINE_N, WINDOWS = 2000, 20

@@ -1,16 +1,13 @@
-"""Summaries: bounded in size, and the same however rows are divided into shards."""
+"""Summaries: bounded in size, and drawn fairly."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from quadriga.monitor.drift.samples import DriftError, Sample, build_sample
 from quadriga.monitor.drift.summary import (
     decode_summary,
     draw_rows,
     encode_summary,
-    merge_summaries,
     summarise,
     typical_run_length,
 )
@@ -37,24 +34,6 @@ def sample_of_rows(at):
 
 def summarise_rows(at, *, rows=500, run=1, seed=0):
     return summarise(sample_of_rows(at), rows=rows, embeddings=100, run=run, seed=seed)
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    shard_count=st.integers(1, 6),
-    seed=st.integers(0, 1000),
-    run=st.sampled_from([1, 70, 1000]),
-    rows=st.sampled_from([1, 500, 5000]),
-)
-def test_shards_merge_to_the_same_bytes(shard_count, seed, run, rows):
-    complete = encode_summary(summarise_rows(np.arange(N), run=run, rows=rows))
-    rng = np.random.default_rng(seed)
-    shard_of_row = rng.integers(0, shard_count, N)
-    shards = [
-        summarise_rows(np.flatnonzero(shard_of_row == shard), run=run, rows=rows)
-        for shard in rng.permutation(shard_count)
-    ]
-    assert encode_summary(merge_summaries([merge_summaries(shards[:2]), *shards[2:]])) == complete
 
 
 def test_a_summary_respects_its_limits():
@@ -99,16 +78,6 @@ def test_a_summary_round_trips_bit_for_bit():
 def test_other_bytes_are_refused(data):
     with pytest.raises(DriftError, match="expected a saved summary"):
         decode_summary(data)
-
-
-def test_duplicate_rows_are_refused():
-    with pytest.raises(DriftError, match="expected each row of a source once"):
-        merge_summaries([summarise_rows(np.arange(10)), summarise_rows(np.arange(5, 15))])
-
-
-def test_summaries_of_other_settings_are_refused():
-    with pytest.raises(DriftError, match="expected summaries alike"):
-        merge_summaries([summarise_rows(np.arange(10)), summarise_rows(np.arange(10, 20), seed=1)])
 
 
 def test_a_run_below_one_is_refused():

@@ -99,6 +99,24 @@ def test_an_image_that_others_need_stays(sqlite_store: ErasingHarness) -> None:
     assert store.traces(PERSON.encode(), str(first.seq).encode()) == []
 
 
+def test_ids_that_lead_to_it_go_wherever_they_are(store: ErasingHarness) -> None:
+    mine, _ = fill(store)
+    (other, *_) = set(store.stored_ids()) - {record.seq for record in mine}
+    ids = [store.ids.next() for _ in range(3)]
+    targets = (mine[0].seq, mine[0].seq, other)
+    for seq, first_seq in zip(ids, targets, strict=True):
+        store.execute(f"INSERT INTO repeated_id VALUES ({seq}, {first_seq})")
+    lines = [f'{{"id":"{seq}"}}\n' for seq in ids]
+    (store.root / "dead.jsonl").write_text("".join(lines))
+    store.blobs.grace_s = 0.0
+    receipt = store.erase({"meta.person": PERSON})
+    assert (receipt.counts["inferences"], receipt.counts["set_aside"]) == (len(mine), 2)
+    assert store.rows("SELECT seq, first_seq FROM repeated_id") == [(ids[2], other)]
+    assert (store.root / "dead.jsonl").read_text() == lines[2]
+    assert store.traces(*(str(seq).encode() for seq in ids[:2])) == []
+    assert len(store.stored_ids()) == OTHERS
+
+
 def test_an_upload_of_the_same_image_meanwhile_loses_nothing(sqlite_store: ErasingHarness) -> None:
     store = sqlite_store
     record = store.record(image_of(1), metadata={"person": PERSON})

@@ -22,7 +22,7 @@ from quadriga.store.journal_lag import oldest_waiting_id
 from quadriga.store.model_names import ModelNames, NamesOf
 from quadriga.store.query.paging import Count, count_matches, late_offset, skip_matches
 from quadriga.store.query.plan import NARROW_ROWS, IdRange, Planner
-from quadriga.store.query.repeated_ids import first_ids
+from quadriga.store.query.repeated_ids import first_ids, follow_ids
 from quadriga.store.query.report_cells import CellIds, find_cells, no_reports
 from quadriga.store.query.request import (
     QueryRequest,
@@ -416,7 +416,7 @@ class InferenceReader:
         """Plan a filter of what may be seen, within a snapshot."""
         return Planner(
             connection,
-            tree,
+            follow_ids(connection, tree),
             self.scope,
             with_shadows=self._with_shadows,
             narrow_rows=self._narrow_rows,

@@ -1,5 +1,6 @@
 """The id that a second server answered for a request leads to the inference that is stored, until that goes."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 
 from quadriga.store.errors import NotFoundError
 from quadriga.store.ids import LARGEST_ID, smallest_id_at
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import (
     IDEMPOTENCY_KEY,
     Deletion,
@@ -192,6 +194,38 @@ def test_an_id_leads_to_what_a_scope_admits(led: StoreHarness, scope: Scope) -> 
 def test_an_id_leads_nowhere_beyond_a_scope(led: StoreHarness, scope: Scope) -> None:
     with pytest.raises(NotFoundError):
         led.inferences.within(scope).get(str(THIRD))
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ({"id": str(SECOND)}, [FIRST]),
+        ({"id": {"in": [str(SECOND)]}}, [FIRST]),
+        ({"id": {"in": [str(FIRST), str(SECOND), str(THIRD), "5"]}}, [FIRST, FIRST + 1]),
+        ({"id": {"ne": str(SECOND)}}, [FIRST + 1]),
+        ({"not": {"id": {"in": [str(THIRD)]}}}, [FIRST]),
+        ({"or": [{"id": str(SECOND)}, {"id": str(FIRST + 1)}]}, [FIRST, FIRST + 1]),
+        ({"and": [{"id": str(SECOND)}, {"status": 500}]}, []),
+        ({"and": [{"id": str(SECOND)}, {"id": str(THIRD)}]}, []),
+        ({"id": {"gt": str(FIRST)}}, [FIRST + 1]),
+        ({"id": {"ge": str(SECOND)}}, []),  # it is a time, of which nothing is stored
+        ({"id": {"exists": True}}, [FIRST, FIRST + 1]),
+        ({"id": str(10**19 - 1)}, []),
+    ],
+    ids=json.dumps,
+)
+def test_a_filter_by_an_id_finds_the_inference_that_it_leads_to(
+    led: StoreHarness, where: Any, expected: list[int]
+) -> None:
+    assert led.page_ids(where=where, order="ts") == expected
+    assert led.inferences.count(QueryRequest(where=where)).count == len(expected)
+    assert [seq for batch in led.inferences.matching_ids(where) for seq in batch] == expected
+
+
+@pytest.mark.parametrize("scope", [Scope("other"), Scope("quality", ("x",))])
+def test_a_filter_by_an_id_finds_nothing_beyond_a_scope(led: StoreHarness, scope: Scope) -> None:
+    page = led.inferences.within(scope).query(QueryRequest(where={"id": str(THIRD)}))
+    assert page.inferences == []
 
 
 def test_an_id_that_is_found_costs_no_further_look(led: StoreHarness) -> None:

@@ -163,3 +163,12 @@ def test_a_queue_goes_on_after_the_inference_that_is_stored(server: Server) -> N
     bodies = [{"after": str(seq), "by": "random"} for seq in (FIRST, SECOND)]
     first, second = (server.ok("POST", "inferences/label-queue", body) for body in bodies)
     assert first == second
+
+
+def test_what_is_deleted_by_an_id_is_the_inference_that_it_leads_to(server: Server) -> None:
+    body = {"where": {"id": str(SECOND)}}
+    assert server.ok("POST", "inferences/delete", body)["ids"] == [str(FIRST)]
+    assert server.ok("POST", "inferences/delete", body)["ids"] == []
+    assert [server.call("GET", f"inferences/{seq}")[0] for seq in (FIRST, OTHER, SECOND)] == [
+        404, 200, 404
+    ]  # fmt: skip

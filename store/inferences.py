@@ -22,6 +22,7 @@ from quadriga.store.journal_lag import oldest_waiting_id
 from quadriga.store.model_names import ModelNames, NamesOf
 from quadriga.store.query.paging import Count, count_matches, late_offset, skip_matches
 from quadriga.store.query.plan import NARROW_ROWS, IdRange, Planner
+from quadriga.store.query.repeated_ids import first_ids, follow_ids
 from quadriga.store.query.report_cells import CellIds, find_cells, no_reports
 from quadriga.store.query.request import (
     QueryRequest,
@@ -275,12 +276,15 @@ class InferenceReader:
             return count_matches(search, self.budget, is_capped=False)
 
     def get(self, inference_id: str) -> StoredInference:
-        """Return one inference, also if it is only in the journal yet."""
+        """Return one inference, also if it is only in the journal yet.
+
+        It has another id where the one given leads to it, see `quadriga.store.query.repeated_ids`.
+        """
         if not (inference_id.isascii() and inference_id.isdigit() and len(inference_id) < 20):
             raise QueryError(f"expected an id as a string of digits, got {inference_id[:80]!r}")
         seq = int(inference_id)
         # The writer may commit the record between the first look and that into the journal.
-        inference = self._row(seq) or self._journaled(seq) or self._row(seq)
+        inference = self._row(seq) or self._journaled(seq) or self._row(seq) or self._first(seq)
         if inference is None:
             raise NotFoundError(f"inference not found: {inference_id}")
         return inference
@@ -304,7 +308,7 @@ class InferenceReader:
     def get_committed(self, inference_id: str) -> StoredInference:
         """Return one inference once it is committed to the database, so that it can be changed."""
         inference = self.get(inference_id)
-        if self._row(int(inference_id)) is None:
+        if self._row(int(inference.id)) is None:
             self.wait_for_journal()
             inference = self.get(inference_id)
         return inference
@@ -347,7 +351,7 @@ class InferenceReader:
         if not (image.hash and image.kept):
             return inference
         mime = image.mime or DEFAULT_MEDIA_TYPE
-        url = self.urls.sign(image.hash, mime, blobs_url, inference_id=inference_id)
+        url = self.urls.sign(image.hash, mime, blobs_url, inference_id=inference.id)
         return msgspec.structs.replace(inference, input=msgspec.structs.replace(image, url=url))
 
     def signed_input(
@@ -423,7 +427,7 @@ class InferenceReader:
         """Plan a filter of what may be seen, within a snapshot."""
         return Planner(
             connection,
-            tree,
+            follow_ids(connection, tree),
             self.scope,
             with_shadows=self._with_shadows,
             narrow_rows=self._narrow_rows,
@@ -448,6 +452,15 @@ class InferenceReader:
             for id_, *columns in feedback_rows
         ]
         return msgspec.structs.replace(stored_inference(RecordRow(*row), model), feedback=feedback)
+
+    def _first(self, seq: int) -> StoredInference | None:
+        """Return the inference that is stored in place of an id, as another server answered its request, too."""
+        try:
+            with self._readers.snapshot() as connection:
+                first_seq = first_ids(connection, [seq]).get(seq)
+        except NotReadyError:
+            return None
+        return None if first_seq is None else self._row(first_seq)
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()

@@ -78,6 +78,8 @@ def drop_month(connection: sa.Connection, month: Month) -> bool:
                 execute(connection, _FORGET_TRUTH.format(table=table), window * 2)
             for table in ("metadata_change", "feedback", *_LINK_TABLES):
                 execute(connection, f"DELETE FROM {table} WHERE seq >= ? AND seq < ?", window)
+            repeated = "DELETE FROM repeated_id WHERE first_seq >= ? AND first_seq < ?"
+            execute(connection, repeated, window)
             execute(connection, "SET LOCAL lock_timeout = '5s'")
     except sa.exc.OperationalError as error:
         if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available

@@ -1,7 +1,8 @@
 """New ids for records whose id the database has for another record.
 
 Servers with the same worker numbers give out the same ids. The record that comes second gets an id of the same
-millisecond that follows from its content, so that moving the same journal again finds it there.
+millisecond that follows from its content, so that moving the same journal again finds it there. Where two servers answered
+one request, each with an id of its own, the first record is stored, and the id of the other leads to it.
 """
 
 import logging
@@ -58,6 +59,15 @@ class JournaledPayload(NamedTuple):
     """Imported records keep the id that the file gives them: importing twice is importing once."""
 
 
+class NewRecords(NamedTuple):
+    """What records of the journal add to the database."""
+
+    records: list[JournaledRecord]
+    """Records that are not stored yet, each with the id to store it by."""
+    repeated: dict[int, int]
+    """Ids of records that are not stored, as another of the same request is, each with the id of that one."""
+
+
 class Renumbering:
     """Chooses ids for the records of one journal, and keeps the new ones in a file of the data folder."""
 
@@ -73,14 +83,14 @@ class Renumbering:
 
     def new_records(
         self, connection: sa.Connection, payloads: Iterable[JournaledPayload]
-    ) -> list[JournaledRecord]:
+    ) -> NewRecords:
         """Return the records that are not stored yet, those whose id belongs to another record with a new id.
 
         Raises:
             StoreError: There is no free id for a record.
             OSError: A new id cannot be written to the file.
         """
-        payloads = self._first_of_repeated(connection, list(payloads))
+        payloads, repeated = self._first_of_repeated(connection, list(payloads))
         accepted: dict[int, JournaledRecord] = {}
         existing_ids = stored_ids(connection, {entry.seq for entry in payloads})
         conflicts: list[tuple[JournaledPayload, JournaledRecord]] = []
@@ -96,39 +106,45 @@ class Renumbering:
                 conflicts.append((entry, record))
         for entry, record in conflicts:
             self._renumber(connection, entry, record, accepted)
-        return list(accepted.values())
+            repeated = {seq: first for seq, first in repeated.items() if first != entry.seq}
+        return NewRecords(list(accepted.values()), repeated)
 
     def _first_of_repeated(
         self, connection: sa.Connection, payloads: list[JournaledPayload]
-    ) -> list[JournaledPayload]:
+    ) -> tuple[list[JournaledPayload], dict[int, int]]:
         """Leave out records whose request another server has stored, under the same idempotency key, with another id.
 
         One server's own claims give the same id to both; so only a database that servers share is searched.
+
+        Returns:
+            The other records, and the ids that lead to one of these or to a stored one, as `NewRecords.repeated`. An id
+            of another image leads nowhere: servers do not know of each other that a key was used with another request.
         """
-        if connection.dialect.name == "sqlite" or not any(
-            _MARK in entry.payload for entry in payloads
-        ):
-            return payloads
+        marked = [entry for entry in payloads if _MARK in entry.payload]
+        if connection.dialect.name == "sqlite" or not marked:
+            return payloads, {}
         lock_repeated(connection)
-        records = [
-            (entry, _decoder.decode(entry.payload)) for entry in payloads if _MARK in entry.payload
-        ]
-        names = {entry.seq: _name(record) for entry, record in records}
-        wanted = {storable_text(record.request_id) for _, record in records}
-        oldest = min(names) - _ids_of_ms(REPEATED_WITHIN_MS)
-        first = {
-            _name(record): record.seq
-            for record in reversed(_records_of_requests(connection, wanted, after=oldest))
-        }
-        to_store = []
+        records = {entry.seq: _decoder.decode(entry.payload) for entry in marked}
+        wanted = {storable_text(record.request_id) for record in records.values()}
+        oldest = min(records) - _ids_of_ms(REPEATED_WITHIN_MS)
+        stored = _records_of_requests(connection, wanted, after=oldest)
+        first_by_name = {_name(record): record for record in reversed(stored)}
+        to_store, repeated = [], {}
         for entry in payloads:
-            name = names.get(entry.seq)
-            if name is None or first.setdefault(name, entry.seq) == entry.seq:
+            record = records.get(entry.seq)
+            name = None if record is None else _name(record)
+            if record is None or name is None:
                 to_store.append(entry)
                 continue
-            _log.info("id %d is a repetition of %d", entry.seq, first[name])
-            self._new_ids[entry.seq] = first[name]
-        return to_store
+            first = first_by_name.setdefault(name, record)
+            if first.seq == record.seq:
+                to_store.append(entry)
+                continue
+            _log.info("id %d is a repetition of %d", record.seq, first.seq)
+            self._new_ids[record.seq] = first.seq
+            if record.input.hash == first.input.hash:
+                repeated[record.seq] = first.seq
+        return to_store, repeated
 
     def follow(self, change: JournaledChange) -> JournaledChange:
         """Return a change with the signals of records under the ids that these were stored with."""

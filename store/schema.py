@@ -26,6 +26,7 @@ COLUMNS = {
     ),
     "ground_truth": ("seq", "truth_id"),
     "other_truth": ("seq", "truth_id"),
+    "repeated_id": ("seq", "first_seq"),
     "feedback": ("id", "seq", "kind", "value", "comment", "source"),
     "retention": ("model", "team", "inputs_days", "inferences_days"),
     "journal_offset": ("segment", '"offset"'),

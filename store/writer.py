@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from quadriga.store import database, dead_records, journal
 from quadriga.store.changes.applying import apply_changes
 from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.changes.repeated_ids import keep_repeated
 from quadriga.store.commit_pace import CommitPace
 from quadriga.store.damaged_files import is_sign_of_damage, set_aside_if_damaged
 from quadriga.store.disk import try_lock
@@ -380,9 +381,10 @@ class Writer:
             JournaledPayload(frame.seq, frame.payload, frame.segment.startswith(_IMPORTED))
             for frame in frames
         ]
-        records = self._renumbering.new_records(connection, payloads)
-        RowBatch(names).insert(connection, records)
-        link_new(connection, records)
+        new = self._renumbering.new_records(connection, payloads)
+        RowBatch(names).insert(connection, new.records)
+        link_new(connection, new.records)
+        keep_repeated(connection, new.repeated)
 
     def _key(self, segment: str) -> str:
         return f"{self._journal_id}/{segment}"

@@ -90,6 +90,7 @@ def delete_inferences(connection: sa.Connection, names: NameIds, seqs: Collectio
     remove_inferences(connection, names, seqs)
     for table in ("metadata_change", "feedback", "ground_truth", "other_truth", "signal"):
         execute_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
+    execute_in(connection, "DELETE FROM repeated_id WHERE first_seq IN ({})", seqs)
     _remove_statements(
         connection,
         {_Removed(seq, request, image, models[id_].team) for seq, request, image, *_, id_ in rows},

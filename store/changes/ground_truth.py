@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from quadriga.store import metadata
 from quadriga.store.database import execute, execute_in, insert
 from quadriga.store.ids import LARGEST_ID
+from quadriga.store.query.repeated_ids import first_ids
 from quadriga.store.records import ANY_REVISION, JournaledRecord, TruthStatement, json_text
 from quadriga.store.rows import models_by_id, storable_text
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
@@ -97,7 +98,8 @@ def save_statements(
     A statement whose expected revision is not current is stored as `REFUSED`. One that is stored already stays as it
     is, so that a replay decides nothing anew.
     """
-    statements = [*dict(statements).items()]
+    by_id = dict(statements)
+    statements = [*zip(by_id, follow_repeated(connection, by_id.values()), strict=True)]
     query = "SELECT id FROM truth WHERE id IN ({})"
     stored = {int(id_) for (id_,) in execute_in(connection, query, [id_ for id_, _ in statements])}
     tasks = _tasks_of_targets(connection, [statement for _, statement in statements])
@@ -108,6 +110,21 @@ def save_statements(
             insert(connection, "truth", [_row(connection, *item, tasks) for item in new])
             joins = ((statement.join, statement.value) for _, statement in batch)
             link_stored(connection, candidate_ids(connection, joins))
+
+
+def follow_repeated(
+    connection: sa.Connection, statements: Iterable[TruthStatement]
+) -> list[TruthStatement]:
+    """Return statements, those by an id that leads to the inference of another id by that one."""
+    statements = list(statements)
+    named = {int(statement.value) for statement in statements if statement.join == "id"}
+    values = {str(seq): str(first) for seq, first in first_ids(connection, named).items()}
+    return [
+        msgspec.structs.replace(statement, value=values[statement.value])
+        if statement.join == "id" and statement.value in values
+        else statement
+        for statement in statements
+    ]
 
 
 def _row(

@@ -135,11 +135,11 @@ class ChangeService:
     def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
         """Add, replace or remove metadata of an inference, and return it."""
         inference = self._inferences.get_committed(inference_id)
-        change = change_requests.parse_metadata_change(int(inference_id), body, self._read_metadata)
+        change = change_requests.parse_metadata_change(int(inference.id), body, self._read_metadata)
         metadata.check(change.set)
         metadata.check_rules(changed_metadata(metadata.decode(inference.metadata), change))
         change_ids = self._journal.apply([change])
-        inference = self._inferences.get(inference_id)
+        inference = self._inferences.get(inference.id)
         if not self._count("SELECT count(*) FROM metadata_change WHERE id IN ({})", change_ids):
             raise ChangeError(
                 "the metadata was not changed: together with other changes made at the same time, "
@@ -171,9 +171,9 @@ class ChangeService:
 
     def add_feedback(self, inference_id: str, body: bytes) -> StoredInference:
         """Add feedback to an inference, and return it."""
-        seq = int(self._inferences.get_committed(inference_id).id)
-        self._journal.apply([change_requests.parse_feedback(seq, body)])
-        return self._inferences.get(inference_id)
+        inference = self._inferences.get_committed(inference_id)
+        self._journal.apply([change_requests.parse_feedback(int(inference.id), body)])
+        return self._inferences.get(inference.id)
 
     def delete_inferences(self, body: bytes) -> DeletionResult:
         """Delete or erase the inferences that match a filter, or with `dry_run` only find them."""

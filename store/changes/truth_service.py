@@ -13,6 +13,7 @@ from quadriga.store.changes.ground_truth import (
     StoredStatement,
     current_revision,
     current_statement,
+    follow_repeated,
     statements_about,
 )
 from quadriga.store.changes.journaling import ChangeJournal
@@ -196,9 +197,15 @@ class GroundTruthService:
             self._inferences.names.check_filter(parse(parsed.where, 0))
         self._inferences.wait_for_journal()
         with self._inferences.snapshot() as connection:
-            joined = joined_subjects(connection, parsed.lines, scope)
-            earlier = stated_tasks(connection, parsed.lines, scope)
+            followed = follow_repeated(connection, [line.statement for line in parsed.lines])
+            lines = [
+                line._replace(statement=statement)
+                for line, statement in zip(parsed.lines, followed, strict=True)
+            ]
+            joined = joined_subjects(connection, lines, scope)
+            earlier = stated_tasks(connection, lines, scope)
         find = None if parsed.where is None else partial(self._matching, parsed.where)
+        parsed = parsed._replace(lines=lines)
         return scope_statements(parsed, joined, earlier, find, scope=scope)
 
     def _matching(self, where: Any, seqs: Collection[int]) -> set[int]:

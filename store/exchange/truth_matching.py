@@ -12,6 +12,7 @@ from quadriga.store.changes.ground_truth import (
 )
 from quadriga.store.database import ReaderPool
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.query.repeated_ids import first_ids
 from quadriga.store.truth_scope import derived_task
 
 _TIMEOUT_S = 60.0
@@ -74,11 +75,17 @@ class TruthMatcher:
         joins = {join for join, _ in keys}
         known = {(join, value) for join, value in keys if join != "id" or value.isdecimal()}
         with self._readers.snapshot() as connection:
-            for subject in read_subjects(connection, candidate_ids(connection, known)):
+            named = {int(value) for join, value in known if join == "id"}
+            first = {
+                ("id", str(seq)): ("id", str(first_seq))
+                for seq, first_seq in first_ids(connection, named).items()
+            }
+            stored = {first.get(key, key) for key in known}
+            for subject in read_subjects(connection, candidate_ids(connection, stored)):
                 for key in join_values(subject, joins):
-                    if key in keys:
+                    if key in stored:
                         subjects.setdefault(key, []).append(subject)
-        return subjects
+        return {key: subjects.get(first.get(key, key), []) for key in keys}
 
     def _match(self, truth: FileTruth, subjects: Sequence[Subject]) -> Match:
         if not subjects:

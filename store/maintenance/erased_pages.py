@@ -18,7 +18,7 @@ _BUSY_MS = 300
 _BUSY = "a reader still reads an older state of the database"
 _TABLES = (
     "inference", "meta_num", "meta_str", "pred", "signal", "rollup", "metadata_change", "truth",
-    "ground_truth", "other_truth", "feedback",
+    "ground_truth", "other_truth", "repeated_id", "feedback",
 )  # fmt: skip
 
 

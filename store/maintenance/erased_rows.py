@@ -13,6 +13,7 @@ from quadriga.store.changes.ground_truth import (
     stated_joins,
 )
 from quadriga.store.database import execute, execute_in
+from quadriga.store.query.repeated_ids import repeated_ids
 from quadriga.store.rows import NameIds
 
 _CANDIDATES = 100
@@ -29,6 +30,8 @@ class NotedTraces:
     def __init__(self, joins: Iterable[tuple[str, str]] = ()) -> None:
         self.joins = set(joins)
         self.digests: set[str] = set()
+        self.repeated: set[int] = set()
+        """Ids that lead to the inferences: other servers wrote them to their journals, and sent them to ClickHouse."""
         self.inferences = 0
 
     def add(self, connection: sa.Connection, seqs: Collection[int]) -> None:
@@ -42,6 +45,7 @@ class NotedTraces:
             rows = execute_in(connection, stated, values, (join,))
             self.joins.update((join, str(value)) for (value,) in rows)
         self.digests.update(str(subject.input_hash) for subject in subjects if subject.input_hash)
+        self.repeated.update(repeated_ids(connection, seqs))
         self.inferences += len(subjects)
 
 

@@ -179,6 +179,7 @@ class Eraser:
                 erasure.traces.add(connection, seqs)
             erasure.collected = start + len(seqs)
             return
+        targets.ids += sorted(erasure.traces.repeated)
         targets.joins = sorted(erasure.traces.joins)
         targets.digests = sorted(erasure.traces.digests)
         targets.counts = {"inferences": erasure.traces.inferences}

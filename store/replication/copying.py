@@ -38,7 +38,8 @@ _SIGNALS = ComparedTable(
 )
 _HOLDING = ComparedTable("ground_truth", "seq", "truth_id")
 _OTHER_TRUTH = ComparedTable("other_truth", "seq", "truth_id")
-_TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, _OTHER_TRUTH, FEEDBACK, _SIGNALS)
+_REPEATED = ComparedTable("repeated_id", "seq", "first_seq")
+_TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, _OTHER_TRUTH, FEEDBACK, _SIGNALS, _REPEATED)
 _MINUTES = (
     f"SELECT {', '.join(COLUMNS['rollup'][1:])} FROM rollup"
     " WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,16 +87,21 @@ def test_every_acknowledged_id_of_two_servers_is_found_once(
 def test_a_request_that_goes_to_both_servers_under_one_key_is_stored_once(
     tmp_path: Path, url: str, image: bytes
 ) -> None:
-    """A balancer sends the second try to another server, maybe while the first one is answered."""
+    """A balancer sends the second try to another server, maybe while the first one is answered.
+
+    A client may hold either id: each of them is taken by each server for the inference that is stored.
+    """
     servers = [replica(tmp_path / name, url).start() for name in ("a", "b")]
     body = json.dumps({"inputs": [image_input(image)]})
     answers: list[tuple[int, str]] = []
+    ids_by_request: dict[str, set[str]] = {f"request-{number}": set() for number in range(40)}
 
     def send(server: ServerProcess) -> None:
         for number in range(40):
             headers = {"Idempotency-Key": f"key-{number}", "X-Request-ID": f"request-{number}"}
             status, received, _ = server.request("POST", f"/v2/models/{MODEL}/infer", body, headers)
             answers.append((status, received["quadriga-inference-ids"]))
+            ids_by_request[f"request-{number}"].add(received["quadriga-inference-ids"])
 
     threads = [threading.Thread(target=send, args=(server,)) for server in servers]
     for thread in threads:
@@ -104,12 +110,34 @@ def test_a_request_that_goes_to_both_servers_under_one_key_is_stored_once(
         thread.join()
     for server in servers:
         server.query({})  # waits for the journal of each
-    stored = servers[0].query({})
-    assert [server.stop() for server in servers] == [0, 0]
+    stored = {record["id"]: record["request_id"] for record in servers[0].query({})}
     assert [status for status, _ in answers] == [200] * 80
-    requests = Counter(record["request_id"] for record in stored)
-    assert requests == {f"request-{number}": 1 for number in range(40)}
-    assert {record["id"] for record in stored} <= {inference_id for _, inference_id in answers}
+    assert Counter(stored.values()) == dict.fromkeys(ids_by_request, 1)
+    assert stored.keys() <= {inference_id for _, inference_id in answers}
+    for inference_id, request in stored.items():
+        (other_id,) = ids_by_request[request] - {inference_id}
+        check_second_id(servers, first=inference_id, second=other_id)
+    assert [server.stop() for server in servers] == [0, 0]
+
+
+def check_second_id(servers: list[ServerProcess], *, first: str, second: str) -> None:
+    """Check that the second id of an inference leads to it: to read it, its image and its page, and to change it."""
+    for server in servers:
+        answer = server.call("GET", f"/api/inferences/{second}")[1]
+        assert answer["id"] == first
+        for path in (f"/api/inferences/{second}/input", f"/console/inferences/{second}"):
+            assert server.request("GET", path)[0] == 200
+    asked, other = servers
+    truth = [{"label": f"after {second}"}]
+    changes: list[tuple[str, str, Any]] = [
+        ("PUT", f"/api/inferences/{second}/ground-truth", truth),
+        ("POST", f"/api/inferences/{second}/metadata", {"set": {"asked": second}}),
+    ]
+    for method, path, body in changes:
+        status, answer = asked.call(method, path, body)
+        assert (status, answer["id"]) == (200, first)
+    assert other.call("GET", f"/api/inferences/{first}/ground-truth")[1]["annotations"] == truth
+    assert other.call("GET", f"/api/inferences/{first}")[1]["metadata"] == {"asked": second}
 
 
 def test_a_killed_server_keeps_its_number_and_another_gets_the_next(

@@ -123,7 +123,7 @@ def test_two_replicas_go_to_the_next_version_and_back_under_load(
     trial = Trial(drill, "two versions", servers, url=url, load=load).start()
     reading = Reading(servers)
     *_, ask, offered, ask_back, offered_back = [
-        block.text.replace("URL", url).replace("2027.08", NEXT).replace("2027.07", REVISION)
+        block.text.replace("URL", url).replace("2027.09", NEXT).replace("2027.08", REVISION)
         for block in blocks("docs/upgrading.md")
     ]
     try:

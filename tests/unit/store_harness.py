@@ -23,7 +23,7 @@ from quadriga.store.records import InferenceRecord, JournaledChange
 from quadriga.store.writer import Writer
 
 TABLES = ("inference", "meta_num", "meta_str", "pred", "metadata_change", "truth", "ground_truth",
-          "other_truth", "feedback", "signal", "retention")  # fmt: skip
+          "other_truth", "repeated_id", "feedback", "signal", "retention")  # fmt: skip
 Entry = InferenceRecord | JournaledChange
 FIRST_CHANGE_ID = 1 << 40
 """Lowest id of a change in tests; the ids of records are below it."""

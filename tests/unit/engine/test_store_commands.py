@@ -20,8 +20,8 @@ def call(*arguments: object) -> Result:
 
 def test_tables_are_made_and_brought_up_to_date_once(data: Path) -> None:
     first, second = call("migrate", "--data", data), call("migrate", "--data", data)
-    assert (first.exit_code, first.output) == (0, "from nothing to revision 2027.08\n")
-    assert (second.exit_code, second.output) == (0, "at revision 2027.08 already\n")
+    assert (first.exit_code, first.output) == (0, "from nothing to revision 2027.09\n")
+    assert (second.exit_code, second.output) == (0, "at revision 2027.09 already\n")
     assert (data / "store.db").exists()
 
 
@@ -45,7 +45,7 @@ def test_what_a_migration_would_do_is_said_and_not_done(data: Path) -> None:
     result = call("migrate", "--check", "--data", data)
     assert (result.exit_code, result.output) == (
         1,
-        "to be brought from nothing to revision 2027.08\n",
+        "to be brought from nothing to revision 2027.09\n",
     )
     assert not data.exists()
     assert call("migrate", "--data", data).exit_code == 0
@@ -56,8 +56,8 @@ def test_what_a_migration_would_do_is_said_and_not_done(data: Path) -> None:
     assert (result.exit_code, result.output) == (
         1,
         (
-            "to be brought from 2027.06 to revision 2027.08\n"
-            "stop the servers of revision 2027.06 first: they cannot run on 2027.08\n"
+            "to be brought from 2027.06 to revision 2027.09\n"
+            "stop the servers of revision 2027.06 first: they cannot run on 2027.09\n"
         ),
     )
     assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2027.06",)]

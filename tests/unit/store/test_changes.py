@@ -184,6 +184,7 @@ def changes_of(seq: int) -> list[Any]:
 def test_a_deletion_leaves_no_row_anywhere(store: StoreHarness) -> None:
     store.commit(*(everything(seq) for seq in range(1, 6)))
     store.commit_changes(*(change for seq in range(1, 6) for change in changes_of(seq)))
+    store.execute("INSERT INTO repeated_id SELECT seq + 1000, seq FROM inference")
     rows = store.all_rows()
     assert all(len(rows[table]) >= 5 for table in set(TABLES) - {"retention", "ground_truth"})
     store.commit_changes(Deletion([2, 4]), Deletion([4, 99]))

@@ -31,6 +31,7 @@ TABLES = {
     "truth": "SELECT * FROM truth",
     "ground_truth": "SELECT * FROM ground_truth",
     "other_truth": "SELECT * FROM other_truth",
+    "repeated_id": "SELECT * FROM repeated_id",
     "feedback": "SELECT * FROM feedback",
     "signal": "SELECT * FROM signal",
     "retention": "SELECT * FROM retention",
@@ -116,6 +117,7 @@ SAID = [
     ("INSERT INTO ground_truth VALUES (?, ?)", (1, 5)),
     ("INSERT INTO truth VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (7, "id", "9", "", "[]", "TENSOR", "other", "default", "approved")),
     ("INSERT INTO other_truth VALUES (?, ?)", (9, 7)),
+    ("INSERT INTO repeated_id VALUES (?, ?)", (IDS_PER_DAY * 9, 9)),
     ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (8, 1, "thumbs", None, "ok?", "me")),
     ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (IDS_PER_DAY * 9, 1, "x", 0.5, "", "")),
     ("INSERT INTO signal VALUES (?, ?, ?, ?)", (1, b"\x00\x00\x80?", b"\x00<", "ab" * 8)),
@@ -173,6 +175,7 @@ def test_a_second_copy_adds_what_is_new_and_only_that(database_url, target, tmp_
             "other_truth",
             "feedback",
             "signal",
+            "repeated_id",
         ],
         0,
     ) | {"rollup": 0}

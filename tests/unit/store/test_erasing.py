@@ -1,101 +1,31 @@
 """Nothing of what was erased is left in any byte of the data folder, and everything else is as it was."""
 
-import itertools
 import json
 import os
 import sqlite3
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.changes import service as service_module
-from quadriga.store.changes.erasures import ErasureReceipt, demanded_texts, filter_fields
-from quadriga.store.changes.service import ChangeService, DeletionResult
-from quadriga.store.errors import ChangeError, NotFoundError, QueryError
+from quadriga.store.errors import NotFoundError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal, read_frames, segment_paths
-from quadriga.store.maintenance import eraser as eraser_module
 from quadriga.store.maintenance.moved_frames import overwrite_moved
-from quadriga.store.query.json_form import parse
-from quadriga.store.records import (
-    Feedback,
-    ImageSignals,
-    InferenceRecord,
-    InputReference,
-    JournaledChange,
-    MetadataChange,
-    SignalsOfImages,
-    TruthStatement,
-)
-from tests.background import in_background, until
+from tests.background import in_background
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import StoreHarness
-
-PERSON = "person-7f3a9c51e2"
-EARLIER = "earlier-b8d14477ac"
-COMMENT = "comment-55aa10f3d9"
-OTHERS = 60
-
-
-class ErasingHarness(StoreHarness):
-    """A store whose inferences are erased as a request does it."""
-
-    def __init__(self, root: Path, url: str) -> None:
-        super().__init__(root, url)
-        self.blobs = FileBlobs(root / "blobs", grace_s=3600)
-        self.ids = IdSource(0)
-        self.changes = ChangeService(
-            self.inferences,
-            self.journal,
-            self.ids,
-            lambda value, _: value,
-            erasures=self.erasures,
-        )
-
-    def record(self, image: bytes, **fields: Any) -> InferenceRecord:
-        """Return a record with an image that is stored and was looked at."""
-        key = self.blobs.put(image)
-        self.blobs.put_thumbnail(key, 256, image + b"\xff\xd9")
-        reference = InputReference("image", key, 8, 8, "image/png", kept=True, bytes=len(image))
-        return make_record(self.ids.next(), **({"input": reference} | fields))
-
-    def erase(self, where: Any, **keys: Any) -> ErasureReceipt:
-        """Erase while a writer runs, and return the receipt."""
-        receipt = self.send(where, **keys).erasure
-        assert isinstance(receipt, ErasureReceipt)
-        assert (receipt.state, receipt.waiting) == ("complete", [])
-        return receipt
-
-    def send(self, where: Any, **keys: Any) -> DeletionResult:
-        body = json.dumps({"where": where, "erase": True, **keys}).encode()
-        with in_background(self.writer.run):
-            return self.changes.delete_inferences(body)
-
-    def eraser_step(self) -> bool:
-        """Do one step of the erasures, as the writer between batches."""
-        return self.writer.erase()
-
-    def traces(self, *needles: bytes) -> list[tuple[bytes, str]]:
-        """Return which of some bytes are in which files of the data folder, or in their names."""
-        files = [path for path in self.root.rglob("*") if path.is_file()]
-        return [
-            (needle, path.name)
-            for path in files
-            for needle in needles
-            if needle in path.read_bytes() or needle.decode(errors="replace") in path.name
-        ]
-
-    def answers(self) -> list[bytes]:
-        """Return every inference as it is answered, in order."""
-        return [
-            msgspec.json.encode(self.inferences.get(str(seq)), order="sorted")
-            for seq in self.stored_ids()
-        ]
+from tests.unit.store.erasing_harness import (
+    EARLIER,
+    OTHERS,
+    PERSON,
+    ErasingHarness,
+    fill,
+    image_of,
+    rows_of_others,
+)
 
 
 @pytest.fixture
@@ -111,47 +41,6 @@ def sqlite_store(tmp_path: Path) -> Iterator[ErasingHarness]:
     store = ErasingHarness(root, f"sqlite:///{root}/store.db")
     yield store
     store.close()
-
-
-def image_of(number: int) -> bytes:
-    return f"picture-{number:08d}-".encode() * 40
-
-
-def fill(store: ErasingHarness, *, erased: int = 3) -> tuple[list[InferenceRecord], list[bytes]]:
-    """Store inferences of a person between those of others; return them, and what would be a trace of them."""
-    mine = []
-    for number in range(OTHERS):
-        if number % (OTHERS // erased) == 7:
-            metadata = {"person": PERSON, "note": EARLIER * 30, "n": number}
-            mine.append(
-                store.record(image_of(1000 + number), metadata=metadata, request_id=f"req-{PERSON}")
-            )
-            store.journal.append(mine[-1:])
-        other = {"person": f"other-{number}", "note": "x" * 50 * (number % 9)}
-        store.journal.append([store.record(image_of(number), metadata=other)])
-    for record in mine:
-        person = {"person": PERSON}
-        changes = (
-            MetadataChange(record.seq, {"note": f"{EARLIER}-changed"}),
-            Feedback(record.seq, "thumbs", 1.0, COMMENT),
-            SignalsOfImages([ImageSignals(record.seq, b"\1\2\3\4", b"", "0" * 16)]),
-            TruthStatement("id", str(record.seq), [{"label": COMMENT}]),
-            TruthStatement("input.hash", str(record.input.hash), [{"label": COMMENT}]),
-            TruthStatement("meta.person", person["person"], [{"label": COMMENT}]),
-            TruthStatement("request_id", record.request_id, [{"label": COMMENT}]),
-        )
-        store.journal.append([JournaledChange(store.ids.next(), change) for change in changes])
-    store.writer.drain()
-    needles = [PERSON.encode(), EARLIER.encode(), COMMENT.encode()]
-    for record in mine:
-        needles += [str(record.seq).encode(), str(record.input.hash).partition(":")[2].encode()]
-    needles += [image_of(1000 + number)[:40] for number in range(OTHERS)]
-    return mine, needles
-
-
-def rows_of_others(store: ErasingHarness, mine: list[InferenceRecord]) -> list[bytes]:
-    ids = {str(record.seq).encode() for record in mine}
-    return [answer for answer in store.answers() if not any(id_ in answer for id_ in ids)]
 
 
 def test_no_byte_of_what_was_erased_is_left(sqlite_store: ErasingHarness) -> None:
@@ -210,6 +99,24 @@ def test_an_image_that_others_need_stays(sqlite_store: ErasingHarness) -> None:
     assert store.traces(PERSON.encode(), str(first.seq).encode()) == []
 
 
+def test_ids_that_lead_to_it_go_wherever_they_are(store: ErasingHarness) -> None:
+    mine, _ = fill(store)
+    (other, *_) = set(store.stored_ids()) - {record.seq for record in mine}
+    ids = [store.ids.next() for _ in range(3)]
+    targets = (mine[0].seq, mine[0].seq, other)
+    for seq, first_seq in zip(ids, targets, strict=True):
+        store.execute(f"INSERT INTO repeated_id VALUES ({seq}, {first_seq})")
+    lines = [f'{{"id":"{seq}"}}\n' for seq in ids]
+    (store.root / "dead.jsonl").write_text("".join(lines))
+    store.blobs.grace_s = 0.0
+    receipt = store.erase({"meta.person": PERSON})
+    assert (receipt.counts["inferences"], receipt.counts["set_aside"]) == (len(mine), 2)
+    assert store.rows("SELECT seq, first_seq FROM repeated_id") == [(ids[2], other)]
+    assert (store.root / "dead.jsonl").read_text() == lines[2]
+    assert store.traces(*(str(seq).encode() for seq in ids[:2])) == []
+    assert len(store.stored_ids()) == OTHERS
+
+
 def test_an_upload_of_the_same_image_meanwhile_loses_nothing(sqlite_store: ErasingHarness) -> None:
     store = sqlite_store
     record = store.record(image_of(1), metadata={"person": PERSON})
@@ -254,104 +161,6 @@ def test_what_was_deleted_before_is_erased_by_an_erasure_of_nothing(
     assert needles
 
 
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        ({"erase": True}, ChangeError),
-        ({"erase": True, "where": {}}, ChangeError),
-        ({"erase": "yes", "where": {"meta.a": 1}}, ChangeError),
-        ({"erase": True, "where": {"unknown": 1}}, QueryError),
-    ],
-)
-def test_a_wrong_request_erases_nothing(
-    sqlite_store: ErasingHarness, body: dict[str, Any], error: type[Exception]
-) -> None:
-    sqlite_store.commit(sqlite_store.record(b"image"))
-    with pytest.raises(error):
-        sqlite_store.changes.delete_inferences(json.dumps(body).encode())
-    assert sqlite_store.erasures.all() == []
-    assert len(sqlite_store.stored_ids()) == 1
-
-
-def test_a_dry_run_only_counts(sqlite_store: ErasingHarness) -> None:
-    mine, _ = fill(sqlite_store)
-    result = sqlite_store.send({"meta.person": PERSON}, dry_run=True)
-    assert (result.count, result.ids, result.more) == (len(mine), [], False)
-    assert result.erasure is msgspec.UNSET
-    assert sqlite_store.erasures.all() == []
-
-
-def test_a_dry_run_counts_as_many_as_are_erased_at_once(
-    sqlite_store: ErasingHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_module, "MAX_DELETED", 5)
-    monkeypatch.setattr(service_module, "MAX_ERASED", 50)
-    fill(sqlite_store)
-    result = sqlite_store.send(None, dry_run=True, all=True)
-    assert (result.count, result.more) == (50, True)
-    result = sqlite_store.send({"meta.note": {"exists": True}}, dry_run=True)
-    assert (result.count, result.more) == (50, True)
-    result = sqlite_store.send({"meta.person": "other-7"}, dry_run=True)
-    assert (result.count, result.more) == (1, False)
-
-
-def test_it_goes_on_after_the_end_of_the_writer_at_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(eraser_module, "STEP_S", 0.0)
-    monkeypatch.setattr(eraser_module, "STEP_ROWS", 1)
-    monkeypatch.setattr(eraser_module, "STEP_JOINS", 1)
-    monkeypatch.setattr(eraser_module, "RETRY_S", 0.0)
-    for stop_after in itertools.count():
-        root = tmp_path / str(stop_after)
-        store = ErasingHarness(root, f"sqlite:///{root}/store.db")
-        mine, needles = fill(store, erased=2)
-        others = rows_of_others(store, mine)
-        store.erasures.submit(
-            [record.seq for record in mine], ["meta.person"], [("meta.person", PERSON)]
-        )
-        is_pending = all(store.eraser_step() for _ in range(stop_after))
-        store.writer.close()  # as if it died: what it knew is gone
-        for name in ("writer", "eraser"):
-            del store.__dict__[name]
-        store.writer.drain()
-        while store.eraser_step():
-            pass
-        (receipt,) = store.erasures.all()
-        assert (receipt.state, receipt.counts["inferences"]) == ("complete", len(mine))
-        assert store.traces(*needles) == []
-        assert store.answers() == others
-        store.close()
-        if not is_pending:
-            break
-    assert stop_after > 4
-
-
-def test_load_goes_on_and_loses_nothing(sqlite_store: ErasingHarness) -> None:
-    store = sqlite_store
-    mine, needles = fill(store)
-    sent: list[int] = []
-
-    def load(stop: Any) -> None:
-        while not stop.is_set():
-            record = store.record(image_of(len(sent) % 7), metadata={"person": "loader"})
-            store.journal.append([record])
-            sent.append(record.seq)
-
-    with in_background(store.writer.run), in_background(load):
-        until(lambda: len(sent) > 50)
-        body = {"where": {"meta.person": PERSON}, "erase": True}
-        result = store.changes.delete_inferences(json.dumps(body).encode())
-        until(lambda: store.erasures.all()[0].state == "complete")
-        at_end = len(sent)
-        until(lambda: len(sent) > at_end + 50)
-    assert result.count == len(mine)
-    store.writer.drain()
-    assert set(sent) <= set(store.stored_ids())
-    assert store.traces(*needles) == []
-    assert all(store.blobs.get(f"blake3:{digest}") for digest in _digests(store))
-
-
 @pytest.mark.parametrize("others", [130, 170])
 def test_no_copy_is_left_where_pages_were_split(sqlite_store: ErasingHarness, others: int) -> None:
     """SQLite leaves a copy of a row between pointers and cells when it moves the row to another page."""
@@ -371,11 +180,6 @@ def test_no_copy_is_left_where_pages_were_split(sqlite_store: ErasingHarness, ot
     connection.close()
     store.commit(store.record(image_of(1), metadata={"person": "later"}))  # no page comes back
     assert store.traces(*needles) == []
-
-
-def _digests(store: ErasingHarness) -> list[str]:
-    rows = store.rows("SELECT DISTINCT input_hash FROM inference WHERE input_kept = 1")
-    return [digest.partition(":")[2] for (digest,) in rows]
 
 
 def test_results_that_name_it_go_and_others_stay(sqlite_store: ErasingHarness) -> None:
@@ -416,24 +220,6 @@ def test_results_that_name_it_go_and_others_stay(sqlite_store: ErasingHarness) -
     assert {name for _, name in store.traces(*needles)} == {"a.schedule.json"}
 
 
-def test_a_job_that_may_have_read_it_is_waited_for(sqlite_store: ErasingHarness) -> None:
-    store = sqlite_store
-    mine, _ = fill(store)
-    job = store.jobs.submit("export", {"where": {}})
-    path = store.jobs.directory / job.id / "job.json"
-    running = msgspec.structs.replace(job, state="running", starts=1)
-    path.write_bytes(msgspec.json.encode(running))
-    store.erasures.submit([record.seq for record in mine], [], [])
-    text = f"job {job.id} may have read it and has not ended"
-    until(lambda: not store.eraser_step() or store.erasures.all()[0].waiting == [text])
-    assert store.erasures.all()[0].waiting == [text]  # without young images
-    (path.parent / "export.jsonl").write_text(str(mine[0].seq))
-    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(running, state="succeeded")))
-    until(lambda: not store.eraser_step())
-    assert store.erasures.all()[0].counts["jobs"] == 1
-    assert not path.parent.exists()
-
-
 def test_pages_that_an_earlier_release_left_are_written_anew(
     sqlite_store: ErasingHarness,
 ) -> None:
@@ -450,39 +236,6 @@ def test_pages_that_an_earlier_release_left_are_written_anew(
     assert store.traces(b"earlier-release")
     store.erase({"meta.person": PERSON})
     assert store.traces(b"earlier-release", *needles) == []
-
-
-def test_a_receipt_holds_no_value(sqlite_store: ErasingHarness) -> None:
-    mine, _ = fill(sqlite_store)
-    receipt = sqlite_store.erase({"and": [{"meta.person": PERSON}, {"meta.n": {"ge": 0}}]})
-    text = msgspec.json.encode(receipt)
-    assert receipt.fields == ["meta.n", "meta.person"]
-    assert not any(value in text for value in (PERSON.encode(), str(mine[0].seq).encode()))
-    assert sqlite_store.erasures.read(receipt.id) == receipt
-    for unknown in ("../x", "1", f"{receipt.id}0"):
-        with pytest.raises(NotFoundError):
-            sqlite_store.erasures.read(unknown)
-
-
-@pytest.mark.parametrize(
-    ("where", "fields", "demanded"),
-    [
-        ({}, [], []),
-        ({"meta.p": "amy"}, ["meta.p"], [("meta.p", "amy")]),
-        ({"meta.p": {"ne": "amy"}}, ["meta.p"], []),
-        ({"meta.p": {"in": ["amy", 5]}, "model": "m"}, ["meta.p", "model"], [("meta.p", "amy")]),
-        (
-            {"or": [{"input.hash": "h"}, {"label": "star"}]},
-            ["input.hash", "predictions"],
-            [("input.hash", "h")],
-        ),
-    ],
-)
-def test_the_filter_tells_fields_and_texts(
-    where: Any, fields: list[str], demanded: list[tuple[str, str]]
-) -> None:
-    tree = parse(where, 0)
-    assert (filter_fields(tree), demanded_texts(tree)) == (fields, demanded)
 
 
 def test_images_go_with_the_leftovers_of_their_writes_alone(tmp_path: Path) -> None:

@@ -42,6 +42,21 @@ def test_ground_truth_comes_back_alone(store, other_store, tmp_path, record, for
     )
 
 
+def test_ground_truth_by_an_id_that_leads_to_an_inference_is_its_own(
+    store, tmp_path, record
+) -> None:
+    first, other, second, unknown = (MS + number << 22 for number in range(4))
+    store.add(record(first), record(other))
+    store.execute(f"INSERT INTO repeated_id VALUES ({second}, {first})")
+    file = tmp_path / "truth.jsonl"
+    box = {"class_label": "a", "bbox": {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}}
+    lines = [{"path": f"{id_}.jpg", "annotations": [box]} for id_ in (second, other, unknown)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    imported = store.import_file(file, "ground-truth")
+    assert (imported.matched, imported.unmatched) == (2, 1)
+    assert [store.ground_truth(seq) for seq in (first, second, other)] == [TRUTH] * 3
+
+
 def test_predictions_do_not_come_back_as_ground_truth(store, other_store, tmp_path, record) -> None:
     store.add(*records_of_every_task(record, store.blobs))
     for form in ("chariot", "coco"):

@@ -307,6 +307,8 @@ def test_a_month_that_is_past_is_dropped_at_once(store: RetentionHarness, monkey
             )
             values = (record_.seq, number)
             execute(connection, "INSERT INTO other_truth (seq, truth_id) VALUES (?, ?)", values)
+            values = (new.seq + number, record_.seq)
+            execute(connection, "INSERT INTO repeated_id (seq, first_seq) VALUES (?, ?)", values)
     before = names_of_months(store.engine)
     assert before[:3] == ["y2026m04", "y2026m05", "y2026m06"]
     store.set_rule("shapes-detector", None, 20)
@@ -317,6 +319,7 @@ def test_a_month_that_is_past_is_dropped_at_once(store: RetentionHarness, monkey
     assert store.rows("SELECT id FROM truth ORDER BY id") == [(1,), (8,)]
     assert store.rows("SELECT seq FROM ground_truth") == [(new.seq,)]
     assert store.rows("SELECT seq FROM other_truth") == [(new.seq,)]
+    assert store.rows("SELECT first_seq FROM repeated_id") == [(new.seq,)]
     assert store.rows("SELECT sum(n) FROM rollup") == [(23,)]
     late = store.record(75)
     store.commit(late)  # its month is made again

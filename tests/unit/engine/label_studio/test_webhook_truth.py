@@ -56,6 +56,16 @@ def test_an_annotation_is_the_ground_truth_of_its_inference(harness):
     assert labels(harness) is None
 
 
+def test_an_annotation_of_an_id_that_leads_to_an_inference_is_its_ground_truth(harness):
+    harness.store.execute("INSERT INTO repeated_id VALUES (9, 1)")
+    task = {"id": 7, "data": {"image": "/a.jpg", "inference_id": "9"}}
+    assert harness.send(annotation(1, 12, "square", task=task))["stated"] == 1
+    assert labels(harness) == ["square"]
+    assert harness.send(annotation(1, 12, "square"))["unchanged"] == 1  # by the other id
+    harness.send(deletion(12))
+    assert labels(harness) is None
+
+
 EVENTS = {
     "created": annotation(1, 12, "a", action="CREATED"),
     "updated": annotation(2, 12, "b"),

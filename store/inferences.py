@@ -191,9 +191,7 @@ class InferenceReader:
         """
         digest = query_digest(request)
         id_range = cursor_range(request, digest)
-        if request.consistency == "journal":
-            request.parse_filter(now_us)  # an invalid one need not wait
-            self.wait_for_journal()  # a model that is served elsewhere is known by its inferences alone
+        self._wait_if_asked(request, now_us)
         tree = self.read_filter(request, now_us)
         with self._readers.snapshot() as connection:
             planner = self.planner(connection, tree)
@@ -268,6 +266,7 @@ class InferenceReader:
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""
+        self._wait_if_asked(request, None)
         tree = self.read_filter(request)
         with self._readers.snapshot() as connection:
             plan = self.planner(connection, tree).plan
@@ -448,6 +447,15 @@ class InferenceReader:
             for id_, *columns in feedback_rows
         ]
         return msgspec.structs.replace(stored_inference(RecordRow(*row), model), feedback=feedback)
+
+    def _wait_if_asked(self, request: QueryRequest, now_us: int | None) -> None:
+        """Wait for the journal if a request wants that, before its filter's models are looked up.
+
+        A model that is served elsewhere is known by its inferences alone.
+        """
+        if request.consistency == "journal":
+            request.parse_filter(now_us)  # an invalid one need not wait
+            self.wait_for_journal()
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()

@@ -324,7 +324,7 @@ class Client:
                 json_call("POST", "/api/inferences/query", body=page, is_repeatable=True)
             ),
             fetch_image=self.inferences.image,
-            count=lambda: self.inferences.count(where),
+            count=lambda: self.inferences.count(where, consistency=consistency),
         )
 
     def evaluate(self, model: str, *, wait: bool = True, progress: bool = False, **parameters: Any) -> dict[str, Any]:  # fmt: skip

@@ -77,9 +77,9 @@ class Inferences(Resource):
         query = {"q": q, "limit": limit}
         return self._send(read_call(f"{_INFERENCE}/similar", inference_id, query=query))
 
-    def count(self, where: Where = None) -> int:
-        """Return how many inferences a filter finds."""
-        return int(self._read("/count", present(where=where))["count"])
+    def count(self, where: Where = None, *, consistency: str | None = None) -> int:
+        """Return how many inferences a filter finds; `consistency` as for `Client.query`."""
+        return int(self._read("/count", present(where=where, consistency=consistency))["count"])
 
     def aggregate(
         self,
@@ -109,13 +109,26 @@ class Inferences(Resource):
         """Return the inferences that are worth a person's look first."""
         return self._read("/label-queue", present(where=where, by=by, limit=limit, after=after))
 
-    def compare(self, a: Any, b: Any, **parameters: Any) -> Any:
-        """Return how two models or versions differ on the same images."""
-        return self._read("/comparison", {"a": a, "b": b, **present(**parameters)})
+    def compare(
+        self, a: str, b: str, *, consistency: str | None = "journal", **parameters: Any
+    ) -> Any:
+        """Return how two models or versions differ on the same images.
 
-    def disagreements(self, a: Any, b: Any, **parameters: Any) -> Any:
-        """Return the images on which two models or versions disagree."""
-        return self._read("/disagreements", {"a": a, "b": b, **present(**parameters)})
+        Args:
+            a: First model, as `name` or `name@version`.
+            b: The model that it is compared with.
+            consistency: `journal` waits for all inferences that were acknowledged before; None does not.
+            parameters: `where`, `score`, `iou` and `limit` of `POST /api/inferences/comparison`.
+        """
+        body = present(a=a, b=b, consistency=consistency, **parameters)
+        return self._read("/comparison", body)
+
+    def disagreements(
+        self, a: str, b: str, *, consistency: str | None = "journal", **parameters: Any
+    ) -> Any:
+        """Return the images on which two models or versions disagree; arguments as for `compare`."""
+        body = present(a=a, b=b, consistency=consistency, **parameters)
+        return self._read("/disagreements", body)
 
     def delete(
         self,

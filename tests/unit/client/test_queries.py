@@ -60,6 +60,22 @@ def test_a_limit_ends_the_pages(client, server):
     assert len(server.requests) == 2
 
 
+def test_a_count_waits_as_its_query_does(client, server):
+    server.answers(json_response({"count": 24, "is_exact": True}))
+    assert client.query("label=ü", consistency="journal").count() == 24
+    assert client.query("label=ü").count() == client.inferences.count("label=ü") == 24
+    waiting = {"where": "label=ü", "consistency": "journal"}
+    assert bodies(server) == [waiting, {"where": "label=ü"}, {"where": "label=ü"}]
+
+
+def test_comparisons_wait_unless_they_need_not(client, server):
+    for compare in (client.inferences.compare, client.inferences.disagreements):
+        compare("m@1", "m:2", score=0.3)
+        compare("m", "n", consistency=None)
+    waiting = {"a": "m@1", "b": "m:2", "consistency": "journal", "score": 0.3}
+    assert bodies(server) == [waiting, {"a": "m", "b": "n"}] * 2
+
+
 @pytest.mark.parametrize(("limit", "page_size"), [(-1, 10), (None, 0), (None, 1001)])
 def test_limits_that_are_none_are_refused(client, limit, page_size):
     with pytest.raises(InputError, match="page_size"):

@@ -198,6 +198,32 @@ def test_the_client_does_on_a_server_what_its_page_says(server, tmp_path):
             client.models.set_baseline("none", name="x")
 
 
+def test_a_folder_is_joined_with_its_truth_by_file_names_and_evaluated(server, tmp_path):
+    folder = IMAGES / "classification"
+    model = "shapes-classifier@1"
+    with Client(f"http://{server.host}", key="") as client:
+        ids = {result.id for result in client.infer_many(model, folder)}
+        where = "model=shapes-classifier@1 & meta.path=contains:scene"
+        assert client.query(where, consistency="journal").count() == len(ids) == 12
+        assert client.truth.bulk(folder / "annotations.jsonl")["matched"] == 12
+        report = client.evaluate(model, resamples=0)
+        accuracy = next(row["value"] for row in report["metrics"] if row["type"] == "Accuracy")
+        assert float(report.metric("accuracy")) == accuracy
+        assert f"Accuracy {accuracy:.4g}" in str(report)
+        assert client.truth.state(ids.pop(), "circle").ground_truth == [{"label": "circle"}]
+
+
+def test_class_numbers_are_those_of_the_model_in_every_image(server):
+    with Client(f"http://{server.host}", key="") as client:
+        labels = client.models.get("shapes-detector")["labels"]
+        for result in client.infer_many("shapes-detector", IMAGES / "detection"):
+            numbers = [int(line.split()[0]) for line in result.to_yolo().splitlines()]
+            assert [labels[number] for number in numbers] == result.labels
+            (stored,) = client.query(f"id={result.id}", consistency="journal")
+            assert stored.to_yolo() == result.to_yolo()
+            assert [row["label"] for row in client.query(f"id={result.id}").detections()] == result.labels  # fmt: skip
+
+
 def test_tensors_are_sent_and_answered(tmp_path):
     folder = tmp_path / "models" / "doubling"
     folder.mkdir(parents=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quadriga_client import Client, ServerRefused
-from quadriga_client.connections import Answer
+from quadriga_client.connections import Response
 from quadriga_client.errors import InputError
 from quadriga_client.resources import Resource
 from tests.onnx_models import doubling
@@ -52,7 +52,7 @@ class Recorder:
     def __init__(self) -> None:
         self.requests: set[str] = set()
 
-    def exchange(self, method: str, path: str, *_: Any, **__: Any) -> Answer:
+    def exchange(self, method: str, path: str, *_: Any, **__: Any) -> Response:
         self.requests.add(f"{method} {urlsplit(path).path}")
         raise Recorded
 

@@ -192,9 +192,7 @@ class InferenceReader:
         """
         digest = query_digest(request)
         id_range = cursor_range(request, digest)
-        if request.consistency == "journal":
-            request.parse_filter(now_us)  # an invalid one need not wait
-            self.wait_for_journal()  # a model that is served elsewhere is known by its inferences alone
+        self._wait_if_asked(request, now_us)
         tree = self.read_filter(request, now_us)
         with self._readers.snapshot() as connection:
             planner = self.planner(connection, tree)
@@ -269,6 +267,7 @@ class InferenceReader:
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""
+        self._wait_if_asked(request, None)
         tree = self.read_filter(request)
         with self._readers.snapshot() as connection:
             plan = self.planner(connection, tree).plan
@@ -461,6 +460,15 @@ class InferenceReader:
         except NotReadyError:
             return None
         return None if first_seq is None else self._row(first_seq)
+
+    def _wait_if_asked(self, request: QueryRequest, now_us: int | None) -> None:
+        """Wait for the journal if a request wants that, before its filter's models are looked up.
+
+        A model that is served elsewhere is known by its inferences alone.
+        """
+        if request.consistency == "journal":
+            request.parse_filter(now_us)  # an invalid one need not wait
+            self.wait_for_journal()
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()

@@ -9,7 +9,7 @@ from typing import Any
 
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 from quadriga.store.errors import NotFoundError
-from quadriga.store.query.catalog import model_spellings
+from quadriga.store.query.catalog import model_spellings, split_version
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.syntax import Compare, Filter, leaves
 
@@ -72,7 +72,7 @@ class ModelNames:
             self.check_filter(parse(where, 0))
 
     def check_filter(self, tree: Filter) -> None:
-        """Check that the models a filter compares with, as `name` or `name:version`, are known; raises as `resolve`."""
+        """Check that the models a filter compares with, with or without a version, are known; raises as `resolve`."""
         if self._served is None:
             return
         for leaf in leaves(tree):
@@ -83,7 +83,7 @@ class ModelNames:
             ):
                 values = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
                 for value in values:
-                    self.resolve(str(value).partition(":")[0])
+                    self.resolve(split_version(str(value))[0])
 
 
 def unknown_model_text(name: str, names: Collection[str]) -> str:

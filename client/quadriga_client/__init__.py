@@ -26,6 +26,7 @@ from quadriga_client.errors import (
     Unreachable,
 )
 from quadriga_client.queries import Query, StoredInference
+from quadriga_client.reports import Metric, Report
 from quadriga_client.results import Boxes, OrientedBoxes, Region, Result
 
 if TYPE_CHECKING:
@@ -42,11 +43,13 @@ __all__ = [
     "Forbidden",
     "InvalidRequest",
     "JobFailed",
+    "Metric",
     "MissingPackage",
     "NotFound",
     "OrientedBoxes",
     "Query",
     "Region",
+    "Report",
     "Result",
     "ServerBusy",
     "ServerFault",

@@ -13,11 +13,12 @@ from inspect import isgeneratorfunction
 from typing import Any, Self
 
 from quadriga_client.batches import (
+    Batch,
     FailedInference,
+    Metadata,
     Progress,
     check_concurrency,
     failure,
-    images_of,
 )
 from quadriga_client.client import Client
 from quadriga_client.errors import ClientError
@@ -26,6 +27,7 @@ from quadriga_client.queries import Query, StoredInference
 from quadriga_client.resources import Resource
 from quadriga_client.results import Result
 from quadriga_client.stored import Where
+from quadriga_client.versions import Version
 
 MAX_THREADS = 64
 """Maximum calls at a time; further ones wait."""
@@ -81,26 +83,29 @@ class AsyncClient:
         self,
         model: str,
         images: Any,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Metadata = None,
         *,
-        version: str | None = None,
+        version: Version | None = None,
         parameters: Mapping[str, Any] | None = None,
         concurrency: int = 8,
         progress: bool = False,
+        path_key: str | None = "path",
     ) -> AsyncIterator[Result | FailedInference]:
         """Run a model on many images; see `Client.infer_many`."""
         check_concurrency(concurrency)
-        shown = Progress(progress, images)
+        batch = await self._run(Batch, images, metadata, path_key)
+        shown = Progress(progress, batch.total)
         waiting: deque[tuple[str, asyncio.Task[Result]]] = deque()
-        names = await self._run(images_of, images)
+        pairs = iter(batch)
         try:
             while True:
-                image = await self._run(next, names, _END)
-                if image is _END:
+                pair = await self._run(next, pairs, _END)
+                if pair is _END:
                     break
+                image, own = pair
                 if len(waiting) >= concurrency:
                     yield shown.note(await _outcome(*waiting.popleft()))
-                call = self.infer(model, image, metadata, version=version, parameters=parameters)
+                call = self.infer(model, image, own, version=version, parameters=parameters)
                 waiting.append((source_name(image), asyncio.ensure_future(call)))
             while waiting:
                 yield shown.note(await _outcome(*waiting.popleft()))
@@ -123,7 +128,7 @@ class AsyncClient:
         return ids
 
     async def log_many(
-        self, model: str, inferences: Sequence[Mapping[str, Any]], *, version: str | None = None
+        self, model: str, inferences: Sequence[Mapping[str, Any]], *, version: Version | None = None
     ) -> dict[str, Any]:
         """Store inferences of a model that is served elsewhere; see `Client.log_many`."""
         answer: dict[str, Any] = await self._run(
@@ -135,15 +140,13 @@ class AsyncClient:
         """Find stored inferences; see `Client.query`."""
         return AsyncQuery(self._client.query(where, **options), self._run)
 
-    async def evaluate(self, model: str, **options: Any) -> dict[str, Any]:
+    async def evaluate(self, model: str, **options: Any) -> Any:
         """Evaluate a model; see `Client.evaluate`."""
-        report: dict[str, Any] = await self._run(self._client.evaluate, model, **options)
-        return report
+        return await self._run(self._client.evaluate, model, **options)
 
-    async def drift(self, model: str, **options: Any) -> dict[str, Any]:
+    async def drift(self, model: str, **options: Any) -> Any:
         """Compare with a baseline; see `Client.drift`."""
-        report: dict[str, Any] = await self._run(self._client.drift, model, **options)
-        return report
+        return await self._run(self._client.drift, model, **options)
 
     async def _run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         loop = asyncio.get_running_loop()
@@ -191,17 +194,17 @@ class AsyncQuery:
         count: int = await self._run(self._query.count)
         return count
 
-    async def to_pandas(self) -> Any:
+    async def to_pandas(self, *, detections: bool = False) -> Any:
         """Return a `pandas.DataFrame`; see `Query.to_pandas`."""
-        return await self._run(self._query.to_pandas)
+        return await self._run(self._query.to_pandas, detections=detections)
 
-    async def to_polars(self) -> Any:
+    async def to_polars(self, *, detections: bool = False) -> Any:
         """Return a `polars.DataFrame`; see `Query.to_polars`."""
-        return await self._run(self._query.to_polars)
+        return await self._run(self._query.to_polars, detections=detections)
 
-    async def to_arrow(self) -> Any:
+    async def to_arrow(self, *, detections: bool = False) -> Any:
         """Return a `pyarrow.Table`; see `Query.to_arrow`."""
-        return await self._run(self._query.to_arrow)
+        return await self._run(self._query.to_arrow, detections=detections)
 
 
 async def _iterate(items: Iterator[Any], run: Run) -> AsyncIterator[Any]:

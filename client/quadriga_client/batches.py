@@ -4,12 +4,14 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
+from quadriga_client.calls import encode_json
 from quadriga_client.errors import (
     ClientError,
     Forbidden,
@@ -30,7 +32,7 @@ _NOT_OF_AN_IMAGE = (Unauthenticated, Forbidden, NotFound, Unreachable)
 
 @dataclass(frozen=True, slots=True)
 class FailedInference:
-    """What stands in the place of the result of an image that failed."""
+    """What stands in the place of the result of an image that failed: `ok` is False, and `id` is None."""
 
     source: str
     """Name of the image: its path, or its type."""
@@ -42,29 +44,154 @@ class FailedInference:
         """False; a `Result` has True."""
         return False
 
+    @property
+    def id(self) -> None:
+        """None: the client has no id of it."""
 
-def images_of(images: Any) -> Iterator[Any]:
-    """Yield the images of a folder, sorted by name, or those of an iterable as they are.
+
+Metadata = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | Callable[[Any], Any] | None
+"""Metadata of all images, of each in a sequence as long as the images, or what a function returns for an image."""
+
+
+def images_of(images: Any) -> Iterable[Any]:
+    """Return the images of a folder or of a pattern, sorted by name, or those of an iterable as they are.
 
     Raises:
-        InputError: There is no such folder, or it is one image.
+        InputError: There is no such folder, nothing matches the pattern, or it is one image.
     """
     if isinstance(images, str | os.PathLike):
-        folder = Path(images)
-        if not folder.is_dir():
-            raise InputError(
-                f"expected a folder of images or an iterable, got {os.fspath(images)!r}"
-            )
+        return _paths_of(os.fspath(images))
+    is_image = (
+        isinstance(images, bytes) or hasattr(images, "read") or getattr(images, "ndim", 4) < 4
+    )
+    if is_image or not isinstance(images, Iterable):
+        raise InputError(
+            f"expected a folder or an iterable of images, got {type(images).__name__}: infer takes one image"
+        )
+    return images
+
+
+def _paths_of(text: Any) -> list[Path]:
+    folder = Path(text)
+    if folder.is_dir():
         with os.scandir(folder) as entries:
             names = sorted(
                 entry.name
                 for entry in entries
                 if os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file()  # noqa: PTH122
             )
-        return (folder / name for name in names)
-    if isinstance(images, bytes) or not isinstance(images, Iterable):
-        raise InputError(f"expected a folder or an iterable of images, got {type(images).__name__}")
-    return iter(images)
+        return [folder / name for name in names]
+    expected = f"expected a folder of images, a pattern or an iterable, got {text!r}"
+    if folder.exists():
+        raise InputError(f"{expected}: infer takes one image")
+    if not has_magic(text):
+        raise InputError(f"{expected}, which does not exist")
+    paths = [Path(name) for name in sorted(glob(text, recursive=True)) if os.path.isfile(name)]  # noqa: PTH113, PTH207
+    if not paths:
+        raise InputError(f"{expected}, which no file matches")
+    return paths
+
+
+class Batch:
+    """The images of a call with the metadata of each.
+
+    Args:
+        images: As for `images_of`.
+        metadata: Metadata of the images.
+        path_key: Key of the metadata that gets the name of an image's file; None for none.
+
+    Raises:
+        InputError: The images or the metadata cannot be used, or differ in number.
+    """
+
+    def __init__(self, images: Any, metadata: Metadata, path_key: str | None) -> None:
+        self._images = images_of(images)
+        self._path_key = path_key
+        self._folder = _fixed_folder(images)
+        self.total = len(self._images) if isinstance(self._images, Sized) else None
+        """Number of images; None if nobody knows."""
+        self._metadata_of: Callable[[Any], Any] = lambda _: metadata
+        self._listed: Sequence[Any] | None = None
+        if callable(metadata):
+            self._metadata_of = metadata
+        elif metadata is None or isinstance(metadata, Mapping):
+            encode_json(metadata, "metadata")  # what all images would have is said at once
+        else:
+            self._listed = _checked_list(metadata, self.total)
+
+    def __iter__(self) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+        """Yield each image with its metadata.
+
+        Raises:
+            InputError: There are more or fewer images than metadata, or a function returns something else.
+        """
+        number = 0
+        for image in self._images:
+            if self._listed is None:
+                metadata = self._metadata_of(image)
+                _check_mapping(metadata, f"the metadata of {source_name(image)}")
+            elif number < len(self._listed):
+                metadata = self._listed[number]
+            else:
+                raise _wrong_number(len(self._listed), None)
+            yield image, self._named(image, metadata)
+            number += 1
+            del image  # no more than are needed are in memory
+        if self._listed is not None and number != len(self._listed):
+            raise _wrong_number(len(self._listed), number)
+
+    def _named(self, image: Any, metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Add the name of the image's file, unless the metadata have the key already."""
+        name = _file_name(image, self._folder)
+        if self._path_key is None or name is None or self._path_key in (metadata or {}):
+            return metadata
+        return {**(metadata or {}), self._path_key: name}
+
+
+def _checked_list(metadata: Any, total: int | None) -> Sequence[Any]:
+    if isinstance(metadata, str | bytes) or not isinstance(metadata, Sequence):
+        raise InputError(
+            "expected metadata to be a dict, a list with one for each image, or a function, got "
+            f"{type(metadata).__name__}"
+        )
+    if total is not None and len(metadata) != total:
+        raise _wrong_number(len(metadata), total)
+    for number, row in enumerate(metadata):
+        _check_mapping(row, f"metadata[{number}]")
+    return metadata
+
+
+def _check_mapping(row: Any, place: str) -> None:
+    if row is not None and not isinstance(row, Mapping):
+        raise InputError(f"expected {place} to be a dict, got {type(row).__name__}")
+
+
+def _wrong_number(metadata: int, images: int | None) -> InputError:
+    there = "more images" if images is None else f"{images} images"
+    return InputError(f"expected metadata for each image, got {metadata} for {there}")
+
+
+def _fixed_folder(images: Any) -> str | None:
+    """Return the folder that names of files are relative to; None for that of each file."""
+    if not isinstance(images, str | os.PathLike):
+        return None
+    text = os.fspath(images)
+    if os.path.isdir(text):  # noqa: PTH112
+        return str(text)
+    parts = Path(text).parts
+    fixed = next((n for n, part in enumerate(parts) if has_magic(part)), len(parts))
+    return os.path.join(*parts[:fixed]) if fixed else "."  # noqa: PTH118
+
+
+def _file_name(image: Any, folder: str | None) -> str | None:
+    """Return the name of an image's file, with / on every system; None if it has none, as bytes and URLs."""
+    name = source_name(image)
+    has_path = isinstance(image, str | os.PathLike) or name != type(image).__name__
+    if not has_path or "://" in name:
+        return None
+    path = Path(name)
+    shown = path.relative_to(folder).as_posix() if folder is not None else path.name
+    return os.fsencode(shown).decode(errors="replace") or None  # JSON has no bytes that are no text
 
 
 def check_concurrency(concurrency: int) -> None:
@@ -74,16 +201,16 @@ def check_concurrency(concurrency: int) -> None:
 
 
 def run_in_order(
-    images: Iterator[Any], infer: Callable[[Any], Result], concurrency: int, progress: "Progress"
+    batch: Batch, infer: Callable[..., Result], concurrency: int, progress: "Progress"
 ) -> Iterator[Result | FailedInference]:
     """Yield the results of images in their order; at most twice `concurrency` images are in memory."""
     pool = ThreadPoolExecutor(concurrency, "quadriga-client")
     waiting: deque[tuple[str, Future[Result]]] = deque()
     try:
-        for image in images:
+        for image, metadata in batch:
             if len(waiting) >= _AHEAD * concurrency:
                 yield progress.note(outcome(*waiting.popleft()))
-            waiting.append((source_name(image), pool.submit(infer, image)))
+            waiting.append((source_name(image), pool.submit(infer, image, metadata)))
             del image
         while waiting:
             yield progress.note(outcome(*waiting.popleft()))
@@ -112,13 +239,12 @@ class Progress:
 
     Args:
         is_shown: Whether it is wanted.
-        images: The images, whose number is shown too if it is known.
+        total: Number of images; None if nobody knows.
     """
 
-    def __init__(self, is_shown: bool, images: Any) -> None:  # noqa: FBT001
+    def __init__(self, is_shown: bool, total: int | None) -> None:  # noqa: FBT001
         self._is_shown = is_shown
-        is_counted = isinstance(images, Sequence) and not isinstance(images, str)
-        self._total = len(images) if is_counted else None
+        self._total = total
         self._done = self._failed = 0
         self._begun_s = time.monotonic()
         self._shown_s = 0.0

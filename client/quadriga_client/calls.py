@@ -4,6 +4,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, time
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -68,15 +69,47 @@ def present(**values: Any) -> dict[str, Any]:
 
 
 def encode_json(value: Any, subject: str) -> bytes:
-    """Encode JSON.
+    """Encode JSON; numbers of numpy are numbers, dates and times are texts of ISO 8601.
 
     Raises:
-        InputError: It has a value that JSON does not have, such as NaN.
+        InputError: It has a value that JSON does not have, such as NaN; the message names its place.
     """
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(
+            value, allow_nan=False, separators=(",", ":"), default=_json_value
+        ).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"expected {subject} to be JSON: {error}") from error
+        is_endless = isinstance(error, RecursionError) or "Circular" in str(error)
+        fault = "" if is_endless else _first_fault(value, subject)
+        raise InputError(fault or f"expected {subject} to be JSON: {error}") from error
+
+
+def _json_value(value: Any) -> Any:
+    """Return what stands for a value that JSON does not have: a number of numpy, a date or a time."""
+    if isinstance(value, date | time):  # a datetime is a date
+        return value.isoformat()
+    if hasattr(value, "dtype") and getattr(value, "shape", None) == ():
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is no value of JSON")
+
+
+def _first_fault(value: Any, place: str) -> str:
+    """Return what is wrong with the first value that JSON does not have; empty if there is none."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not (key is None or isinstance(key, str | int | float)):
+                return f"expected the keys of {place} to be texts, got {key!r:.80}"
+            if fault := _first_fault(item, f"{place}[{key!r:.80}]"):
+                return fault
+        return ""
+    if isinstance(value, list | tuple):
+        faults = (_first_fault(item, f"{place}[{n}]") for n, item in enumerate(value))
+        return next(filter(None, faults), "")
+    try:
+        json.dumps(value, allow_nan=False, default=_json_value)
+    except (TypeError, ValueError):
+        return f"expected {place} to be a value of JSON, got {type(value).__name__} {value!r:.80}"
+    return ""
 
 
 def new_key() -> str:

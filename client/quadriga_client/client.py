@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self, overload
 
 from quadriga_client.batches import (
+    Batch,
     FailedInference,
+    Metadata,
     Progress,
     check_concurrency,
-    images_of,
     run_in_order,
 )
 from quadriga_client.calls import (
@@ -23,6 +24,7 @@ from quadriga_client.calls import (
     read_call,
     read_json,
 )
+from quadriga_client.class_labels import ClassLabels
 from quadriga_client.configuration import DEFAULT_URL, Certificate, chosen_key, tls_context
 from quadriga_client.connections import Connections, Response
 from quadriga_client.errors import BadAnswer, InputError
@@ -31,14 +33,19 @@ from quadriga_client.inference import infer_call, read_result, tensors_call
 from quadriga_client.jobs import Jobs, Reports
 from quadriga_client.logged import log_call, logged_inference
 from quadriga_client.models import Models, Schedules, Traffic
-from quadriga_client.queries import Query
+from quadriga_client.queries import Query, StoredInference
+from quadriga_client.reports import Report
 from quadriga_client.results import Result
 from quadriga_client.retries import RetryPolicy, send_repeatedly
 from quadriga_client.server import Server
 from quadriga_client.stored import Inferences, Truth, Views, Where
+from quadriga_client.versions import Version, model_body, split_version
 
 MAX_ANSWER_BYTES = 256 << 20
 """Maximum bytes of an answer that is held in memory."""
+
+LABELS_TIMEOUT_S = 5.0
+"""Maximum wait for the labels of a model."""
 
 USER_AGENT = "quadriga-client"
 
@@ -101,9 +108,10 @@ class Client:
         """Shares of the versions of a model."""
         self.schedules = Schedules(self)
         """What the server evaluates and compares again and again."""
-        self.inferences = Inferences(self)
+        self._labels = ClassLabels(self._read_model)
+        self.inferences = Inferences(self, self._labels)
         """Stored inferences."""
-        self.truth = Truth(self)
+        self.truth = Truth(self, self._labels)
         """Ground truth."""
         self.views = Views(self)
         """Saved filters."""
@@ -138,7 +146,7 @@ class Client:
         image: Image,
         metadata: Mapping[str, Any] | None = None,
         *,
-        version: str | None = None,
+        version: Version | None = None,
         parameters: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         idempotency_key: str | None = None,
@@ -146,7 +154,7 @@ class Client:
         """Run a model on an image, and return its predictions.
 
         Args:
-            model: Name of the model.
+            model: Name of the model, or `name@version`.
             image: Path, bytes, binary file, Pillow image, uint8 array (height, width, 3) in RGB, or a URL if the client
                 allows it. OpenCV's arrays are BGR: `array[..., ::-1]`.
             metadata: JSON object that is stored with the inference.
@@ -173,7 +181,7 @@ class Client:
             idempotency_key=idempotency_key,
         )
         result: Result = self.send(
-            call, partial(read_result, image=data, source=source_name(image))
+            call, partial(read_result, image=data, source=source_name(image), labels=self._labels)
         )
         return result
 
@@ -181,12 +189,13 @@ class Client:
         self,
         model: str,
         images: Any,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Metadata = None,
         *,
-        version: str | None = None,
+        version: Version | None = None,
         parameters: Mapping[str, Any] | None = None,
         concurrency: int = 8,
         progress: bool = False,
+        path_key: str | None = "path",
     ) -> Iterator[Result | FailedInference]:
         """Run a model on many images; yield results in their order, and a `FailedInference` in the place of one that failed.
 
@@ -194,26 +203,32 @@ class Client:
         or a server that is gone, is raised.
 
         Args:
-            model: Name of the model.
-            images: Folder, whose images are taken by name, or an iterable of what `infer` takes.
-            metadata: Metadata of each inference.
+            model: Name of the model, or `name@version`.
+            images: Folder, whose images are taken by name, pattern such as `photos/**/*.jpg`, or an iterable of what `infer`
+                takes.
+            metadata: Metadata of each inference: a dict for all, a list with one for each image, or a function that returns
+                one for an image.
             version: As for `infer`.
             parameters: As for `infer`.
             concurrency: Requests at a time, 1 to 256.
             progress: Whether stderr shows how far it is.
+            path_key: Key of the metadata that gets the name of the image's file, relative to the folder, so that ground truth
+                can be joined on `meta.path`; None for none. What the metadata have under it stays.
+
+        Raises:
+            quadriga_client.errors.InputError: There are no such images, or the list of metadata is of another length.
         """
         check_concurrency(concurrency)
-        infer = partial(
-            self.infer, model, metadata=metadata, version=version, parameters=parameters
-        )
-        return run_in_order(images_of(images), infer, concurrency, Progress(progress, images))
+        batch = Batch(images, metadata, path_key)
+        infer = partial(self.infer, model, version=version, parameters=parameters)
+        return run_in_order(batch, infer, concurrency, Progress(progress, batch.total))
 
     def infer_tensors(
         self,
         model: str,
         inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         *,
-        version: str | None = None,
+        version: Version | None = None,
         parameters: Mapping[str, Any] | None = None,
         request_id: str | None = None,
     ) -> dict[str, Any]:
@@ -240,7 +255,7 @@ class Client:
         predictions: Sequence[Mapping[str, Any]] | None = None,
         metadata: Mapping[str, Any] | None = None,
         *,
-        version: str | None = None,
+        version: Version | None = None,
         key: str | None = None,
         **values: Any,
     ) -> list[str]:
@@ -266,12 +281,12 @@ class Client:
         if image is not None:
             data = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
         own = logged_inference(data, predictions=predictions, metadata=metadata, key=key, **values)
-        answer = self.send(log_call(model, [own], version=version))
+        answer = self.send(log_call(*split_version(model, version), [own]))
         ids: list[str] = answer["inferences"][0]["ids"]
         return ids
 
     def log_many(
-        self, model: str, inferences: Sequence[Mapping[str, Any]], *, version: str | None = None
+        self, model: str, inferences: Sequence[Mapping[str, Any]], *, version: Version | None = None
     ) -> dict[str, Any]:
         """Store up to 1,000 inferences of a model that is served elsewhere; return which were stored and which refused.
 
@@ -288,7 +303,7 @@ class Client:
             if image is not None:
                 image = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
             items.append(logged_inference(image, **values))
-        answer: dict[str, Any] = self.send(log_call(model, items, version=version))
+        answer: dict[str, Any] = self.send(log_call(*split_version(model, version), items))
         return answer
 
     def query(
@@ -323,21 +338,33 @@ class Client:
             read_page=lambda page: self.send(
                 json_call("POST", "/api/inferences/query", body=page, is_repeatable=True)
             ),
-            fetch_image=self.inferences.image,
-            count=lambda: self.inferences.count(where),
+            make=lambda row: StoredInference(row, self.inferences.image, self._labels),
+            count=lambda: self.inferences.count(where, consistency=consistency),
         )
+
+    @overload
+    def evaluate(self, model: str, *, wait: Literal[True] = True, progress: bool = False, **parameters: Any) -> Report: ...  # fmt: skip
+
+    @overload
+    def evaluate(self, model: str, *, wait: bool, progress: bool = False, **parameters: Any) -> dict[str, Any]: ...  # fmt: skip
 
     def evaluate(self, model: str, *, wait: bool = True, progress: bool = False, **parameters: Any) -> dict[str, Any]:  # fmt: skip
         """Evaluate a model on what is stored with ground truth; return the report, or the job without `wait`.
 
         Args:
-            model: Name of the model.
+            model: Name of the model, or `name@version`.
             wait: Whether to wait for the report.
             progress: Whether stderr shows how far it is.
-            parameters: As docs/evaluation.md has them.
+            parameters: As docs/evaluation.md has them; each of `compare` may be `name` or `name@version`.
         """
-        body = {"model": model, **present(**parameters)}
+        body = model_body(model, parameters)
         return self._report("/api/evaluations", body, wait=wait, progress=progress)
+
+    @overload
+    def drift(self, model: str, *, wait: Literal[True] = True, progress: bool = False, **parameters: Any) -> Report: ...  # fmt: skip
+
+    @overload
+    def drift(self, model: str, *, wait: bool, progress: bool = False, **parameters: Any) -> dict[str, Any]: ...  # fmt: skip
 
     def drift(self, model: str, *, wait: bool = True, progress: bool = False, **parameters: Any) -> dict[str, Any]:  # fmt: skip
         """Compare what is stored with a baseline; return the report, or the job without `wait`.
@@ -348,7 +375,7 @@ class Client:
             progress: Whether stderr shows how far it is.
             parameters: As docs/drift.md has them; `from_` stands for `from`.
         """
-        body = {"model": model, **present(**parameters)}
+        body = model_body(model, parameters)
         return self._report("/api/drift", body, wait=wait, progress=progress)
 
     def send(self, call: Call, read: Read = read_json, *, sink: IO[bytes] | None = None) -> Any:
@@ -393,6 +420,11 @@ class Client:
         )
         check_answer(answer, self.url)
         return answer
+
+    def _read_model(self, name: str) -> Any:
+        """Read a model for its labels, in one short try: pictures do without them."""
+        call = read_call("/api/models/{}", name)
+        return read_json(self._send_once(call, time.monotonic() + LABELS_TIMEOUT_S))
 
     def _knows_keys(self, end_s: float) -> bool:
         """Check whether the server stores requests with one idempotency key once."""

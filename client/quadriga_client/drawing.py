@@ -1,60 +1,80 @@
 """Predictions on a picture, by Pillow, and for notebooks."""
 
+import colorsys
 import html
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from quadriga_client.errors import load_package
+from quadriga_client.errors import ClientError, load_package
 from quadriga_client.results import box_xyxy, ring_points, summary
 
-COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#808000")
-"""Colours of labels; a label has the same one in every picture."""
+COLOURS = (
+    "#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#808000", "#f032e6", "#000075",
+    "#800000", "#0aa2c0", "#5b8c00", "#c2410c", "#7c3aed", "#475569", "#be185d", "#166534", "#1d4ed8", "#a16207",
+)  # fmt: skip
+"""Colours of the first labels of a model, in their order; each is readable behind white text."""
 
+_GOLDEN_ANGLE = 0.38196601
 _SHOWN_ROWS = 20
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom, in pixels."""
 
 
 def draw_predictions(picture: Any, result: Any) -> Any:
     """Return a copy of a Pillow image with boxes, rotated boxes, regions, classes and answers.
 
+    Texts stand beside the objects, where there is room. A label has the same colour in every picture: its own, if the server
+    tells the labels of the model.
+
     Raises:
         quadriga_client.errors.MissingPackage: Pillow is not installed.
     """
-    pillow = load_package("PIL.Image", "images", "to draw")
     drawing = load_package("PIL.ImageDraw", "images", "to draw")
     picture = picture.convert("RGB")
     pen = drawing.Draw(picture)
-    width_px = max(2, max(picture.size) // 320)
-    font_px = max(12, max(picture.size) // 45)
+    colours = LabelColours(_known_labels(result))
+    shaped: list[tuple[Box, str, str]] = []
     notes = []
     for row in result.predictions:
-        colour = label_colour(str(row.get("label", "")))
-        if "contour" in row:
-            mask = region_mask(ring_points(row), picture.size)
-            picture.paste(
-                pillow.new("RGB", picture.size, colour), mask=mask.point(lambda v: v // 3)
-            )
-            for ring in ring_points(row):
-                pen.line([*ring, *ring[:1]], fill=colour, width=width_px)
-            corner = box_xyxy(row)[:2]
-        elif "xmin" in row:
-            left, top, right, bottom = box_xyxy(row)
-            pen.rectangle(
-                (left, top, max(left, right), max(top, bottom)), outline=colour, width=width_px
-            )
-            corner = [left, top]
-        elif "cx" in row:
-            points = _corners(row, picture.size)
-            pen.line([*points, points[0]], fill=colour, width=width_px)
-            corner = [*min(points, key=lambda point: point[1])]
-        else:
+        colour = colours.of(str(row.get("label", "")))
+        box = _draw_shape(picture, pen, row, colour)
+        if box is None:
             notes.append(caption(row))
-            continue
-        _write(pen, caption(row), corner, colour=colour, font_px=font_px)
+        else:
+            shaped.append((box, caption(row), colour))
+    font_px = max(12, max(picture.size) // 45)
+    _write_captions(pen, shaped, picture.size, font_px)
     for number, note in enumerate(notes[:_SHOWN_ROWS]):
-        _write(pen, note, [2, 2 + number * (font_px + 6)], colour="#000000", font_px=font_px)
+        plate = Plate(pen, note, font_px)
+        plate.write(2, 2 + number * (font_px + 6), "#000000")
     return picture
+
+
+def _draw_shape(picture: Any, pen: Any, row: Mapping[str, Any], colour: str) -> Box | None:
+    """Draw the shape of a prediction, and return the box around it; None if it has no shape."""
+    width_px = max(2, max(picture.size) // 320)
+    if "contour" in row:
+        pillow = load_package("PIL.Image", "images", "to draw")
+        mask = region_mask(ring_points(row), picture.size).point(lambda value: value // 3)
+        picture.paste(pillow.new("RGB", picture.size, colour), mask=mask)
+        for ring in ring_points(row):
+            pen.line([*ring, *ring[:1]], fill=colour, width=width_px)
+        left, top, right, bottom = box_xyxy(row)
+    elif "xmin" in row:
+        left, top, right, bottom = box_xyxy(row)
+        right, bottom = max(left, right), max(top, bottom)
+        pen.rectangle((left, top, right, bottom), outline=colour, width=width_px)
+    elif "cx" in row:
+        points = _corners(row, picture.size)
+        pen.line([*points, points[0]], fill=colour, width=width_px)
+        across, down = zip(*points, strict=True)
+        left, top, right, bottom = min(across), min(down), max(across), max(down)
+    else:
+        return None
+    return left, top, right, bottom
 
 
 def region_mask(rings: Sequence[Sequence[tuple[float, float]]], size: tuple[int, int]) -> Any:
@@ -78,9 +98,34 @@ def region_mask(rings: Sequence[Sequence[tuple[float, float]]], size: tuple[int,
     return chops.logical_or(mask, lines).convert("L")
 
 
-def label_colour(label: str) -> str:
-    """Return the colour of a label."""
-    return COLOURS[zlib.crc32(label.encode(errors="replace")) % len(COLOURS)]
+class LabelColours:
+    """One colour for each label: that of its place among the model's labels, or one that its name alone decides.
+
+    Args:
+        labels: Labels of the model in their order; none if nobody knows them.
+    """
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._numbers = {label: number for number, label in reversed([*enumerate(labels)])}
+
+    def of(self, label: str) -> str:
+        """Return the colour of a label."""
+        number = self._numbers.get(label)
+        if number is None:
+            number = len(COLOURS) + zlib.crc32(label.encode(errors="replace")) % 10_000
+        if number < len(COLOURS):
+            return COLOURS[number]
+        lightness = (0.24, 0.3, 0.36)[number % 3]
+        rgb = colorsys.hls_to_rgb(number * _GOLDEN_ANGLE % 1.0, lightness, 0.8)
+        return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
+
+
+def _known_labels(result: Any) -> Sequence[str]:
+    """Return the labels of the model; none if the server does not tell them: then names decide about colours."""
+    try:
+        return () if result.labels_of is None else tuple(result.labels_of())
+    except (ClientError, OSError):
+        return ()
 
 
 def caption(row: Mapping[str, Any]) -> str:
@@ -118,17 +163,85 @@ def _font(size_px: int) -> Any:
     return load_package("PIL.ImageFont", "images", "to draw").load_default(size_px)
 
 
-def _write(pen: Any, text: str, corner: Sequence[float], *, colour: str, font_px: int) -> None:
-    """Write a text above a corner, or below it at the top of the picture."""
-    font = _font(font_px)
-    shown = text.replace("\n", " ")
-    try:
-        left, top, right, bottom = pen.textbbox((0, 0), shown, font=font)
-    except UnicodeEncodeError:  # a Pillow without FreeType has Latin letters alone
-        shown = shown.encode("ascii", "replace").decode()
-        left, top, right, bottom = pen.textbbox((0, 0), shown, font=font)
-    height = bottom - top + 4
-    across, down = max(0.0, corner[0]), corner[1] - height if corner[1] >= height else corner[1]
-    down = max(0.0, down)
-    pen.rectangle((across, down, across + right - left + 4, down + height), fill=colour)
-    pen.text((across + 2 - left, down + 2 - top), shown, fill="#ffffff", font=font)
+class Plate:
+    """A text on a coloured ground.
+
+    Args:
+        pen: Draws.
+        text: The text; of several lines one.
+        font_px: Height of the letters.
+    """
+
+    def __init__(self, pen: Any, text: str, font_px: int) -> None:
+        self._pen = pen
+        self._font = _font(font_px)
+        self._text = text.replace("\n", " ")
+        try:
+            bounds = pen.textbbox((0, 0), self._text, font=self._font)
+        except UnicodeEncodeError:  # a Pillow without FreeType has Latin letters alone
+            self._text = self._text.encode("ascii", "replace").decode()
+            bounds = pen.textbbox((0, 0), self._text, font=self._font)
+        self._left, self._top, right, bottom = bounds
+        self.width: float = right - self._left + 4
+        self.height: float = bottom - self._top + 4
+
+    def write(self, across: float, down: float, colour: str) -> None:
+        """Write it with its left top corner at a place."""
+        self._pen.rectangle((across, down, across + self.width, down + self.height), fill=colour)
+        place = across + 2 - self._left, down + 2 - self._top
+        self._pen.text(place, self._text, fill="#ffffff", font=self._font)
+
+
+def _write_captions(
+    pen: Any, shaped: Sequence[tuple[Box, str, str]], size: tuple[int, int], font_px: int
+) -> None:
+    """Write the text of each object where it hides the least of the objects, and no other text if there is room."""
+    objects = [box for box, _, _ in shaped]
+    written: list[Box] = []
+    for box, text, colour in shaped:
+        plate = Plate(pen, text, font_px)
+        place = _best_place(box, (plate.width, plate.height), objects, written, size=size)
+        written.append(place)
+        plate.write(place[0], place[1], colour)
+
+
+def _best_place(
+    box: Box,
+    plate: tuple[float, float],
+    objects: Sequence[Box],
+    written: Sequence[Box],
+    *,
+    size: tuple[int, int],
+) -> Box:
+    """Return the place of a text above, below, right or left of a box, or within its top, that hides the least.
+
+    Args:
+        box: The object.
+        plate: Width and height of the text.
+        objects: All objects of the picture.
+        written: Places of texts that are written already.
+        size: Width and height of the picture.
+    """
+    left, top, right, bottom = box
+    width, height = plate
+    corners = [(left, top - height - 1), (left, bottom + 1), (right + 1, top), (left - width - 1, top), (left, top)]  # fmt: skip
+    places: list[tuple[float, Box]] = []
+    for across, down in corners:
+        within_x = max(0.0, min(across, size[0] - width))
+        within_y = max(0.0, min(down, size[1] - height))
+        place = (within_x, within_y, within_x + width, within_y + height)
+        hidden = sum(_hidden_share(other, place) for other in objects)
+        hidden += sum(2 * _hidden_share(other, place) for other in written)
+        if not hidden:
+            return place
+        places.append((hidden, place))
+    return min(places, key=lambda scored: scored[0])[1]
+
+
+def _hidden_share(box: Box, plate: Box) -> float:
+    """Return the share of a box that a text covers, 0 to 1."""
+    across = min(box[2], plate[2]) - max(box[0], plate[0])
+    down = min(box[3], plate[3]) - max(box[1], plate[1])
+    if across <= 0 or down <= 0:
+        return 0.0
+    return across * down / max((box[2] - box[0]) * (box[3] - box[1]), 1.0)

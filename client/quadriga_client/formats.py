@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quadriga_client.class_labels import ClassIds, number_labels
 from quadriga_client.errors import InputError, load_package
 from quadriga_client.results import SHAPE_KEYS, OrientedBoxes, box_xyxy, ring_points
 
 
-def supervision_detections(result: Any) -> Any:
+def supervision_detections(result: Any, class_ids: ClassIds | None) -> Any:
     """Return `supervision.Detections`: boxes, with masks of regions and corners of rotated boxes.
 
-    Class ids number the labels of the image, sorted, from 0; the labels are `data["class_name"]`.
+    The labels are `data["class_name"]`; see `Result.to_supervision`.
 
     Raises:
         quadriga_client.errors.MissingPackage: supervision is not installed.
@@ -21,8 +22,9 @@ def supervision_detections(result: Any) -> Any:
     rows = shaped_rows(result)
     if not rows:
         return supervision.Detections.empty()
-    numbers = number_labels(rows, 0)
-    data: dict[str, Any] = {"class_name": numpy.array([str(row["label"]) for row in rows])}
+    labels = [str(row["label"]) for row in rows]
+    numbers = number_labels(labels, class_ids, result.labels_of, 0)
+    data: dict[str, Any] = {"class_name": numpy.array(labels)}
     if all("cx" in row for row in rows):
         data["xyxyxyxy"] = corners = OrientedBoxes(rows, lambda: result.image_size).corners
         xyxy = numpy.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
@@ -37,22 +39,23 @@ def supervision_detections(result: Any) -> Any:
         xyxy=xyxy,
         mask=masks,
         confidence=numpy.asarray([row.get("score") or 0.0 for row in rows], dtype=numpy.float32),
-        class_id=numpy.asarray([numbers[row["label"]] for row in rows], dtype=int),
+        class_id=numpy.asarray(numbers, dtype=int),
         data=data,
     )
 
 
 def coco_annotations(
-    result: Any, image_id: int, category_ids: Mapping[str, int] | None
+    result: Any, image_id: int, category_ids: ClassIds | None
 ) -> list[dict[str, Any]]:
     """Return annotations of COCO; see `Result.to_coco`.
 
     A region with holes is a list of rings here, of which COCO's own readers fill the union; rotated boxes are polygons.
     """
     rows = shaped_rows(result)
-    numbers = number_labels(rows, 1) if category_ids is None else category_ids
+    labels = [str(row["label"]) for row in rows]
+    numbers = number_labels(labels, category_ids, result.labels_of, 1)
     annotations = []
-    for row in rows:
+    for row, number in zip(rows, numbers, strict=True):
         rings = ring_points(row) if "contour" in row else []
         if "cx" in row:
             corners = OrientedBoxes([row], lambda: result.image_size).corners[0].tolist()
@@ -60,7 +63,7 @@ def coco_annotations(
         left, top, right, bottom = box_xyxy({"contour": _points(rings)} if rings else row)
         annotation = {
             "image_id": image_id,
-            "category_id": _number(numbers, str(row["label"])),
+            "category_id": number,
             "bbox": [left, top, right - left, bottom - top],
             "area": abs(_area(rings)) if rings else (right - left) * (bottom - top),
             "iscrowd": 0,
@@ -74,19 +77,20 @@ def coco_annotations(
     return annotations
 
 
-def yolo_lines(result: Any, class_ids: Mapping[str, int] | None) -> str:
+def yolo_lines(result: Any, class_ids: ClassIds | None) -> str:
     """Return lines of a YOLO label file; see `Result.to_yolo`.
 
     A box is its centre, width and height; a rotated box its four corners; a region its longest ring, as the format has no
     holes.
     """
     rows = shaped_rows(result)
-    numbers = number_labels(rows, 0) if class_ids is None else class_ids
     if not rows:
         return ""
+    labels = [str(row["label"]) for row in rows]
+    numbers = number_labels(labels, class_ids, result.labels_of, 0)
     width, height = result.image_size
     lines = []
-    for row in rows:
+    for row, number in zip(rows, numbers, strict=True):
         if "cx" in row:
             corners = OrientedBoxes([row], lambda: (width, height)).corners[0]
             values = [value for x, y in corners.tolist() for value in (x / width, y / height)]
@@ -97,7 +101,6 @@ def yolo_lines(result: Any, class_ids: Mapping[str, int] | None) -> str:
             left, top, right, bottom = box_xyxy(row)
             values = [(left + right) / 2 / width, (top + bottom) / 2 / height]
             values += [(right - left) / width, (bottom - top) / height]
-        number = _number(numbers, str(row["label"]))
         lines.append(" ".join([str(number), *(f"{value:.6f}" for value in values)]))
     return "\n".join(lines) + "\n"
 
@@ -115,19 +118,6 @@ def shaped_rows(result: Any) -> list[Mapping[str, Any]]:
             f"{', '.join(result.predictions[0])}"
         )
     return rows
-
-
-def number_labels(rows: Sequence[Mapping[str, Any]], first: int) -> dict[str, int]:
-    """Return numbers for the labels of predictions, sorted."""
-    labels = sorted({str(row["label"]) for row in rows})
-    return {label: number for number, label in enumerate(labels, first)}
-
-
-def _number(numbers: Mapping[str, int], label: str) -> int:
-    try:
-        return numbers[label]
-    except KeyError:
-        raise InputError(f"expected a number for the label {label!r}, got none") from None
 
 
 def _points(rings: Sequence[Sequence[tuple[float, float]]]) -> list[list[dict[str, float]]]:

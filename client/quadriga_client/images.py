@@ -41,6 +41,10 @@ def image_bytes(image: Image, *, allow_urls: bool = False, timeout_s: float = 60
             raise InputError(f"expected a file, got the URL {image!r}: Client(allow_urls=True)")
         return _download(image, timeout_s)
     if isinstance(image, str | os.PathLike):
+        if _is_folder(image):
+            raise InputError(
+                f"expected an image file, got the folder {os.fspath(image)!r}: infer_many takes folders"
+            )
         try:
             return _not_empty(Path(image).read_bytes(), f"the file {os.fspath(image)!r}")
         except (OSError, ValueError) as error:
@@ -51,9 +55,10 @@ def image_bytes(image: Image, *, allow_urls: bool = False, timeout_s: float = 60
         return _png(_pillow_of_array(image))
     if hasattr(image, "read"):
         return _read_file(image)
+    several = ": infer_many takes several images" if isinstance(image, list | tuple | set) else ""
     raise InputError(
         "expected a path, bytes, a file, a Pillow image, a uint8 array (height, width, 3) or a URL, got "
-        f"{type(image).__name__}"
+        f"{type(image).__name__}{several}"
     )
 
 
@@ -99,6 +104,13 @@ def _opened(data: bytes, purpose: str) -> Iterator[Any]:
             yield picture
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise InputError(f"cannot read the image: {error}") from error
+
+
+def _is_folder(path: str | os.PathLike[str]) -> bool:
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):  # no path at all, as one with a zero byte
+        return False
 
 
 def _read_file(file: Any) -> bytes:

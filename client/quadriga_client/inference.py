@@ -5,12 +5,15 @@ Source: chariot-v2-kserve with the binary data of Triton's V2 extension: JSON, t
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from quadriga_client.calls import Call, bad_answer, encode_json, new_key, path_of, read_json
+from quadriga_client.class_labels import ClassLabels
 from quadriga_client.connections import Response
 from quadriga_client.errors import InputError
 from quadriga_client.results import Result
+from quadriga_client.versions import Version, split_version
 
 INPUT_NAME = "input-image-0"
 
@@ -19,7 +22,7 @@ def infer_call(
     model: str,
     image: bytes,
     *,
-    version: str | None,
+    version: Version | None,
     metadata: Mapping[str, Any] | None,
     parameters: Mapping[str, Any] | None,
     request_id: str | None,
@@ -28,7 +31,7 @@ def infer_call(
     """Make a request for an inference of one image.
 
     Args:
-        model: Name of the model.
+        model: Name of the model, or `name@version`.
         image: Image file.
         version: Version of the model; None for the one that the server chooses.
         metadata: Metadata that is stored with the inference.
@@ -53,7 +56,7 @@ def infer_call(
     key = idempotency_key or new_key()
     return Call(
         "POST",
-        path_of("/v2/models/{}", model) + _version(version) + "/infer",
+        model_path(model, version) + "/infer",
         (text, len(image).to_bytes(4, "little"), image),
         {
             "Content-Type": "application/octet-stream",
@@ -67,8 +70,10 @@ def infer_call(
     )
 
 
-def read_result(response: Response, image: bytes, source: str) -> Result:
-    """Read the answer to `infer_call`.
+def read_result(
+    response: Response, image: bytes, source: str, labels: ClassLabels | None = None
+) -> Result:
+    """Read the answer to `infer_call`; `labels` knows those of the model.
 
     Raises:
         quadriga_client.errors.BadAnswer: It has no predictions.
@@ -81,14 +86,15 @@ def read_result(response: Response, image: bytes, source: str) -> Result:
         raise bad_answer("predictions of one image", response) from error
     if not isinstance(predictions, list) or not all(isinstance(row, dict) for row in predictions):
         raise bad_answer("a list of predictions", response)
-    return Result(raw, output, image, source)
+    labels_of = None if labels is None else partial(labels.of, str(raw.get("model_name") or ""))
+    return Result(raw, output, image, source, labels_of=labels_of)
 
 
 def tensors_call(
     model: str,
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *,
-    version: str | None,
+    version: Version | None,
     parameters: Mapping[str, Any] | None,
     request_id: str | None,
 ) -> Call:
@@ -102,7 +108,7 @@ def tensors_call(
     key = new_key()
     return Call(
         "POST",
-        path_of("/v2/models/{}", model) + _version(version) + "/infer",
+        model_path(model, version) + "/infer",
         (encode_json(body, "tensors"),),
         {"Content-Type": "application/json", "Idempotency-Key": key, "X-Request-ID": key},
         is_repeatable=True,
@@ -134,8 +140,11 @@ def _tensor_rows(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _version(version: str | None) -> str:
-    return "" if version is None else path_of("/versions/{}", version)
+def model_path(model: str, version: Version | None) -> str:
+    """Return the path of a model, or of a version; braces of a name are percent-encoded, so that it is no template."""
+    name, chosen = split_version(model, version)
+    path = path_of("/v2/models/{}", name)
+    return path if chosen is None else path + path_of("/versions/{}", chosen)
 
 
 def read_events(lines: Any) -> Any:

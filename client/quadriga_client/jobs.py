@@ -8,6 +8,7 @@ from typing import Any
 
 from quadriga_client.calls import json_call, read_bytes, read_call, read_text
 from quadriga_client.errors import InputError, JobFailed
+from quadriga_client.reports import Report
 from quadriga_client.resources import Resource, Rows
 
 FIRST_LOOK_S, MAX_LOOK_S = 0.1, 2.0
@@ -102,10 +103,9 @@ class Reports(Resource):
         """Return the reports."""
         return self._send(read_call("/api/reports"))
 
-    def get(self, report_id: str) -> dict[str, Any]:
+    def get(self, report_id: str) -> Report:
         """Return a report, by the id of its job."""
-        report: dict[str, Any] = self._send(read_call("/api/reports/{}", report_id))
-        return report
+        return Report(self._send(read_call("/api/reports/{}", report_id)))
 
     def page(self, report_id: str) -> str:
         """Return a report as a page of HTML."""

@@ -11,9 +11,7 @@ from quadriga_client.errors import InputError
 PATH = "/api/inferences"
 
 
-def log_call(
-    model: str, inferences: Sequence[Mapping[str, Any]], *, version: str | None = None
-) -> Call:
+def log_call(model: str, version: str | None, inferences: Sequence[Mapping[str, Any]]) -> Call:
     """Make a request that stores inferences once, however often it is sent: each has a key."""
     items = [{"key": new_key(), **inference} for inference in inferences]
     body = present(model=model, version=version, inferences=items)

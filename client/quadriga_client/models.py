@@ -4,9 +4,10 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quadriga_client.calls import json_call, path_of, present, read_call, read_json
-from quadriga_client.inference import read_events
+from quadriga_client.calls import json_call, present, read_call, read_json
+from quadriga_client.inference import model_path, read_events
 from quadriga_client.resources import Names, Resource, Rows
+from quadriga_client.versions import Version, version_texts
 
 _REPOSITORY = "/v2/repository"
 
@@ -28,25 +29,25 @@ class Models(Resource):
         names: Names = self._send(read_call("/v2/models"))["models"]
         return names
 
-    def metadata(self, name: str, version: str | None = None) -> dict[str, Any]:
+    def metadata(self, name: str, version: Version | None = None) -> dict[str, Any]:
         """Return inputs, outputs and task of a model."""
-        return self._json(read_call(_model(name, version)))
+        return self._json(read_call(model_path(name, version)))
 
-    def config(self, name: str, version: str | None = None) -> dict[str, Any]:
+    def config(self, name: str, version: Version | None = None) -> dict[str, Any]:
         """Return a model as Triton's configuration describes it."""
-        return self._json(read_call(_model(name, version) + "/config"))
+        return self._json(read_call(model_path(name, version) + "/config"))
 
-    def ready(self, name: str, version: str | None = None) -> dict[str, Any]:
+    def ready(self, name: str, version: Version | None = None) -> dict[str, Any]:
         """Return `{"name", "ready": True}`.
 
         Raises:
             quadriga_client.errors.ServerRefused: It is not ready, which the text explains.
         """
-        return self._json(read_call(_model(name, version) + "/ready"))
+        return self._json(read_call(model_path(name, version) + "/ready"))
 
-    def stats(self, name: str | None = None, version: str | None = None) -> dict[str, Any]:
+    def stats(self, name: str | None = None, version: Version | None = None) -> dict[str, Any]:
         """Return counts and times of a model, or of all, since they were loaded."""
-        path = "/v2/models" if name is None else _model(name, version)
+        path = "/v2/models" if name is None else model_path(name, version)
         return self._json(read_call(path + "/stats"))
 
     def index(self, *, ready: bool | None = None) -> Rows:
@@ -81,9 +82,9 @@ class Models(Resource):
         """Stop serving a model; its folder stays."""
         self._send(json_call("POST", f"{_REPOSITORY}/models/{{}}/unload", name, body={}))
 
-    def promote(self, name: str, version: str) -> dict[str, Any]:
+    def promote(self, name: str, version: Version) -> dict[str, Any]:
         """Let one version answer all requests from now on."""
-        body = {"version": version}
+        body = {"version": str(version)}
         return self._json(json_call("POST", "/api/models/{}/promote", name, body=body))
 
     def generate(
@@ -92,12 +93,12 @@ class Models(Resource):
         text_input: str,
         image: bytes,
         *,
-        version: str | None = None,
+        version: Version | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Return the answer of an image-text model to a prompt about an image file."""
         body = _generate_body(text_input, image, parameters)
-        return self._json(json_call("POST", _model(name, version) + "/generate", body=body))
+        return self._json(json_call("POST", model_path(name, version) + "/generate", body=body))
 
     def generate_stream(
         self,
@@ -105,12 +106,12 @@ class Models(Resource):
         text_input: str,
         image: bytes,
         *,
-        version: str | None = None,
+        version: Version | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yield the answer of an image-text model piece by piece."""
         body = _generate_body(text_input, image, parameters)
-        call = json_call("POST", _model(name, version) + "/generate_stream", body=body)
+        call = json_call("POST", model_path(name, version) + "/generate_stream", body=body)
         yield from read_events(self._sender.open_stream(call))
 
     def retention(self, name: str) -> dict[str, Any]:
@@ -130,7 +131,7 @@ class Models(Resource):
 
     def set_baseline(self, model: str, **parameters: Any) -> dict[str, Any]:
         """Make a baseline of what is stored; `parameters` as docs/drift.md has them, `from_` for `from`."""
-        body = present(**parameters)
+        body = version_texts(parameters)
         return self._json(json_call("PUT", "/api/models/{}/baseline", model, body=body))
 
     def delete_baseline(self, name: str, baseline: str | None = None) -> Any:
@@ -167,13 +168,14 @@ class Traffic(Resource):
     def set(
         self,
         model: str,
-        shares: Mapping[str, float] | None = None,
+        shares: Mapping[str, float] | Mapping[int, float] | None = None,
         *,
         sticky_by: str | None = None,
         shadow: Mapping[str, Any] | None = None,
     ) -> Any:
         """Set the share of each version, together 1, and the version that sees requests and answers nobody."""
-        body = present(shares=shares, sticky_by=sticky_by, shadow=shadow)
+        named = None if shares is None else {str(version): part for version, part in shares.items()}
+        body = version_texts({"shares": named, "sticky_by": sticky_by, "shadow": shadow})
         return self._send(json_call("PUT", "/api/models/{}/traffic", model, body=body))
 
     def delete(self, model: str) -> Any:
@@ -190,7 +192,7 @@ class Schedules(Resource):
 
     def set_drift(self, model: str, every: str, **parameters: Any) -> Any:
         """Compare with the baseline every so often, such as `1h`; `parameters` as docs/drift.md has them."""
-        body = {"every": every, **present(**parameters)}
+        body = {"every": every, **version_texts(parameters)}
         return self._send(json_call("PUT", "/api/models/{}/drift-schedule", model, body=body))
 
     def delete_drift(self, model: str) -> Any:
@@ -215,7 +217,7 @@ class Schedules(Resource):
 
     def set_evaluation(self, model: str, every: str, **parameters: Any) -> Any:
         """Evaluate every so often; `parameters` as docs/evaluation.md has them."""
-        body = {"every": every, **present(**parameters)}
+        body = {"every": every, **version_texts(parameters)}
         return self._send(json_call("PUT", "/api/models/{}/evaluation-schedule", model, body=body))
 
     def delete_evaluation(self, model: str) -> Any:
@@ -243,12 +245,6 @@ class Schedules(Resource):
     def delete_mute(self, model: str) -> Any:
         """Send alarms again."""
         return self._send(json_call("DELETE", "/api/models/{}/drift-mute", model))
-
-
-def _model(name: str, version: str | None) -> str:
-    """Return the path of a model; braces of a name are percent-encoded, so that it is no template."""
-    path = path_of("/v2/models/{}", name)
-    return path if version is None else path + path_of("/versions/{}", version)
 
 
 def _generate_body(

@@ -1,11 +1,13 @@
 """Stored inferences: pages, one after the other, and as tables of pandas, polars and Arrow."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from quadriga_client.class_labels import ClassLabels
 from quadriga_client.errors import BadAnswer, InputError, load_package
-from quadriga_client.results import Predictions, summary
+from quadriga_client.results import Predictions, box_xyxy, summary
 
 PAGE_SIZE = 1000
 """Inferences of a page, unless fewer are wanted; the server's maximum."""
@@ -17,13 +19,20 @@ class StoredInference(Predictions):
     Args:
         raw: Its JSON.
         fetch_image: Reads the image of an inference by its id.
+        labels: Knows the labels of models.
     """
 
-    def __init__(self, raw: Mapping[str, Any], fetch_image: Callable[[str], bytes]) -> None:
+    def __init__(
+        self,
+        raw: Mapping[str, Any],
+        fetch_image: Callable[[str], bytes],
+        labels: ClassLabels | None = None,
+    ) -> None:
         self.raw = raw
         """JSON of the server."""
         self.predictions = raw.get("predictions") or []
         self._fetch_image = fetch_image
+        self.labels_of = None if labels is None else partial(labels.of, self.model)
 
     @property
     def id(self) -> str:
@@ -87,7 +96,7 @@ class Query:
         request: Body of the query without cursor.
         limit: Maximum inferences; None for all.
         read_page: Asks for a page with a body.
-        fetch_image: Reads the image of an inference by its id.
+        make: Makes an inference of its JSON.
         count: Counts them.
     """
 
@@ -97,13 +106,13 @@ class Query:
         limit: int | None,
         *,
         read_page: Callable[[Mapping[str, Any]], Any],
-        fetch_image: Callable[[str], bytes],
+        make: Callable[[Mapping[str, Any]], StoredInference],
         count: Callable[[], int],
     ) -> None:
         self._request = request
         self._limit = limit
         self._read_page = read_page
-        self._fetch_image = fetch_image
+        self._make = make
         self.count = count
         """Returns how many inferences the filter finds, whatever the limit."""
 
@@ -121,7 +130,7 @@ class Query:
             answer = self._read_page(body if cursor is None else {**body, "cursor": cursor})
             if not isinstance(answer, dict) or not isinstance(answer.get("inferences"), list):
                 raise BadAnswer(f"expected a page of inferences, got {str(answer)[:200]}")
-            page = [StoredInference(row, self._fetch_image) for row in answer["inferences"]]
+            page = [self._make(row) for row in answer["inferences"]]
             if page:
                 yield page
             if left is not None:
@@ -136,35 +145,42 @@ class Query:
         for page in self.pages():
             yield from page
 
-    def to_pandas(self) -> Any:
-        """Return a `pandas.DataFrame`; see `rows` for its columns.
+    def to_pandas(self, *, detections: bool = False) -> Any:
+        """Return a `pandas.DataFrame` with a row for each inference, or for each prediction; see `rows` and `detections`.
 
         Raises:
             quadriga_client.errors.MissingPackage: pandas is not installed.
         """
         pandas = load_package("pandas", "pandas", "to_pandas()")
-        columns = table_columns(self)
+        columns = self._columns(detections=detections)
         columns["created_at"] = pandas.to_datetime(
             columns["created_at"], utc=True, format="ISO8601"
         )
         return pandas.DataFrame(columns)
 
-    def to_polars(self) -> Any:
-        """Return a `polars.DataFrame`; see `rows` for its columns.
+    def to_polars(self, *, detections: bool = False) -> Any:
+        """Return a `polars.DataFrame` with a row for each inference, or for each prediction; see `rows` and `detections`.
 
         Raises:
             quadriga_client.errors.MissingPackage: polars is not installed.
         """
         polars = load_package("polars", "polars", "to_polars()")
-        return polars.DataFrame(table_columns(self), infer_schema_length=None, strict=False)
+        columns = self._columns(detections=detections)
+        return polars.DataFrame(columns, infer_schema_length=None, strict=False)
 
-    def to_arrow(self) -> Any:
-        """Return a `pyarrow.Table`; see `rows` for its columns.
+    def to_arrow(self, *, detections: bool = False) -> Any:
+        """Return a `pyarrow.Table` with a row for each inference, or for each prediction; see `rows` and `detections`.
 
         Raises:
             quadriga_client.errors.MissingPackage: pyarrow is not installed.
         """
-        return load_package("pyarrow", "arrow", "to_arrow()").table(table_columns(self))
+        pyarrow = load_package("pyarrow", "arrow", "to_arrow()")
+        return pyarrow.table(self._columns(detections=detections))
+
+    def _columns(self, *, detections: bool) -> dict[str, list[Any]]:
+        if detections:
+            return table_columns(self.detections(), DETECTION_COLUMNS)
+        return table_columns(self.rows(), INFERENCE_COLUMNS)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each inference as one flat row.
@@ -174,6 +190,17 @@ class Query:
         of the metadata.
         """
         yield from map(flat_row, self)
+
+    def detections(self) -> Iterator[dict[str, Any]]:
+        """Yield each prediction as one flat row; an inference without predictions has none.
+
+        The columns are `id`, `created_at`, `model` and `version` of the inference, `number` of the prediction, from 0, its
+        `label` and `score`, `xmin`, `ymin`, `xmax` and `ymax` of its box, or of that around a region, in pixels, `cx`, `cy`,
+        `w`, `h` and `r` of a rotated box as the server's JSON has them, `answer`, `width` and `height` of the image, and one
+        `meta.<path>` for each key of the metadata. What a prediction does not have is None.
+        """
+        for inference in self:
+            yield from detection_rows(inference)
 
 
 def flat_row(inference: StoredInference) -> dict[str, Any]:
@@ -202,10 +229,34 @@ def flat_row(inference: StoredInference) -> dict[str, Any]:
     return row | dict(_flat(inference.metadata, "meta."))
 
 
-def table_columns(query: Query) -> dict[str, list[Any]]:
-    """Return the columns of a table, each with values of one type: mixed ones are JSON texts."""
-    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-    for count, row in enumerate(query.rows()):
+def detection_rows(inference: StoredInference) -> Iterator[dict[str, Any]]:
+    """Yield the predictions of an inference as rows of a table; see `Query.detections`."""
+    stored = inference.raw.get("input") or {}
+    of_inference = {
+        "id": inference.id,
+        "created_at": inference.created_at,
+        "model": inference.model,
+        "version": inference.version,
+        "width": stored.get("width"),
+        "height": stored.get("height"),
+        **dict(_flat(inference.metadata, "meta.")),
+    }
+    for number, prediction in enumerate(inference.predictions):
+        row = {name: prediction.get(name) for name in _PREDICTION_KEYS}
+        if "contour" in prediction:
+            row |= zip(_BOX_KEYS, box_xyxy(prediction), strict=True)
+        yield {**of_inference, "number": number, **row}
+
+
+def table_columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the columns of a table, each with values of one type: mixed ones are JSON texts.
+
+    Args:
+        rows: The rows; a name that one of them lacks is None.
+        names: Columns that the table has in any case, the first.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for count, row in enumerate(rows):
         for name in row.keys() - columns.keys():
             columns[name] = [None] * count
         for name, values in columns.items():
@@ -213,7 +264,12 @@ def table_columns(query: Query) -> dict[str, list[Any]]:
     return {name: _of_one_type(values) for name, values in columns.items()}
 
 
-_COLUMNS = (
+_BOX_KEYS = ("xmin", "ymin", "xmax", "ymax")
+_PREDICTION_KEYS = ("label", "score", *_BOX_KEYS, "cx", "cy", "w", "h", "r", "answer")
+DETECTION_COLUMNS = (
+    "id", "created_at", "model", "version", "number", *_PREDICTION_KEYS, "width", "height",
+)  # fmt: skip
+INFERENCE_COLUMNS = (
     "id", "created_at", "model", "version", "task", "action", "latency_ms", "status", "width", "height", "hash", "labels",
     "scores", "predictions", "ground_truth",
 )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from quadriga_client.class_labels import ClassIds, LabelsOf
 from quadriga_client.errors import InputError, load_package
 from quadriga_client.images import image_size, open_image
 
@@ -23,6 +24,8 @@ class Predictions:
 
     predictions: Sequence[Mapping[str, Any]]
     """What the model predicted, as the server's JSON has it."""
+    labels_of: LabelsOf | None = None
+    """Asks the server for the labels of the model in their order, once for all results; None without a server."""
 
     @property
     def labels(self) -> list[str]:
@@ -93,41 +96,45 @@ class Predictions:
         picture = open_image(self._image_bytes()) if image is None else image
         return draw_predictions(picture, self)
 
-    def to_supervision(self) -> Any:
+    def to_supervision(self, class_ids: ClassIds | None = None) -> Any:
         """Return `supervision.Detections` of boxes, oriented boxes or regions.
+
+        Args:
+            class_ids: Numbers of the labels, or the labels in the order of their numbers; None for the order of the model's
+                labels, as `client.models.get` has them, from 0.
 
         Raises:
             quadriga_client.errors.MissingPackage: supervision is not installed.
-            InputError: The predictions have no shapes.
+            InputError: The predictions have no shapes, or a label has no number.
         """
         from quadriga_client.formats import supervision_detections
 
-        return supervision_detections(self)
+        return supervision_detections(self, class_ids)
 
     def to_coco(
-        self, image_id: int = 1, category_ids: Mapping[str, int] | None = None
+        self, image_id: int = 1, category_ids: ClassIds | None = None
     ) -> list[dict[str, Any]]:
         """Return annotations of COCO, one for each box or region, with `score`.
 
         Args:
             image_id: Id of the image in the dataset.
-            category_ids: Ids of the labels; None numbers the labels of this image, sorted, from 1.
+            category_ids: Ids of the labels, as `class_ids` of `to_supervision`, but from 1.
 
         Raises:
-            InputError: A label has no id.
+            InputError: The predictions have no shapes, or a label has no id.
         """
         from quadriga_client.formats import coco_annotations
 
         return coco_annotations(self, image_id, category_ids)
 
-    def to_yolo(self, class_ids: Mapping[str, int] | None = None) -> str:
+    def to_yolo(self, class_ids: ClassIds | None = None) -> str:
         """Return lines of a YOLO label file: class and shape, relative to the image's size.
 
         Args:
-            class_ids: Numbers of the labels; None numbers the labels of this image, sorted, from 0.
+            class_ids: Numbers of the labels, as for `to_supervision`.
 
         Raises:
-            InputError: A label has no number.
+            InputError: The predictions have no shapes, or a label has no number.
         """
         from quadriga_client.formats import yolo_lines
 
@@ -156,13 +163,20 @@ class Result(Predictions):
     """The answer of a model to one image."""
 
     def __init__(
-        self, raw: Mapping[str, Any], output: Mapping[str, Any], image: bytes, source: str
+        self,
+        raw: Mapping[str, Any],
+        output: Mapping[str, Any],
+        image: bytes,
+        source: str,
+        *,
+        labels_of: LabelsOf | None = None,
     ) -> None:
         self.raw = raw
         """The answer of the server."""
         self.predictions = output["data"][0]
         self.parameters: Mapping[str, Any] = output.get("parameters") or {}
         """Parameters of the output, such as its semantic score."""
+        self.labels_of = labels_of
         self.source = source
         """Name of the image: its path, or its type."""
         self._image = image
@@ -218,9 +232,16 @@ class Boxes:
 
     @property
     def xywh(self) -> "npt.NDArray[np.float32]":
-        """Left, top, width, height, float32 (N, 4)."""
+        """Left, top, width, height, float32 (N, 4), as COCO has them; `cxcywh` begins with the centre."""
         boxes = self.xyxy
         boxes[:, 2:] -= boxes[:, :2]
+        return boxes
+
+    @property
+    def cxcywh(self) -> "npt.NDArray[np.float32]":
+        """Centre, width, height, float32 (N, 4), as `xywh` of Ultralytics."""
+        boxes = self.xywh
+        boxes[:, :2] += boxes[:, 2:] / 2
         return boxes
 
     @property
@@ -295,7 +316,7 @@ class OrientedBoxes:
         return _scores(self._rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Region:
     """A region: the pixels on its rings, or inside an odd number of them; so the ring of a hole takes it out."""
 
@@ -331,6 +352,10 @@ class Region:
         mask = region_mask(ring_points(self.row), size)
         filled: npt.NDArray[np.bool_] = load_package("numpy", "images", "a mask").asarray(mask) > 0
         return filled
+
+    def __repr__(self) -> str:
+        points = sum(map(len, self.row["contour"]))
+        return f"Region({self.label!r}, {self.score:.2f}, rings={len(self.row['contour'])}, points={points})"
 
 
 def ring_points(row: Mapping[str, Any]) -> list[list[tuple[float, float]]]:

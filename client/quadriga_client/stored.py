@@ -1,13 +1,17 @@
 """Stored inferences one by one and in bulk, their ground truth, and saved filters."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from quadriga_client.calls import json_call, present, read_bytes, read_call
+from quadriga_client.class_labels import ClassLabels
 from quadriga_client.errors import InputError
 from quadriga_client.inference import read_events
 from quadriga_client.queries import StoredInference
-from quadriga_client.resources import Resource
+from quadriga_client.resources import Resource, Sender
+from quadriga_client.statements import annotation_list, statements_call
+from quadriga_client.versions import model_body
 
 Where = str | Mapping[str, Any] | None
 """A filter, as JSON or as one line of text; None for everything."""
@@ -16,7 +20,16 @@ _INFERENCE = "/api/inferences/{}"
 
 
 class Inferences(Resource):
-    """`client.inferences`: what the server keeps; `client.query` finds it."""
+    """`client.inferences`: what the server keeps; `client.query` finds it.
+
+    Args:
+        sender: Sends requests.
+        labels: Knows the labels of models.
+    """
+
+    def __init__(self, sender: Sender, labels: ClassLabels) -> None:
+        super().__init__(sender)
+        self._labels = labels
 
     def get(self, inference_id: str) -> StoredInference:
         """Return one inference.
@@ -24,7 +37,8 @@ class Inferences(Resource):
         Raises:
             quadriga_client.errors.NotFound: There is none with the id.
         """
-        return StoredInference(self._send(read_call(_INFERENCE, inference_id)), self.image)
+        raw = self._send(read_call(_INFERENCE, inference_id))
+        return StoredInference(raw, self.image, self._labels)
 
     def image(self, inference_id: str, *, width: int | None = None) -> bytes:
         """Return the image file; with a width, in pixels, a thumbnail of it."""
@@ -77,9 +91,9 @@ class Inferences(Resource):
         query = {"q": q, "limit": limit}
         return self._send(read_call(f"{_INFERENCE}/similar", inference_id, query=query))
 
-    def count(self, where: Where = None) -> int:
-        """Return how many inferences a filter finds."""
-        return int(self._read("/count", present(where=where))["count"])
+    def count(self, where: Where = None, *, consistency: str | None = None) -> int:
+        """Return how many inferences a filter finds; `consistency` as for `Client.query`."""
+        return int(self._read("/count", present(where=where, consistency=consistency))["count"])
 
     def aggregate(
         self,
@@ -109,13 +123,26 @@ class Inferences(Resource):
         """Return the inferences that are worth a person's look first."""
         return self._read("/label-queue", present(where=where, by=by, limit=limit, after=after))
 
-    def compare(self, a: Any, b: Any, **parameters: Any) -> Any:
-        """Return how two models or versions differ on the same images."""
-        return self._read("/comparison", {"a": a, "b": b, **present(**parameters)})
+    def compare(
+        self, a: str, b: str, *, consistency: str | None = "journal", **parameters: Any
+    ) -> Any:
+        """Return how two models or versions differ on the same images.
 
-    def disagreements(self, a: Any, b: Any, **parameters: Any) -> Any:
-        """Return the images on which two models or versions disagree."""
-        return self._read("/disagreements", {"a": a, "b": b, **present(**parameters)})
+        Args:
+            a: First model, as `name` or `name@version`.
+            b: The model that it is compared with.
+            consistency: `journal` waits for all inferences that were acknowledged before; None does not.
+            parameters: `where`, `score`, `iou` and `limit` of `POST /api/inferences/comparison`.
+        """
+        body = present(a=a, b=b, consistency=consistency, **parameters)
+        return self._read("/comparison", body)
+
+    def disagreements(
+        self, a: str, b: str, *, consistency: str | None = "journal", **parameters: Any
+    ) -> Any:
+        """Return the images on which two models or versions disagree; arguments as for `compare`."""
+        body = present(a=a, b=b, consistency=consistency, **parameters)
+        return self._read("/disagreements", body)
 
     def delete(
         self,
@@ -150,7 +177,7 @@ class Inferences(Resource):
 
     def bulk(self, model: str, source: str, **parameters: Any) -> dict[str, Any]:
         """Begin a job that runs a model over a folder or zip of the server; see `client.jobs.wait`."""
-        body = {"model": model, "source": source, **present(**parameters)}
+        body = model_body(model, {"source": source, **parameters})
         job: dict[str, Any] = self._send(json_call("POST", "/api/inferences/bulk", body=body))
         return job
 
@@ -174,7 +201,16 @@ class Inferences(Resource):
 
 
 class Truth(Resource):
-    """`client.truth`: what is really in an image."""
+    """`client.truth`: what is really in an image.
+
+    Args:
+        sender: Sends requests.
+        labels: Knows the labels of models.
+    """
+
+    def __init__(self, sender: Sender, labels: ClassLabels) -> None:
+        super().__init__(sender)
+        self._labels = labels
 
     def get(self, inference_id: str) -> dict[str, Any]:
         """Return the ground truth of an inference with its revision.
@@ -192,7 +228,7 @@ class Truth(Resource):
     def state(
         self,
         inference_id: str,
-        annotations: Sequence[Mapping[str, Any]],
+        annotations: str | Sequence[Mapping[str, Any]],
         *,
         source: str = "",
         review: str | None = None,
@@ -202,39 +238,54 @@ class Truth(Resource):
 
         Args:
             inference_id: The inference.
-            annotations: Predictions without scores; none for an empty image.
+            annotations: Predictions without scores; none for an empty image. A text is the label of the whole image.
             source: Who says so.
             review: `needs_review`, `approved` or `rejected`.
             revision: Revision that it replaces; None replaces any.
 
         Raises:
+            InputError: `annotations` is neither a list of objects nor a text.
             quadriga_client.errors.Conflict: Somebody else changed it meanwhile.
         """
-        body = {"annotations": list(annotations), "source": source, **present(review=review)}
+        body = {
+            "annotations": annotation_list(annotations),
+            "source": source,
+            **present(review=review),
+        }
         headers = None if revision is None else {"If-Match": f'"{revision}"'}
         call = json_call(
             "PUT", f"{_INFERENCE}/ground-truth", inference_id, body=body, headers=headers
         )
-        return StoredInference(self._send(call), self._image)
+        return StoredInference(self._send(call), self._image, self._labels)
 
     def withdraw(self, inference_id: str, *, revision: str | None = None) -> StoredInference:
         """Remove the ground truth of an inference."""
         headers = None if revision is None else {"If-Match": f'"{revision}"'}
         call = json_call("DELETE", f"{_INFERENCE}/ground-truth", inference_id, headers=headers)
-        return StoredInference(self._send(call), self._image)
+        return StoredInference(self._send(call), self._image, self._labels)
 
     def bulk(
-        self, items: Sequence[Mapping[str, Any]], *, join: str = "id", **parameters: Any
+        self,
+        items: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+        *,
+        join: str | None = None,
+        **parameters: Any,
     ) -> dict[str, Any]:
         """State the ground truth of many inferences, stored already or later.
 
         Args:
-            items: `{"value", "annotations"}`, one for each value of the field.
-            join: Field that selects the inferences: `id`, `request_id`, `input.hash` or `meta.<path>`.
-            parameters: `source`, `task`, `model`, `review`, `where`, as docs/store.md has them.
+            items: `{"value", "annotations"}`, one for each value of the field; or the lines of a Chariot dataset, each with
+                `path`, `datum_id`, `data_hash`, `inference_id` or `request_id` and `annotations`; or the path of a file of JSON
+                lines of either. `annotations` may be a text, the label of the whole image.
+            join: Field that `value` is of: `id` (the default), `request_id`, `input.hash` or `meta.<path>`. Lines name their
+                field themselves: `path` is `meta.path`.
+            parameters: `source`, `task`, `model`, `review`, and for `{"value", …}` also `where`, as docs/store.md has them.
+
+        Raises:
+            InputError: The items are neither, or the file cannot be read.
         """
-        body = {"join": join, "items": list(items), **present(**parameters)}
-        result: dict[str, Any] = self._send(json_call("POST", "/api/ground-truth", body=body))
+        call = statements_call(items, join, present(**parameters))
+        result: dict[str, Any] = self._send(call)
         return result
 
     def _image(self, inference_id: str) -> bytes:

@@ -67,20 +67,22 @@ _DESCRIPTIONS = {
 }
 _DISAGREEMENTS_BODY = json_body(
     DisagreementsRequest,
-    a="The model whose inferences are searched: name or name:version",
-    b="The model that it is compared with: name or name:version",
+    a="The model whose inferences are searched: name or name@version",
+    b="The model that it is compared with: name or name@version",
     score="Score from which predictions count",
     iou="Overlap from which two boxes of one label are the same",
     order="Newest or oldest first",
     cursor="The cursor that came with the previous page",
+    consistency="Wait until everything acknowledged so far is compared",
 )
 _COMPARISON_BODY = json_body(
     ComparisonRequest,
-    a="The first model: name or name:version",
-    b="The model that it is compared with, which may have answered as its shadow: name or name:version",
+    a="The first model: name or name@version",
+    b="The model that it is compared with, which may have answered as its shadow: name or name@version",
     score="Score from which predictions count",
     iou="Overlap from which two boxes of one label are the same",
     limit="Maximum disagreements of the answer",
+    consistency="Wait until everything acknowledged so far is compared",
 )
 _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
 _LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_DESCRIPTIONS)

@@ -41,6 +41,7 @@ def compare_command(a: str, b: str, **options: Any) -> None:
     where = None if options["where"] is None else parse_filter(options["where"])
     numbers = {name: options[name] for name in ("score", "iou", "limit")}
     body = {"a": _of_api(a), "b": _of_api(b), "where": where, **numbers}
+    body["consistency"] = "journal"
     answer = client.request_json("POST", "/api/inferences/comparison", body)
     evaluation = _evaluate(client, answer, where) if options["evaluate"] else None
     if options["as_json"]:

@@ -22,6 +22,7 @@ from quadriga.store.browsing.disagreements import (
     same_models,
 )
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.catalog import split_version
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import StoredInference
 from quadriga.store.rows import decode_label_scores, is_number
@@ -42,7 +43,7 @@ class ComparisonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Request to compare two models."""
 
     a: Annotated[str, msgspec.Meta(min_length=1)]
-    """The first model, as `name` or `name:version`."""
+    """The first model, as `name` or `name@version`."""
     b: Annotated[str, msgspec.Meta(min_length=1)]
     """The model that it is compared with, which may have answered as its shadow."""
     where: Any = None
@@ -53,6 +54,8 @@ class ComparisonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Overlap from which two boxes of one label are the same."""
     limit: Annotated[int, msgspec.Meta(ge=0, le=200)] = 20
     """Maximum number of disagreements that are listed."""
+    consistency: Literal["journal"] | None = None
+    """`journal` waits until everything acknowledged so far is compared."""
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -148,10 +151,13 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
     Raises:
         QueryError: A model or the filter is invalid, or both are the same.
         NotFoundError: One of the models is not known.
+        NotReadyError: There is no database yet, or the journal was not committed in time.
     """
     live_a, live_b = (_live(text) for text in (request.a, request.b))
     if live_a.lower() == live_b.lower():
         raise same_models(request.a, request.b)
+    if request.consistency == "journal":
+        inferences.wait_for_journal()
     for name in (live_a, live_b):
         inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
     deadline_s = time.monotonic() + MAX_S
@@ -243,7 +249,7 @@ def _linked(
     condition = {"and": [{"model": _shadow(shadowed)}, *([where] if where else [])]}
     if _name(_shadow(shadowed)) not in _stored(inferences):
         return
-    name, _, version = live.partition(":")
+    name, version = split_version(live)
     for page in inferences.pages(QueryRequest(condition, limit=_BATCH)):
         ids = {shadow.request_id for shadow in page.inferences}
         live_ids = [id_ for id_ in ids if id_.isdecimal() and len(id_) < 20]
@@ -281,17 +287,17 @@ def _stored(inferences: InferenceReader) -> set[str]:
 
 def _live(text: str) -> str:
     """Return what a client calls a version, with the name of its model even if it names the shadow."""
-    name, colon, version = text.partition(":")
-    return f"{live_name(name)}{colon}{version}"
+    name, version = split_version(text)
+    return f"{live_name(name)}:{version}" if version else live_name(name)
 
 
 def _shadow(live: str) -> str:
-    name, colon, version = live.partition(":")
-    return f"{shadow_name(name)}{colon}{version}"
+    name, version = split_version(live)
+    return f"{shadow_name(name)}:{version}" if version else shadow_name(name)
 
 
 def _name(text: str) -> str:
-    return text.partition(":")[0]
+    return split_version(text)[0]
 
 
 def _is_of(inference: StoredInference, name: str, version: str) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -36,7 +36,7 @@ class DisagreementsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """Request of the images on which two models answer differently."""
 
     a: Annotated[str, msgspec.Meta(min_length=1)]
-    """The model whose inferences are searched, as `name` or `name:version`."""
+    """The model whose inferences are searched, as `name` or `name@version`."""
     b: Annotated[str, msgspec.Meta(min_length=1)]
     """The model that it is compared with."""
     where: Any = None
@@ -48,6 +48,8 @@ class DisagreementsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     order: Order = "-ts"
     limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 50
     cursor: str | None = None
+    consistency: Literal["journal"] | None = None
+    """`journal` waits until everything acknowledged so far is compared."""
 
 
 class Disagreement(msgspec.Struct, frozen=True):
@@ -94,7 +96,10 @@ def find_disagreements(inferences: InferenceReader, request: DisagreementsReques
     Raises:
         QueryError: A model, the filter or the cursor is invalid.
         NotFoundError: One of the models is not known.
+        NotReadyError: There is no database yet, or the journal was not committed in time.
     """
+    if request.consistency == "journal":
+        inferences.wait_for_journal()
     model_ids = matching_models(inferences, request)
     query, digest = _first_query(request)
     disagreements: list[Disagreement] = []
@@ -225,7 +230,7 @@ def matching_models(inferences: InferenceReader, request: DisagreementsRequest) 
 def same_models(a: str, b: str) -> QueryError:
     """Return the error of a comparison of a model with itself."""
     return QueryError(
-        f"expected a and b to be two models, or two versions as name:version, got {a[:80]!r} and {b[:80]!r}"
+        f"expected a and b to be two models, or two versions as name@version, got {a[:80]!r} and {b[:80]!r}"
     )
 
 

@@ -35,6 +35,15 @@ def model_spellings(name: str) -> tuple[str, ...]:
     return lower_name, lower_name.removeprefix(_ID_PREFIX), _ID_PREFIX + lower_name
 
 
+def split_version(text: str) -> tuple[str, str]:
+    """Return the name and the version of `name@version` or `name:version`; the version is empty without one.
+
+    No model's name has one of these characters.
+    """
+    name, _, version = text.partition("@" if "@" in text.partition(":")[0] else ":")
+    return name, version
+
+
 class ModelRow(NamedTuple):
     """Row of `model`."""
 
@@ -111,8 +120,8 @@ class Catalog:
         return tuple(model.id for model in self.listed_models if requested & _aliases(field, model))
 
     def _ids_of_model(self, text: str) -> list[int]:
-        """Return the ids of the versions of the model that a name means, or of one version by `name:version`."""
-        name, _, version = text.lower().partition(":")
+        """Return the ids of the versions of the model that a name means, or of one version by `name@version`."""
+        name, version = split_version(text.lower())
         for spelling in model_spellings(name):
             ids = [
                 model.id
@@ -190,7 +199,7 @@ def mentions_shadows(tree: Filter) -> bool:
             continue
         if leaf.field == "model":
             values = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
-            if any(is_shadow(str(value).partition(":")[0]) for value in values):
+            if any(is_shadow(split_version(str(value))[0]) for value in values):
                 return True
         is_listed = leaf.field in {"id", "request_id"} and leaf.operator in {"eq", "in"}
         if is_listed or leaf.field.startswith("std.shadow"):

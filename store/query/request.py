@@ -64,6 +64,8 @@ class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request of a count."""
 
     where: Any = None
+    consistency: Literal["journal"] | None = None
+    """As of a query."""
     pagination: Pagination | None = None
     """Pagination of the query that is counted, which changes nothing: Chariot's clients send the same body."""
 
@@ -94,7 +96,8 @@ def decode_query(body: bytes) -> QueryRequest:
 
 def decode_count(body: bytes) -> QueryRequest:
     """Decode the body of a count, as `decode_body`."""
-    return QueryRequest(where=decode_body(body, CountRequest).where)
+    request = decode_body(body, CountRequest)
+    return QueryRequest(where=request.where, consistency=request.consistency)
 
 
 def query_from_url(query: str) -> QueryRequest:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quadriga_client import Client, ServerRefused
-from quadriga_client.connections import Answer
+from quadriga_client.connections import Response
 from quadriga_client.errors import InputError
 from quadriga_client.resources import Resource
 from tests.onnx_models import doubling
@@ -52,7 +52,7 @@ class Recorder:
     def __init__(self) -> None:
         self.requests: set[str] = set()
 
-    def exchange(self, method: str, path: str, *_: Any, **__: Any) -> Answer:
+    def exchange(self, method: str, path: str, *_: Any, **__: Any) -> Response:
         self.requests.add(f"{method} {urlsplit(path).path}")
         raise Recorded
 
@@ -196,6 +196,32 @@ def test_the_client_does_on_a_server_what_its_page_says(server, tmp_path):
         assert "".join(piece["text_output"] for piece in pieces)
         with pytest.raises(ServerRefused, match="model not found"):
             client.models.set_baseline("none", name="x")
+
+
+def test_a_folder_is_joined_with_its_truth_by_file_names_and_evaluated(server, tmp_path):
+    folder = IMAGES / "classification"
+    model = "shapes-classifier@1"
+    with Client(f"http://{server.host}", key="") as client:
+        ids = {result.id for result in client.infer_many(model, folder)}
+        where = "model=shapes-classifier@1 & meta.path=contains:scene"
+        assert client.query(where, consistency="journal").count() == len(ids) == 12
+        assert client.truth.bulk(folder / "annotations.jsonl")["matched"] == 12
+        report = client.evaluate(model, resamples=0)
+        accuracy = next(row["value"] for row in report["metrics"] if row["type"] == "Accuracy")
+        assert float(report.metric("accuracy")) == accuracy
+        assert f"Accuracy {accuracy:.4g}" in str(report)
+        assert client.truth.state(ids.pop(), "circle").ground_truth == [{"label": "circle"}]
+
+
+def test_class_numbers_are_those_of_the_model_in_every_image(server):
+    with Client(f"http://{server.host}", key="") as client:
+        labels = client.models.get("shapes-detector")["labels"]
+        for result in client.infer_many("shapes-detector", IMAGES / "detection"):
+            numbers = [int(line.split()[0]) for line in result.to_yolo().splitlines()]
+            assert [labels[number] for number in numbers] == result.labels
+            (stored,) = client.query(f"id={result.id}", consistency="journal")
+            assert stored.to_yolo() == result.to_yolo()
+            assert [row["label"] for row in client.query(f"id={result.id}").detections()] == result.labels  # fmt: skip
 
 
 def test_tensors_are_sent_and_answered(tmp_path):

@@ -1,11 +1,13 @@
 """Many images, many threads, a fork, and event loops."""
 
 import asyncio
+import io
 import json
 import os
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from quadriga_client import (
@@ -72,9 +74,128 @@ def test_a_folder_is_taken_by_name_without_what_is_no_image(client, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("images", [b"x", 7, "missing-folder", __file__])
-def test_what_is_no_set_of_images_is_refused_at_once(client, images):
-    with pytest.raises(InputError, match="expected a folder"):
+def sent_metadata(server) -> dict[str, dict]:
+    """Return the metadata of each request by its image's text; None without."""
+    found = {}
+    for request in server.requests:
+        body = request.partition(b"\r\n\r\n")[2].decode(errors="replace")
+        sent, _ = json.JSONDecoder().raw_decode(body)  # the image follows
+        text = sent["inputs"][0]["parameters"].get("metadata")
+        found[sent_image(request).decode()] = None if text is None else json.loads(text)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        (None, {"1": None, "2": None}),
+        ({"a": 1}, {"1": {"a": 1}, "2": {"a": 1}}),
+        ([{"a": 1}, None], {"1": {"a": 1}, "2": None}),
+        (({"a": 1}, {"a": 2}), {"1": {"a": 1}, "2": {"a": 2}}),
+        (lambda image: {"size": len(image)} if image == b"2" else None, {"1": None, "2": {"size": 1}}),
+    ],
+)  # fmt: skip
+async def test_metadata_are_of_all_images_or_of_each(client, server, metadata, found):
+    list(client.infer_many("m", [b"1", b"2"], metadata))
+    assert sent_metadata(server) == found
+    server.requests.clear()
+    async with AsyncClient(server.url, key="", retries=0) as other:
+        assert [outcome.ok async for outcome in other.infer_many("m", [b"1", b"2"], metadata)] == [
+            True
+        ] * 2
+    assert sent_metadata(server) == found
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ([{}], "expected metadata for each image, got 1 for 2 images"),
+        ([{}] * 3, "got 3 for 2 images"),
+        ([{}, "b"], r"expected metadata\[1\] to be a dict, got str"),
+        ("ab", "a list with one for each image, or a function, got str"),
+        ({1, 2}, "got set"),
+        ({"a": object()}, r"expected metadata\['a'\] to be a value of JSON, got object"),
+    ],
+)
+def test_metadata_that_fit_no_images_are_refused_at_once(client, server, metadata, message):
+    with pytest.raises(InputError, match=message):
+        client.infer_many("m", [b"1", b"2"], metadata)
+    assert not server.requests
+
+
+@pytest.mark.parametrize(("count", "message"), [(1, "got 1 for more images"), (3, "got 3 for 2 images")])  # fmt: skip
+def test_metadata_of_images_that_nobody_counted_have_to_be_as_many(client, count, message):
+    results = client.infer_many("m", iter([b"1", b"2"]), [{}] * count)
+    with pytest.raises(InputError, match=message):
+        list(results)
+
+
+def test_a_function_that_returns_no_metadata_ends_the_images(client):
+    with pytest.raises(InputError, match="expected the metadata of bytes to be a dict, got int"):
+        list(client.infer_many("m", [b"1"], len))
+
+
+def picture_folder(folder):
+    for name in ("b.png", "a.jpg", "north/a.jpg", "north/b.jpg"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    return folder
+
+
+def test_the_name_of_a_file_is_stored_with_its_inference(client, server, tmp_path):
+    """It is relative to the folder; ground truth is joined on it."""
+    folder = picture_folder(tmp_path)
+    cases = [
+        (folder, {}, {"a.jpg": "a.jpg", "b.png": "b.png"}),
+        (f"{folder}/", {}, {"a.jpg": "a.jpg", "b.png": "b.png"}),
+        (f"{folder}/**/*.jpg", {}, {"a.jpg": "a.jpg", "north/a.jpg": "north/a.jpg", "north/b.jpg": "north/b.jpg"}),
+        ([folder / "north/a.jpg", str(folder / "b.png")], {}, {"north/a.jpg": "a.jpg", "b.png": "b.png"}),
+        (folder / "north", {"path_key": "file"}, {"north/a.jpg": "a.jpg", "north/b.jpg": "b.jpg"}),
+        (folder / "north", {"path_key": None}, {"north/a.jpg": None, "north/b.jpg": None}),
+        ([folder / "b.png"], {"metadata": {"path": "mine"}}, {"b.png": "mine"}),
+    ]  # fmt: skip
+    for images, options, expected in cases:
+        server.requests.clear()
+        assert all(result.ok for result in client.infer_many("m", images, **options))
+        key = options.get("path_key") or "path"
+        found = sent_metadata(server)
+        assert {name: (row or {}).get(key) for name, row in found.items()} == expected, images
+
+
+def test_a_name_that_is_no_text_is_stored_as_one(client, server, tmp_path):
+    name = os.fsdecode(b"\xff.jpg")
+    (tmp_path / name).write_bytes(b"1")
+    for images in (tmp_path, [tmp_path / name]):
+        assert [result.ok for result in client.infer_many("m", images)] == [True]
+        assert sent_metadata(server) == {"1": {"path": "\ufffd.jpg"}}
+
+
+def test_what_has_no_file_has_no_name(client, server, tmp_path):
+    path = picture_folder(tmp_path) / "a.jpg"
+    with path.open("rb") as file:
+        list(client.infer_many("m", [b"1", file]))
+    assert sent_metadata(server) == {"1": None, "a.jpg": {"path": "a.jpg"}}
+
+
+def test_a_failed_inference_has_no_id(client):
+    (failed,) = client.infer_many("m", [b"bad"])
+    assert (failed.ok, failed.id, failed.source) == (False, None, "bytes")
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (b"x", "expected a folder or an iterable of images, got bytes: infer takes one image"),
+        (7, "got int: infer takes one image"),
+        (io.BytesIO(b"x"), "got BytesIO: infer takes one image"),
+        (np.zeros((5, 7, 3), np.uint8), "got ndarray: infer takes one image"),
+        ("missing-folder", "expected a folder of images, a pattern or an iterable, got 'missing-folder', which does not exist"),
+        ("missing-folder/*.jpg", r"got 'missing-folder/\*.jpg', which no file matches"),
+        (__file__, "test_batches.py': infer takes one image"),
+    ],
+)  # fmt: skip
+def test_what_is_no_set_of_images_is_refused_at_once(client, images, message):
+    with pytest.raises(InputError, match=message):
         client.infer_many("m", images)
 
 

@@ -60,6 +60,22 @@ def test_a_limit_ends_the_pages(client, server):
     assert len(server.requests) == 2
 
 
+def test_a_count_waits_as_its_query_does(client, server):
+    server.answers(json_response({"count": 24, "is_exact": True}))
+    assert client.query("label=ü", consistency="journal").count() == 24
+    assert client.query("label=ü").count() == client.inferences.count("label=ü") == 24
+    waiting = {"where": "label=ü", "consistency": "journal"}
+    assert bodies(server) == [waiting, {"where": "label=ü"}, {"where": "label=ü"}]
+
+
+def test_comparisons_wait_unless_they_need_not(client, server):
+    for compare in (client.inferences.compare, client.inferences.disagreements):
+        compare("m@1", "m:2", score=0.3)
+        compare("m", "n", consistency=None)
+    waiting = {"a": "m@1", "b": "m:2", "consistency": "journal", "score": 0.3}
+    assert bodies(server) == [waiting, {"a": "m", "b": "n"}] * 2
+
+
 @pytest.mark.parametrize(("limit", "page_size"), [(-1, 10), (None, 0), (None, 1001)])
 def test_limits_that_are_none_are_refused(client, limit, page_size):
     with pytest.raises(InputError, match="page_size"):
@@ -100,9 +116,45 @@ def test_tables_have_a_column_for_each_path_of_the_metadata(client, server):
     assert json.loads(columns["predictions"][0])[0]["label"] == "ü"
 
 
+def test_a_table_of_detections_has_a_row_for_each(client, server):
+    ring = [{"x": 1.0, "y": 2.0}, {"x": 5.0, "y": 2.0}, {"x": 5.0, "y": 9.0}]
+    rows = [record(1, camera="north"), record(2), record(3), record(4), record(5, camera="east")]
+    rows[0]["predictions"] *= 2
+    rows[1]["predictions"] = []
+    rows[2]["predictions"] = [{"label": "lake", "score": 0.7, "contour": [ring]}]
+    rows[3]["predictions"] = [{"label": "ship", "score": 0.5, "cx": 0.5, "cy": 0.5, "w": 0.1, "h": 0.2, "r": 1.5}]  # fmt: skip
+    rows[4]["predictions"] = [{"prompt": "?", "answer": "yes"}]
+    server.answers(*pages(rows))
+    columns = client.query().to_arrow(detections=True).to_pydict()
+    assert columns["id"] == ["1", "1", "3", "4", "5"]
+    assert columns["number"] == [0, 1, 0, 0, 0]
+    assert columns["label"] == ["ü", "ü", "lake", "ship", None]
+    assert columns["score"] == [None, None, 0.7, 0.5, None]
+    boxes = list(zip(*(columns[name] for name in ("xmin", "ymin", "xmax", "ymax")), strict=True))
+    assert boxes == [(0, 0, 1, 1)] * 2 + [(1, 2, 5, 9)] + [(None,) * 4] * 2
+    assert columns["r"] == [None, None, None, 1.5, None]
+    assert columns["answer"] == [None] * 4 + ["yes"]
+    assert columns["meta.camera"] == ["north", "north", None, None, "east"]
+    assert columns["width"] == [640] * 5
+    assert [row["label"] for row in client.query().detections()][:2] == ["ü", "ü"]
+
+
+def test_a_frame_has_rows_of_inferences_or_of_detections(client, server):
+    pytest.importorskip("pandas")
+    rows = [record(1), record(2)]
+    rows[0]["predictions"] *= 3
+    server.answers(*pages(rows))
+    assert len(client.query().to_pandas()) == 2
+    frame = client.query().to_pandas(detections=True)
+    assert frame["label"].tolist() == ["ü"] * 4
+    assert str(frame["created_at"].dtype).startswith("datetime64")
+
+
 def test_nothing_found_is_a_table_without_rows(client, server):
     server.answers(*pages([]))
     assert client.query().to_arrow().num_rows == 0
+    table = client.query().to_arrow(detections=True)
+    assert (table.num_rows, table.column_names[:6]) == (0, ["id", "created_at", "model", "version", "number", "label"])  # fmt: skip
 
 
 def test_other_tables_say_which_package_is_missing(client, server, monkeypatch):
@@ -120,7 +172,9 @@ def test_a_stored_inference_has_its_image_and_predictions(client, server):
     assert inference.image() == b"picture"
     assert inference.labels == ["ü"]
     assert inference.image_size == (640, 480)
-    assert inference.to_coco()[0]["bbox"] == [0, 0, 1, 1]
+    assert inference.to_coco(category_ids=["ü"])[0]["bbox"] == [0, 0, 1, 1]
+    server.answers(json_response({"labels": ["a", "ü"], "label_count": 2}))
+    assert inference.to_coco()[0]["category_id"] == 2
     assert (inference.model, inference.version, inference.metadata) == ("m", "1", {})
 
 

@@ -12,6 +12,7 @@ from quadriga_client import Client
 from quadriga_client.errors import InputError, MissingPackage
 from quadriga_client.images import image_bytes
 from quadriga_client.results import Result
+from tests.unit.client.conftest import PREDICTIONS, inferred, json_response
 
 BOXES = [
     {"label": "star", "score": 0.5, "xmin": 0.0, "ymin": 0.0, "xmax": 4.0, "ymax": 4.0},
@@ -42,11 +43,14 @@ def jpeg(size=(100, 50), orientation=1) -> bytes:
     return file.getvalue()
 
 
-def result(predictions, image=None) -> Result:
+LABELS = ["star", "lake", "circle", "ship"]
+"""Labels of the model, in its order."""
+
+
+def result(predictions, image=None, labels_of=lambda: LABELS) -> Result:
     output = {"data": [predictions], "parameters": {"inference_id": "17"}}
-    return Result(
-        {"model_name": "m", "model_version": "1", "id": "r"}, output, image or jpeg(), "x.jpg"
-    )
+    raw = {"model_name": "m", "model_version": "1", "id": "r"}
+    return Result(raw, output, image or jpeg(), "x.jpg", labels_of=labels_of)
 
 
 def test_boxes_are_arrays_with_labels_and_scores():
@@ -54,6 +58,7 @@ def test_boxes_are_arrays_with_labels_and_scores():
     assert found.boxes.xyxy.tolist() == [[0, 0, 4, 4], [10, 20, 30, 60]]
     assert found.boxes.xyxy.dtype == found.scores.dtype == np.float32
     assert found.boxes.xywh.tolist() == [[0, 0, 4, 4], [10, 20, 20, 40]]
+    assert found.boxes.cxcywh.tolist() == [[2, 2, 4, 4], [20, 40, 20, 40]]
     assert found.labels == found.boxes.labels == ["star", "circle"]
     assert found.scores == pytest.approx([0.5, 0.9])
     assert (found.id, found.request_id, found.model, found.version, found.source) == ("17", "r", "m", "1", "x.jpg")  # fmt: skip
@@ -98,6 +103,7 @@ def test_a_region_s_hole_is_taken_out_but_for_its_edge():
     assert (mask[15, 15], mask[25, 25], mask[20, 25], mask[5, 5]) == (True, False, True, False)
     assert [shape.shape for shape in region.rings] == [(4, 2), (4, 2)]
     assert (region.label, region.score) == ("lake", 0.7)
+    assert repr(region) == "Region('lake', 0.70, rings=2, points=8)"
     assert result(REGION).boxes.xyxy.tolist() == [[10, 10, 40, 40]]
 
 
@@ -142,11 +148,11 @@ def test_html_has_the_picture_and_escapes_what_the_model_says():
 def test_coco_and_yolo_have_every_shape():
     (star, circle) = result(BOXES).to_coco(7)
     assert circle["bbox"] == [10, 20, 20, 40]
-    assert (circle["category_id"], star["category_id"], circle["image_id"]) == (1, 2, 7)
+    assert (circle["category_id"], star["category_id"], circle["image_id"]) == (3, 1, 7)
     assert circle["area"] == 800
     assert result(BOXES).to_coco(category_ids={"star": 9, "circle": 4})[0]["category_id"] == 9
     assert result(BOXES).to_yolo() == (
-        "1 0.020000 0.040000 0.040000 0.080000\n0 0.200000 0.800000 0.200000 0.800000\n"
+        "0 0.020000 0.040000 0.040000 0.080000\n2 0.200000 0.800000 0.200000 0.800000\n"
     )
     (lake,) = result(REGION).to_coco()
     assert lake["area"] == 800
@@ -159,6 +165,58 @@ def test_coco_and_yolo_have_every_shape():
         result(BOXES).to_yolo({"circle": 0})
     with pytest.raises(InputError, match="without shapes: label, score"):
         result([{"label": "a", "score": 0.5}]).to_coco()
+
+
+@pytest.mark.parametrize(
+    ("class_ids", "numbers"),
+    [
+        (None, "02"), ({"circle": 7, "star": 4}, "47"), (["circle", "star"], "10"), (("star", "circle", "star"), "01"),
+    ],
+)  # fmt: skip
+def test_a_label_has_one_number_in_every_image(class_ids, numbers):
+    """Images with some of the labels have the numbers of one with all of them."""
+    star, circle = BOXES
+    for predictions, expected in (([star, circle], numbers), ([circle], numbers[1]), ([], "")):
+        lines = result(predictions).to_yolo(class_ids).splitlines()
+        assert [line.split()[0] for line in lines] == list(expected)
+        ids = [row["category_id"] for row in result(predictions).to_coco(1, class_ids)]
+        first = 0 if isinstance(class_ids, dict) else 1
+        assert ids == [int(number) + first for number in expected]
+
+
+@pytest.mark.parametrize(
+    ("labels_of", "class_ids", "message"),
+    [
+        (None, None, "expected the numbers of the labels, as the server does not tell"),
+        (tuple, None, "expected the numbers of the labels, as the server does not tell"),
+        (lambda: ["star"], None, "expected a number for the label 'circle', got those of 'star'"),
+        (None, ["circle"], "a number for the label 'star'"),
+        (None, "star", "expected numbers by label or a list of labels, got str"),
+    ],
+)
+def test_labels_without_a_number_are_refused(labels_of, class_ids, message):
+    for convert in (result(BOXES, None, labels_of).to_yolo, lambda ids: result(BOXES, None, labels_of).to_coco(1, ids)):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            convert(class_ids)
+
+
+def test_the_server_is_asked_once_for_the_labels_of_a_model(server):
+    model = json_response({"labels": ["moon", "star", "circle"], "label_count": 3})
+    server.answers(inferred(), model, inferred(PREDICTIONS[1:]))
+    with Client(server.url, key="", retries=0) as client:
+        assert client.infer("m", b"x").to_coco()[0]["category_id"] == 3
+        assert client.infer("m", b"x").to_coco()[0]["category_id"] == 2
+    paths = [request.split(b" ")[1] for request in server.requests]
+    assert paths == [b"/v2/models/m/infer", b"/api/models/m", b"/v2/models/m/infer"]
+
+
+def test_labels_that_the_server_lists_in_part_decide_about_no_numbers(server):
+    server.answers(inferred(), json_response({"labels": ["star", "circle"], "label_count": 101}))
+    with Client(server.url, key="", retries=0) as client:
+        found = client.infer("m", b"x")
+        with pytest.raises(InputError, match="the server does not tell the model's labels"):
+            found.to_coco()
+        assert found.to_coco(category_ids=["star", "circle"])[0]["category_id"] == 2
 
 
 def test_images_come_in_every_form(tmp_path):
@@ -197,8 +255,10 @@ def test_a_pillow_image_whose_file_is_cut_is_an_error_in_its_place(tmp_path):
 
 
 def test_a_folder_is_no_image(tmp_path):
-    with pytest.raises(InputError, match="cannot read the image"):
+    with pytest.raises(InputError, match=r"got the folder .*: infer_many takes folders"):
         image_bytes(tmp_path)
+    with pytest.raises(InputError, match="got list: infer_many takes several images"):
+        image_bytes([b"x"])
 
 
 def test_a_url_is_fetched_only_if_the_caller_allows_it(server):
@@ -251,4 +311,4 @@ def test_the_client_of_quadriga_loads_nothing_of_the_server():
     )
     assert done.stdout.strip() == "[]"
     with pytest.raises(MissingPackage, match="to_supervision"):
-        result(BOXES).to_supervision()
+        result(BOXES).to_supervision()  # its numbers are those of to_yolo

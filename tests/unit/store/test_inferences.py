@@ -9,12 +9,15 @@ import pytest
 
 from quadriga.store import inferences as module
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.browsing.comparison import ComparisonRequest, compare
+from quadriga.store.browsing.disagreements import DisagreementsRequest, find_disagreements
 from quadriga.store.database import execute, writer_engine
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import segment_paths
 from quadriga.store.query.request import Order, Pagination, QueryRequest
 from quadriga.store.query.search import Budget
+from quadriga.store.records import InputReference, ModelReference
 from tests.background import at_once, in_background
 from tests.unit.store_harness import StoreHarness
 
@@ -148,11 +151,40 @@ def test_a_query_can_wait_for_what_is_journaled(store: StoreHarness, record) -> 
             assert store.page_ids(consistency="journal", limit=1) == [seq]
 
 
+def test_a_count_and_comparisons_can_wait_for_what_is_journaled(
+    store: StoreHarness, record
+) -> None:
+    versions = [ModelReference("ships", version, "ab" * 32) for version in ("1", "2")]
+    with in_background(store.writer.run):
+        for done in range(1, 11):
+            image = InputReference("image", f"blake3:{done:064x}", 8, 8)
+            store.journal.append(
+                [
+                    record(2 * done + number, model=version, input=image)
+                    for number, version in enumerate(versions)
+                ]
+            )
+            counted = store.inferences.count(QueryRequest(consistency="journal"))
+            assert counted.count == 2 * done
+            request = ComparisonRequest("ships@1", "ships:2", consistency="journal")
+            assert compare(store.inferences, request).pairs == done
+            other = DisagreementsRequest("ships:1", "ships@2", consistency="journal")
+            assert find_disagreements(store.inferences, other).compared == done
+
+
 def test_waiting_for_a_dead_writer_ends(store: StoreHarness, record, monkeypatch) -> None:
     monkeypatch.setattr(module, "JOURNAL_TIMEOUT_S", 0.05)
     store.journal.append([record(1)])
     with pytest.raises(NotReadyError, match=r"not committed after 0.05 s: \d+ bytes"):
         store.page_ids(consistency="journal")
+    with pytest.raises(NotReadyError, match="not committed"):
+        store.inferences.count(QueryRequest(consistency="journal"))
+    for request, search in (
+        (ComparisonRequest("m:1", "m:2", consistency="journal"), compare),
+        (DisagreementsRequest("m:1", "m:2", consistency="journal"), find_disagreements),
+    ):
+        with pytest.raises(NotReadyError, match="not committed"):
+            search(store.inferences, request)
 
 
 def test_a_query_that_takes_too_long_says_how_to_narrow_it(

@@ -205,6 +205,7 @@ FILTERS: list[tuple[Any, str]] = [
     ({"model": {"in": ["ships", "shapes-detector:1"]}}, "0123456789abcd"),
     ({"model": {"ne": "ships"}}, "01234567abcd"),
     ({"model": "ships:1"}, ""),
+    ({"model": "ships@1"}, ""),
     ({"model": {"exists": True}}, "0123456789abcd"),
     ({"task": "detection"}, "01234567abd"),
     ({"task": "Oriented"}, "8"),

@@ -175,7 +175,11 @@ def test_an_offset_skips_matches(client, offset, limit, ids, has_cursor) -> None
 
 
 def test_a_count_takes_the_body_of_the_query(client) -> None:
-    body = {"metadata_filter": NORTH, "pagination": {"offset": 1, "limit": 1}}
+    body = {
+        "metadata_filter": NORTH,
+        "pagination": {"offset": 1, "limit": 1},
+        "consistency": "journal",
+    }
     assert client.post("/api/inferences/count", json=body).json() == {"count": 1, "is_exact": True}
 
 

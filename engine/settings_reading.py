@@ -186,10 +186,10 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         name = text.partition(":")[0]
         if name in secret_names():
             shown = shown_secret(values[name])
-            raise SettingsError(f"{origins[name]}: {_in_words(text, shown)}") from None
+            raise SettingsError(f"{origins[name]}: {_in_words(text, shown, name)}") from None
         if origins[name].startswith("flag "):
             text = text.removeprefix(f"{name}: ")
-        raise SettingsError(f"{origins[name]}: {_in_words(text, values[name])}") from error
+        raise SettingsError(f"{origins[name]}: {_in_words(text, values[name], name)}") from error
     if max(settings.first_worker, 0) + settings.workers >= WORKERS:  # imports use the last number
         raise SettingsError(
             f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
@@ -204,6 +204,21 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
     return settings
 
 
+EXAMPLES = {
+    "admin_key": "quadriga-ops.$(openssl rand -hex 32)",
+    "blobs": "s3://bucket/images",
+    "clickhouse": "https://user@clickhouse:8443/quadriga",
+    "database": "postgresql://quadriga@postgres/quadriga",
+    "label_studio_token": "$(openssl rand -hex 20)",
+    "label_studio_url": "https://label.example.org",
+    "oidc_issuer": "https://login.example.org/realms/vision",
+    "public_url": "https://models.example.org",
+    "semantic_score_header": "Quadriga-Semantic-Score",
+    "session_key": "$(openssl rand -hex 32)",
+    "trace_endpoint": "http://localhost:4318",
+}
+"""A value, as a shell reads it in double quotes, of each setting whose texts have a form: an error shows it instead of a pattern."""
+
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -214,8 +229,13 @@ _KINDS = {
 }
 
 
-def _in_words(text: str, value: object) -> str:
+def _in_words(text: str, value: object, name: str) -> str:
     """Return what is wrong with a setting without words of Python, and with the value."""
+    text = re.sub(
+        r"Expected 'str' matching regex '.*'",
+        lambda _: f'expected text such as "{EXAMPLES[name]}"',
+        text,
+    )
     text = re.sub(
         r"Expected '(\w+)'",
         lambda match: f"expected {_KINDS.get(match[1], match[1])}",

@@ -1,6 +1,7 @@
 """The manifests for Kubernetes and KServe: their parts fit one another, their settings are there, and so are the paths that they probe."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.settings import PREFIX, Settings
+from quadriga.engine.settings_reading import load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -103,3 +105,15 @@ def test_a_pod_has_the_time_to_end_in_order():
     drain_s = next(float(one["value"]) for one in CONTAINER["env"] if one["name"] == "QUADRIGA_DRAIN_S")  # fmt: skip
     least_s = drain_s + 2 * Settings().exit_timeout_s  # for the workers, and then for the writer
     assert POD["terminationGracePeriodSeconds"] > least_s
+
+
+def test_the_secrets_of_the_page_are_values_of_their_settings():
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    literals = dict(re.findall(r'--from-literal=(\w+)="(.*?)"', page))
+    environment = {
+        PREFIX + name.upper(): subprocess.run(["sh", "-c", f'printf %s "{text}"'], capture_output=True, text=True, check=True).stdout
+        for name, text in literals.items()
+    }  # fmt: skip
+    settings = load({}, environment)
+    assert settings.admin_key.startswith("quadriga-ops.")
+    assert all(getattr(settings, name) for name in literals)

@@ -34,6 +34,7 @@ def backup_command(target: str, without_images: bool, as_json: bool, **store: An
     """Make a backup of all that a server stores in TARGET, a folder or s3://, gs:// or az://; the server may run.
 
     All that was acknowledged before the start is in it. Images that a backup in TARGET has already are not copied again.
+    Exits with 1 if inferences have images that it did not find.
     """
     from quadriga.store.backup.making import make_backup
     from quadriga.store.backup.places import open_place
@@ -48,27 +49,27 @@ def backup_command(target: str, without_images: bool, as_json: bool, **store: An
         report=progress_printer(),
     )
     description = made.description
+    place = f"{target.rstrip('/')}/{made.name}"
     if as_json:
         shown = msgspec.to_builtins(msgspec.structs.replace(description, files={}))
+        click.echo(json.dumps({"backup": place, **shown, "new_images": made.new_images}))
+    else:
         click.echo(
-            json.dumps(
-                {
-                    "backup": f"{target.rstrip('/')}/{made.name}",
-                    **shown,
-                    "new_images": made.new_images,
-                }
-            )
+            f"{place}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images "
+            f"({made.new_images:,} new)"
         )
-        return
-    click.echo(
-        f"{target.rstrip('/')}/{made.name}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images "
-        f"({made.new_images:,} new)"
-    )
-    if description.missing_images:
+        if description.missing_images:
+            click.echo(
+                f"{description.missing_images:,} images were removed meanwhile, or are damaged",
+                err=True,
+            )
+    if description.unfound_images:
         click.echo(
-            f"{description.missing_images:,} images were removed meanwhile, or are damaged",
+            f"{description.unfound_images:,} images of inferences were not found: "
+            "set QUADRIGA_BLOBS as for the server, or repeat it if images were removed meanwhile",
             err=True,
         )
+    sys.exit(1 if description.unfound_images else 0)
 
 
 @click.command("restore")
@@ -119,7 +120,7 @@ def check_command(fast: bool, as_json: bool, **store: Any) -> None:
     """
     from quadriga.store.backup.checking import check_store
 
-    settings = store_settings(**store)
+    settings = store_settings(**store, must_exist=True)
     checked = check_store(
         Path(settings.data),
         settings.database_url,

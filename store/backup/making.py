@@ -135,6 +135,7 @@ def _describe(
         images=copied.images,
         image_bytes=copied.size_bytes,
         missing_images=copied.missing,
+        unfound_images=0 if images is None else _count_unfound(backup),
         has_images=images is not None,
         files=describe_files(backup),
     )
@@ -256,3 +257,22 @@ def _copy_images(blobs: Blobs, images: Blobs, backup: Path, report: OnProgress) 
             if copied % 1000 == 0:
                 report(f"images: {copied:,}")
     return _CopiedImages(copied, new, missing, size_bytes)
+
+
+def _count_unfound(backup: Path) -> int:
+    """Count the images that inferences of a copied database have, and that are not among those of the backup."""
+    if not (backup / DATABASE).exists():
+        return 0
+    with (
+        closing(sqlite3.connect(f"file:{backup / DATABASE}?mode=ro", uri=True)) as connection,
+        (backup / IMAGE_LIST).open() as listed,
+    ):
+        connection.execute("CREATE TEMP TABLE listed (key TEXT PRIMARY KEY) WITHOUT ROWID")
+        connection.executemany(
+            "INSERT OR IGNORE INTO listed VALUES (?)", ((line.rstrip("\n"),) for line in listed)
+        )
+        (count,) = connection.execute(
+            "SELECT count(DISTINCT input_hash) FROM inference WHERE input_kept = 1 AND input_hash IS NOT NULL"
+            " AND NOT EXISTS (SELECT 1 FROM listed WHERE key = input_hash)"
+        ).fetchone()
+    return int(count)

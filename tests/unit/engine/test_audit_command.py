@@ -42,11 +42,14 @@ def test_a_terminal_shows_the_texts_of_clients_and_obeys_none(data):
 
 
 def test_an_empty_log_is_said(data):
+    assert "data folder not found" in run("audit", "--data", data, code=2)
+    data.mkdir()
     assert run("audit", "--data", data) == "no lines\n"
     assert run("audit", "--json", "--data", data) == ""
 
 
 def test_a_wrong_time_is_explained(data):
+    data.mkdir()
     assert "expected since to be a time" in run("audit", "--since", "soon", "--data", data, code=2)
 
 

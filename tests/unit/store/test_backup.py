@@ -345,6 +345,25 @@ def test_missing_images_of_a_backup_are_counted(file_store: StoreHarness, elsewh
     assert result.missing_images == 1
 
 
+def test_images_that_are_kept_elsewhere_are_not_found(store: StoreHarness, elsewhere: Path):
+    filled(store)
+    other = FileBlobs(elsewhere / "other")
+    made = make_backup(store.root, store.url, other, FolderPlace(elsewhere / "backups"))
+    assert (made.description.images, made.description.unfound_images) == (0, 3)
+    other.put(IMAGES[0])
+    made = make_backup(store.root, store.url, other, FolderPlace(elsewhere / "backups"))
+    assert (made.description.images, made.description.unfound_images) == (1, 2)
+    made = backed_up(store, elsewhere / "others", has_images=False)
+    assert made.description.unfound_images == 0
+
+
+def test_the_check_counts_what_waits_in_the_journal(store: StoreHarness):
+    filled(store)
+    assert check_store(store.root, store.url, store.blobs).journaled == 1
+    store.writer.drain()
+    assert check_store(store.root, store.url, store.blobs).journaled == 0
+
+
 def test_the_check_names_what_is_wrong(store: StoreHarness):
     filled(store)
     store.journal.close()

@@ -17,7 +17,7 @@ from quadriga.engine.settings import Settings
 from quadriga.proto.access import Role
 from quadriga.store.errors import StoreError
 from quadriga.store.key_limits import NO_LIMITS, limits_text, parse_limits
-from quadriga.store.key_texts import AccessKey
+from quadriga.store.key_texts import AccessKey, rights_text
 from quadriga.store.redaction import without_secrets
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
@@ -85,7 +85,7 @@ def create(**options: Any) -> None:
             expires_in_ms=options["expires"],
             limits=limits,
         )
-        note(key.id)
+        note(rights_text(key))
     _print_new(key, text, as_json=options["as_json"])
 
 
@@ -169,7 +169,7 @@ def rotate(key_id: str, **options: Any) -> None:
 
     with _existing_database(options) as engine, _audited(options, "keys rotate") as note:
         key, text = rotate_key(engine, key_id, options["overlap"])
-        note(f"{key_id} to {key.id}")
+        note(f"{key_id} to {rights_text(key)}")
     _print_new(key, text, as_json=options["as_json"])
 
 

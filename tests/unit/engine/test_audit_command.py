@@ -60,6 +60,15 @@ def test_damaged_lines_are_said(data):
     assert "1 damaged lines were skipped" in run("audit", "--data", data)
 
 
+def test_what_a_new_key_is_for_is_in_the_log(data):
+    options = ["--role", "read", "--role", "monitor", "--team", "quality", "--models", "ships-*"]
+    key = json.loads(run("keys", "create", *options, "--expires", "1h", "--json", "--data", data))
+    new = json.loads(run("keys", "rotate", key["id"], "--json", "--data", data))
+    rights = f"roles read+monitor, team quality, models ships-*, until {key['expires_at'][:19]}Z"
+    targets = [json.loads(line)["target"] for line in run("audit", "--json", "--data", data).splitlines()]  # fmt: skip
+    assert targets == [f"{key['id']} to {new['id']}: {rights}", f"{key['id']}: {rights}"]
+
+
 def test_a_key_that_the_log_cannot_take_is_not_made(data):
     data.mkdir()
     (data / "audit").write_text("in the way")
@@ -69,7 +78,7 @@ def test_a_key_that_the_log_cannot_take_is_not_made(data):
     key = json.loads(run("keys", "create", "--role", "admin", "--json", "--data", data))
     (line,) = run("audit", "--json", "--data", data).splitlines()
     assert json.loads(line)["action"] == "keys create"
-    assert json.loads(line)["target"] == key["id"]
+    assert json.loads(line)["target"] == f"{key['id']}: roles admin"
     assert key["key"].partition(".")[2] not in line
 
 

@@ -148,7 +148,9 @@ RUN_BY = {
         f"text {TWO_VERSIONS}",
     ],
     "docs/kubernetes.md": [
-        "sh tests/unit/test_kubernetes.py::test_a_kustomization_names_what_is_there_and_all_of_it",
+        "sh tests/unit/test_kubernetes.py::test_the_secrets_of_the_page_are_values_of_their_settings",
+        "sh tests/unit/test_kubernetes.py::test_the_secrets_of_the_page_are_values_of_their_settings",
+        "sh tests/unit/test_kubernetes.py::test_a_job_migrates_the_database_of_the_servers",
     ],
     "docs/operations.md": [
         "sh tests/e2e/test_backup.py::test_what_was_acknowledged_before_a_backup_is_restored",
@@ -170,7 +172,9 @@ RUN_BY = {
         "sh tests/unit/engine/test_tls_files.py::test_the_certificates_of_the_page_are_accepted",
         "sh tests/e2e/test_tls.py::test_the_health_check_of_the_page_gets_in",
         f"Caddyfile {HERE}proxies_reach_the_ports_of_the_server",
-        *[f"yaml {HERE}proxies_reach_the_ports_of_the_server"] * 2,
+        f"yaml {HERE}proxies_reach_the_ports_of_the_server",
+        f"nginx {HERE}proxies_reach_the_ports_of_the_server",
+        f"yaml {HERE}proxies_reach_the_ports_of_the_server",
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",

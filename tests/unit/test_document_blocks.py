@@ -227,6 +227,14 @@ def test_proxies_reach_the_ports_of_the_server() -> None:
         for cluster in envoy["static_resources"]["clusters"]
     }
     assert clusters == {"http": (http, False), "grpc": (grpc, True)}
+    (nginx,) = texts("docs/security.md", "upstream quadriga {")
+    assert re.findall(r"^    server (\S+?)[; ]", nginx, re.MULTILINE) == [
+        f"127.0.0.1:{http}",
+        f"127.0.0.1:{grpc}",
+    ]
+    assert re.findall(r"(?:proxy|grpc)_pass (\S+);", nginx) == ["http://quadriga", "grpc://quadriga_grpc"]  # fmt: skip
+    for size in re.findall(r"client_max_body_size (\d+)m;", nginx):
+        assert int(size) << 20 > settings.max_body_bytes
     (ingress,) = map(yaml.safe_load, texts("docs/security.md", "apiVersion"))
     annotations = ingress["metadata"]["annotations"]
     size = annotations["nginx.ingress.kubernetes.io/proxy-body-size"]

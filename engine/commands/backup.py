@@ -29,8 +29,15 @@ def _blobs(settings: Settings) -> Any:
     "Leave the images out, as where they have a backup of their own.",
     is_flag=True,
 )
+@option(
+    "--no-database without_database",
+    "Leave the database out, as where pg_dump copies it, afterwards.",
+    is_flag=True,
+)
 @_AS_JSON
-def backup_command(target: str, without_images: bool, as_json: bool, **store: Any) -> None:
+def backup_command(
+    target: str, *, without_images: bool, without_database: bool, as_json: bool, **store: Any
+) -> None:
     """Make a backup of all that a server stores in TARGET, a folder or s3://, gs:// or az://; the server may run.
 
     All that was acknowledged before the start is in it. Images that a backup in TARGET has already are not copied again.
@@ -46,6 +53,7 @@ def backup_command(target: str, without_images: bool, as_json: bool, **store: An
         _blobs(settings),
         open_place(target),
         has_images=not without_images,
+        has_database=not without_database,
         report=progress_printer(),
     )
     description = made.description
@@ -75,8 +83,13 @@ def backup_command(target: str, without_images: bool, as_json: bool, **store: An
 @click.command("restore")
 @click.argument("backup")
 @store_options
+@option(
+    "--no-database without_database",
+    "Restore the data folder alone, beside a database that was copied after the backup.",
+    is_flag=True,
+)
 @_AS_JSON
-def restore_command(backup: str, as_json: bool, **store: Any) -> None:
+def restore_command(backup: str, *, without_database: bool, as_json: bool, **store: Any) -> None:
     """Restore BACKUP, or the newest one of a place, into an empty --data folder, and an empty --database.
 
     Its files are compared with their hashes before anything is written. Exits with 1 if images of it are missing.
@@ -92,6 +105,7 @@ def restore_command(backup: str, as_json: bool, **store: Any) -> None:
         Path(settings.data),
         settings.database_url,
         _blobs(settings),
+        has_database=not without_database,
         report=progress_printer(),
     )
     description = restored.description
@@ -100,8 +114,9 @@ def restore_command(backup: str, as_json: bool, **store: Any) -> None:
         shown["missing_images"] = restored.missing_images
         click.echo(json.dumps({"backup": name, **shown}))
     else:
+        server = f" of {description.host}, {description.folder}" if description.host else ""
         click.echo(
-            f"{name}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images; "
+            f"{name}{server}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images; "
             "start the server on it, or look at it with quadriga check"
         )
         if restored.missing_images:

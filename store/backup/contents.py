@@ -67,6 +67,12 @@ class BackupDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Images that were removed or damaged before they could be copied."""
     unfound_images: int = 0
     """Images that inferences of its database have, and that were not found where images were looked for."""
+    has_database: bool = True
+    """Whether the database was to be in it; without, it goes beside a copy of the database that was made after it."""
+    host: str = ""
+    """Name of the machine of the server, as it calls itself."""
+    folder: str = ""
+    """Name of the server's data folder, without where it is."""
     has_images: bool = True
     """Whether images were to be in it."""
     files: dict[str, BackupFile] = {}

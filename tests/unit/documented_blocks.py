@@ -154,6 +154,7 @@ RUN_BY = {
     ],
     "docs/operations.md": [
         "sh tests/e2e/test_backup.py::test_what_was_acknowledged_before_a_backup_is_restored",
+        *["sh tests/unit/store/test_backup.py::test_two_servers_are_restored_beside_their_database"] * 2,
         "sh tests/e2e/test_request_logs.py::test_the_level_changes_in_all_processes_and_is_audited",
         "json tests/e2e/test_traces.py::test_a_trace_goes_from_a_client_through_server_writer_and_job",
     ],

@@ -6,6 +6,7 @@ engine variables, `quadriga.toml`, default. A setting that may hold a secret may
 """
 
 import re
+import stat
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -144,6 +145,19 @@ def _secret_files(environment: Mapping[str, str]) -> dict[str, str]:
             raise SettingsError(f"expected {variable} or {variable}{FILE_SUFFIX}, got both")
         files[name] = variable + FILE_SUFFIX
     return files
+
+
+def open_secret_files(environment: Mapping[str, str]) -> list[str]:
+    """Return the files of secret settings that every user of the machine may read.
+
+    Files below `/run/secrets` are left out: there a platform puts what this container alone sees, whatever its mode.
+    """
+    paths = (Path(environment[variable]) for variable in _secret_files(environment).values())
+    return [
+        str(path)
+        for path in paths
+        if not path.is_relative_to("/run/secrets") and path.stat().st_mode & stat.S_IROTH
+    ]
 
 
 def read_secret(variable: str, environment: Mapping[str, str]) -> str:

@@ -153,6 +153,7 @@ RUN_BY = {
         "sh tests/unit/test_kubernetes.py::test_a_job_migrates_the_database_of_the_servers",
     ],
     "docs/operations.md": [
+        *[f"{language} {HERE}a_server_without_a_container_is_installed_as_the_image" for language in ("sh", "ini")],
         "sh tests/e2e/test_backup.py::test_what_was_acknowledged_before_a_backup_is_restored",
         *["sh tests/unit/store/test_backup.py::test_two_servers_are_restored_beside_their_database"] * 2,
         "sh tests/e2e/test_request_logs.py::test_the_level_changes_in_all_processes_and_is_audited",
@@ -176,6 +177,7 @@ RUN_BY = {
         f"yaml {HERE}proxies_reach_the_ports_of_the_server",
         f"nginx {HERE}proxies_reach_the_ports_of_the_server",
         f"yaml {HERE}proxies_reach_the_ports_of_the_server",
+        f"text {HERE}the_url_of_a_database_with_tls_is_one",
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",

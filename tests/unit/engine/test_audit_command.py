@@ -86,3 +86,13 @@ def test_without_an_audit_log_none_is_written(data, monkeypatch):
     monkeypatch.setenv("QUADRIGA_AUDIT_DAYS", "0")
     run("keys", "create", "--role", "admin", "--data", data)
     assert not (data / "audit").exists()
+
+
+def test_a_list_of_keys_that_no_terminal_shows_is_not_cut(data, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "camera of line 4 in the hall behind the gate"
+    options = ["--role", "read", "--role", "monitor", "--models", "ships-*", "--models", "shapes-*"]
+    CliRunner().invoke(main, ["keys", "create", *options, "--name", name, "--data", str(data)])
+    printed = CliRunner().invoke(main, ["keys", "list", "--data", str(data)]).output
+    (line,) = [line for line in printed.splitlines() if name in line]
+    assert all(text in line for text in ("read, monitor", "ships-*, shapes-*", "valid"))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from quadriga.engine import settings
 from quadriga.engine.settings import Settings, secret_names
-from quadriga.engine.settings_reading import EXAMPLES, SettingsError, load
+from quadriga.engine.settings_reading import EXAMPLES, SettingsError, load, open_secret_files
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +117,16 @@ def test_a_secret_is_read_from_a_file(name, end):
         loaded = load({}, {f"{variable}_FILE": "secret", **environment})
         assert getattr(loaded, name) == value
     assert getattr(load({}, {f"{variable}_FILE": ""}), name) == ""
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_secret_file_that_everybody_may_read_is_named(mode, is_open):
+    file = Path("database").absolute()
+    file.write_text(URL)
+    file.chmod(mode)
+    environment = {"QUADRIGA_DATABASE_FILE": str(file)}
+    assert open_secret_files(environment) == [str(file)] * is_open
+    assert open_secret_files({}) == []
 
 
 def test_a_flag_goes_before_the_file_of_a_secret():

@@ -253,7 +253,7 @@ class Application:
             SourceMetrics(None if watch is None else watch.status),
             *stored,
             process_metrics,
-            need="nothing" if settings.open_metrics else "monitor",
+            need="nothing" if settings.open_metrics else "metrics",
         )
 
     def _routes(self, metrics: HTTPRouteHandler) -> list[Any]:

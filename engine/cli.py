@@ -139,6 +139,10 @@ def serve(config: Path | None, **flags: Any) -> None:
         level=settings.log_level,
         lines=None if pipes is None else SupervisorLines(pipes),
     )
+    for path in settings_reading.open_secret_files(os.environ):
+        logging.getLogger("quadriga.supervisor").warning(
+            "every user of this machine may read the secret in %s: chmod 600", path
+        )
     create_privately()
     if pipes is None:
         sys.exit(supervise(settings, _announce))

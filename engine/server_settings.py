@@ -95,7 +95,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             pattern=r"^(.{32,512})?$",
             extra=SECRET,
-            description="Random text of 32 characters or more that sessions are sealed with, the same for servers behind one address; default: made in the data folder.",
+            description="Random text of 32 characters or more that sessions are sealed and URLs of images signed with, the same for servers behind one address; default: made in the data folder.",
         ),
     ] = ""
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"

@@ -6,6 +6,7 @@ engine variables, `quadriga.toml`, default. A setting that may hold a secret may
 """
 
 import re
+import stat
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -20,8 +21,10 @@ from quadriga.engine.model_url import check_models
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.settings import PREFIX, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.store.disk import write_atomically
 from quadriga.store.ids import WORKERS
 from quadriga.store.key_limits import parse_limits, split_limits
+from quadriga.store.redaction import HIDDEN, without_secrets
 
 FILE_SUFFIX = "_FILE"
 """Ending of the variables that name a file with the value of a secret setting, as secrets of containers are given."""
@@ -57,6 +60,10 @@ CHARIOT_VARIABLES = {
     "CE_MERGE": "ce_merge",
 }
 """Environment variables of Chariot and of KServe's CloudEvents, and the settings that they set."""
+
+
+STORE_FILE = "store.json"
+"""File of a data folder with the places of the database and the images that its server runs with; see `StorePlaces`."""
 
 
 class SettingsError(ValueError):
@@ -140,6 +147,19 @@ def _secret_files(environment: Mapping[str, str]) -> dict[str, str]:
     return files
 
 
+def open_secret_files(environment: Mapping[str, str]) -> list[str]:
+    """Return the files of secret settings that every user of the machine may read.
+
+    Files below `/run/secrets` are left out: there a platform puts what this container alone sees, whatever its mode.
+    """
+    paths = (Path(environment[variable]) for variable in _secret_files(environment).values())
+    return [
+        str(path)
+        for path in paths
+        if not path.is_relative_to("/run/secrets") and path.stat().st_mode & stat.S_IROTH
+    ]
+
+
 def read_secret(variable: str, environment: Mapping[str, str]) -> str:
     """Read the file that a variable names; one newline at its end does not count.
 
@@ -186,10 +206,10 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         name = text.partition(":")[0]
         if name in secret_names():
             shown = shown_secret(values[name])
-            raise SettingsError(f"{origins[name]}: {_in_words(text, shown)}") from None
+            raise SettingsError(f"{origins[name]}: {_in_words(text, shown, name)}") from None
         if origins[name].startswith("flag "):
             text = text.removeprefix(f"{name}: ")
-        raise SettingsError(f"{origins[name]}: {_in_words(text, values[name])}") from error
+        raise SettingsError(f"{origins[name]}: {_in_words(text, values[name], name)}") from error
     if max(settings.first_worker, 0) + settings.workers >= WORKERS:  # imports use the last number
         raise SettingsError(
             f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
@@ -204,6 +224,21 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
     return settings
 
 
+EXAMPLES = {
+    "admin_key": "quadriga-ops.$(openssl rand -hex 32)",
+    "blobs": "s3://bucket/images",
+    "clickhouse": "https://user@clickhouse:8443/quadriga",
+    "database": "postgresql://quadriga@postgres/quadriga",
+    "label_studio_token": "$(openssl rand -hex 20)",
+    "label_studio_url": "https://label.example.org",
+    "oidc_issuer": "https://login.example.org/realms/vision",
+    "public_url": "https://models.example.org",
+    "semantic_score_header": "Quadriga-Semantic-Score",
+    "session_key": "$(openssl rand -hex 32)",
+    "trace_endpoint": "http://localhost:4318",
+}
+"""A value, as a shell reads it in double quotes, of each setting whose texts have a form: an error shows it instead of a pattern."""
+
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -214,8 +249,13 @@ _KINDS = {
 }
 
 
-def _in_words(text: str, value: object) -> str:
+def _in_words(text: str, value: object, name: str) -> str:
     """Return what is wrong with a setting without words of Python, and with the value."""
+    text = re.sub(
+        r"Expected 'str' matching regex '.*'",
+        lambda _: f'expected text such as "{EXAMPLES[name]}"',
+        text,
+    )
     text = re.sub(
         r"Expected '(\w+)'",
         lambda match: f"expected {_KINDS.get(match[1], match[1])}",
@@ -239,3 +279,74 @@ def _check_sign_on(settings: Settings) -> None:
         raise SettingsError(f"{missing} is required with oidc_issuer")
     if settings.insecure:
         raise SettingsError("expected oidc_issuer or insecure, got both")
+
+
+class StorePlaces(msgspec.Struct, frozen=True):
+    """The places in which a server keeps what is not in its data folder, without users, passwords and parameters."""
+
+    database: str = ""
+    """URL of the database; empty for `store.db` of the folder."""
+    blobs: str = ""
+    """URL or folder of the images; empty for `blobs` of the folder."""
+
+
+def note_places(settings: Settings) -> None:
+    """Note in the data folder where its server keeps its store, for commands that work on the folder.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path = Path(settings.data) / STORE_FILE
+    places = _places(settings)
+    if _noted_places(path) != places:
+        write_atomically(path, msgspec.json.format(msgspec.json.encode(places), indent=1), 0o600)
+
+
+def check_places(settings: Settings, *, reads_images: bool) -> None:
+    """Check that a command uses the store that the server of its data folder uses.
+
+    Raises:
+        SettingsError: It would use another database, or, where it reads images, other images.
+    """
+    path = Path(settings.data) / STORE_FILE
+    noted, own = _noted_places(path), _places(settings)
+    if noted is None:
+        return
+    for name, shown in (("database", "store.db"), ("blobs", "blobs")):
+        expected, present = getattr(noted, name), getattr(own, name)
+        if expected == present or (name == "blobs" and not reads_images):
+            continue
+        folder = f"{shown} of the folder"
+        raise SettingsError(
+            f"expected the setting {name} to be that of the server of {settings.data}, {expected or folder}, got "
+            f"{present or folder}: set {PREFIX}{name.upper()}, {PREFIX}{name.upper()}{FILE_SUFFIX} or --config as for the "
+            f"server; or remove {path} if it is out of date"
+        )
+
+
+def _noted_places(path: Path) -> StorePlaces | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StorePlaces)
+    except (OSError, msgspec.MsgspecError):  # a folder of an earlier version has none
+        return None
+
+
+def _places(settings: Settings) -> StorePlaces:
+    return StorePlaces(
+        database=_place(settings.database, Path(settings.data) / "store.db"),
+        blobs=_place(settings.blobs, Path(settings.data) / "blobs"),
+    )
+
+
+def _place(location: str, default: Path) -> str:
+    """Return a URL or path so that equal places are equal texts; empty for the default one."""
+    scheme, separator, rest = location.partition("://")
+    driver = scheme.partition("+")[0]
+    if not separator or driver == "sqlite":
+        path = Path(rest.removeprefix("/").partition("?")[0] if separator else location).absolute()
+        return "" if not location or path == default.absolute() else str(path)
+    shown = without_secrets(f"{driver}://{rest}").rstrip("/")
+    socket = re.search(r"[?&]host=([^&]*)", rest.rpartition("@")[2])
+    if driver == "postgresql" and socket and HIDDEN not in shown:
+        return f"{shown}?host={socket[1]}"
+    return shown.replace(":5432/", "/") if driver == "postgresql" else shown

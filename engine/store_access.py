@@ -37,6 +37,7 @@ def open_reader(
         timeout_s=timeout_s,
         connections=connections,
         presign_s=settings.presign_s,
+        url_secret=settings.session_key,
         served=served,
         cell_ids=listed_ids(lambda scope, id_: reports.within(scope).directory(id_)),
     )

@@ -16,21 +16,24 @@ from quadriga.proto.errors import Forbidden, KeysNotRead, Unauthenticated
 from quadriga.proto.quota import Quota
 from quadriga.quoting import quoted
 
-Role = Literal["infer", "read", "annotate", "monitor", "operate", "admin"]
+Role = Literal["infer", "metrics", "read", "annotate", "monitor", "operate", "admin"]
 """What a key is for; `ROLES` has what each may do."""
 
-Need = Literal["nothing", "key", "infer", "read", "annotate", "monitor", "operate", "admin"]
+Need = Literal[
+    "nothing", "key", "infer", "metrics", "read", "annotate", "monitor", "operate", "admin"
+]
 """What a door needs: nothing, any key, or the right of a role."""
 
 ROLES: Mapping[Role, tuple[Role, ...]] = {
     "infer": ("infer",),
+    "metrics": ("metrics",),
     "read": ("read",),
     "annotate": ("annotate", "read"),
-    "monitor": ("monitor", "read"),
-    "operate": ("operate", "infer", "read", "annotate", "monitor"),
-    "admin": ("admin", "operate", "infer", "read", "annotate", "monitor"),
+    "monitor": ("monitor", "read", "metrics"),
+    "operate": ("operate", "infer", "metrics", "read", "annotate", "monitor"),
+    "admin": ("admin", "operate", "infer", "metrics", "read", "annotate", "monitor"),
 }
-"""Rights of each role: to run models; to search what is stored; to correct it; to run and schedule reports; to load,
+"""Rights of each role: to run models; to read `/metrics`; to search what is stored; to correct it; to run and schedule reports; to load,
 unload and delete; to manage keys."""
 
 AUTHORIZATION = b"authorization"

@@ -116,6 +116,7 @@ class InferenceReader:
         connections: Queries that may run at once; further ones wait.
         budget: Limits after which a page is returned as far as it is filled.
         presign_s: Validity of a signed URL of an input.
+        url_secret: Text from which servers behind one address derive the key of signed URLs; empty for a key of their own.
         served: Returns the names of the models that the server knows, so that a filter by an unknown one is
             refused with a `NotFoundError`; None where no name counts as unknown.
         cell_ids: Finds the inferences that reports list.
@@ -132,13 +133,16 @@ class InferenceReader:
         connections: int = 8,
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
         presign_s: float = PRESIGN_S,
+        url_secret: str = "",
         served: NamesOf | None = None,
         cell_ids: CellIds = no_reports,
     ) -> None:
         self._readers = ReaderPool(url, connections, timeout_s)
         self._directory = journal_directory
         self._blobs = blobs
-        self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
+        self.urls = BlobUrls(
+            blobs, journal_directory.parent / "url.key", presign_s, shared_secret=url_secret
+        )
         self._narrow_rows = narrow_rows
         self.budget = budget
         self._served = served

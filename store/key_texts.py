@@ -5,6 +5,7 @@ The secret has 256 random bits, so a plain SHA-256 of the key is enough to compa
 
 import hashlib
 import secrets
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -35,6 +36,18 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
     def is_valid(self, now_ms: float) -> bool:
         """Check whether the key was not revoked and has not expired."""
         return self.revoked_ms is None and (self.expires_ms is None or now_ms < self.expires_ms)
+
+
+def rights_text(key: AccessKey) -> str:
+    """Return what a key is for, until when: its id, roles, team, models and end, for the audit log."""
+    parts = [f"roles {'+'.join(key.roles)}"]
+    parts += [f"team {key.team}"] if key.team else []
+    parts += [f"models {'+'.join(key.models)}"] if key.models else []
+    if key.expires_ms is not None:
+        parts.append(
+            f"until {datetime.fromtimestamp(key.expires_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        )
+    return f"{key.id}: {', '.join(parts)}"
 
 
 def make_key(key_id: str | None = None) -> tuple[str, str]:

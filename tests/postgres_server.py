@@ -60,6 +60,11 @@ class PostgresServer:
         with self._admin.connect() as connection:
             connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
+    def run(self, program: str, *arguments: object) -> None:
+        """Run one of PostgreSQL's own programs, such as pg_dump."""
+        path = self._server.bin_path / program
+        subprocess.run([path, *map(str, arguments)], check=True, capture_output=True, timeout=60)
+
     def stop(self, mode: str = "fast") -> None:
         """Stop the server; `immediate` is a crash."""
         self._control("stop", "-m", mode)

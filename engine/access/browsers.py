@@ -42,6 +42,7 @@ class BrowserRules:
         }
         public = urlsplit(settings.public_url.lower())
         self._public_https_host = public.netloc.encode() if public.scheme == "https" else b""
+        self._public_origin = _origin(public.scheme, public.netloc)
         self._is_local = is_loopback(settings.host)
         self._is_our_host = lru_cache(maxsize=64)(self._names_us)
 
@@ -71,8 +72,9 @@ class BrowserRules:
             if origin.lower() in self._origins or self._is_own(origin, headers, scheme):
                 return
             text = origin.decode("latin-1")
+            own = self._public_origin or _origin(scheme, host.decode("latin-1"))
             raise Forbidden(
-                f"expected a page of this server or of the setting cors_origins, got one of {text!r:.140}"
+                f"expected a page of this server, {own!r:.140}, or of the setting cors_origins, got one of {text!r:.140}"
             )
         is_visit = (
             method in ("GET", "HEAD")
@@ -130,6 +132,9 @@ class BrowserRules:
         if headers.get(b"sec-fetch-site") not in _SITES_OF_OURS:
             return False
         page_scheme, _, page_host = origin.lower().partition(b"://")
+        is_public = bool(page_host) and origin.lower() == self._public_origin.encode()
+        if is_public and (page_scheme, scheme) != (b"http", "https"):
+            return True  # a proxy may hand on another Host, as without the port
         host = headers.get(b"host", b"").lower()
         has_tls = scheme == "https" or host == self._public_https_host
         return page_host == host and (
@@ -145,9 +150,11 @@ class BrowserRules:
         name = host_name(host)
         if not name or _is_address(name):
             return True
+        if name == "localhost" or name.endswith(".localhost"):  # browsers ask nobody where that is
+            return True
         if self._hosts:
             return any(fnmatchcase(name, pattern) for pattern in self._hosts)
-        return not self._is_local or name == "localhost" or name.endswith(".localhost")
+        return not self._is_local
 
 
 def host_name(host: bytes) -> str:
@@ -156,6 +163,12 @@ def host_name(host: bytes) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0].rstrip(".")
+
+
+def _origin(scheme: str, host: str) -> str:
+    """Return the origin of a server as browsers write it, without the usual port; empty without a host."""
+    port = {"https": ":443", "http": ":80"}.get(scheme, "")
+    return f"{scheme}://{host.removesuffix(port)}" if host else ""
 
 
 def _is_address(name: str) -> bool:

@@ -70,7 +70,7 @@ class KeyRing:
         self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
-        self._is_local = is_loopback(settings.host)
+        self._is_local = not others_reach(settings)
         self._may_be_open = self._is_local and not settings.oidc_issuer
         self._fixed = [
             AccessKey(id=id_of_key(text) or name, hash=hash_key(text), name=name, roles=roles)
@@ -82,6 +82,7 @@ class KeyRing:
         ]
         self._has_keys = False
         self._valid: dict[str, AccessKey] = {}
+        self._revoked: dict[str, AccessKey] = {}
         self._callers: dict[str, Caller] = {}
         self._uses_ms: dict[str, int] = {}
         self._ended: frozenset[str] = frozenset()
@@ -104,7 +105,7 @@ class KeyRing:
 
     @property
     def is_local(self) -> bool:
-        """Whether only programs of this machine reach the server."""
+        """Whether only programs of this machine reach the server, as far as the settings say."""
         return self._is_local
 
     @property
@@ -116,7 +117,8 @@ class KeyRing:
         """Return the caller whose key a request presents; one without rights if the key is not valid."""
         if not self._known.is_set():
             return UNREAD
-        key = self._valid.get(id_of_key(text))
+        key_id = id_of_key(text)
+        key = self._valid.get(key_id) or self._revoked.get(key_id)
         if key is None or not compare_digest(hash_key(text), key.hash):
             return _UNKNOWN
         return self._caller_of(key)
@@ -138,7 +140,8 @@ class KeyRing:
     def _caller_of(self, key: AccessKey) -> Caller:
         now_ms = int(time.time() * 1000)
         if not key.is_valid(now_ms):
-            return msgspec.structs.replace(_ENDED, name=key.name or key.id, key_id=key.id)
+            refused = _ENDED if key.revoked_ms is None else _REVOKED
+            return msgspec.structs.replace(refused, name=key.name or key.id, key_id=key.id)
         self._uses_ms[key.id] = now_ms
         return self._callers[key.id]
 
@@ -240,6 +243,7 @@ class KeyRing:
             )
             for key in valid.values()
         }
+        self._revoked = {key.id: key for key in keys if key.revoked_ms is not None}
         self._quotas.keep(valid)
         self._valid = valid
         self._has_keys = any(key.name != JOBS_KEY for key in keys)
@@ -274,7 +278,7 @@ class KeyRing:
             _log.warning(
                 "requests need a key, as others reach %s: the first one, of an administrator, is in %s. "
                 "`quadriga keys create` makes more; --insecure needs none",
-                self._settings.host, path.absolute(),
+                self._settings.public_url or self._settings.host, path.absolute(),
             )  # fmt: skip
 
     def _read_copy(self) -> list[AccessKey] | None:
@@ -314,6 +318,12 @@ UNREAD = Caller(
 UNREAD_LOCAL = msgspec.structs.replace(UNREAD, rights=frozenset({"key"}))
 """Caller on this machine before the keys were read: may see why the server is not ready, and nothing else."""
 _ENDED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that has expired")
+_REVOKED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that was revoked")  # fmt: skip
+
+
+def others_reach(settings: Settings) -> bool:
+    """Check whether others than programs of this machine reach a server: by its address, or through a proxy in front of it."""
+    return bool(settings.public_url or settings.trusted_proxies or not is_loopback(settings.host))
 
 
 def is_loopback(host: str) -> bool:

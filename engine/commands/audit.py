@@ -5,6 +5,7 @@ import pwd
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
@@ -12,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.engine.commands.options import option, store_settings
+from quadriga.engine.commands.options import config_option, data_settings, option
 from quadriga.engine.settings import Settings
+from quadriga.store.errors import StoreError
 
 _PROCESS = "commands"
 
@@ -29,12 +31,13 @@ _PROCESS = "commands"
 @option("--limit", "Maximum lines.", type=click.IntRange(1), default=100)
 @option("--json as_json", "Print each line as JSON, and nothing else.", is_flag=True)
 @option("--data", "Data folder of the server. [default: data]")
+@config_option
 def audit_command(data: str | None, **options: Any) -> None:
     """Print who changed, took away or was refused what, newest first; servers have a log each."""
     from quadriga.store.audit.entries import encode_entry
     from quadriga.store.audit.reading import MAX_LIMIT, parse_since, read_page
 
-    folder = store_settings(data, None).audit_directory
+    folder = _audit_directory(data)
     since = parse_since(options["since"], time.time()) if options["since"] else ""
     left, cursor, damaged = options["limit"], "", 0
     table = Table("time", "who", "from", "action", "status", "about")
@@ -55,6 +58,18 @@ def audit_command(data: str | None, **options: Any) -> None:
         Console().print(table if table.row_count else "no lines")
     if damaged:
         click.echo(f"{damaged} damaged lines were skipped", err=True)
+
+
+def _audit_directory(data: str | None) -> Path:
+    """Return the folder of the audit log of a data folder, whose database does not matter.
+
+    Raises:
+        StoreError: There is no such data folder.
+    """
+    settings = data_settings(data)
+    if not Path(settings.data).is_dir():
+        raise StoreError(f"data folder not found: {settings.data}; set --data or --config as for the server")  # fmt: skip
+    return settings.audit_directory
 
 
 def _cells(entry: Any) -> Iterator[str]:

@@ -29,11 +29,19 @@ def _blobs(settings: Settings) -> Any:
     "Leave the images out, as where they have a backup of their own.",
     is_flag=True,
 )
+@option(
+    "--no-database without_database",
+    "Leave the database out, as where pg_dump copies it, afterwards.",
+    is_flag=True,
+)
 @_AS_JSON
-def backup_command(target: str, without_images: bool, as_json: bool, **store: Any) -> None:
+def backup_command(
+    target: str, *, without_images: bool, without_database: bool, as_json: bool, **store: Any
+) -> None:
     """Make a backup of all that a server stores in TARGET, a folder or s3://, gs:// or az://; the server may run.
 
     All that was acknowledged before the start is in it. Images that a backup in TARGET has already are not copied again.
+    Exits with 1 if inferences have images that it did not find.
     """
     from quadriga.store.backup.making import make_backup
     from quadriga.store.backup.places import open_place
@@ -45,37 +53,43 @@ def backup_command(target: str, without_images: bool, as_json: bool, **store: An
         _blobs(settings),
         open_place(target),
         has_images=not without_images,
+        has_database=not without_database,
         report=progress_printer(),
     )
     description = made.description
+    place = f"{target.rstrip('/')}/{made.name}"
     if as_json:
         shown = msgspec.to_builtins(msgspec.structs.replace(description, files={}))
+        click.echo(json.dumps({"backup": place, **shown, "new_images": made.new_images}))
+    else:
         click.echo(
-            json.dumps(
-                {
-                    "backup": f"{target.rstrip('/')}/{made.name}",
-                    **shown,
-                    "new_images": made.new_images,
-                }
-            )
+            f"{place}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images "
+            f"({made.new_images:,} new)"
         )
-        return
-    click.echo(
-        f"{target.rstrip('/')}/{made.name}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images "
-        f"({made.new_images:,} new)"
-    )
-    if description.missing_images:
+        if description.missing_images:
+            click.echo(
+                f"{description.missing_images:,} images were removed meanwhile, or are damaged",
+                err=True,
+            )
+    if description.unfound_images:
         click.echo(
-            f"{description.missing_images:,} images were removed meanwhile, or are damaged",
+            f"{description.unfound_images:,} images of inferences were not found: "
+            "set QUADRIGA_BLOBS as for the server, or repeat it if images were removed meanwhile",
             err=True,
         )
+    sys.exit(1 if description.unfound_images else 0)
 
 
 @click.command("restore")
 @click.argument("backup")
 @store_options
+@option(
+    "--no-database without_database",
+    "Restore the data folder alone, beside a database that was copied after the backup.",
+    is_flag=True,
+)
 @_AS_JSON
-def restore_command(backup: str, as_json: bool, **store: Any) -> None:
+def restore_command(backup: str, *, without_database: bool, as_json: bool, **store: Any) -> None:
     """Restore BACKUP, or the newest one of a place, into an empty --data folder, and an empty --database.
 
     Its files are compared with their hashes before anything is written. Exits with 1 if images of it are missing.
@@ -91,6 +105,7 @@ def restore_command(backup: str, as_json: bool, **store: Any) -> None:
         Path(settings.data),
         settings.database_url,
         _blobs(settings),
+        has_database=not without_database,
         report=progress_printer(),
     )
     description = restored.description
@@ -99,8 +114,9 @@ def restore_command(backup: str, as_json: bool, **store: Any) -> None:
         shown["missing_images"] = restored.missing_images
         click.echo(json.dumps({"backup": name, **shown}))
     else:
+        server = f" of {description.host}, {description.folder}" if description.host else ""
         click.echo(
-            f"{name}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images; "
+            f"{name}{server}: {description.inferences:,} inferences, {description.journaled:,} in the journal, {description.images:,} images; "
             "start the server on it, or look at it with quadriga check"
         )
         if restored.missing_images:
@@ -119,7 +135,7 @@ def check_command(fast: bool, as_json: bool, **store: Any) -> None:
     """
     from quadriga.store.backup.checking import check_store
 
-    settings = store_settings(**store)
+    settings = store_settings(**store, must_exist=True)
     checked = check_store(
         Path(settings.data),
         settings.database_url,

@@ -38,7 +38,9 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
     from quadriga.engine.store_access import open_reader
     from quadriga.store.query.request import QueryRequest
 
-    inferences, _ = open_reader(store_settings(**store), served=tuple)
+    inferences, _ = open_reader(
+        store_settings(**store, reads_images=False, must_exist=True), served=tuple
+    )
     with closing(inferences):
         page = inferences.query(
             QueryRequest(parse_filter(filter_text), limit=limit, order=order, count="capped")
@@ -138,7 +140,9 @@ def export_command(
     from quadriga.store.exchange.splits import parse_splits
     from quadriga.store.job_runner import QUERY_TIMEOUT_S
 
-    inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S, served=tuple)
+    inferences, blobs = open_reader(
+        store_settings(data, database, must_exist=True), QUERY_TIMEOUT_S, served=tuple
+    )
     parameters = msgspec.convert(
         {"where": parse_filter(filter_text), "split": parse_splits(split), **export_options},
         ExportParameters,

@@ -1,8 +1,10 @@
 """The command `quadriga keys`: makes and ends the keys with which people and programs use a server."""
 
 import json
+import os
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -12,12 +14,17 @@ from rich.table import Column, Table
 
 from quadriga.engine.commands.audit import audited
 from quadriga.engine.commands.options import json_option, option, store_options, store_settings
+from quadriga.engine.settings import Settings
 from quadriga.proto.access import Role
+from quadriga.store.errors import StoreError
 from quadriga.store.key_limits import NO_LIMITS, limits_text, parse_limits
-from quadriga.store.key_texts import AccessKey
+from quadriga.store.key_texts import AccessKey, rights_text
+from quadriga.store.redaction import without_secrets
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 _MAX_DAYS = 36500
+_PIPED_COLUMNS = 400
+"""Width of a table that no terminal shows, such as in a pipe: nothing is broken into lines."""
 _limit_option = option(
     "--limit",
     "What the key may use, such as requests=100/second, concurrency=8, bytes=1GB/hour, jobs=4, export-bytes=10GB/day or"
@@ -81,7 +88,7 @@ def create(**options: Any) -> None:
             expires_in_ms=options["expires"],
             limits=limits,
         )
-        note(key.id)
+        note(rights_text(key))
     _print_new(key, text, as_json=options["as_json"])
 
 
@@ -91,9 +98,11 @@ def create(**options: Any) -> None:
 def list_keys(**options: Any) -> None:
     """List all keys with their roles, end and last use; never their secrets."""
     from quadriga.store.access_keys import read_keys
+    from quadriga.store.database import ReaderPool
 
-    with _database(options) as engine, engine.connect() as connection:
-        keys = read_keys(connection)
+    with closing(ReaderPool(_existing_url(options), connections=1)) as pool:  # noqa: SIM117 - it may not answer
+        with pool.snapshot() as connection:
+            keys = read_keys(connection)
     if options["as_json"]:
         click.echo(json.dumps([_public(key) for key in keys], indent=1))
         return
@@ -116,7 +125,10 @@ def list_keys(**options: Any) -> None:
             _state(key),
             _day(key.used_ms),
         )
-    Console().print(table if keys else "no keys")
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPED_COLUMNS
+    console.print(table if keys else "no keys")
 
 
 @keys_command.command()
@@ -126,7 +138,7 @@ def revoke(key_id: str, **options: Any) -> None:
     """Revoke the key ID: requests with it are refused within a few seconds."""
     from quadriga.store.access_keys import revoke_key
 
-    with _database(options) as engine, _audited(options, "keys revoke") as note:
+    with _existing_database(options) as engine, _audited(options, "keys revoke") as note:
         revoke_key(engine, key_id)
         note(key_id)
     click.echo(f"revoked {key_id}")
@@ -144,7 +156,7 @@ def limit_command(key_id: str, **options: Any) -> None:
     from quadriga.store.access_keys import limit_key
 
     limits = _limits(options["limit"])
-    with _database(options) as engine, _audited(options, "keys limit") as note:
+    with _existing_database(options) as engine, _audited(options, "keys limit") as note:
         limit_key(engine, key_id, limits)
         note(key_id)
     click.echo(f"limits of {key_id}: {limits.replace(',', ', ') or 'default'}")
@@ -161,9 +173,9 @@ def rotate(key_id: str, **options: Any) -> None:
     """Make a key with the rights, limits and end of the key ID, and print it; the present one ends after --overlap."""
     from quadriga.store.access_keys import rotate_key
 
-    with _database(options) as engine, _audited(options, "keys rotate") as note:
+    with _existing_database(options) as engine, _audited(options, "keys rotate") as note:
         key, text = rotate_key(engine, key_id, options["overlap"])
-        note(f"{key_id} to {key.id}")
+        note(f"{key_id} to {rights_text(key)}")
     _print_new(key, text, as_json=options["as_json"])
 
 
@@ -187,14 +199,50 @@ def _database(options: dict[str, Any]) -> Any:
     """Open the database of the store for writing; make its tables if it has none."""
     from quadriga.store.database import make_tables, writer_engine
 
-    url = store_settings(options["data"], options["database"], is_written=True).database_url
+    url = _settings(options, is_written=True).database_url
     make_tables(url)
     return writer_engine(url)
 
 
+def _existing_database(options: dict[str, Any]) -> Any:
+    """Open the database of the store for writing; it must have tables."""
+    _existing_url(options)
+    return _database(options)
+
+
+def _existing_url(options: dict[str, Any]) -> str:
+    """Return the URL of the database of the store.
+
+    Raises:
+        StoreError: It has no tables, which a command that makes no key does not make either.
+    """
+    from quadriga.store.database import compare_revision, make_tables
+
+    settings = _settings(options, must_exist=True)
+    if compare_revision(settings.database_url).database is None:
+        raise StoreError(
+            f"no store in {without_secrets(settings.database_url)}: set --data, --database or --config as for the server, "
+            "or make its tables by quadriga migrate"
+        )
+    make_tables(settings.database_url)  # checks their revision, as they are there
+    return settings.database_url
+
+
+def _settings(
+    options: dict[str, Any], *, is_written: bool = False, must_exist: bool = False
+) -> Settings:
+    return store_settings(
+        options["data"],
+        options["database"],
+        is_written=is_written,
+        reads_images=False,
+        must_exist=must_exist,
+    )
+
+
 def _audited(options: dict[str, Any], action: str) -> Any:
     """Open the audit log of the data folder."""
-    return audited(store_settings(options["data"], options["database"]), action)
+    return audited(_settings(options), action)
 
 
 def _print_new(key: AccessKey, text: str, *, as_json: bool) -> None:

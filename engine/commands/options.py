@@ -85,9 +85,25 @@ report_output_option = option(
     callback=_check_outputs,
 )
 
+_CONFIG = "quadriga.config"
+"""Key of the context under which the file of --config is."""
+
+
+def _keep_config(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+    context.meta[_CONFIG] = path
+
+
+config_option = option(
+    "--config",
+    "Settings file of the server. [default: QUADRIGA_CONFIG, else quadriga.toml]",
+    type=PATH,
+    callback=_keep_config,
+    expose_value=False,
+)
 store_options = _combine(
     option("--data", "Data folder of the server. [default: data]"),
     option("--database", "SQLAlchemy URL of the store."),
+    config_option,
 )
 """Options of the commands that open a store; `store_settings` reads them."""
 
@@ -119,14 +135,49 @@ dataset_options = _combine(
 """Options of the commands that run a model over a dataset."""
 
 
-def store_settings(data: str | None, database: str | None, *, is_written: bool = False) -> Settings:
-    """Return the settings with these values; None leaves a value to the environment or default.
+def store_settings(
+    data: str | None,
+    database: str | None,
+    *,
+    is_written: bool = False,
+    reads_images: bool = True,
+    must_exist: bool = False,
+) -> Settings:
+    """Return the settings with these values; None leaves a value to the environment, the settings file or default.
 
     A command that writes the store makes its files for its user alone from then on, as the server does.
+
+    Raises:
+        SettingsError: The server of the data folder has another database or, where images are read, others; a database
+            that is named without a folder is that of no folder. Or there is no store, where it must exist.
     """
     if is_written:
         create_privately()
-    return _load_settings({"data": data, "database": database})
+    settings = _load_settings({"data": data, "database": database})
+    if database is None or data is not None:
+        settings_reading.check_places(settings, reads_images=reads_images)
+    if must_exist:
+        _check_exists(settings)
+    return settings
+
+
+def _check_exists(settings: Settings) -> None:
+    """Check that a data folder is there, and has a database of its own if it is to have one.
+
+    Raises:
+        SettingsError: It is not.
+    """
+    scheme, _, file = settings.database_url.partition(":///")
+    is_file = scheme.startswith("sqlite")
+    if is_file and not Path(file).exists() and not settings.journal_directory.is_dir():
+        raise settings_reading.SettingsError(
+            f"no store in {settings.data}: set --data, --database or --config as for the server"
+        )
+
+
+def data_settings(data: str | None) -> Settings:
+    """Return the settings of a command that reads files of a data folder, and no store."""
+    return _load_settings({"data": data})
 
 
 def prepare_models(extensions: str | None) -> None:
@@ -136,7 +187,9 @@ def prepare_models(extensions: str | None) -> None:
 
 def _load_settings(options: Mapping[str, str | None]) -> Settings:
     flags = {name: value for name, value in options.items() if value is not None}
-    return settings_reading.load(flags, os.environ)
+    context = get_current_context(silent=True)
+    file = None if context is None else context.meta.get(_CONFIG)
+    return settings_reading.load(flags, os.environ, file)
 
 
 def select_form(
@@ -172,7 +225,7 @@ def select_form(
     context = get_current_context()
     for parameter in context.command.params:
         is_given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if is_given and parameter.name not in options_by_form[form]:
+        if is_given and parameter.expose_value and parameter.name not in options_by_form[form]:
             raise click.UsageError(f"{parameter.opts[0]} cannot be used with --{form}")
     return form
 

@@ -115,7 +115,9 @@ def select_command(
         source_keys=source_keys,
         **choice,
     )
-    inferences, blobs = open_reader(store_settings(data, database), QUERY_TIMEOUT_S, served=tuple)
+    inferences, blobs = open_reader(
+        store_settings(data, database, must_exist=True), QUERY_TIMEOUT_S, served=tuple
+    )
     with closing(inferences):
         selection = select(inferences, options, _print_matches)
         check_found(selection)

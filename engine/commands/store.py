@@ -27,7 +27,7 @@ def migrate(is_check: bool, **store: Any) -> None:
     from quadriga.store.database import compare_revision
     from quadriga.store.database import migrate as bring_up_to_date
 
-    settings = store_settings(**store, is_written=not is_check)
+    settings = store_settings(**store, is_written=not is_check, reads_images=False)
     revisions = (compare_revision if is_check else bring_up_to_date)(settings.database_url)
     before, own = revisions.database, revisions.own
     if revisions.is_newer:
@@ -60,7 +60,8 @@ def rebuild(**store: Any) -> None:
     """
     from quadriga.store.maintenance.rebuild import rebuild as derive_again
 
-    show, settings = progress_printer(), store_settings(**store, is_written=True)
+    show = progress_printer()
+    settings = store_settings(**store, is_written=True, reads_images=False)
     derive_again(
         settings.database_url,
         settings.rebuild_file,

@@ -16,6 +16,7 @@ from quadriga.proto.errors import Forbidden
 from quadriga.store.access_keys import create_key, revoke_key
 from quadriga.store.database import writer_engine
 from quadriga.store.errors import QueryError, StoreError
+from quadriga.store.key_texts import rights_text
 from quadriga.store.scope import check_team
 
 MAX_DAYS = 36500
@@ -47,7 +48,7 @@ def key_forms(frame: Frame, database_url: str, options: dict[str, Any]) -> list[
                 team=team,
                 expires_in_ms=None if days is None else days * _DAY_MS,
             )
-        note_target(key.id)
+        note_target(rights_text(key))
         return frame.page("key_made", page="keys", title=TEXTS["key_made"], key=key, secret=secret)
 
     @post(

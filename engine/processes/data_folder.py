@@ -14,7 +14,7 @@ LOCK_FILE = "server.lock"
 
 _OWN = re.compile(
     r"admin\.key|archives|audit|baselines|blobs|clickhouse\.json|clock\.json|dead|dead\.jsonl|drift|erasures|evaluation|import\.lock|jobs|journal|keys\.json"
-    r"|journal\.offsets|model-cache|rebuild\.progress|renumbered\.jsonl|run|served-models\.json|server\.lock|session\.key|sizes|store\.db.*|traffic\.json|url\.key"
+    r"|journal\.offsets|model-cache|rebuild\.progress|renumbered\.jsonl|run|served-models\.json|server\.lock|session\.key|sizes|store\.db.*|store\.json|traffic\.json|url\.key"
     r"|worker-numbers\.json|writer\.lock|\..+-[0-9a-f]{16}"
 )
 """Names of what servers and commands make in a data folder."""

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import secrets
 import select
 import selectors
@@ -34,6 +35,9 @@ MAX_LINE_BYTES = 256 * 1024
 
 END_S = 2.0
 """Maximum seconds that the end of the server waits for its last lines to be read."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What makes a terminal change its colours, as lines of onnxruntime have it."""
 
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 64 * 1024
@@ -218,7 +222,7 @@ class LogPipes:
             return
         if left_out:
             text = f"{text} ({left_out} lines like this were left out before)"
-        self.put(_line(pipe.name, pipe.pid, redact(text, self._secrets)))
+        self.put(_line(pipe.name, pipe.pid, redact(_COLOUR.sub("", text), self._secrets)))
 
     def _write(self) -> None:
         while True:

@@ -34,7 +34,7 @@ from quadriga.engine.processes.log_pipes import LogPipes
 from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.settings_reading import STORE_FILE, SettingsError, note_places
 from quadriga.engine.shared_counts import ENDS, OTHER, SharedCounts
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
@@ -256,6 +256,8 @@ def supervise(
     """
     tls_files = _tls_files(settings)
     data_folder = DataFolder(Path(settings.data)) if settings.store else None
+    if settings.store:
+        _note_store(settings)
     listener, grpc = _open_sockets(settings)
     stopping: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
@@ -369,6 +371,17 @@ def _watch(children: list[_Child], data_folder: DataFolder | None, level: Follow
     if data_folder is not None:
         data_folder.check()
     level.look()
+
+
+def _note_store(settings: Settings) -> None:
+    """Tell commands where the store is; a full disk keeps no server from starting."""
+    try:
+        note_places(settings)
+    except OSError as error:
+        _log.warning(
+            "commands cannot know the database of this server: cannot write %s in %s: %s",
+            STORE_FILE, settings.data, error.strerror,
+        )  # fmt: skip
 
 
 def _tls_files(settings: Settings) -> RenewedFiles | None:

@@ -1,6 +1,6 @@
 """Checks a store: the database by itself, each row, each image, and the journal."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class CheckedStore(msgspec.Struct, kw_only=True):
     images: int = 0
     """Different images that inferences have, whose bytes were read."""
     journaled: int = 0
-    """Records and changes in the journal, those included that the database has already."""
+    """Records and changes that wait in the journal for the database."""
     problems: list[StoreProblem] = []
     """The first problems."""
     problem_count: int = 0
@@ -77,7 +77,7 @@ def check_store(
         _check_inferences(database_url, images, checked, report)
     except (sa.exc.DBAPIError, StoreError) as error:
         checked.note("database", "inferences", f"reading ended: {str(error).splitlines()[0]}")
-    _check_journal(data / "journal", checked)
+    _check_journal(data / "journal", _journal_offsets(data / "journal", database_url), checked)
     _check_set_aside(data, database_url, checked)
     return checked
 
@@ -189,7 +189,16 @@ class _ImageCheck:
         return self._blobs.get(key) is not None if self._present is None else key in self._present
 
 
-def _check_journal(folder: Path, checked: CheckedStore) -> None:
+def _journal_offsets(folder: Path, url: str) -> dict[str, int]:
+    """Return up to where the database has each segment of the journal; nothing where it does not say."""
+    with suppress(OSError, StoreError, sa.exc.DBAPIError), open_readers(url) as (reader,):
+        if reader.has_database():
+            with reader.snapshot() as connection:
+                return database.journal_offsets(connection, (folder / "id").read_text())
+    return {}
+
+
+def _check_journal(folder: Path, offsets: Mapping[str, int], checked: CheckedStore) -> None:
     for path in journal.segment_paths(folder):
         position = end = 0
         for _, payload, end in journal.read_frames(path):
@@ -197,7 +206,7 @@ def _check_journal(folder: Path, checked: CheckedStore) -> None:
             if start > position:
                 checked.note("journal", path.name, f"damaged from byte {position:,} to {start:,}")
             position = end
-            checked.journaled += 1
+            checked.journaled += start >= offsets.get(path.name, 0)
         with suppress(FileNotFoundError):
             size = path.stat().st_size
             if size > end and journal.is_closed(path):

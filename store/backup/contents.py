@@ -32,7 +32,7 @@ FORM = 1
 """Form of a backup; a later one has another number."""
 
 _LEFT_OUT = re.compile(
-    r"store\.db.*|journal|journal\..*|blobs|run|sizes|archives|clock\.json|worker-numbers\.json|keys\.json|clickhouse\.json|"
+    r"store\.db.*|store\.json|journal|journal\..*|blobs|run|sizes|archives|clock\.json|worker-numbers\.json|keys\.json|clickhouse\.json|"
     r"logged-keys\.db.*|model-cache|served-models\.json|traffic\.json|\..*|.*\.lock"
 )
 """Entries of a data folder that are elsewhere in a backup, of one machine alone, or made again."""
@@ -65,6 +65,14 @@ class BackupDescription(msgspec.Struct, frozen=True, kw_only=True):
     image_bytes: int
     missing_images: int = 0
     """Images that were removed or damaged before they could be copied."""
+    unfound_images: int = 0
+    """Images that inferences of its database have, and that were not found where images were looked for."""
+    has_database: bool = True
+    """Whether the database was to be in it; without, it goes beside a copy of the database that was made after it."""
+    host: str = ""
+    """Name of the machine of the server, as it calls itself."""
+    folder: str = ""
+    """Name of the server's data folder, without where it is."""
     has_images: bool = True
     """Whether images were to be in it."""
     files: dict[str, BackupFile] = {}

@@ -8,6 +8,7 @@ of each segment is known.
 
 import os
 import shutil
+import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -58,6 +59,7 @@ class _CopiedRows(NamedTuple):
     inferences: int
     journaled: int
     """Frames of the journal that the database may not have."""
+    has_database: bool
 
 
 class _CopiedImages(NamedTuple):
@@ -78,6 +80,7 @@ def make_backup(
     place: BackupPlace,
     *,
     has_images: bool = True,
+    has_database: bool = True,
     report: OnProgress = lambda _: None,
 ) -> BackedUp:
     """Make a backup of all that a server stores.
@@ -88,6 +91,7 @@ def make_backup(
         blobs: Its images.
         place: Where backups are.
         has_images: Whether images are copied; without, a backup needs the place where they are.
+        has_database: Whether the database is copied; without, a copy of it has to be made after the backup.
         report: See `OnProgress`.
 
     Raises:
@@ -101,30 +105,33 @@ def make_backup(
     with place.making(name) as backup:
         if backup.resolve().is_relative_to(data.resolve()):
             raise StoreError(f"expected a place outside of the data folder {data} for backups")
-        rows = _copy_rows(data, database_url, backup, report)
+        rows = _copy_rows(data, database_url if has_database else None, backup, report=report)
         _copy_files(data, backup / FILES)
         images = _copy_images(blobs, place.images, backup, report) if has_images else None
-        description = _describe(backup, begun, rows, images)
+        description = _describe(backup, data, begun, rows=rows, images=images)
         write_description(backup, description)
     return BackedUp(name, description, images.new if images else 0)
 
 
-def _copy_rows(data: Path, database_url: str, backup: Path, report: OnProgress) -> _CopiedRows:
-    """Copy the journal, then the database."""
+def _copy_rows(
+    data: Path, database_url: str | None, backup: Path, *, report: OnProgress
+) -> _CopiedRows:
+    """Copy the journal, then the database; None leaves it out."""
     with journal.hold_segments(data / JOURNAL):
         segments = _copy_journal(data / JOURNAL, backup / JOURNAL)
         report("journal")
-        _copy_database(database_url, backup / DATABASE, report)
+        if database_url is not None:
+            _copy_database(database_url, backup / DATABASE, report)
         revision, inferences = _summary(backup / DATABASE)
         journaled = _trim_journal(data / JOURNAL, backup, segments)
     report("database")
-    return _CopiedRows(revision, inferences, journaled)
+    return _CopiedRows(revision, inferences, journaled, database_url is not None)
 
 
 def _describe(
-    backup: Path, begun: datetime, rows: _CopiedRows, images: _CopiedImages | None
+    backup: Path, data: Path, begun: datetime, *, rows: _CopiedRows, images: _CopiedImages | None
 ) -> BackupDescription:
-    """Describe a backup that is filled; `images` is None if they are left out."""
+    """Describe a backup of a data folder that is filled; `images` is None if they are left out."""
     copied = images or _CopiedImages()
     return BackupDescription(
         created=timestamp_text(int(begun.timestamp() * 1000)),
@@ -135,7 +142,11 @@ def _describe(
         images=copied.images,
         image_bytes=copied.size_bytes,
         missing_images=copied.missing,
+        unfound_images=0 if images is None else _count_unfound(backup),
         has_images=images is not None,
+        has_database=rows.has_database,
+        host=socket.gethostname(),
+        folder=data.resolve().name,
         files=describe_files(backup),
     )
 
@@ -256,3 +267,22 @@ def _copy_images(blobs: Blobs, images: Blobs, backup: Path, report: OnProgress) 
             if copied % 1000 == 0:
                 report(f"images: {copied:,}")
     return _CopiedImages(copied, new, missing, size_bytes)
+
+
+def _count_unfound(backup: Path) -> int:
+    """Count the images that inferences of a copied database have, and that are not among those of the backup."""
+    if not (backup / DATABASE).exists():
+        return 0
+    with (
+        closing(sqlite3.connect(f"file:{backup / DATABASE}?mode=ro", uri=True)) as connection,
+        (backup / IMAGE_LIST).open() as listed,
+    ):
+        connection.execute("CREATE TEMP TABLE listed (key TEXT PRIMARY KEY) WITHOUT ROWID")
+        connection.executemany(
+            "INSERT OR IGNORE INTO listed VALUES (?)", ((line.rstrip("\n"),) for line in listed)
+        )
+        (count,) = connection.execute(
+            "SELECT count(DISTINCT input_hash) FROM inference WHERE input_kept = 1 AND input_hash IS NOT NULL"
+            " AND NOT EXISTS (SELECT 1 FROM listed WHERE key = input_hash)"
+        ).fetchone()
+    return int(count)

@@ -1,4 +1,4 @@
-"""Restores a backup into an empty folder, and an empty database."""
+"""Restores a backup into an empty folder, and an empty database; without its database, beside one that has inferences."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -39,6 +39,7 @@ def restore_backup(
     database_url: str,
     blobs: Blobs,
     *,
+    has_database: bool = True,
     report: Callable[[str], None] = lambda _: None,
 ) -> Restored:
     """Restore a backup; all of its files are checked before anything is written.
@@ -47,8 +48,10 @@ def restore_backup(
         place: Where backups are.
         name: Name of the backup.
         data: Data folder, empty or not there yet.
-        database_url: SQLAlchemy URL of a database without inferences; SQLite's file must not exist.
+        database_url: SQLAlchemy URL of a database without inferences; SQLite's file must not exist. If the backup has no
+            database, it may have any, and is left as it is: what the journal has beside it, the server moves.
         blobs: Where images go.
+        has_database: Whether the database of the backup is restored.
         report: Called with what is done.
 
     Raises:
@@ -56,21 +59,27 @@ def restore_backup(
     """
     with place.reading(name) as backup:
         description = read_description(backup)
-        _check_empty(data, database_url)
+        has_database = has_database and description.has_database
+        _check_folder(data)
+        if has_database:
+            _check_database(database_url)
         check_files(backup, description)
         report("the files of the backup are as they were written")
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         _restore_files(backup, description.files, data)
         has_images = description.has_images
         missing = _restore_images(backup, place.images, blobs, report) if has_images else 0
-        if DATABASE in description.files:
+        if has_database and DATABASE in description.files:
             _restore_database(backup / DATABASE, database_url, report)
     return Restored(name, description, missing)
 
 
-def _check_empty(data: Path, url: str) -> None:
+def _check_folder(data: Path) -> None:
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise StoreError(f"expected {data} to be empty, or not to be there")
+
+
+def _check_database(url: str) -> None:
     path = database_path(url)
     if path is not None:
         if path.exists():
@@ -80,7 +89,10 @@ def _check_empty(data: Path, url: str) -> None:
     with database.writer_engine(url) as engine, engine.connect() as connection:
         first = database.execute(connection, "SELECT seq FROM inference LIMIT 1").scalar()
     if first is not None:
-        raise StoreError("expected a database without inferences: it has some")
+        raise StoreError(
+            "expected a database without inferences: it has some; --no-database restores the data folder alone, beside a "
+            "database that was copied after the backup"
+        )
 
 
 def _restore_files(backup: Path, names: Iterable[str], data: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlencode
@@ -22,12 +23,21 @@ class BlobUrls:
         blobs: The blobs.
         key_file: File of the key that this server signs with; created if missing, readable by its owner alone.
         seconds: Seconds for which a URL is valid.
+        shared_secret: Text that servers behind one address have in common, from which the key is derived instead, so that
+            each serves the URLs of the others; those that the key of the file signed stay valid. Empty for none.
     """
 
-    def __init__(self, blobs: Blobs, key_file: Path, seconds: float = PRESIGN_S) -> None:
+    def __init__(
+        self, blobs: Blobs, key_file: Path, seconds: float = PRESIGN_S, *, shared_secret: str = ""
+    ) -> None:
         self._blobs = blobs
         self._key_file = key_file
         self._seconds = seconds
+        self._shared_key = (
+            hmac.digest(shared_secret.encode(), b"quadriga signed URLs", hashlib.sha256)
+            if shared_secret
+            else b""
+        )
 
     def sign(self, key: str, mime: str, blobs_url: str, *, inference_id: str = "") -> str:
         """Return a signed URL of a blob, which need not exist.
@@ -46,7 +56,8 @@ class BlobUrls:
             return url
         digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
         named = {"inference": inference_id} if inference_id else {}
-        signature = self._signature(digest, expires, mime, *named.values())
+        key_bytes = self._shared_key or self._own_key
+        signature = _signature(key_bytes, digest, expires, mime, *named.values())
         parameters = {"expires": expires, "type": mime, **named, "signature": signature}
         return f"{blobs_url}{digest}?{urlencode(parameters)}"
 
@@ -59,8 +70,12 @@ class BlobUrls:
             QueryError: It was not signed here, or it has expired.
             NotFoundError: The blob was removed.
         """
-        expected = self._signature(digest, expires, mime, *([inference_id] if inference_id else []))
-        if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
+        signed = (digest, expires, mime, *([inference_id] if inference_id else []))
+        presented = signature.encode(errors="replace")
+        if not any(
+            hmac.compare_digest(_signature(key, *signed).encode(), presented)
+            for key in self._accepted_keys()
+        ):
             raise QueryError("the signature of the URL is not one of this server")
         if time.time() > int(expires):
             raise QueryError(f"the URL has expired: it was valid until {expires}")
@@ -69,14 +84,21 @@ class BlobUrls:
             raise NotFoundError(f"blob not found: {digest} was removed")
         return data
 
-    def _signature(self, *parts: str) -> str:
-        return hmac.new(self._secret, repr(parts).encode(), hashlib.sha256).hexdigest()
+    def _accepted_keys(self) -> Iterator[bytes]:
+        if self._shared_key:
+            yield self._shared_key
+        if not self._shared_key or self._key_file.exists():
+            yield self._own_key
 
     @cached_property
-    def _secret(self) -> bytes:
+    def _own_key(self) -> bytes:
         try:
             return create_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
         except OSError as error:
             raise NotReadyError(
                 f"cannot create the key to sign URLs with, {self._key_file.name}: {error.strerror}"
             ) from error
+
+
+def _signature(key: bytes, *parts: str) -> str:
+    return hmac.new(key, repr(parts).encode(), hashlib.sha256).hexdigest()

@@ -82,6 +82,9 @@ def test_what_was_acknowledged_before_a_backup_is_restored(
         ).stdout
     )
     second_before = set(load.acknowledged)
+    if source:  # the folder knows that its database is elsewhere
+        refused = quadriga("backup", tmp_path / "half", "--data", tmp_path / "data", code=2).stderr
+        assert "set QUADRIGA_DATABASE" in refused
     again = json.loads(
         quadriga(
             "backup", tmp_path / "backups", "--data", tmp_path / "data", *source, "--json"

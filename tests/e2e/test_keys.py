@@ -344,7 +344,8 @@ def test_the_audit_log_says_who_did_what(server, admin, bulk_folder):
     keys = {
         (line["action"], line.get("target")) for line in lines if line["action"].startswith("keys ")
     }
-    assert {("keys create", operator["id"]), ("keys revoke", operator["id"])} <= keys
+    made = f"{operator['id']}: roles {'+'.join(operator['roles'])}"
+    assert {("keys create", made), ("keys revoke", operator["id"])} <= keys
     assert not any(line["action"] == f"POST {INFER}" and line["status"] == 200 for line in lines)
     for secret in (operator["key"], infer["key"], admin):
         assert secret.partition(".")[2] not in printed

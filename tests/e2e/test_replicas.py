@@ -84,6 +84,25 @@ def test_every_acknowledged_id_of_two_servers_is_found_once(
     assert len({worker_of(inference_id) for inference_id in acknowledged}) >= 2
 
 
+@pytest.mark.parametrize(("is_shared", "status"), [(True, 200), (False, 400)])
+def test_servers_with_one_session_key_serve_the_signed_urls_of_each_other(
+    tmp_path: Path, url: str, image: bytes, *, is_shared: bool, status: int
+) -> None:
+    blobs = ("--blobs", str(tmp_path / "images"))
+    servers = [
+        replica(tmp_path / name, url, *blobs, "--session-key", "k" * 32 + ("" if is_shared else name)).start()
+        for name in ("a", "b")
+    ]  # fmt: skip
+    inference_id = servers[0].store(MODEL, image)
+    servers[0].query({"id": inference_id})
+    _, record = servers[0].call("GET", f"/api/inferences/{inference_id}?presign=true")
+    path = record["input"]["url"].partition(servers[0].host)[2]
+    answers = [server.request("GET", path) for server in servers]
+    assert [server.stop() for server in servers] == [0, 0]
+    assert (answers[0][0], answers[0][2]) == (200, image)
+    assert answers[1][0] == status
+
+
 def test_a_request_that_goes_to_both_servers_under_one_key_is_stored_once(
     tmp_path: Path, url: str, image: bytes
 ) -> None:

@@ -229,7 +229,7 @@ def test_a_server_with_a_provider_is_not_open_and_keys_count_beside_it(server, p
     ("person", "rights", "team"),
     [
         ("mara", ["annotate", "read"], "quality"),
-        ("omar", ["annotate", "infer", "monitor", "operate", "read"], ""),
+        ("omar", ["annotate", "infer", "metrics", "monitor", "operate", "read"], ""),
     ],
 )
 def test_a_person_logs_in_with_the_roles_and_team_of_the_groups(

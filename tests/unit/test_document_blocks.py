@@ -25,6 +25,7 @@ from quadriga.engine.sign_on.people import caller_of_claims
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.access import ROLES
 from quadriga.proto.conformance_cases import CASES
+from quadriga.store.database import writer_engine
 from tests.onnx_models import doubling
 from tests.pages import ROOT, blocks, invoke
 from tests.server_process import SAMPLE_MODELS
@@ -227,12 +228,51 @@ def test_proxies_reach_the_ports_of_the_server() -> None:
         for cluster in envoy["static_resources"]["clusters"]
     }
     assert clusters == {"http": (http, False), "grpc": (grpc, True)}
+    (nginx,) = texts("docs/security.md", "upstream quadriga {")
+    assert re.findall(r"^    server (\S+?)[; ]", nginx, re.MULTILINE) == [
+        f"127.0.0.1:{http}",
+        f"127.0.0.1:{grpc}",
+    ]
+    assert re.findall(r"(?:proxy|grpc)_pass (\S+);", nginx) == ["http://quadriga", "grpc://quadriga_grpc"]  # fmt: skip
+    for size in re.findall(r"client_max_body_size (\d+)m;", nginx):
+        assert int(size) << 20 > settings.max_body_bytes
     (ingress,) = map(yaml.safe_load, texts("docs/security.md", "apiVersion"))
     annotations = ingress["metadata"]["annotations"]
     size = annotations["nginx.ingress.kubernetes.io/proxy-body-size"]
     assert int(size.removesuffix("m")) << 20 > settings.max_body_bytes
     (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
     assert path["backend"]["service"]["port"]["number"] == http
+
+
+def test_the_url_of_a_database_with_tls_is_one() -> None:
+    (text,) = texts("docs/security.md", "postgresql://")
+    settings = load({"database": text.strip()}, {})
+    with writer_engine(settings.database_url) as engine:
+        _, options = engine.dialect.create_connect_args(engine.url)
+    assert options["sslmode"] == "verify-full"
+    assert options["sslrootcert"].endswith(".pem")
+
+
+def test_a_server_without_a_container_is_installed_as_the_image() -> None:
+    (commands,) = texts("docs/operations.md", "useradd")
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    for options in (
+        "--no-deps --only-binary=:all: --require-hashes --requirement requirements-extras.lock",
+        "--no-deps ./client .",
+    ):
+        assert options in commands
+        assert options in dockerfile
+    (unit,) = texts("docs/operations.md", "[Unit]")
+    lines = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+    variables = dict(word.split("=", 1) for word in lines["Environment"].split())
+    assert lines["ReadWritePaths"] in variables["QUADRIGA_DATA"]
+    assert variables["QUADRIGA_DATA"] in commands
+    settings = load({}, {"QUADRIGA_DATA": variables["QUADRIGA_DATA"]})
+    assert int(lines["TimeoutStopSec"]) > settings.drain_s + 2 * settings.exit_timeout_s
+    program, command, models = lines["ExecStart"].split()
+    assert program.startswith("/opt/quadriga/")
+    assert command in main.commands
+    assert models in commands
 
 
 def test_commands_of_the_training_are_there() -> None:

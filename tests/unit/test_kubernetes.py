@@ -1,6 +1,7 @@
 """The manifests for Kubernetes and KServe: their parts fit one another, their settings are there, and so are the paths that they probe."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.cli import main
+from quadriga.engine.settings import PREFIX, Settings
+from quadriga.engine.settings_reading import load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -103,3 +106,62 @@ def test_a_pod_has_the_time_to_end_in_order():
     drain_s = next(float(one["value"]) for one in CONTAINER["env"] if one["name"] == "QUADRIGA_DRAIN_S")  # fmt: skip
     least_s = drain_s + 2 * Settings().exit_timeout_s  # for the workers, and then for the writer
     assert POD["terminationGracePeriodSeconds"] > least_s
+
+
+def test_the_secrets_of_the_page_are_values_of_their_settings():
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    literals = dict(re.findall(r'--from-literal=(\w+)="(.*?)"', page))
+    environment = {
+        PREFIX + name.removesuffix("_url").upper(): subprocess.run(["sh", "-c", f'printf %s "{text}"'], capture_output=True, text=True, check=True).stdout
+        for name, text in literals.items()
+    }  # fmt: skip
+    settings = load({}, environment)
+    assert settings.admin_key.startswith("quadriga-ops.")
+    assert all(getattr(settings, name.removesuffix("_url")) for name in literals)
+
+
+REPLICAS = DEPLOY / "kubernetes" / "overlays" / "postgresql"
+PATCHED = yaml.safe_load((REPLICAS / "statefulset.yaml").read_text())["spec"]["template"]["spec"]
+
+
+def test_replicas_share_what_one_address_needs():
+    values = {entry["name"]: entry["value"] for entry in PATCHED["containers"][0]["env"]}
+    shared = {"DATABASE_FILE", "BLOBS", "SESSION_KEY_FILE", "EVENTS"}
+    assert {name.removeprefix(PREFIX) for name in values} == shared
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    for name, value in values.items():
+        if name.endswith("_FILE"):  # an entry of the secret, which the page makes
+            folder, _, entry = value.rpartition("/")
+            assert folder == "/run/secrets/quadriga"
+            assert f"--from-literal={entry}=" in page
+    (mount,) = PATCHED["containers"][0]["volumeMounts"]
+    assert mount["mountPath"] == values["QUADRIGA_EVENTS"]
+    (volume,) = PATCHED["volumes"]
+    claim = yaml.safe_load((REPLICAS / "events.yaml").read_text())
+    assert volume["name"] == mount["name"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_clients_load_no_models():
+    for container in (CONTAINER, RUNTIME["spec"]["containers"][0]):
+        values = {entry["name"]: entry["value"] for entry in container["env"]}
+        assert values["QUADRIGA_MODEL_CONTROL"] == "false"
+
+
+def test_a_job_migrates_the_database_of_the_servers():
+    (job,) = documents(DEPLOY / "kubernetes")
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == CONTAINER["image"]
+    assert container["args"][0] in main.commands
+    assert container["env"][0] in PATCHED["containers"][0]["env"]
+    assert container["securityContext"] == CONTAINER["securityContext"]
+    assert pod["securityContext"] == POD["securityContext"]
+    assert pod["volumes"][0] in POD["volumes"]
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert labels != SET["spec"]["selector"]["matchLabels"]  # no service sends requests to it
+    assert (
+        "kubectl apply -f deploy/kubernetes/migrate.yaml"
+        in (ROOT / "docs/kubernetes.md").read_text()
+    )

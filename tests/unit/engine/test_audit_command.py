@@ -42,11 +42,14 @@ def test_a_terminal_shows_the_texts_of_clients_and_obeys_none(data):
 
 
 def test_an_empty_log_is_said(data):
+    assert "data folder not found" in run("audit", "--data", data, code=2)
+    data.mkdir()
     assert run("audit", "--data", data) == "no lines\n"
     assert run("audit", "--json", "--data", data) == ""
 
 
 def test_a_wrong_time_is_explained(data):
+    data.mkdir()
     assert "expected since to be a time" in run("audit", "--since", "soon", "--data", data, code=2)
 
 
@@ -55,6 +58,15 @@ def test_damaged_lines_are_said(data):
     folder.mkdir(parents=True)
     (folder / "2027-03-01-worker-0.jsonl").write_text("half a line")
     assert "1 damaged lines were skipped" in run("audit", "--data", data)
+
+
+def test_what_a_new_key_is_for_is_in_the_log(data):
+    options = ["--role", "read", "--role", "monitor", "--team", "quality", "--models", "ships-*"]
+    key = json.loads(run("keys", "create", *options, "--expires", "1h", "--json", "--data", data))
+    new = json.loads(run("keys", "rotate", key["id"], "--json", "--data", data))
+    rights = f"roles read+monitor, team quality, models ships-*, until {key['expires_at'][:19]}Z"
+    targets = [json.loads(line)["target"] for line in run("audit", "--json", "--data", data).splitlines()]  # fmt: skip
+    assert targets == [f"{key['id']} to {new['id']}: {rights}", f"{key['id']}: {rights}"]
 
 
 def test_a_key_that_the_log_cannot_take_is_not_made(data):
@@ -66,7 +78,7 @@ def test_a_key_that_the_log_cannot_take_is_not_made(data):
     key = json.loads(run("keys", "create", "--role", "admin", "--json", "--data", data))
     (line,) = run("audit", "--json", "--data", data).splitlines()
     assert json.loads(line)["action"] == "keys create"
-    assert json.loads(line)["target"] == key["id"]
+    assert json.loads(line)["target"] == f"{key['id']}: roles admin"
     assert key["key"].partition(".")[2] not in line
 
 
@@ -74,3 +86,13 @@ def test_without_an_audit_log_none_is_written(data, monkeypatch):
     monkeypatch.setenv("QUADRIGA_AUDIT_DAYS", "0")
     run("keys", "create", "--role", "admin", "--data", data)
     assert not (data / "audit").exists()
+
+
+def test_a_list_of_keys_that_no_terminal_shows_is_not_cut(data, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "camera of line 4 in the hall behind the gate"
+    options = ["--role", "read", "--role", "monitor", "--models", "ships-*", "--models", "shapes-*"]
+    CliRunner().invoke(main, ["keys", "create", *options, "--name", name, "--data", str(data)])
+    printed = CliRunner().invoke(main, ["keys", "list", "--data", str(data)]).output
+    (line,) = [line for line in printed.splitlines() if name in line]
+    assert all(text in line for text in ("read, monitor", "ships-*, shapes-*", "valid"))

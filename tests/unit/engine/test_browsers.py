@@ -142,7 +142,8 @@ def test_names_without_a_list(host, name, allowed):
         ("MODELS.example.org:443", True),
         ("a.lab.example.org", True),
         ("lab.example.org", False),
-        ("localhost", False),
+        ("localhost:8080", True),  # the operator's, on the machine itself
+        ("localhost.evil.example", False),
         ("10.0.0.1", True),
     ],
 )
@@ -150,6 +151,42 @@ def test_names_without_a_list(host, name, allowed):
 def test_names_with_a_list(host, name, allowed):
     hosts = "models.example.org, *.lab.example.org"
     assert allows({"host": name}, host=host, allowed_hosts=hosts) is allowed
+
+
+PORT_URL = "https://models.example.org:18443"
+
+
+@pytest.mark.parametrize(
+    ("public_url", "page", "scheme", "site", "is_own"),
+    [
+        (PORT_URL, PORT_URL, "http", "same-origin", True),  # nginx hands on Host without the port
+        (f"{PORT_URL}/base/", PORT_URL.upper(), "https", "", True),
+        ("https://models.example.org:443", "https://models.example.org", "http", "", True),
+        (PORT_URL, PORT_URL, "http", "cross-site", False),
+        (PORT_URL, "https://models.example.org:9", "http", "", False),
+        (PORT_URL, "http://models.example.org:18443", "http", "", False),
+        ("http://models.example.org:81", "http://models.example.org:81", "http", "", True),
+        ("http://models.example.org:81", "http://models.example.org:81", "https", "", False),
+        ("", PORT_URL, "https", "same-origin", False),
+    ],
+)
+def test_public_url_is_the_origin_of_the_own_pages(public_url, page, scheme, site, is_own):
+    headers = {"host": "models.example.org", "origin": page}
+    headers |= {"sec-fetch-site": site} if site else {}
+    assert allows(headers, scheme=scheme, host="0.0.0.0", public_url=public_url) is is_own
+
+
+@pytest.mark.parametrize(
+    ("public_url", "own"),
+    [("", "http://localhost:8080"), (PORT_URL, PORT_URL)],
+)
+def test_a_refusal_names_the_origin_that_the_server_takes_for_its_own(public_url, own):
+    headers = {b"host": b"localhost:8080", b"origin": b"https://evil.example"}
+    with pytest.raises(
+        Forbidden,
+        match=f"'{own}', or of the setting cors_origins, got one of 'https://evil.example'",
+    ):
+        BrowserRules(Settings(public_url=public_url)).check("POST", "/v2", headers, scheme="http")
 
 
 def test_allowed_origins_may_read_and_ask_first():

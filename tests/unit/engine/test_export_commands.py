@@ -39,6 +39,7 @@ def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monk
         return Exported(0)
 
     monkeypatch.setattr("quadriga.store.exchange.export.export", export)
+    (tmp_path / "journal").mkdir()
     for flags in ([], ["--images"], ["--no-images"]):
         run("export", "--output", tmp_path / "out.zip", "--data", tmp_path, *flags)
     assert exported_parameters == [None, True, False]

@@ -104,7 +104,10 @@ def test_on_loopback_no_key_is_needed_until_there_is_one(data):
     changed(settings, revoke_key, key.id)
     ring.refresh()
     assert not ring.is_open  # whoever made a key wants them, the last one revoked or not
-    assert "unknown" in ring.find(text).refusal
+    refused = ring.find(text)  # the audit log says whose it was
+    assert (refused.name, refused.key_id, refused.rights) == ("line 4", key.id, frozenset())
+    assert "revoked" in refused.refusal
+    assert ring.find(text[:-1] + "-").key_id == ""  # nobody else is that key
 
 
 @pytest.mark.parametrize("store", [True, False])
@@ -128,6 +131,21 @@ def test_elsewhere_a_first_key_is_made_once(data, store):
     rings[0].refresh()
     assert not rings[0].find(text).rights
     assert file.read_text().strip() != text
+
+
+@pytest.mark.parametrize(
+    "more", [{"trusted_proxies": "127.0.0.1"}, {"public_url": "https://models.example.org"}]
+)
+def test_behind_a_proxy_a_key_is_needed_on_loopback_too(data, more):
+    settings = settings_of(data, **more)
+    ring = new_ring(settings)  # no database yet: a lost setting must open nothing
+    assert not ring.is_open
+    assert not KeyGate(ring).identify({}.get).rights  # others come from this machine, too
+    migrate(settings.database_url)
+    ring.refresh()
+    text = (data / FIRST_KEY_FILE).read_text().strip()
+    assert not ring.is_open
+    assert "admin" in ring.find(text).rights
 
 
 def test_no_first_key_is_made_where_there_is_another(data):

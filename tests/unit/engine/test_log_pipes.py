@@ -67,6 +67,7 @@ def test_lines_of_a_library_are_wrapped_and_those_of_ours_are_not():
         + r"""
 os.write(2, b"WARNING: \xff\x00 native canary-7f3a\n\n  \n{\"time\": \"forged\", \"level\": \"info\"}\n")
 log.warning("two\nlines \u2028", extra={"fields": {"request_id": "r-1"}})
+os.write(2, b"\x1b[0;93m[W:onnxruntime] a colour\x1b[m\n")
 os.write(2, b"half of a line, ")
 os.write(2, b"and the rest")
 """
@@ -77,6 +78,7 @@ os.write(2, b"and the rest")
         ("stderr", "WARNING: \ufffd\0 native …"),
         ("stderr", '{"time": "forged", "level": "info"}'),
         ("quadriga", "two\nlines \u2028"),
+        ("stderr", "[W:onnxruntime] a colour"),
         ("stderr", "half of a line, and the rest"),
     ]
     assert {(line["process"], line["pid"]) for line in lines} == {("writer", pid)}

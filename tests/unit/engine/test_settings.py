@@ -1,14 +1,17 @@
 """Settings: who wins, and what is refused."""
 
 import io
+import re
+import subprocess
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from rich.console import Console
 
 from quadriga.engine import settings
 from quadriga.engine.settings import Settings, secret_names
-from quadriga.engine.settings_reading import SettingsError, load
+from quadriga.engine.settings_reading import EXAMPLES, SettingsError, load, open_secret_files
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +119,16 @@ def test_a_secret_is_read_from_a_file(name, end):
     assert getattr(load({}, {f"{variable}_FILE": ""}), name) == ""
 
 
+@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_secret_file_that_everybody_may_read_is_named(mode, is_open):
+    file = Path("database").absolute()
+    file.write_text(URL)
+    file.chmod(mode)
+    environment = {"QUADRIGA_DATABASE_FILE": str(file)}
+    assert open_secret_files(environment) == [str(file)] * is_open
+    assert open_secret_files({}) == []
+
+
 def test_a_flag_goes_before_the_file_of_a_secret():
     Path("secret").write_text(URL)
     flags = {"database": "sqlite:////a.db"}
@@ -210,3 +223,26 @@ def test_a_value_of_the_wrong_kind_is_said_in_words(name, value, text):
     with pytest.raises(SettingsError) as caught:
         load({name: value}, {})
     assert str(caught.value).endswith(text)
+
+
+def test_each_setting_whose_text_has_a_form_has_an_example():
+    fields = get_type_hints(Settings, include_extras=True)
+    patterned = {name for name, field in fields.items() if field.__metadata__[0].pattern}
+    assert set(EXAMPLES) == patterned
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_a_value_of_its_setting(name):
+    value = subprocess.run(["sh", "-c", f'printf %s "{EXAMPLES[name]}"'], capture_output=True, text=True, check=True).stdout  # fmt: skip
+    wanted = {"oidc_client_id": "quadriga", "oidc_roles": "groups:ops=operate"}
+    others = wanted if name == "oidc_issuer" else {}
+    assert getattr(load({name: value, **others}, {}), name) == value
+
+
+def test_a_text_of_another_form_is_answered_by_an_example_and_never_shown():
+    secret = "0123456789abcdef" * 4
+    with pytest.raises(SettingsError) as caught:
+        load({}, {"QUADRIGA_ADMIN_KEY": secret})
+    expected = 'admin_key: expected text such as "quadriga-ops.$(openssl rand -hex 32)", got '
+    assert expected in str(caught.value)
+    assert not re.search(r"regex|\^|[0-9a-f]{16}", str(caught.value))

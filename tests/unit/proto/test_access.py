@@ -23,6 +23,7 @@ ALLOWED = {
     "nothing": {*get_args(Role)},
     "key": {*get_args(Role)},
     "infer": {"infer", "operate", "admin"},
+    "metrics": {"metrics", "monitor", "operate", "admin"},
     "read": {"read", "annotate", "monitor", "operate", "admin"},
     "annotate": {"annotate", "operate", "admin"},
     "monitor": {"monitor", "operate", "admin"},

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,57 @@ def test_a_backup_goes_into_the_other_database(
         assert select_rows(url, "SELECT name FROM access_key") == [("a person",)]
         with pytest.raises(StoreError, match="without inferences"):
             restored(elsewhere / "backups", elsewhere / "again", url)
+    finally:
+        postgres.drop(target)
+
+
+def test_two_servers_are_restored_beside_their_database(
+    elsewhere: Path, postgres: PostgresServer, tmp_path: Path
+):
+    """Each leaves two records in its journal, of which the database gets one before it is copied."""
+    source, target = postgres.create(), postgres.create(migrated=False)
+    servers: list[StoreHarness] = []
+    try:
+        servers += [StoreHarness(tmp_path / name, source) for name in "ab"]
+        for number, store in enumerate(servers):
+            store.root.mkdir(exist_ok=True)
+            store.commit(with_image(store, 10 * number, number))
+            store.journal.append([with_image(store, 10 * number + 1, 2)])
+            made = backed_up(store, elsewhere / store.root.name, has_database=False)
+            assert (made.description.inferences, made.description.images) == (0, 2)
+            assert (made.description.folder, made.description.host) == (store.root.name, socket.gethostname())  # fmt: skip
+        servers[0].writer.drain()  # after its backup, before the copy of the database
+        assert len(select_rows(source, "SELECT seq FROM inference")) == 3
+        dump = elsewhere / "quadriga.dump"
+        postgres.run("pg_dump", "--format", "custom", "--file", dump, source)
+        postgres.run("pg_restore", "--dbname", target, dump)
+        for store in servers:
+            name = store.root.name
+            restored(elsewhere / name, elsewhere / f"new-{name}", target)
+        expected = [(FIRST + number,) for number in (0, 1, 10, 11)]
+        assert select_rows(target, "SELECT seq FROM inference ORDER BY seq") == expected
+    finally:
+        for store in servers:
+            store.close()
+        postgres.drop(source)
+        postgres.drop(target)
+
+
+def test_a_whole_backup_goes_beside_a_database_if_told(
+    file_store: StoreHarness, elsewhere: Path, postgres: PostgresServer
+):
+    filled(file_store)
+    backed_up(file_store, elsewhere / "backups")
+    target = postgres.create()
+    try:
+        place = find_backup(str(elsewhere / "backups"))
+        blobs = FileBlobs(elsewhere / "data" / "blobs")
+        restore_backup(*place, elsewhere / "data", target, blobs, has_database=False)
+        assert select_rows(target, "SELECT count(*) FROM inference") == [(0,)]
+        commit_journal(target, elsewhere / "data" / "journal")
+        # The segment is in the backup as a whole, and the database knows of no part of it.
+        stored = select_rows(target, "SELECT seq FROM inference ORDER BY seq")
+        assert stored == [(FIRST + number,) for number in (0, 1, 2, 3, 9)]
     finally:
         postgres.drop(target)
 
@@ -343,6 +395,25 @@ def test_missing_images_of_a_backup_are_counted(file_store: StoreHarness, elsewh
         FileBlobs(data / "blobs"),
     )
     assert result.missing_images == 1
+
+
+def test_images_that_are_kept_elsewhere_are_not_found(store: StoreHarness, elsewhere: Path):
+    filled(store)
+    other = FileBlobs(elsewhere / "other")
+    made = make_backup(store.root, store.url, other, FolderPlace(elsewhere / "backups"))
+    assert (made.description.images, made.description.unfound_images) == (0, 3)
+    other.put(IMAGES[0])
+    made = make_backup(store.root, store.url, other, FolderPlace(elsewhere / "backups"))
+    assert (made.description.images, made.description.unfound_images) == (1, 2)
+    made = backed_up(store, elsewhere / "others", has_images=False)
+    assert made.description.unfound_images == 0
+
+
+def test_the_check_counts_what_waits_in_the_journal(store: StoreHarness):
+    filled(store)
+    assert check_store(store.root, store.url, store.blobs).journaled == 1
+    store.writer.drain()
+    assert check_store(store.root, store.url, store.blobs).journaled == 0
 
 
 def test_the_check_names_what_is_wrong(store: StoreHarness):

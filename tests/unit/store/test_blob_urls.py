@@ -39,6 +39,31 @@ def test_a_signed_url_names_the_bytes_to_every_worker_and_after_a_restart(blobs,
     assert BlobUrls(blobs, file).verify(**parts(url)) == b"image"
 
 
+SHARED = "a secret of all servers behind one address"
+
+
+def test_servers_with_a_common_secret_serve_the_urls_of_each_other(blobs, tmp_path) -> None:
+    key = blobs.put(b"image")
+    first, second = (
+        BlobUrls(blobs, tmp_path / name / "url.key", shared_secret=SHARED) for name in "ab"
+    )
+    url = first.sign(key, "image/png", "http://host/api/blobs/")
+    assert second.verify(**parts(url)) == b"image"
+    assert not list(tmp_path.glob("?/url.key"))  # nobody needs one
+    for other in (
+        BlobUrls(blobs, tmp_path / "a" / "url.key"),
+        BlobUrls(blobs, tmp_path / "a" / "url.key", shared_secret=SHARED + "."),
+    ):
+        with pytest.raises(QueryError, match="the signature of the URL"):
+            other.verify(**parts(url))
+
+
+def test_urls_that_were_signed_before_a_common_secret_stay_valid(blobs, tmp_path) -> None:
+    key, file = blobs.put(b"image"), tmp_path / "url.key"
+    url = BlobUrls(blobs, file).sign(key, "image/png", "http://host/api/blobs/")
+    assert BlobUrls(blobs, file, shared_secret=SHARED).verify(**parts(url)) == b"image"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -19,7 +19,7 @@ from quadriga.engine.commands.options import (
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import print_progress
+from quadriga.engine.commands.output import echo_json, print_progress
 
 _MAX_REASONS_SHOWN = 20
 
@@ -122,12 +122,14 @@ def _prediction_text(prediction: dict[str, Any]) -> str:
 @option(
     "--upright", "Turn images by their EXIF orientation, for tools that ignore it.", is_flag=True
 )
+@option("--json as_json", "Print the counts as JSON.", is_flag=True)
 @store_options
 def export_command(
     filter_text: str,
     output: Path,
     split: str,
     *,
+    as_json: bool,
     data: str | None,
     database: str | None,
     **export_options: Any,
@@ -147,8 +149,12 @@ def export_command(
     with closing(inferences):
         result = export(inferences, blobs, parameters, target=output.absolute(), tell=_print_count)
     print_progress("")
+    if as_json:
+        counts = {"written": result.written, **msgspec.to_builtins(result)}
+        echo_json({"output": str(output), **counts})
+        return
     click.echo(f"{result.written} inferences in {output}")
-    for line in result.left_out_lines():
+    for line in result.lines():
         click.echo(f"  {line}")
 
 

@@ -43,8 +43,13 @@ TOOL_FORMATS = frozenset(_WRITERS)
 
 def write_tool_dataset(
     form: str, pages: Pages, target: Path, images: Blobs | None, *, options: DatasetOptions
-) -> Counter[str]:
-    """Write a dataset, a picture at a time; return how many inferences were left out, by reason."""
+) -> tuple[Counter[str], Counter[str]]:
+    """Write a dataset, a picture at a time.
+
+    Returns:
+        How many pictures have each kind of annotations, and how many inferences were left out, by reason.
+    """
+    sources: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     with Archive(target, images) as archive:
         writer, sidecar = _WRITERS[form](archive, options), archive.add_text_file(SIDECAR)
@@ -54,9 +59,10 @@ def write_tool_dataset(
             except LeftOutError as reason:
                 left_out[str(reason)] += 1
                 continue
+            sources[picture.source] += 1
             sidecar.write(msgspec.json.encode(_about(picture, path)) + b"\n")
         writer.finish()
-    return left_out
+    return sources, left_out
 
 
 def _write(

@@ -31,6 +31,21 @@ def test_imported_inferences_are_exported(tmp_path: Path) -> None:
     assert output.read_text() == ""
 
 
+def test_the_counts_of_an_export_are_printed_as_json(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(LINE))
+    data = ("--data", tmp_path / "data")
+    run("import", tmp_path / "in.jsonl", *data)
+    output = tmp_path / "out.zip"
+    printed = run("export", "--output", output, "--format", "coco", "--no-images", "--json", *data)
+    assert json.loads(printed[printed.index("{") :]) == {
+        "output": str(output),
+        "written": 1,
+        "inferences": 1,
+        "left_out": {},
+        "annotated": {"predictions": 1},
+    }
+
+
 def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monkeypatch) -> None:
     exported_parameters = []
 

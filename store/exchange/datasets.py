@@ -131,7 +131,9 @@ def write_coco(
         How many images have each kind of annotations.
     """
     sources: Counter[str] = Counter()
-    categories: dict[str, int] = {}
+    categories = {
+        label: number for number, label in enumerate(dict.fromkeys(options.labels), start=1)
+    }
     with Archive(target, images) as archive:
         parts = {
             split: _CocoPart(archive, split, categories) for split in options.splits.names or [""]

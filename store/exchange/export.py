@@ -46,6 +46,8 @@ Format = Literal[
     "label-studio",
 ]
 _TABLES = {"jsonl", "parquet"}
+NUMBERED_FORMATS = frozenset({"coco", "yolo", "yolo-obb", "yolo-seg"})
+"""Formats that name classes by numbers."""
 
 
 class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +68,8 @@ class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Form of links to images that do not come along, such as `/images/{file}`."""
     upright: bool = False
     """Whether images with an EXIF orientation are written upright, for tools that ignore it."""
+    labels: list[str] = []
+    """Labels in the order of their numbers in YOLO and COCO; others follow in the order in which they appear."""
 
 
 def decode_parameters(body: bytes) -> ExportParameters:
@@ -89,6 +93,9 @@ def check_parameters(parameters: ExportParameters) -> None:
     if parameters.upright and parameters.format not in TOOL_FORMATS:
         expected = ", ".join(sorted(TOOL_FORMATS))
         raise QueryError(f"expected upright with {expected}, got {parameters.format}")
+    if parameters.labels and parameters.format not in NUMBERED_FORMATS:
+        expected = ", ".join(sorted(NUMBERED_FORMATS))
+        raise QueryError(f"expected labels with {expected}, got {parameters.format}")
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
         raise QueryError(PYARROW_MISSING)
 
@@ -230,6 +237,7 @@ def _write(
         splits=Splits(parameters.split, parameters.split_by),
         image_url=parameters.image_url,
         upright=parameters.upright,
+        labels=tuple(parameters.labels),
     )
     match parameters.format:
         case "jsonl":

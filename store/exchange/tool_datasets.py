@@ -29,9 +29,9 @@ _UPRIGHT = 1
 
 
 _WRITERS: dict[str, Callable[[Archive, DatasetOptions], FormatWriter]] = {
-    "yolo": lambda archive, options: YoloWriter(archive, "detect", options.splits.names),
-    "yolo-obb": lambda archive, options: YoloWriter(archive, "obb", options.splits.names),
-    "yolo-seg": lambda archive, options: YoloWriter(archive, "segment", options.splits.names),
+    "yolo": lambda archive, options: YoloWriter(archive, "detect", options),
+    "yolo-obb": lambda archive, options: YoloWriter(archive, "obb", options),
+    "yolo-seg": lambda archive, options: YoloWriter(archive, "segment", options),
     "imagefolder": lambda archive, _: LabelFolderWriter(archive),
     "dota": lambda archive, _: DotaWriter(archive),
     "cvat": lambda archive, options: CvatWriter(archive, options.splits.names),

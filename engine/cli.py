@@ -88,10 +88,17 @@ def main() -> None:
     """Serve computer-vision models, store every inference, and find it again."""
 
 
+_FIRST_SETTINGS = ("host", "port", "grpc_port", "data")
+"""Settings that the help of a server begins with."""
+
+
 def _setting_options(command: Any) -> Any:
     """Add one flag per setting to a command, with the setting's own description."""
     defaults, kinds = Settings(), get_type_hints(Settings)
-    for name, text in reversed(settings_module.descriptions().items()):
+    descriptions = settings_module.descriptions()
+    order = dict.fromkeys((*_FIRST_SETTINGS, *descriptions))
+    for name in reversed(order):
+        text = descriptions[name]
         if name == "models":  # the argument
             continue
         flag, default = f"--{name.replace('_', '-')}", getattr(defaults, name)
@@ -113,10 +120,10 @@ def _value_name(kind: Any) -> str | None:
 
 @main.command()
 @click.argument("models", required=False)
+@_setting_options
 @click.option(
     "--config", type=click.Path(path_type=Path), help="Settings file; default: quadriga.toml."
 )
-@_setting_options
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder or ONNX file, or s3://BUCKET/FOLDER."""
     from quadriga.engine.processes.log_pipes import LogPipes, SupervisorLines

@@ -1,5 +1,6 @@
 """The description of a model by `quadriga inspect`: its file, its tensors, the decisions and their reasons."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,8 @@ from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.recognition.model_toml import ThenOptions
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
-from quadriga.tasks.specification import InputSpec
+from quadriga.tasks.segmentation import background
+from quadriga.tasks.specification import InputSpec, ModelSpec
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -41,6 +43,10 @@ class Inspection(msgspec.Struct, frozen=True):
     """What `[then]` sends to which model, in one sentence; empty without it."""
     providers: tuple[str, ...] = ()
     """Execution providers that run the graph, in order."""
+    background: str = ""
+    """How a segmentation treats the background; empty for other tasks."""
+    notes: list[str] = []
+    """What may be right, but is also what a wrong model.toml looks like."""
 
 
 def open_model(path: Path) -> Model:
@@ -51,10 +57,31 @@ def open_model(path: Path) -> Model:
         candidates = candidates or [
             f"the folder {candidate.parent.name}" for candidate in sorted(path.glob("*/*.onnx"))
         ]
-        raise LoadError(
-            f"expected an ONNX file, or a folder with one, at {path}, got {', '.join(candidates) or 'none'}"
-        )
+        raise LoadError(_nothing_to_open(path, candidates))
     return Model(path.resolve().name, "1", file)
+
+
+_OTHER_FORMATS = (
+    "*.pt",
+    "*.pth",
+    "*.safetensors",
+    "*.h5",
+    "*.keras",
+    "*.pb",
+    "*.tflite",
+    "*.engine",
+)
+"""Files of models that are no ONNX files."""
+
+
+def _nothing_to_open(path: Path, candidates: Sequence[str]) -> str:
+    """Return an error text for a path without a model, with what is there instead."""
+    if not path.exists():
+        return f"cannot open {path}: no such file or folder"
+    others = sorted(file.name for pattern in _OTHER_FORMATS for file in path.glob(pattern))
+    if not candidates and others:
+        return f"expected an ONNX file, or a folder with one, at {path}, got {', '.join(others)}: export it to ONNX first"
+    return f"expected an ONNX file, or a folder with one, at {path}, got {', '.join(candidates) or 'none'}"
 
 
 def inspect_model(path: Path) -> Inspection:
@@ -80,7 +107,45 @@ def inspect_model(path: Path) -> Inspection:
         decisions=recognition.decisions,
         then=describe_then(recognition.written.then),
         providers=model.session.providers,
+        background=_background_text(model.spec) if model.spec else "",
+        notes=list(_notes(model.spec)) if model.spec else [],
     )
+
+
+_NAMES_OF_NOTHING = frozenset({"nothing", "none", "empty", "no object", "n/a", "other"})
+"""Names of a first label that may be the background without saying so."""
+
+
+def _background_text(spec: ModelSpec) -> str:
+    """Describe which label of a segmentation is never predicted; empty for other tasks."""
+    if spec.task != "IMAGE_SEGMENTATION":
+        return ""
+    index = background(spec)
+    if index is None or index < 0:
+        return "none: each label is predicted"
+    reason = "its name says so" if spec.output.background is None else "[output] background"
+    label = spec.labels[index] if index < len(spec.labels) else "the class after the last label"
+    return f"{label} (class {index}) is never predicted ({reason})"
+
+
+def _notes(spec: ModelSpec) -> Iterator[str]:
+    """Yield what may be right, but is also what a wrong model.toml looks like."""
+    full_scale = spec.input.scale * (2**spec.input.bit_depth - 1)
+    if spec.input.mean and max(spec.input.mean) > 1 and full_scale <= 1.001:
+        yield (
+            f"mean {max(spec.input.mean):g} is above 1, but scale {spec.input.scale:.6g} makes values from 0 to 1: for a mean "
+            "and std of values from 0 to 255 write scale = 1.0 in [input]"
+        )
+    first = spec.labels[0].strip("_ ").lower() if len(spec.labels) > 1 else ""
+    if (
+        spec.task == "IMAGE_SEGMENTATION"
+        and background(spec) is None
+        and first in _NAMES_OF_NOTHING
+    ):
+        yield (
+            f"class 0 is {spec.labels[0]!r}, and is predicted like any other: if it is the background, write "
+            "background = 0 in [output]"
+        )
 
 
 def print_inspection(inspection: Inspection, console: Console) -> None:
@@ -99,6 +164,7 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
         ("task", inspection.task + (inspection.family and f", family {inspection.family}")),
         ("image", inspection.preprocessing or "none: tensors as they are"),
         ("labels", _labels_text(inspection)),
+        *([("background", inspection.background)] if inspection.background else []),
         ("embedding", _embedding_text(inspection.embedding)),
         *([("then", inspection.then)] if inspection.then else []),
     ]
@@ -110,6 +176,8 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
             decided.add_row(decision.field, str(decision.value), decision.reason)
     console.print(facts)
     console.print(decided)
+    for note in inspection.notes:
+        console.print(note, style="yellow", soft_wrap=True, markup=False)
 
 
 def describe_then(then: ThenOptions | None) -> str:

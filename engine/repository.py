@@ -25,7 +25,7 @@ from quadriga.engine.overrides import Override, read_config
 from quadriga.engine.recognition.model_toml import ThenOptions
 from quadriga.engine.served_version import ServedVersion
 from quadriga.engine.session import LoadError
-from quadriga.engine.version_entry import VersionEntry
+from quadriga.engine.version_entry import VersionEntry, warn_of_changed_file, warn_of_changed_labels
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.quoting import quoted
@@ -116,6 +116,8 @@ class ModelRepository:
         self._remove_unused_archives()
         if disk_errors:
             raise disk_errors[0]
+        for versions in self._entries.values():
+            warn_of_changed_labels(versions.values())
         self.loaded.set()
 
     def _load_in_turn(self, waiting: deque[VersionEntry], disk_errors: list[OSError]) -> None:
@@ -248,6 +250,8 @@ class ModelRepository:
                         f"model {entry.name!r} version {entry.version} failed to load: "
                         f"{self._text(error, entry)}"
                     ) from error
+                warn_of_changed_file(entry, standing.get(entry.version))
+            warn_of_changed_labels(entries)
             model_name = self._put(entries)
             if by_client:
                 self._host.crashes.forget(model_name)
@@ -313,7 +317,12 @@ class ModelRepository:
         with self._change_lock:
             entries = [
                 VersionEntry(
-                    entry.name, entry.version, entry.path, state="UNLOADED", reason="unloaded"
+                    entry.name,
+                    entry.version,
+                    entry.path,
+                    state="UNLOADED",
+                    reason="unloaded",
+                    sha256=entry.sha256,
                 )
                 for entry in self._versions(name).values()
             ]

@@ -86,7 +86,8 @@ def _checks(predictions: Sequence[Prediction], width: int, height: int) -> Itera
     span = f"{min(scores):.3f} to {max(scores):.3f}" if scores else "none"
     yield Check("scores from 0 to 1", all(0 <= score <= 1 for score in scores), span)
     weaker = "" if predictions else """: --parameters '{"score_threshold": 0.01}' asks for weaker"""
-    yield Check("something found", bool(predictions), f"{len(predictions)} predictions{weaker}")
+    count = "1 prediction" if len(predictions) == 1 else f"{len(predictions)} predictions"
+    yield Check("something found", bool(predictions), f"{count}{weaker}")
     labels = [p for p in predictions if isinstance(p, Classification)]
     if len(labels) > 1:
         total = sum(prediction.score for prediction in labels)

@@ -1,9 +1,10 @@
-"""One version of one model as the repository holds it: its path and state, and its loading."""
+"""One version of one model as the repository holds it: its path and state, its loading, and warnings of its changes."""
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from quadriga.engine.providers import CPU
 from quadriga.engine.recognition.model_toml import ThenOptions, read_model_toml
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import ModelState
+from quadriga.quoting import quoted
+
+_SHOWN_DIGITS = 12
+_SHOWN_LABEL = 60
 
 _log = logging.getLogger("quadriga.models")
 
@@ -32,6 +37,8 @@ class VersionEntry(msgspec.Struct, eq=False):
     model: Model | None = None
     is_from_client: bool = False
     """Whether a client sent its files."""
+    sha256: str = ""
+    """SHA-256 of the file that was loaded last, also after an unload; empty before the first load."""
 
     def written_then(self) -> ThenOptions | None:
         """Return what model.toml says of the model behind this one, also before it is loaded."""
@@ -58,7 +65,7 @@ class VersionEntry(msgspec.Struct, eq=False):
         except LoadError as error:
             _log.error("%s %s: failed to load: %s", self.name, self.version, error)
             raise
-        self.state = "READY"
+        self.state, self.sha256 = "READY", model.sha256
         task = self.model.recognition.task
         elapsed_s = time.perf_counter() - started
         providers = self.model.session.providers
@@ -101,6 +108,7 @@ class VersionEntry(msgspec.Struct, eq=False):
         ):
             return False
         self.path, self.model, self.state = standing.path, standing.model, "READY"
+        self.sha256 = standing.sha256
         return True
 
 
@@ -112,3 +120,40 @@ def _file_ids(path: Path) -> dict[str, tuple[int, int]]:
         for file in folder.rglob("*")
         if file.is_file()
     }
+
+
+def warn_of_changed_file(entry: VersionEntry, standing: VersionEntry | None) -> None:
+    """Warn if a version was loaded from another file than the one that was served under its name before."""
+    if standing is None or not standing.sha256 or standing.sha256 == entry.sha256:
+        return
+    _log.warning(
+        "%s %s: the file changed, sha256 %s was %s: give it a new version so that reports can tell them apart",
+        entry.name,
+        entry.version,
+        entry.sha256[:_SHOWN_DIGITS],
+        standing.sha256[:_SHOWN_DIGITS],
+    )
+
+
+def warn_of_changed_labels(entries: Iterable[VersionEntry]) -> None:
+    """Warn if the highest version that is ready has other labels than the one before it; versions come highest first."""
+    ready = [entry.model for entry in entries if entry.model is not None]
+    if len(ready) < 2:
+        return
+    newest, before = ready[:2]
+    if not newest.labels or not before.labels or newest.labels == before.labels:
+        return
+    index, label, former = next(
+        (index, label, former)
+        for index, (label, former) in enumerate(zip_longest(newest.labels, before.labels))
+        if label != former
+    )
+    _log.warning(
+        "%s %s: its labels differ from those of version %s: class %d is %s, was %s",
+        newest.name,
+        newest.version,
+        before.version,
+        index,
+        "absent" if label is None else quoted(label, _SHOWN_LABEL),
+        "absent" if former is None else quoted(former, _SHOWN_LABEL),
+    )

@@ -183,8 +183,9 @@ def _check_types(values: list[Any], datatype: str, location: str) -> None:
         ):
             unexpected = types - {int, float, list} or {bool}
             misfit = next((value for value in level if type(value) in unexpected), True)
+            meant = ": texts and base64 have the datatype BYTES" if isinstance(misfit, str) else ""
             raise InvalidRequest(
-                f"{location}: expected data that fit {datatype}, got {quoted(misfit, 60)}"
+                f"{location}: expected data that fit {datatype}, got {quoted(misfit, 60)}{meant}"
             )
         nested = list in types
         level = list(chain.from_iterable(v for v in level if type(v) is list)) if nested else []

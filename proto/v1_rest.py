@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
+import msgspec
+
 from quadriga.proto import v1_requests
 from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
@@ -61,7 +63,7 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         ),
         state_v1(
             "/",
-            lambda _: json_response({"status": "alive"}),
+            _root,
             "Check whether the server runs",
             need="nothing",
         ),
@@ -73,6 +75,15 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         state_v1("/v1/{rest...}", partial(_malformed, "GET"), ""),
         post_v1("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
     ]
+
+
+def _root(http_request: HttpRequest) -> HttpResponse:
+    """Answer that the server runs; lead a browser, which asks for a page, to the console."""
+    vary = ((b"vary", b"accept"),)
+    if b"text/html" in http_request.headers.get(b"accept", b"").lower():
+        return HttpResponse(b"", status=302, headers=((b"location", b"/console/"), *vary))
+    alive = json_response({"status": "alive"})
+    return msgspec.structs.replace(alive, headers=(*alive.headers, *vary))
 
 
 def _malformed(verb: str, http_request: HttpRequest) -> HttpResponse:

@@ -19,7 +19,7 @@ from quadriga.engine.commands.options import (
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import print_progress
+from quadriga.engine.commands.output import echo_json, print_progress
 
 _MAX_REASONS_SHOWN = 20
 
@@ -124,35 +124,60 @@ def _prediction_text(prediction: dict[str, Any]) -> str:
 @option(
     "--upright", "Turn images by their EXIF orientation, for tools that ignore it.", is_flag=True
 )
+@option(
+    "--labels labels_file",
+    "Labels in the order of their numbers in YOLO and COCO, one a line. [default: those of the model, where all inferences are of "
+    "one in the setting models]",
+    type=PATH,
+)
+@option("--json as_json", "Print the counts as JSON.", is_flag=True)
 @store_options
 def export_command(
     filter_text: str,
     output: Path,
     split: str,
     *,
+    as_json: bool,
+    labels_file: Path | None,
     data: str | None,
     database: str | None,
     **export_options: Any,
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
+    from quadriga.engine.commands.model_labels import labels_of_one_model
     from quadriga.engine.store_access import open_reader
-    from quadriga.store.exchange.export import ExportParameters, check_parameters, export
+    from quadriga.store.exchange.export import (
+        NUMBERED_FORMATS,
+        ExportParameters,
+        check_parameters,
+        export,
+    )
     from quadriga.store.exchange.splits import parse_splits
     from quadriga.store.job_runner import QUERY_TIMEOUT_S
 
-    inferences, blobs = open_reader(
-        store_settings(data, database, must_exist=True), QUERY_TIMEOUT_S, served=tuple
-    )
+    settings = store_settings(data, database, must_exist=True)
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
+    lines = "" if labels_file is None else labels_file.read_text("utf-8-sig").rstrip()
+    export_options["labels"] = [
+        line.strip() or f"class_{number}" for number, line in enumerate(lines.splitlines())
+    ]
     parameters = msgspec.convert(
         {"where": parse_filter(filter_text), "split": parse_splits(split), **export_options},
         ExportParameters,
     )
     check_parameters(parameters)
     with closing(inferences):
+        if labels_file is None and parameters.format in NUMBERED_FORMATS:
+            known = labels_of_one_model(inferences, parameters.where, settings.models)
+            parameters = msgspec.structs.replace(parameters, labels=known)
         result = export(inferences, blobs, parameters, target=output.absolute(), tell=_print_count)
     print_progress("")
+    if as_json:
+        counts = {"written": result.written, **msgspec.to_builtins(result)}
+        echo_json({"output": str(output), **counts})
+        return
     click.echo(f"{result.written} inferences in {output}")
-    for line in result.left_out_lines():
+    for line in result.lines():
         click.echo(f"  {line}")
 
 

@@ -67,6 +67,18 @@ def _listed_names(text: str | None) -> tuple[str, ...] | None:
     return parse_labels(text) or tuple(text.splitlines()) or None
 
 
+def _labels_above(folder: Path, count: int) -> tuple[tuple[str, ...], str] | None:
+    """Return the labels in the folder of all versions, for a version without any; None unless there are `count`."""
+    folder = folder.absolute()
+    if not folder.name.isdecimal():
+        return None
+    for name in _FILES:
+        if (folder.parent / name).is_file():
+            labels = _read_file(folder.parent / name)
+            return (labels, f"file {name} of the folder above") if len(labels) == count else None
+    return None
+
+
 def _read_file(path: Path) -> tuple[str, ...]:
     """Read one label per line; an empty line is a class without a name, so that indices stay right."""
     try:
@@ -135,6 +147,8 @@ def decide_labels(
         text = "labels are required: the files give neither names nor number of the classes. "
         raise MissingError({"labels": text + _WRITE_LABELS})
     unnamed = tuple(f"class_{index}" for index in range((count or 0) - output.label_offset))
+    if labels_and_source is None:
+        labels_and_source = _labels_above(evidence.folder, len(unnamed))
     labels, reason = labels_and_source or (unnamed, "no names given")
     extra = output.label_offset + (output.background == len(labels))
     if reason in _LISTS.values() and count not in (None, len(labels) + extra):

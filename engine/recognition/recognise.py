@@ -6,6 +6,7 @@ default. If several families fit, nothing is guessed: the error names them and t
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -63,6 +64,8 @@ def recognise(
             _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
         unknown = "no file says what the model is for; write task in model.toml"
+        if not name:
+            unknown += _fits_labels(evidence)
         task_reason = f"family {name}" if name else unknown
     decisions = [Decision("task", task, task_reason)]
     spec = rows = None
@@ -125,6 +128,15 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     raise LoadError(_question(evidence, counts, match))
 
 
+_NETWORKS = frozenset(
+    {"resnet", "resnext", "efficientnet", "mobilenet", "densenet", "vgg", "vit", "convnext", "swin"}
+)
+"""Names of networks, which say nothing of the exporter."""
+
+_EXPORTERS_OF_NETWORKS = ("torchvision-classifier", "timm", "hf-classifier")
+"""Families of the exporters that all have those networks."""
+
+
 def _written_family(family: str) -> str:
     """Return a family of model.toml, or raise a `LoadError` that names those that it may mean."""
     if family in FAMILIES:
@@ -133,10 +145,23 @@ def _written_family(family: str) -> str:
     close = difflib.get_close_matches(word, FAMILIES, n=1) or [
         name for name, known in FAMILIES.items() if word in known.description.lower()
     ]
+    if word.rstrip("0123456789-_") in _NETWORKS:
+        close = [*_EXPORTERS_OF_NETWORKS]
     hint = f"; is it {' or '.join(close)}?" if close else ""
     raise LoadError(
         f"expected family in model.toml to be one of {', '.join(FAMILIES)}, got {family!r}{hint}"
     )
+
+
+def _fits_labels(evidence: Evidence) -> str:
+    """Return the lines of model.toml that the number of labels speaks for, as the end of a reason; empty for none."""
+    with suppress(LoadError):
+        labels = find_labels(evidence)
+        names = rules.by_label_count(evidence, 0 if labels is None else len(labels[0]))
+        if labels and names:
+            lines = " or ".join(f'family = "{name}"' for name in names)
+            return f": its output fits {len(labels[0])} labels of {lines}"
+    return ""
 
 
 def _check_own_decoder(written: ModelToml) -> None:

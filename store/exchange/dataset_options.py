@@ -22,6 +22,8 @@ class DatasetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Form of links to images, with `{id}`, `{file}`, `{hash}` and `{blob}`; empty for none."""
     upright: bool = False
     """Whether images that are turned by their EXIF orientation are written upright, compressed anew."""
+    labels: tuple[str, ...] = ()
+    """Labels in the order of their numbers in YOLO and COCO; others follow in the order in which they appear."""
 
 
 def check_link(template: str) -> None:

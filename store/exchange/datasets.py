@@ -4,6 +4,7 @@ Source: Chariot, dataset archives; COCO, "Data format" and "Results format".
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from operator import attrgetter
@@ -51,8 +52,13 @@ _encode = msgspec.json.encode
 
 def write_chariot(
     pages: Pages, target: Path, images: Blobs | None, options: DatasetOptions
-) -> None:
-    """Write Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`."""
+) -> Counter[str]:
+    """Write Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`.
+
+    Returns:
+        How many images have each kind of annotations.
+    """
+    sources: Counter[str] = Counter()
     with Archive(target, images) as archive:
         annotations_file = archive.add_text_file("annotations.jsonl")
         metadata_file = archive.add_text_file("metadata.jsonl")
@@ -60,12 +66,14 @@ def write_chariot(
             name = archive.add_image(record)
             if name is None:
                 continue
+            sources[source] += 1
             path, split = {"path": f"images/{name}"}, options.splits.split_of(record)
             shown = [*filter(None, map(chariot_annotation, annotations))]
             line = {**path, **({"split": split} if split else {}), "annotations": shown}
             annotations_file.write(_encode(line) + b"\n")
             described = _described(record, source) | _link(record, options)
             metadata_file.write(_encode({**path, "metadata": described}) + b"\n")
+    return sources
 
 
 def _link(record: StoredInference, options: DatasetOptions) -> dict[str, str]:
@@ -110,27 +118,37 @@ class _Array:
         self.length += 1
 
 
-def write_coco(pages: Pages, target: Path, images: Blobs | None, options: DatasetOptions) -> None:
+def write_coco(
+    pages: Pages, target: Path, images: Blobs | None, options: DatasetOptions
+) -> Counter[str]:
     """Write a zip of COCO: `annotations.json`, `results.json` with the predictions, `images/`.
 
     An image also has its whole record, as `inference`; an annotation of an oriented box also has
     `oriented_bbox`, as Chariot writes it. Each split has files and a folder of its own, `annotations_train.json`;
     ids of images and categories are the same in none and all of them.
+
+    Returns:
+        How many images have each kind of annotations.
     """
-    categories: dict[str, int] = {}
+    sources: Counter[str] = Counter()
+    categories = {
+        label: number for number, label in enumerate(dict.fromkeys(options.labels), start=1)
+    }
     with Archive(target, images) as archive:
         parts = {
             split: _CocoPart(archive, split, categories) for split in options.splits.names or [""]
         }
         numbers = count(1)
-        for record, _, annotations in _annotated(pages, options):
+        for record, source, annotations in _annotated(pages, options):
             split = options.splits.split_of(record)
             folder = f"images/{split}/" if split else "images/"
             if archive.add_image(record, folder) is not None:
+                sources[source] += 1
                 link = link_of(record, options.image_url)
                 parts[split].add(record, annotations, next(numbers), link)
         for part in parts.values():
             part.finish()
+    return sources
 
 
 class _CocoPart:

@@ -46,6 +46,8 @@ Format = Literal[
     "label-studio",
 ]
 _TABLES = {"jsonl", "parquet"}
+NUMBERED_FORMATS = frozenset({"coco", "yolo", "yolo-obb", "yolo-seg"})
+"""Formats that name classes by numbers."""
 
 
 class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +68,8 @@ class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Form of links to images that do not come along, such as `/images/{file}`."""
     upright: bool = False
     """Whether images with an EXIF orientation are written upright, for tools that ignore it."""
+    labels: list[str] = []
+    """Labels in the order of their numbers in YOLO and COCO; others follow in the order in which they appear."""
 
 
 def decode_parameters(body: bytes) -> ExportParameters:
@@ -89,6 +93,9 @@ def check_parameters(parameters: ExportParameters) -> None:
     if parameters.upright and parameters.format not in TOOL_FORMATS:
         expected = ", ".join(sorted(TOOL_FORMATS))
         raise QueryError(f"expected upright with {expected}, got {parameters.format}")
+    if parameters.labels and parameters.format not in NUMBERED_FORMATS:
+        expected = ", ".join(sorted(NUMBERED_FORMATS))
+        raise QueryError(f"expected labels with {expected}, got {parameters.format}")
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
         raise QueryError(PYARROW_MISSING)
 
@@ -114,7 +121,7 @@ def run_export(run: JobRun) -> str:
     target = run.directory / name
     result = export(run.inferences, run.blobs, parameters, target, tell=run.report_progress)
     run.log(f"{result.written} inferences written to {name}")
-    for line in result.left_out_lines():
+    for line in result.lines():
         run.log(line)
     return name
 
@@ -126,15 +133,22 @@ class Exported(msgspec.Struct, frozen=True):
     """Number of inferences that matched."""
     left_out: dict[str, int] = {}
     """Number of those that a format cannot hold, by reason."""
+    annotated: dict[str, int] = {}
+    """Number of images of a dataset by what annotates them: `ground_truth` or `predictions`; empty for tables."""
 
     @property
     def written(self) -> int:
         """Number of inferences in the file."""
         return self.inferences - sum(self.left_out.values())
 
-    def left_out_lines(self) -> list[str]:
-        """Return a line for each reason."""
-        return [f"{count} left out: {reason}" for reason, count in self.left_out.items()]
+    def lines(self) -> list[str]:
+        """Return a line on whose annotations a dataset has, and one for each reason why something was left out."""
+        truths, predictions = (
+            self.annotated.get(source, 0) for source in ("ground_truth", "predictions")
+        )
+        whose = f"annotated by ground truth: {truths}, by predictions: {predictions}"
+        left_out = [f"{count} left out: {reason}" for reason, count in self.left_out.items()]
+        return [whose, *left_out] if self.annotated else left_out
 
 
 def export(
@@ -159,8 +173,8 @@ def export(
             done += len(page.inferences)
             tell(done, total)
 
-    left_out = _write_whole(pages(), parameters, target, blobs)
-    return Exported(done, left_out)
+    annotated, left_out = _write_whole(pages(), parameters, target, blobs)
+    return Exported(done, left_out, annotated)
 
 
 def export_ids(
@@ -187,20 +201,20 @@ def export_ids(
             done += len(records)
             yield [records[id_] for id_ in part if id_ in records]
 
-    left_out = _write_whole(pages(), parameters, target, blobs)
-    return Exported(done, left_out)
+    annotated, left_out = _write_whole(pages(), parameters, target, blobs)
+    return Exported(done, left_out, annotated)
 
 
 def _write_whole(
     pages: Pages, parameters: ExportParameters, target: Path, blobs: Blobs
-) -> dict[str, int]:
-    """Write a file whole or not at all; return the number of inferences that were left out, by reason."""
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Write a file whole or not at all; return as `_write`."""
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         temporary = Path(folder) / target.name
         images = blobs if _with_images(parameters) else None
-        left_out = _write(pages, parameters, temporary, images)
+        counts = _write(pages, parameters, temporary, images)
         temporary.replace(target)
-    return left_out
+    return counts
 
 
 def _total(inferences: InferenceReader, where: Any) -> int | None:
@@ -212,13 +226,18 @@ def _total(inferences: InferenceReader, where: Any) -> int | None:
 
 def _write(
     pages: Pages, parameters: ExportParameters, target: Path, images: Blobs | None
-) -> dict[str, int]:
-    """Write a file; return the number of inferences that were left out, by reason."""
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Write a file.
+
+    Returns:
+        Number of images by what annotates them, and of inferences that were left out, by reason.
+    """
     options = DatasetOptions(
         annotated=parameters.annotations,
         splits=Splits(parameters.split, parameters.split_by),
         image_url=parameters.image_url,
         upright=parameters.upright,
+        labels=tuple(parameters.labels),
     )
     match parameters.format:
         case "jsonl":
@@ -228,12 +247,13 @@ def _write(
 
             write_parquet(pages, target, images)
         case "chariot":
-            write_chariot(pages, target, images, options)
+            return dict(write_chariot(pages, target, images, options)), {}
         case "coco":
-            write_coco(pages, target, images, options)
+            return dict(write_coco(pages, target, images, options)), {}
         case form:
-            return dict(write_tool_dataset(form, pages, target, images, options=options))
-    return {}
+            sources, left_out = write_tool_dataset(form, pages, target, images, options=options)
+            return dict(sources), dict(left_out)
+    return {}, {}
 
 
 def _write_lines(pages: Pages, target: Path, images: Blobs | None) -> None:

@@ -29,9 +29,9 @@ _UPRIGHT = 1
 
 
 _WRITERS: dict[str, Callable[[Archive, DatasetOptions], FormatWriter]] = {
-    "yolo": lambda archive, options: YoloWriter(archive, "detect", options.splits.names),
-    "yolo-obb": lambda archive, options: YoloWriter(archive, "obb", options.splits.names),
-    "yolo-seg": lambda archive, options: YoloWriter(archive, "segment", options.splits.names),
+    "yolo": lambda archive, options: YoloWriter(archive, "detect", options),
+    "yolo-obb": lambda archive, options: YoloWriter(archive, "obb", options),
+    "yolo-seg": lambda archive, options: YoloWriter(archive, "segment", options),
     "imagefolder": lambda archive, _: LabelFolderWriter(archive),
     "dota": lambda archive, _: DotaWriter(archive),
     "cvat": lambda archive, options: CvatWriter(archive, options.splits.names),
@@ -43,8 +43,13 @@ TOOL_FORMATS = frozenset(_WRITERS)
 
 def write_tool_dataset(
     form: str, pages: Pages, target: Path, images: Blobs | None, *, options: DatasetOptions
-) -> Counter[str]:
-    """Write a dataset, a picture at a time; return how many inferences were left out, by reason."""
+) -> tuple[Counter[str], Counter[str]]:
+    """Write a dataset, a picture at a time.
+
+    Returns:
+        How many pictures have each kind of annotations, and how many inferences were left out, by reason.
+    """
+    sources: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     with Archive(target, images) as archive:
         writer, sidecar = _WRITERS[form](archive, options), archive.add_text_file(SIDECAR)
@@ -54,9 +59,10 @@ def write_tool_dataset(
             except LeftOutError as reason:
                 left_out[str(reason)] += 1
                 continue
+            sources[picture.source] += 1
             sidecar.write(msgspec.json.encode(_about(picture, path)) + b"\n")
         writer.finish()
-    return left_out
+    return sources, left_out
 
 
 def _write(

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from rich_click import Group
 
 from quadriga.engine.claim_roles import parse_role_entries
@@ -81,6 +82,29 @@ def test_extras_that_are_named_are_there() -> None:
     }
     assert named
     assert named <= PYPROJECT["project"]["optional-dependencies"].keys()
+
+
+def test_an_own_environment_gets_the_client_that_the_server_needs() -> None:
+    client = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    (needed,) = [
+        requirement
+        for requirement in map(Requirement, PYPROJECT["project"]["dependencies"])
+        if requirement.name == client["name"]
+    ]
+    assert needed.specifier.contains(client["version"])
+    for page in ("README.md", "docs/client.md", "docs/first-hour.md"):
+        assert "`pip install ./client .`" in (ROOT / page).read_text(), page
+
+
+def test_the_page_of_a_load_knows_the_roles_of_keys() -> None:
+    assert "does not yet" not in (ROOT / "docs" / "protocols.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/first-hour.md"])
+def test_a_page_that_links_notebooks_says_how_to_open_them(page) -> None:
+    text = (ROOT / page).read_text()
+    assert ".ipynb" in text
+    assert "jupyter lab docs/tutorials" in text
 
 
 def test_words_of_make_are_there() -> None:

@@ -4,12 +4,12 @@ Source: Ultralytics, "Object Detection Datasets Overview", "Oriented Bounding Bo
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import yaml
 
 from quadriga.store.exchange.archives import Archive
+from quadriga.store.exchange.dataset_options import DatasetOptions
 from quadriga.store.exchange.formats.writing import Picture, check_any_written
 from quadriga.store.exchange.outlines import bridged, clamped
 from quadriga.tasks.shapes import XY, Shape, Xyxy, shape_of_json
@@ -26,14 +26,16 @@ class YoloWriter:
     Args:
         archive: The archive.
         kind: `detect` for boxes, `obb` for the four corners of oriented boxes, `segment` for polygons.
-        splits: Names of the splits, in order.
+        options: Names of the splits, and of the labels that are numbered first.
     """
 
-    def __init__(self, archive: Archive, kind: Kind, splits: Sequence[str]) -> None:
+    def __init__(self, archive: Archive, kind: Kind, options: DatasetOptions) -> None:
         self._archive = archive
         self._kind = kind
-        self._splits = dict.fromkeys(splits or (_WITHOUT_SPLIT,), False)
-        self._classes: dict[str, int] = {}
+        self._splits = dict.fromkeys(options.splits.names or (_WITHOUT_SPLIT,), False)
+        self._classes = {
+            label: number for number, label in enumerate(dict.fromkeys(options.labels))
+        }
 
     def add(self, picture: Picture) -> str:
         """Write the labels of a picture; see `FormatWriter.add`."""

@@ -18,7 +18,7 @@ CASES = {
         """--parameters '{"prompts": ["What is it?"]}'""",
     ),
     "no image": ([*VALIDATE[:3], "none.jpg"], "'none.jpg' does not exist"),
-    "no model": (["inspect", "nowhere"], "at nowhere, got none"),
+    "no model": (["inspect", "nowhere"], "cannot open nowhere: no such file or folder"),
     "several models": (
         ["inspect", str(SAMPLE_MODELS)],
         "got the folder shapes-classifier, the folder shapes-detector",

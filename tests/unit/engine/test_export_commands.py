@@ -1,14 +1,17 @@
 """Out of a store into a file and back, from the command line."""
 
 import json
+import zipfile
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
 from quadriga.store.exchange.export import Exported, Format
+from tests.onnx_models import doubling
 
 LINE = {"id": "4194304", "model": {"name": "m"}, "task": "TENSOR", "predictions": [1]}
 
@@ -31,6 +34,67 @@ def test_imported_inferences_are_exported(tmp_path: Path) -> None:
     assert output.read_text() == ""
 
 
+def test_the_counts_of_an_export_are_printed_as_json(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(LINE))
+    data = ("--data", tmp_path / "data")
+    run("import", tmp_path / "in.jsonl", *data)
+    output = tmp_path / "out.zip"
+    printed = run("export", "--output", output, "--format", "coco", "--no-images", "--json", *data)
+    assert json.loads(printed[printed.index("{") :]) == {
+        "output": str(output),
+        "written": 1,
+        "inferences": 1,
+        "left_out": {},
+        "annotated": {"predictions": 1},
+    }
+
+
+def names_of(archive: Path, form: str) -> list[str]:
+    with zipfile.ZipFile(archive) as dataset:
+        if form == "coco":
+            categories = json.loads(dataset.read("annotations.json"))["categories"]
+            return [item["name"] for item in sorted(categories, key=lambda item: item["id"])]
+        names = yaml.safe_load(dataset.read("data.yaml"))["names"]
+        return [names[number] for number in range(len(names))]
+
+
+OF_TWO = ["disc", "bar", "ring", "hole"]
+ORDERS = [  # filter, --labels, what the names are
+    ("model=gauge", None, ["ring", "bar", "disc", "hole"]),
+    ("model=other", None, ["hole"]),
+    ("{}", None, OF_TWO),
+    ("{}", "hole\n\nring\n", ["hole", "class_1", "ring", "disc", "bar"]),
+]
+
+
+@pytest.mark.parametrize(("where", "labels", "names"), ORDERS)
+@pytest.mark.parametrize("form", ["yolo", "coco"])
+def test_classes_are_numbered_as_the_one_model_does(  # noqa: PLR0917 - fixtures and a row
+    tmp_path, monkeypatch, form, where, labels, names
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "models" / "gauge"
+    doubling(folder / "model.onnx")
+    (folder / "labels.txt").write_text("ring\nbar\ndisc\nhole\n")
+    box = {"score": 0.9, "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
+    predicted = [("gauge", "disc"), ("gauge", "bar"), ("gauge", "ring"), ("other", "hole")]
+    lines = [
+        LINE
+        | {"id": str(4194304 * number), "model": {"name": model, "version": "1"}}
+        | {"task": "OBJECT_DETECTION", "predictions": [{"label": label, **box}]}
+        | {"input": {"name": "a.png", "width": 10, "height": 10, "mime": "image/png"}}
+        for number, (model, label) in enumerate(predicted, start=1)
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    run("import", "in.jsonl")
+    options = []
+    if labels is not None:
+        (tmp_path / "order.txt").write_text(labels)
+        options = ["--labels", "order.txt"]
+    run("export", where, "--format", form, "--no-images", "--output", "out.zip", *options)
+    assert names_of(tmp_path / "out.zip", form) == names
+
+
 def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monkeypatch) -> None:
     exported_parameters = []
 
@@ -51,6 +115,11 @@ def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monk
         (["export", "{", "--output", "x.jsonl"], "expected FILTER to be JSON"),
         (["export", '{"a": 1}', "--output", "x.jsonl"], "expected where.a to"),
         (["export", "--output", "none/x.jsonl"], "none"),
+        (
+            ["export", "--output", "x.zip", "--format", "cvat", "--labels", "bad.jsonl"],
+            "expected labels with coco",
+        ),
+        (["export", "--output", "x.zip", "--format", "coco", "--labels", "none.txt"], "none.txt"),
         (["import", "none.jsonl"], "none.jsonl"),
         (["import", "a.jsonl", "--join", "id"], "with --as ground-truth"),
         (["import", "a.jsonl", "--as", "ground-truth", "--join", "meta."], "meta.<key>"),

@@ -114,6 +114,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ('family = "yolo"', "ultralytics-obb"),
         ('family = "plain-classifer"', "got 'plain-classifer'; is it plain-classifier?"),
         ('family = "SMP"', "got 'SMP'; is it torchvision-semantic or binary-segmentation?"),
+        ('family = "resnet50"', "is it torchvision-classifier or timm or hf-classifier?"),
         ('family = "D-FINE"', "got 'D-FINE'; is it rtdetr or detr-sigmoid?"),
         ('family = "plain-classifier"\n[input]\nsize = 64', "[input] size: Expected 'array'"),
         ('task = "classification"\n[input]\nresize = "zoom"', "letterbox"),

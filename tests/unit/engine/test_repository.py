@@ -274,3 +274,61 @@ def test_a_model_file_beside_archives_hides_none(tmp_path, caplog):
     doubling(tmp_path / "stray.onnx")
     assert ModelRepository(tmp_path).names() == ["a"]
     assert "'stray.onnx' is ignored" in caplog.text
+
+
+ABOVE = [  # labels.txt of the folder of all versions and that of version 2, the labels of version 2, what the log says
+    (("a\nb\nc\n", None), ("a", "b", "c"), ""),
+    (("a\nb\n", None), ("class_0", "class_1", "class_2"), "class 0 is 'class_0', was 'a'"),
+    (("a\nb\nc\n", "a\nc\nb\n"), ("a", "c", "b"), "labels differ from those of version 1: class 1 is 'c', was 'b'"),
+    ((None, None), ("class_0", "class_1", "class_2"), "class 0 is 'class_0', was 'a'"),
+    ((None, "a\nb\nc\n"), ("a", "b", "c"), ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "labels", "warning"), ABOVE)
+def test_a_version_without_labels_has_those_above_if_they_fit(
+    tmp_path, caplog, files, labels, warning
+):
+    folder = tmp_path / "gauge"
+    for version in ("1", "2"):
+        classifier(folder / version / "model.onnx")
+        (folder / version / "model.toml").write_text(CLASSIFIER_TOML)
+    (folder / "1" / "labels.txt").write_text("a\nb\nc\n")
+    for text, path in zip(files, (folder, folder / "2"), strict=True):
+        if text is not None:
+            (path / "labels.txt").write_text(text)
+    repository = ModelRepository(tmp_path)
+    repository.load_all()
+    assert repository.get("gauge", "2").labels == labels
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == bool(warning)
+    assert all(warning in text for text in warnings)
+
+
+def test_a_label_file_beside_models_names_no_classes_of_theirs(tmp_path):
+    classifier(tmp_path / "gauge" / "model.onnx")
+    (tmp_path / "gauge" / "model.toml").write_text(CLASSIFIER_TOML)
+    (tmp_path / "labels.txt").write_text("a\nb\nc\n")
+    repository = ModelRepository(tmp_path)
+    repository.load_all()
+    assert repository.get("gauge").labels == ("class_0", "class_1", "class_2")
+
+
+@pytest.mark.parametrize("is_unloaded", [False, True])
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_another_file_of_a_version_is_in_the_log(tmp_path, caplog, is_unloaded, is_changed):
+    path = doubling(tmp_path / "gauge" / "model.onnx")
+    repository = ModelRepository(tmp_path)
+    repository.load_all()
+    before = repository.get("gauge").sha256
+    if is_changed:
+        tripling(path)
+    if is_unloaded:
+        repository.unload("gauge")
+    repository.load("gauge")
+    expected = (
+        f"gauge 1: the file changed, sha256 {repository.get('gauge').sha256[:12]} was {before[:12]}: "
+        "give it a new version so that reports can tell them apart"
+    )
+    texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert texts == [expected] * is_changed

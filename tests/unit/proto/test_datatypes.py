@@ -45,6 +45,7 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
         ([1.5], "INT32", [1], "1.5"),
         ([1.0], "INT32", [1], "1.0"),
         ([1, 2.5, 3], "INT32", [3], "got 2.5"),
+        (["aGk="], "INT32", [1], "got 'aGk=': texts and base64 have the datatype BYTES"),
         ([1, 2, 3, 4.0], "UINT32", [4], "expected data that fit UINT32, got 4.0"),
         ([[1], [2.0]], "INT64", [2, 1], "got 2.0"),
         (4.0, "UINT8", [1], "got 4.0"),

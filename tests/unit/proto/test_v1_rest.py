@@ -349,3 +349,21 @@ def test_named_features_are_a_row_in_the_order_of_the_model():
     assert post("irises:classify", body, echo=echo)[0] == 200
     ((tensor,),) = [request.inputs for request in echo.requests]
     assert (tensor.name, tensor.data.tolist()) == ("x", [[1.5, 2.0], [3.0, 4.0]])
+
+
+ACCEPTED = [  # Accept, the status, the Location
+    (None, 200, None),
+    ("*/*", 200, None),
+    ("application/json", 200, None),
+    ("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", 302, b"/console/"),
+    ("Text/HTML", 302, b"/console/"),
+]
+
+
+@pytest.mark.parametrize(("accept", "status", "location"), ACCEPTED)
+def test_a_browser_is_led_from_the_root_to_the_console(accept, status, location):
+    sent = [] if accept is None else [("Accept", accept)]
+    answered, body, headers = ask("GET", "/", headers=sent)
+    assert (answered, dict(headers).get(b"location")) == (status, location)
+    assert dict(headers)[b"vary"] == b"accept"
+    assert body == (b"" if location else b'{"status":"alive"}')

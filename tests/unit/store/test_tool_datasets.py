@@ -132,6 +132,40 @@ def test_ground_truth_comes_back_from_each_form(
         assert close_to(file_store.ground_truth(int(seq)), annotations), (seq, annotations)
 
 
+COUNTS = [  # whose annotations, those of 4 images with ground truth and 3 without, how many are left out of YOLO
+    ("either", {"ground_truth": 4, "predictions": 3}, 0),
+    ("ground_truth", {"ground_truth": 4}, 3),
+    ("predictions", {"predictions": 7}, 0),
+]
+
+
+@pytest.mark.parametrize(("annotations", "annotated", "left_out"), COUNTS)
+@pytest.mark.parametrize("form", ["yolo", "coco", "chariot"])
+def test_an_export_counts_whose_annotations_it_has(  # noqa: PLR0917 - fixtures and a row
+    file_store, tmp_path, record, form, annotations, annotated, left_out
+) -> None:
+    ids = sorted(fill(file_store, record, "OBJECT_DETECTION"))
+    for seq in ids[4:7]:
+        file_store.execute(f"DELETE FROM ground_truth WHERE seq = {seq}")
+    parameters = ExportParameters(
+        where={"id": {"in": ids[:7]}}, format=form, annotations=annotations
+    )
+    exported = export(file_store.inferences, file_store.blobs, parameters, tmp_path / "set.zip")
+    assert exported.annotated == annotated
+    assert sum(exported.left_out.values()) == (left_out if form == "yolo" else 0)
+    truths_, predictions = (annotated.get(key, 0) for key in ("ground_truth", "predictions"))
+    assert exported.lines()[0] == (
+        f"annotated by ground truth: {truths_}, by predictions: {predictions}"
+    )
+
+
+def test_a_table_counts_no_annotations(file_store, tmp_path, record) -> None:
+    fill(file_store, record, "OBJECT_DETECTION")
+    parameters = ExportParameters(format="jsonl")
+    exported = export(file_store.inferences, file_store.blobs, parameters, tmp_path / "a.jsonl")
+    assert (exported.annotated, exported.lines()) == ({}, [])
+
+
 def without_records(file: Path) -> Path:
     """Write a COCO zip again, without what only we write into it, but for oriented boxes."""
     target = file.with_name("foreign.zip")

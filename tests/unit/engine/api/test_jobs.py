@@ -70,7 +70,7 @@ def test_a_queued_job_is_cancelled(client) -> None:
     [
         (
             b"{",
-            "expected the body to be a JSON object with where, format (chariot, coco, cvat, dota, imagefolder, jsonl, label-studio, parquet, yolo, yolo-obb, yolo-seg), images, annotations (either, ground_truth, predictions), split, split_by, image_url, upright, metadata_filter, gps_box, time_range, got",
+            "expected the body to be a JSON object with where, format (chariot, coco, cvat, dota, imagefolder, jsonl, label-studio, parquet, yolo, yolo-obb, yolo-seg), images, annotations (either, ground_truth, predictions), split, split_by, image_url, upright, labels, metadata_filter, gps_box, time_range, got",
         ),
         (b'{"format": "xml"}', "expected the body to be a JSON object"),
         (b'{"where": {"nothing": 1}}', "expected where.nothing to"),

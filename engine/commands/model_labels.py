@@ -1,0 +1,63 @@
+"""The labels of the model whose inferences are exported, in its order, read from its files without loading it."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from quadriga.engine.model import model_folder
+from quadriga.engine.model_archives import archive_name
+from quadriga.engine.model_folders import find_models
+from quadriga.engine.onnx_file import OnnxFileError, read_onnx
+from quadriga.engine.recognition.evidence import Evidence, read_json
+from quadriga.engine.recognition.labels import find_labels
+from quadriga.engine.recognition.model_toml import read_model_toml
+from quadriga.engine.session import LoadError
+from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest
+
+
+def labels_of_one_model(inferences: InferenceReader, where: Any, models: str) -> list[str]:
+    """Return the labels of the model that all matching inferences are of; empty if there is no such model in `models`.
+
+    Of several versions it is the one of the newest inference.
+    """
+    with suppress(LoadError, OnnxFileError, OSError, NotReadyError, QueryTimeoutError):
+        served = {} if "://" in models else find_models(Path(models), _say_nothing)
+        newest = inferences.query(QueryRequest(where=where, limit=1)).inferences
+        if not served or not newest:
+            return []
+        name, version = newest[0].model.name, newest[0].model.version
+        if any(_matches(inferences, where, other) for other in inferences.stored_names() - {name}):
+            return []
+        path = served.get(name, {}).get(version)
+        if path is not None and path.is_file() and archive_name(path) is None:
+            return _labels_of_file(path)
+    return []
+
+
+def _matches(inferences: InferenceReader, where: Any, model: str) -> bool:
+    """Check whether inferences of a model match, or may match, as the search stopped early."""
+    of_model = {"model": {"eq": model}}
+    page = inferences.query(
+        QueryRequest(where={"and": [where, of_model]} if where else of_model, limit=1)
+    )
+    return bool(page.inferences) or page.partial
+
+
+def _say_nothing(*_: object) -> None:
+    """Report nothing of folders that are no models: the server does."""
+
+
+def _labels_of_file(path: Path) -> list[str]:
+    folder = model_folder(path)
+    evidence = Evidence(
+        inputs=(),
+        outputs=(),
+        metadata=read_onnx(path)[0].metadata,
+        config=read_json(folder / "config.json"),
+        written=read_model_toml(folder),
+        folder=folder,
+    )
+    labels = find_labels(evidence)
+    return [] if labels is None else list(labels[0])

@@ -1,0 +1,103 @@
+"""`quadriga inspect`: what it says of the background, of doubtful values, and of paths without a model."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from quadriga.engine.cli import main
+from quadriga.engine.validation import validate
+from tests.onnx_models import answering, detector
+from tests.server_process import IMAGES
+
+MAPS = np.zeros((2, 32, 32), np.float32)
+UNET = 'family = "unet"\n'
+
+
+def inspected(path, *options):
+    result = CliRunner().invoke(main, ["inspect", str(path), *options], terminal_width=300)
+    return result.exit_code, " ".join(result.output.split())
+
+
+SEGMENTERS = [  # labels, the rest of model.toml, the background, what the notes say
+    (["background", "cat"], "", "background (class 0) is never predicted (its name says so)", []),
+    (["nothing", "cat"], "", "none: each label is predicted", ["class 0 is 'nothing'"]),
+    (["None", "cat"], "", "none: each label is predicted", ["background = 0 in [output]"]),
+    (["nothing", "cat"], "[output]\nbackground = 0", "nothing (class 0) is never predicted ([output] background)", []),
+    (["cat", "nothing"], "", "none: each label is predicted", []),
+    (["cat", "dog"], "[input]\nmean = [123.675, 116.28, 103.53]", "none: each label is predicted", ["scale = 1.0"]),
+    (["cat", "dog"], "[input]\nscale = 1.0\nmean = [123.675, 116.28, 103.53]", "none: each label is predicted", []),
+    (["cat", "dog"], "[input]\nmean = [0.485, 0.456, 0.406]", "none: each label is predicted", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("labels", "toml", "background", "notes"), SEGMENTERS)
+def test_the_background_and_doubtful_values_are_named(tmp_path, labels, toml, background, notes):
+    answering(tmp_path / "model.onnx", {"out": MAPS})
+    (tmp_path / "model.toml").write_text(f"labels = {labels}\n{UNET}{toml}")
+    code, text = inspected(tmp_path, "--json")
+    assert code == 0, text
+    inspection = json.loads(text)
+    assert inspection["background"] == background
+    assert len(inspection["notes"]) == len(notes)
+    assert all(part in note for part, note in zip(notes, inspection["notes"], strict=True))
+    printed = inspected(tmp_path)[1]
+    assert "background" in printed
+    assert all(part in printed for part in notes)
+
+
+HEADS = [  # shape of the output without the batch, labels, the lines that are named
+    ((8, 50), 4, ["ultralytics"]),
+    ((50, 9), 4, ["yolov5", "yolox", "yolox-decoded"]),
+    ((8, 50), 3, []),
+    ((8, 50), 0, []),
+    ((50, 8), 4, []),
+]
+
+
+@pytest.mark.parametrize(("shape", "count", "families"), HEADS)
+def test_an_output_that_fits_the_labels_is_named_beside_tensors(tmp_path, shape, count, families):
+    answering(tmp_path / "model.onnx", {"out": np.zeros(shape, np.float32)})
+    (tmp_path / "labels.txt").write_text("\n".join("abcd"[:count]))
+    decisions = json.loads(inspected(tmp_path, "--json")[1])["decisions"]
+    (task,) = [decision for decision in decisions if decision["field"] == "task"]
+    assert task["value"] == "TENSOR"
+    named = " or ".join(f'family = "{family}"' for family in families)
+    assert task["reason"].partition(" labels of ")[2] == named
+
+
+FILES = [  # files of the folder, or None for no folder; what the error says
+    (None, "no such file or folder"),
+    ([], "got none"),
+    (["best.pt"], "got best.pt: export it to ONNX first"),
+    (["a.onnx", "b.onnx", "c.pt"], "got a.onnx, b.onnx"),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), FILES)
+def test_a_path_without_a_model_says_what_is_there(tmp_path, files, message):
+    folder = tmp_path / "model"
+    if files is not None:
+        folder.mkdir()
+        for name in files:
+            (folder / name).write_bytes(b"")
+    code, text = inspected(folder)
+    assert code == 2
+    assert text.endswith(message)
+
+
+def test_one_prediction_is_counted_as_one(tmp_path):
+    head = np.zeros((6, 50), np.float32)
+    head[:, 0] = (16, 16, 8, 8, 0.9, 0)
+    metadata = {"task": "detect", "names": "{0: 'cat', 1: 'dog'}", "stride": "32", "imgsz": "[32, 32]"}  # fmt: skip
+    detector(tmp_path / "model.onnx", head, metadata=metadata)
+    image = IMAGES / "detection" / "scene_01.jpg"
+    checks = validate(tmp_path, image, tmp_path / "drawn.png", {}).checks
+    assert {check.name: check.found for check in checks}["something found"] == "1 prediction"
+
+
+def test_the_help_of_a_server_begins_with_what_everybody_sets():
+    flags = [parameter.name for parameter in main.commands["serve"].params]
+    assert flags[:5] == ["models", "host", "port", "grpc_port", "data"]
+    assert len(flags) == len(set(flags))

@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 
 from quadriga.engine.model import Model
 from quadriga.monitor.drift.similarity import References
-from quadriga.monitor.selection.choice import Candidates, Criterion, choose
+from quadriga.monitor.selection.choice import Criterion, SelectionCandidates, choose
 from quadriga.monitor.selection.diversity import Embedded
 from quadriga.monitor.selection.stored import SelectionOptions, select
 from quadriga.store.blobs.files import FileBlobs
@@ -197,7 +197,7 @@ def accuracies(scenes: Scenes, count: int, seed: int) -> dict[str, float]:
     head = Head(scenes.embeddings[labelled], scenes.labels[labelled])
     probabilities = np.sort(head.probabilities(scenes.embeddings[pool]), axis=1)
     references = References(scenes.embeddings[baseline], baseline, "")
-    candidates = Candidates(
+    candidates = SelectionCandidates(
         np.arange(len(pool)),
         rng.permutation(len(pool)).astype(np.uint64),
         1 - (probabilities[:, -1] - probabilities[:, -2]),

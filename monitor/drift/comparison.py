@@ -156,7 +156,6 @@ def _compare_column(
     kernel = (settings.kernel, f"{settings.kernel}_coefficient")
     test, effect = _TESTS.get(kind, kernel)
     if not min(n):
-        reason = f"expected values on each side, got {n[0]} and {n[1]}"
         return Signal(
             name=name,
             kind=kind,
@@ -164,16 +163,10 @@ def _compare_column(
             effect=Effect(effect, None, 0.0),
             n=n,
             status="insufficient",
-            reason=reason,
+            reason=f"expected values on each side, got {n[0]} and {n[1]}",
         )
     budget = budget._replace(seed=zlib.crc32(name.encode(), settings.seed))
-    if kind == "embedding":
-        result, minimum = _compare_embeddings(pair, settings, budget), settings.min_distance
-    elif kind == "categorical":
-        result, minimum = _compare_categories(pair, budget), settings.min_share
-    else:
-        result = _compare_numbers(pair, budget)
-        minimum = _finite(max(settings.min_shift, result.smallest_shift / result.scale))
+    result, minimum = _test_column(pair, settings, budget)
     status, reason = power_status(result.units, settings, signal_count)
     p, n_eff = result.test.p, result.units.n_eff
     if status == "insufficient" and (dependence := find_dependence(result.units, n)) is not None:
@@ -201,6 +194,18 @@ def _compare_column(
         shift=result.levels and _finite(result.effect * result.scale),
         min_shift=result.levels and _finite(minimum * result.scale),
     )
+
+
+def _test_column(
+    pair: _ColumnPair, settings: ComparisonSettings, budget: PermutationBudget
+) -> tuple[_ColumnResult, float]:
+    """Test a column that has values on both sides, by its kind; return the minimum of its effect, too."""
+    if pair.kind == "embedding":
+        return _compare_embeddings(pair, settings, budget), settings.min_distance
+    if pair.kind == "categorical":
+        return _compare_categories(pair, budget), settings.min_share
+    result = _compare_numbers(pair, budget)
+    return result, _finite(max(settings.min_shift, result.smallest_shift / result.scale))
 
 
 def _finite(value: float) -> float:

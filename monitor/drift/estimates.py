@@ -29,9 +29,23 @@ VALID = (
     "of an alarm."
 )
 
-Estimate = Callable[[Float64Array, Float64Array, Float64Array, Int64Array, Int64Array], float]
-"""Estimator of the accuracy. Takes the baseline's confidence, ascending; whether each prediction was right; the
-current confidence, ascending; and how often each prediction of both sides counts."""
+
+class _Confidences(NamedTuple):
+    """Confidence of the predictions of both sides, and how often each prediction counts."""
+
+    baseline: Float64Array
+    """(N,), ascending."""
+    correct: Float64Array
+    """1 for each prediction of the baseline that is right, else 0, (N,)."""
+    current: Float64Array
+    """(M,), ascending."""
+    weights: Int64Array
+    """How often each prediction of the baseline counts, (N,)."""
+    current_weights: Int64Array
+
+
+_Estimate = Callable[[_Confidences], float]
+"""Estimates the accuracy of the current predictions."""
 
 
 class _LabelScore(msgspec.Struct):
@@ -129,22 +143,16 @@ def estimate_accuracy(
     Source: Garg et al., Leveraging Unlabeled Data to Predict Out-of-Distribution Performance (2022); NannyML,
         confidence-based performance estimation.
     """
-    baseline, current = (
-        np.asarray(scores, np.float64) for scores in (baseline_scores, current_scores)
-    )
+    baseline = np.asarray(baseline_scores, np.float64)
+    current = np.asarray(current_scores, np.float64)
     is_correct = np.asarray(correct, np.float64)
-    fits = baseline.shape[1:] == current.shape[1:] and is_correct.shape == baseline.shape[:1]
-    if not fits or baseline.ndim not in (1, 2):
-        raise ValueError(
-            "expected scores of (N, K) and (M, K), or (N,) and (M,), and correct of (N,), "
-            f"got {baseline.shape}, {current.shape} and {is_correct.shape}"
-        )
+    _check_shapes(baseline, is_correct, current)
     finite = _finite(baseline)
     baseline, is_correct, current = baseline[finite], is_correct[finite], current[_finite(current)]
     if len(baseline) < MIN_LABELLED or not len(current):
         return []
     tops = [side if side.ndim == 1 else side.max(axis=1) for side in (baseline, current)]
-    methods: list[tuple[str, list[Float64Array], Estimate]] = [
+    methods: list[tuple[str, list[Float64Array], _Estimate]] = [
         ("atc_max_confidence", tops, _share_above_threshold)
     ]
     if baseline.ndim == 2:
@@ -156,6 +164,15 @@ def estimate_accuracy(
         _metric(name, estimate, (sides[0], is_correct, sides[1]), resamples=resamples, rng=rng)
         for name, sides, estimate in methods
     ]
+
+
+def _check_shapes(baseline: Float64Array, is_correct: Float64Array, current: Float64Array) -> None:
+    fits = baseline.shape[1:] == current.shape[1:] and is_correct.shape == baseline.shape[:1]
+    if not fits or baseline.ndim not in (1, 2):
+        raise ValueError(
+            "expected scores of (N, K) and (M, K), or (N,) and (M,), and correct of (N,), "
+            f"got {baseline.shape}, {current.shape} and {is_correct.shape}"
+        )
 
 
 def _finite(scores: Float64Array) -> Int64Array:
@@ -170,7 +187,7 @@ def _negative_entropy(scores: Float64Array) -> Float64Array:
 
 def _metric(
     name: str,
-    estimate: Estimate,
+    estimate: _Estimate,
     sides: tuple[Float64Array, Float64Array, Float64Array],
     resamples: int,
     rng: np.random.Generator,
@@ -178,35 +195,40 @@ def _metric(
     """Estimate by one method, from the baseline's confidence, its correctness, and the current confidence."""
     order = np.argsort(sides[0], kind="stable")
     baseline, correct, current = sides[0][order], sides[1][order], np.sort(sides[2])
-    unit_weights = np.ones(len(baseline), np.int64), np.ones(len(current), np.int64)
+    n_baseline, n = len(baseline), len(current)
+    confidences = _Confidences(
+        baseline,
+        correct,
+        current,
+        weights=np.ones(n_baseline, np.int64),
+        current_weights=np.ones(n, np.int64),
+    )
     estimates = [
         estimate(
-            baseline,
-            correct,
-            current,
-            _bootstrap_weights(len(baseline), rng),
-            _bootstrap_weights(len(current), rng),
+            confidences._replace(
+                weights=_bootstrap_weights(n_baseline, rng),
+                current_weights=_bootstrap_weights(n, rng),
+            )
         )
         for _ in range(resamples)
     ]
     low, high = np.quantile(estimates, [0.025, 0.975]).tolist() if estimates else (None, None)
-    parameters = {"method": name, "valid": VALID, "n_baseline": len(baseline)}
-    value = estimate(baseline, correct, current, *unit_weights)
-    return Metric(METRIC_TYPE, value, parameters, (low, high) if estimates else None, len(current))
+    return Metric(
+        METRIC_TYPE,
+        estimate(confidences),
+        {"method": name, "valid": VALID, "n_baseline": n_baseline},
+        ci95=(low, high) if estimates else None,
+        n=n,
+    )
 
 
 def _bootstrap_weights(n: int, rng: np.random.Generator) -> Int64Array:
     return np.bincount(rng.integers(n, size=n), minlength=n)
 
 
-def _share_above_threshold(
-    baseline: Float64Array,
-    correct: Float64Array,
-    current: Float64Array,
-    weights: Int64Array,
-    current_weights: Int64Array,
-) -> float:
+def _share_above_threshold(confidences: _Confidences) -> float:
     """Return the share of current predictions above the confidence that the right share of the baseline exceeds."""
+    baseline, correct, current, weights, current_weights = confidences
     accuracy = (correct * weights).sum() / weights.sum()
     below = np.cumsum(weights) - weights
     threshold = int(np.searchsorted(below, (1 - accuracy) * weights.sum() - 0.5))
@@ -216,16 +238,11 @@ def _share_above_threshold(
     return float(current_weights[start:].sum() / current_weights.sum())
 
 
-def _mean_calibrated(
-    baseline: Float64Array,
-    correct: Float64Array,
-    current: Float64Array,
-    weights: Int64Array,
-    current_weights: Int64Array,
-) -> float:
+def _mean_calibrated(confidences: _Confidences) -> float:
     """Return the mean probability to be right, as a rising function of the score."""
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - slow to load
 
+    baseline, correct, current, weights, current_weights = confidences
     drawn = weights > 0
     scores, groups = np.unique(baseline[drawn], return_inverse=True)
     sizes = np.bincount(groups, weights[drawn])

@@ -84,13 +84,11 @@ def _prediction_signals(
     if row.task == "IMAGE_TEXT_TO_TEXT":
         lengths = [float(len(prediction.answer or "")) for prediction in predictions]
         return _mean_signal("answer_length", lengths)
-    signals: dict[str, SignalValue] = {}
     scores = sorted(
         (prediction.score for prediction in predictions if prediction.score is not None),
         reverse=True,
     )
-    if scores:
-        signals["score"] = scores[0]
+    signals: dict[str, SignalValue] = {"score": scores[0]} if scores else {}
     if row.task == "IMAGE_CLASSIFICATION":
         if len(scores) > 1:
             signals["margin"] = scores[0] - scores[1]
@@ -101,15 +99,22 @@ def _prediction_signals(
     # One label per image: several labels of an image would not be independent.
     chosen = predictions[choose_index(row.id, len(predictions))] if predictions else None
     signals |= _label_signal(chosen)
-    if wh is None:
-        return signals
-    if chosen is not None and chosen.cx is not None:
-        signals["angle"] = chosen.r % math.pi
-    shapes = [shape_of(prediction) for prediction in predictions]
+    if wh is not None:
+        if chosen is not None and chosen.cx is not None:
+            signals["angle"] = chosen.r % math.pi
+        signals |= _shape_signals(row.task, [shape_of(item) for item in predictions], wh)
+    return signals
+
+
+def _shape_signals(
+    task: str, shapes: Sequence[Shape], wh: tuple[int, int]
+) -> dict[str, SignalValue]:
+    """Return the means over the shapes of an image, and the share of it that segments cover."""
     boxes = [box for shape in shapes if (box := _relative_box(shape, *wh)) is not None]
-    for position, name in enumerate(_BOX_SIGNALS):
-        signals |= _mean_signal(name, [box[position] for box in boxes])
-    if row.task == "IMAGE_SEGMENTATION":
+    signals: dict[str, SignalValue] = {}
+    for name, values in zip(_BOX_SIGNALS, zip(*boxes, strict=True), strict=False):
+        signals |= _mean_signal(name, values)
+    if task == "IMAGE_SEGMENTATION":
         covered = sum(directed_area(shape.rings or ()) for shape in shapes)
         signals["mask_share"] = covered / (wh[0] * wh[1])
     return signals

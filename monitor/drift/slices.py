@@ -59,22 +59,11 @@ def _slices_by_column(
     sides: tuple[Summary, Summary], moved: Sequence[str], name: str, settings: ComparisonSettings
 ) -> Iterator[tuple[float, Slice]]:
     """Yield the slices of a column with an alarm, each with its largest effect over the minimum effect."""
-    columns = [
-        column
-        for side in sides
-        if (column := side.sample.column(name)) is not None and column.kind == "categorical"
-    ]
-    if not moved or len(columns) < 2:
-        return
-    values = sorted({*columns[0].labels} & {*columns[1].labels})
-    if len(values) > MAX_VALUES:
+    rows_by_value = _rows_by_value(sides, name) if moved else {}
+    if not rows_by_value:
         return
     # A smaller share of alpha asks for more permutations, so that slices can reach smaller p-values.
-    slice_settings = replace(settings, windows=max(len(values), 1))
-    rows_by_value = [
-        [column.rows[column.values == column.labels.index(value)] for column in columns]
-        for value in values
-    ]
+    slice_settings = replace(settings, windows=len(rows_by_value))
 
     def compare_rows(rows: list[Int64Array]) -> list[Signal]:
         baseline, current = (
@@ -83,19 +72,17 @@ def _slices_by_column(
         )
         return compare(baseline, current, slice_settings).signals
 
-    signals_by_value = [compare_rows(rows) for rows in rows_by_value]
-    decided = iter(decide([signal for signals in signals_by_value for signal in signals], settings))
-    tests = sum(len(signals) for signals in signals_by_value)
-    for value, rows, signals in zip(values, rows_by_value, signals_by_value, strict=True):
-        judged = [next(decided) for _ in signals]
+    compared = {value: compare_rows(rows) for value, rows in rows_by_value.items()}
+    decided = iter(
+        decide([signal for signals in compared.values() for signal in signals], settings)
+    )
+    tests = sum(map(len, compared.values()))
+    for value, rows in rows_by_value.items():
+        judged = [next(decided) for _ in compared[value]]
         alarms = [signal for signal in sorted_by_effect(judged) if signal.alarm]
         if not alarms:
             continue
-        other_rows = [
-            np.setdiff1d(np.arange(len(side.sample.order)), slice_rows)
-            for side, slice_rows in zip(sides, rows, strict=True)
-        ]
-        others = {signal.name: signal for signal in compare_rows(other_rows)}
+        others = {signal.name: signal for signal in compare_rows(_other_rows(sides, rows))}
         metrics = []
         for alarm in alarms:
             other = others[alarm.name]
@@ -104,6 +91,32 @@ def _slices_by_column(
                 metrics.append(_slice_metric(alarm, other, p_rest))
         if metrics:
             yield effect_ratio(alarms[0]), Slice(name, value, len(rows[1]), metrics)
+
+
+def _rows_by_value(sides: tuple[Summary, Summary], name: str) -> dict[str, list[Int64Array]]:
+    """Return the rows of both sides with each value that both have; none if there are too many values."""
+    columns = [
+        column
+        for side in sides
+        if (column := side.sample.column(name)) is not None and column.kind == "categorical"
+    ]
+    if len(columns) < 2:
+        return {}
+    values = sorted({*columns[0].labels} & {*columns[1].labels})
+    if len(values) > MAX_VALUES:
+        return {}
+    return {
+        value: [column.rows[column.values == column.labels.index(value)] for column in columns]
+        for value in values
+    }
+
+
+def _other_rows(sides: tuple[Summary, Summary], rows: list[Int64Array]) -> list[Int64Array]:
+    """Return all rows of both sides but these."""
+    return [
+        np.setdiff1d(np.arange(len(side.sample.order)), side_rows)
+        for side, side_rows in zip(sides, rows, strict=True)
+    ]
 
 
 def _moved_more(signal: Signal, other: Signal) -> bool:

@@ -79,26 +79,25 @@ def compare_stored(
     started = time.monotonic()
     settings = msgspec.convert(parameters, ComparisonSettings, from_attributes=True)
     query = current_window_query(reader, parameters, now_us)
-    executor = executor or LocalExecutor(reader)
-    summarise_window = partial(read_window, reader, on_progress=on_progress, executor=executor)
+    summarise_window = partial(
+        read_window, reader, on_progress=on_progress, executor=executor or LocalExecutor(reader)
+    )
+    current = summarise_window(
+        query if baseline is None else _comparable_query(query, baseline.info)
+    )
+    _check_model_answered(reader, query, current)
     if baseline is None:
-        current = summarise_window(query)
-        _check_model_answered(reader, query, current)
         baseline = summarise_window(
             _baseline_query(parameters, _comparable_query(query, current.info))
         )
         if not baseline.info.window.n:
             model = parameters.model
             raise DriftError(f"the model {quoted(model, 80)} has no inferences in the baseline")
-    else:
-        current = summarise_window(_comparable_query(query, baseline.info))
-        _check_model_answered(reader, query, current)
     sides, left_out = _comparable_signals(baseline, current, parameters)
     infos = baseline.info, current.info
     on_progress(current.info.window.n, current.info.window.n)
     reported = _reported(parameters, infos, left_out)
-    explanation = find_source(*sides, prefix=METADATA_PREFIX)
-    if explanation is not None:
+    if (explanation := find_source(*sides, prefix=METADATA_PREFIX)) is not None:
         source, sides = explanation
         reported["source_key"] = source.column.removeprefix(METADATA_PREFIX)
         reported["source_key_reason"] = source.reason
@@ -108,8 +107,8 @@ def compare_stored(
     images = StoredImages(reader)
     similarity = least_similar(sides[0].sample, sides[1].sample, current.info.space)
     unlike = images.unlike(similarity.unlike)
-    moved = [signal.name for signal in alarms]
-    moved = [name for name in moved if name != EMBEDDING] or moved
+    names = [signal.name for signal in alarms]
+    moved = [name for name in names if name != EMBEDDING] or names
     return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),
@@ -185,9 +184,11 @@ def _comparable_signals(
         if current_column is not None and (kinds := kind_conflict(column, current_column)):
             left_out[column.name] = f"{kinds[0]} in the baseline, {kinds[1]} in the window"
     samples = sides[0].sample, sides[1].sample
-    for name in _metadata_names(sides) - left_out.keys():
-        if reason := identifier_reason(name, *samples):
-            left_out[name] = reason
+    left_out |= {
+        name: reason
+        for name in _metadata_names(sides) - left_out.keys()
+        if (reason := identifier_reason(name, *samples))
+    }
     comparable = sides[0].without(left_out), sides[1].without(left_out)
     reasons = {name: reason for name, reason in left_out.items() if name not in parameters.ignore}
     return comparable, dict(sorted(reasons.items()))
@@ -239,7 +240,7 @@ def _slices(
         by = [column.name for column in small if column.name.startswith(METADATA_PREFIX)][
             :MAX_SLICE_KEYS
         ]
-    return find_drift_slices(sides[0], sides[1], moved, by, settings)
+    return find_drift_slices(*sides, moved, by=by, settings=settings)
 
 
 def _data(infos: tuple[WindowInfo, WindowInfo], compared: Data) -> Data:

@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     value: float | str
 
 
-class Candidates(NamedTuple):
+class ImageCandidates(NamedTuple):
     """Inferences whose images may be shown for a signal, the clearest first."""
 
     signal: str
@@ -168,7 +168,7 @@ def _without_value(image: Unlike | Neighbour) -> ChangedImage:
 
 def _choose_images(
     baseline: Summary, current: Summary, alarms: Sequence[Signal]
-) -> list[Candidates]:
+) -> list[ImageCandidates]:
     """Choose inferences whose images show how signals with an alarm changed.
 
     Of numbers they are spread from the end towards which the signal moved to its middle, beside those in the middle of
@@ -181,7 +181,7 @@ def _choose_images(
         if columns[0] is None or columns[1] is None:
             continue
         if signal.kind == EMBEDDING:
-            candidates.append(Candidates(signal.name, [], []))
+            candidates.append(ImageCandidates(signal.name, [], []))
             continue
         choose = _choose_labelled if signal.kind == "categorical" else _choose_numbers
         rows = choose(signal, columns[0], columns[1])
@@ -191,7 +191,7 @@ def _choose_images(
                 (current, baseline), (columns[1], columns[0]), rows, strict=True
             )
         )
-        candidates.append(Candidates(signal.name, current_ids, baseline_ids))
+        candidates.append(ImageCandidates(signal.name, current_ids, baseline_ids))
     return candidates
 
 

@@ -115,36 +115,23 @@ def read_window(
     Raises:
         StoreError: The database does not answer, or the filter is invalid.
     """
-    filter_tree = {
-        "and": [window_filter(query.model, query.window), {"id": {"le": str(query.newest_id)}}]
-    }
-    ids = np.concatenate(
-        [np.array(page, np.int64) for page in reader.matching_ids(filter_tree, query.now_us)]
-    )
-    filter_ = query.window.where
+    ids = _matching_ids(reader, query)
     if not len(ids):
-        empty = summarise(build_sample({}, order=[]), **_sizes(query), run=1)
-        model = ReportedModel(query.model, query.window.version or "")
-        return WindowSummary(empty, WindowInfo(model, query.task, Window(filter=filter_)))
+        return _empty_window(query)
     task = query.task or reader.get(str(ids[-1])).task
     drawn_rows = _draw_rows(reader, ids, query)
     shard = _read_shards(task, drawn_rows.ids, on_progress, executor)
-    excluded = Counter(shard.excluded)
     columns, left_out = _columns(shard.signals)
     read_ids = np.array(shard.ids, np.int64)
     source_key, sources = _sources(drawn_rows, shard, query.source_keys)
     rows = build_sample(columns, kinds=_kinds(columns), sources=sources, order=read_ids)
     run = drawn_rows.run or typical_run_length(read_ids, rows.sources)
-    spaces = shard.embedding_spaces
-    counts = Counter(space for space in spaces if space)
-    space = (query.space or counts.most_common(1)[0][0]) if counts else ""
+    excluded = shard.excluded
     first_excluded_embedding = None
-    if space:
-        excluded["no_signals"] = spaces.count(None)
-        excluded["other_space"] = len(spaces) - spaces.count(None) - counts[space]
-        embedded = np.flatnonzero([row_space == space for row_space in spaces])
-        query = replace(query, space=space)
-        column, first_excluded_embedding = _embeddings(reader, rows, embedded, query=query, run=run)
+    query = replace(query, space=_embedding_space(query, shard))
+    if query.space:
+        excluded = excluded | _count_without_embedding(query, shard)
+        column, first_excluded_embedding = _embeddings(reader, rows, shard, query=query, run=run)
         rows = rows.with_columns((*rows.columns, column))
     n = round(len(ids) * len(read_ids) / len(drawn_rows.ids))
     first_excluded = (drawn_rows.first_excluded, first_excluded_embedding)
@@ -156,18 +143,32 @@ def read_window(
     elif not is_single:
         labels |= label_counts(reader, read_ids.tolist())
     start, end = (timestamp_text(time_ms(int(id_))) for id_ in (ids[0], ids[-1]))
-    window = Window(start, end, n, filter=filter_)
-    model = _model(query, shard.models)
     info = WindowInfo(
-        model,
+        _model(query, shard.models),
         task,
-        window,
+        Window(start, end, n, filter=query.window.where),
         source_key=source_key,
-        space=space,
-        excluded=dict(+excluded),
+        space=query.space,
+        excluded={reason: count for reason, count in excluded.items() if count},
         left_out=left_out,
     )
     return WindowSummary(summary, info)
+
+
+def _matching_ids(reader: InferenceReader, query: WindowQuery) -> Int64Array:
+    """Return the ids of the window (N,), ascending."""
+    filter_tree = {
+        "and": [window_filter(query.model, query.window), {"id": {"le": str(query.newest_id)}}]
+    }
+    pages = reader.matching_ids(filter_tree, query.now_us)
+    return np.concatenate([np.array(page, np.int64) for page in pages])
+
+
+def _empty_window(query: WindowQuery) -> WindowSummary:
+    summary = summarise(build_sample({}, order=[]), **_sizes(query), run=1)
+    model = ReportedModel(query.model, query.window.version or "")
+    window = Window(filter=query.window.where)
+    return WindowSummary(summary, WindowInfo(model, query.task, window))
 
 
 def _sizes(query: WindowQuery) -> dict[str, Any]:
@@ -268,16 +269,33 @@ def _sources(
     return key, [source_name(value) for value in shard.signals[METADATA_PREFIX + key]]
 
 
+def _embedding_space(query: WindowQuery, shard: SignalShard) -> str:
+    """Return the embedding space that counts; an empty text if there are no embeddings."""
+    counts = Counter(space for space in shard.embedding_spaces if space)
+    return (query.space or counts.most_common(1)[0][0]) if counts else ""
+
+
+def _count_without_embedding(query: WindowQuery, shard: SignalShard) -> dict[str, int]:
+    """Return the numbers of inferences without an embedding of the space, by reason."""
+    counts = Counter(shard.embedding_spaces)
+    missing = counts[None]
+    return {
+        "no_signals": missing,
+        "other_space": counts.total() - missing - counts[query.space],
+    }
+
+
 def _embeddings(
-    reader: InferenceReader, sample_: Sample, rows: Int64Array, query: WindowQuery, run: int
+    reader: InferenceReader, sample: Sample, shard: SignalShard, *, query: WindowQuery, run: int
 ) -> tuple[Column, int | None]:
-    """Draw some of the rows (N,) with an embedding, and read those.
+    """Draw some of the rows with an embedding of the query's space, and read those.
 
     Returns:
         The column of embeddings, and the smallest excluded key, from `draw_rows`.
     """
-    order = sample_.order[rows]
-    embedded = Sample((), order, sample_.sources[rows], sample_.source_names)
+    rows = np.flatnonzero([space == query.space for space in shard.embedding_spaces])
+    order = sample.order[rows]
+    embedded = Sample((), order, sample.sources[rows], sample.source_names)
     chosen, first_excluded = draw_rows(embedded, query.max_embeddings, run=run, seed=query.seed)
     chosen.sort()
     embeddings = read_embeddings(reader, order[chosen].tolist(), query.space)

@@ -1,6 +1,6 @@
 """History of a model's evaluated windows, one line of a file for each evaluation, and alerts.
 
-`<directory>/<model>.jsonl` holds the evaluations, the latest last; `<model>.watch.json` is a `WatchState`.
+`<directory>/<model>.jsonl` holds the evaluations, the latest last; `<model>.watch.json` is a `EvaluationWatchState`.
 """
 
 import logging
@@ -59,14 +59,14 @@ class EvaluatedWindow(msgspec.Struct, frozen=True, kw_only=True, rename=WINDOW_N
     """RFC 3339, UTC."""
 
 
-class HistoryEntry(EvaluatedWindow, frozen=True, kw_only=True):
+class EvaluationHistoryEntry(EvaluatedWindow, frozen=True, kw_only=True):
     """An evaluation as a line of the history file."""
 
     series: str
     """Identity of the windows whose numbers can be compared with each other."""
 
 
-class WatchState(msgspec.Struct):
+class EvaluationWatchState(msgspec.Struct):
     """State after the latest evaluation of a window."""
 
     series: str = ""
@@ -97,11 +97,11 @@ def record_window(directory: Path, report: Report, model: str, window: Scheduled
         OSError: A file could not be written.
     """
     path = model_file_path(directory, model, WATCH_SUFFIX)
-    watch = read_model_file(path, WatchState) or WatchState()
+    watch = read_model_file(path, EvaluationWatchState) or EvaluationWatchState()
     if watch.last == report.id:
         return
     if watch.series != window.series:
-        watch = WatchState(window.series)
+        watch = EvaluationWatchState(window.series)
     entry = _judged(report, window, watch)
     history = _history_file(directory, model)
     last_verdict = _last_verdict(history, entry)
@@ -154,21 +154,21 @@ def read_history(
         for entry in _history_file(directory, model).entries()
         if from_us <= parse_moment_us(entry.start, 0) < until_us
     }
-    watch = read_model_file(model_file_path(directory, model, WATCH_SUFFIX), WatchState)
+    watch = read_model_file(model_file_path(directory, model, WATCH_SUFFIX), EvaluationWatchState)
     windows = [latest[ends] for ends in sorted(latest)]
     return EvaluationHistory(windows, None if watch is None else watch.reference)
 
 
-def _without_series(entry: HistoryEntry) -> dict[str, Any]:
+def _without_series(entry: EvaluationHistoryEntry) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in EvaluatedWindow.__struct_fields__}
 
 
-def _history_file(directory: Path, model: str) -> HistoryFile[HistoryEntry]:
-    return HistoryFile(directory, model, HistoryEntry)
+def _history_file(directory: Path, model: str) -> HistoryFile[EvaluationHistoryEntry]:
+    return HistoryFile(directory, model, EvaluationHistoryEntry)
 
 
-def _entry(report_id: str, window: ScheduledWindow, **fields: Any) -> HistoryEntry:
-    return HistoryEntry(
+def _entry(report_id: str, window: ScheduledWindow, **fields: Any) -> EvaluationHistoryEntry:
+    return EvaluationHistoryEntry(
         start=window.start,
         end=window.end,
         series=window.series,
@@ -178,7 +178,9 @@ def _entry(report_id: str, window: ScheduledWindow, **fields: Any) -> HistoryEnt
     )
 
 
-def _judged(report: Report, window: ScheduledWindow, watch: WatchState) -> HistoryEntry:
+def _judged(
+    report: Report, window: ScheduledWindow, watch: EvaluationWatchState
+) -> EvaluationHistoryEntry:
     """Compare a window with its reference; the first that can be judged becomes that of later ones."""
     reference = watch.first if window.reference == FIRST_WINDOW else window.reference
     is_first = watch.first_start in ("", window.start)
@@ -215,7 +217,9 @@ def _reference(reference: ReferenceMetric | None, at_least: float | None) -> Ref
     return Reference(reference.metric, reference.report, at_least)
 
 
-def _last_verdict(history: HistoryFile[HistoryEntry], entry: HistoryEntry) -> str:
+def _last_verdict(
+    history: HistoryFile[EvaluationHistoryEntry], entry: EvaluationHistoryEntry
+) -> str:
     """Return what the latest earlier evaluation of a window that could be judged has said; empty if there is none."""
     verdict = ""
     for past in history.latest_entries():
@@ -225,7 +229,9 @@ def _last_verdict(history: HistoryFile[HistoryEntry], entry: HistoryEntry) -> st
     return verdict
 
 
-def _alert_event(watch: WatchState, entry: HistoryEntry, last_verdict: str) -> str:
+def _alert_event(
+    watch: EvaluationWatchState, entry: EvaluationHistoryEntry, last_verdict: str
+) -> str:
     """Update the alarm, and return the event to alert about; an empty text if there is none.
 
     `fall`: a window fell without an alarm, and had not fallen when it was evaluated before. `recovered`: the latest
@@ -245,7 +251,7 @@ def _alert_event(watch: WatchState, entry: HistoryEntry, last_verdict: str) -> s
     return ""
 
 
-def _alert_fields(entry: HistoryEntry) -> dict[str, Any]:
+def _alert_fields(entry: EvaluationHistoryEntry) -> dict[str, Any]:
     return {
         "kind": "evaluation",
         "window": {"from": entry.start, "to": entry.end, "n": entry.n},

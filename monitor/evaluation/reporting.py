@@ -365,13 +365,19 @@ def _compared(
         if positions is not None:
             states = (select_images(own_state, positions), select_images(other_state, positions))
             chosen = weights[:, positions]
-        return _differences(evaluator, states, chosen, options, check_cancelled)
+        return _differences(
+            evaluator, states, chosen, options=options, check_cancelled=check_cancelled
+        )
 
     def compare_slice(key: str, value: str | None, positions: Sequence[int]) -> ComparedSlice:
         headlines, slice_differences = compare(positions)
         n = len(positions)
         return ComparedSlice(
-            key, value, n, _difference_metrics(slice_differences, n), _metrics(headlines, n)
+            key,
+            value,
+            n,
+            differences=_difference_metrics(slice_differences, n),
+            metrics=_metrics(headlines, n),
         )
 
     other_headlines, differences = compare(None)
@@ -395,6 +401,7 @@ def _differences(
     evaluator: Evaluator,
     states: tuple[EvaluationState, EvaluationState],
     weights: Weights,
+    *,
     options: EvaluationOptions,
     check_cancelled: CheckCancelled,
 ) -> tuple[list[Headline], list[Headline]]:

@@ -106,37 +106,42 @@ def merge_states(states: Iterable[EvaluationState]) -> EvaluationState:
     """
     states = list(states)
     labels = sorted({label for state in states for label in state.labels})
-    new_numbers = {label: number for number, label in enumerate(labels)}
-    table_sets: list[dict[str, Table]] = [{} for _ in states]
+    table_sets: list[dict[str, Table]] = []
     excluded: Counter[str] = Counter()
     ids: list[str] = []
-    for state, tables in zip(states, table_sets, strict=True):
-        numbers = np.array([new_numbers[label] for label in state.labels] + [-1], np.int64)
-        for name, table in state.tables.items():
-            renumbered = {
-                key: numbers[column] if key.endswith("label") else column
-                for key, column in table.items()
-            }
-            tables[name] = renumbered | {"image": len(ids) + table["image"]}
+    for state in states:
+        table_sets.append(_renumbered(state, labels, first_image=len(ids)))
         excluded.update(state.excluded)
         ids += state.ids
     order = sorted(range(len(ids)), key=lambda index: (len(ids[index]), ids[index]))
     for previous, current in pairwise(order):
         if ids[previous] == ids[current]:
             raise EvaluationError(f"expected each image once, got {ids[previous]!r:.80} twice")
-    keys = dict.fromkeys(name for state in states for name in state.slices)
+    keys = dict.fromkeys(key for state in states for key in state.slices)
     merged = EvaluationState(
         ids=ids,
-        images=[previous for state in states for previous in state.images],
+        images=[image for state in states for image in state.images],
         sizes=np.concatenate([state.sizes for state in states]),
-        slices={
-            name: [previous for state in states for previous in state.slices[name]] for name in keys
-        },
+        slices={key: [value for state in states for value in state.slices[key]] for key in keys},
         labels=labels,
         tables=concat_tables(table_sets),
         excluded=dict(sorted(excluded.items())),
     )
     return select_images(merged, order)
+
+
+def _renumbered(state: EvaluationState, labels: list[str], *, first_image: int) -> dict[str, Table]:
+    """Return the tables of a state with the numbers that its labels and images have in a merged state."""
+    new_numbers = {label: number for number, label in enumerate(labels)}
+    numbers = np.array([new_numbers[label] for label in state.labels] + [-1], np.int64)
+    tables = {}
+    for name, table in state.tables.items():
+        renumbered = {
+            key: numbers[column] if key.endswith("label") else column
+            for key, column in table.items()
+        }
+        tables[name] = renumbered | {"image": first_image + table["image"]}
+    return tables
 
 
 def select_images(state: EvaluationState, positions: Sequence[int]) -> EvaluationState:

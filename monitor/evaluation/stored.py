@@ -25,8 +25,8 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.monitor.evaluation.stored_images import (
     SHARD_SIZE,
+    EvaluationSelection,
     EvaluationShard,
-    Selection,
     evaluated_image,
     read_other_model,
     read_shard,
@@ -44,7 +44,7 @@ from quadriga.store.records import timestamp_text
 
 _MAX_NAMES = 5  # of tasks or models that a warning names
 _Item = TypeVar("_Item")
-_Saved = TypeVar("_Saved", Selection, EvaluationShard)
+_Saved = TypeVar("_Saved", EvaluationSelection, EvaluationShard)
 
 
 def evaluate_stored(
@@ -73,7 +73,7 @@ def evaluate_stored(
     started = time.monotonic()
     on_progress(0, None)
     cache = _ShardCache(shards_directory)
-    selection = cache.get("selection", Selection)
+    selection = cache.get("selection", EvaluationSelection)
     if selection is None:
         selection = select_inferences(reader, parameters)
         cache.put("selection", selection)
@@ -132,7 +132,7 @@ class _ShardCache:
                 return msgspec.msgpack.decode(path.read_bytes(), type=type_)
         return None
 
-    def put(self, name: str, value: Selection | EvaluationShard) -> None:
+    def put(self, name: str, value: EvaluationSelection | EvaluationShard) -> None:
         """Save a selection or a shard under a name."""
         if self._directory is not None:
             write_atomically(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(value))
@@ -143,7 +143,7 @@ class _ShardReader:
 
     def __init__(
         self,
-        selection: Selection,
+        selection: EvaluationSelection,
         other_models: int,
         cache: _ShardCache,
         executor: ShardExecutor,
@@ -208,7 +208,7 @@ def _warnings(shards: Sequence[EvaluationShard]) -> list[str]:
     return warnings
 
 
-def _window(selection: Selection, where: Any) -> Window:
+def _window(selection: EvaluationSelection, where: Any) -> Window:
     ends = selection.parts[0].ids[0], selection.parts[-1].ids[-1]
     start, end = (timestamp_text(time_ms(id_)) for id_ in ends)
     return Window(start, end, filter=where)

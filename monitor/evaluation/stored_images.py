@@ -44,7 +44,7 @@ class ShardIds(msgspec.Struct, frozen=True):
     """Ids of those that a filter finds, by the filter's name."""
 
 
-class Selection(msgspec.Struct, frozen=True):
+class EvaluationSelection(msgspec.Struct, frozen=True):
     """The inferences to evaluate, as of one moment."""
 
     task: str
@@ -71,7 +71,9 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """Number of images that have only ground truth of another model, by that model."""
 
 
-def select_inferences(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
+def select_inferences(
+    reader: InferenceReader, parameters: EvaluationParameters
+) -> EvaluationSelection:
     """Select the inferences to evaluate.
 
     Raises:
@@ -109,7 +111,7 @@ def select_inferences(reader: InferenceReader, parameters: EvaluationParameters)
         )
         for shard_ids in _shards(ids)
     ]
-    return Selection(reader.get(str(ids[0])).task, newest_id, shards)
+    return EvaluationSelection(reader.get(str(ids[0])).task, newest_id, shards)
 
 
 def shared_images(state: EvaluationState) -> list[dict[str, int]]:

@@ -65,10 +65,10 @@ class Change(NamedTuple):
     signal: str
     """Name of the signal."""
     title: str
-    direction: str
+    direction: str = ""
     """Such as `darker`; empty if there is none."""
-    before: str
-    after: str
+    before: str = ""
+    after: str = ""
     unit: str = ""
 
     @property
@@ -172,22 +172,22 @@ def _number_change(signal: Signal) -> Change:
     words = _WORDS.get(signal.name) or _Words(one_line(signal.name.removeprefix("meta.")))
     before, after = signal.before, signal.after
     if before is None or after is None:
-        return Change(signal.name, words.title, "", "", "")
+        return Change(signal.name, words.title)
     difference = after.mean - before.mean
     if is_spread_change(signal):
         return Change(
             signal.name,
             f"spread of {words.title}",
             "wider" if _range(after) >= _range(before) else "narrower",
-            _number(_range(before), _range(after)),
-            _number(_range(after), _range(before)),
+            before=_number(_range(before), _range(after)),
+            after=_number(_range(after), _range(before)),
         )
     return Change(
         signal.name,
         words.title,
         words.rises if difference > 0 else words.falls,
-        _number(before.mean, after.mean),
-        _number(after.mean, before.mean),
+        before=_number(before.mean, after.mean),
+        after=_number(after.mean, before.mean),
     )
 
 
@@ -219,9 +219,9 @@ def _label_change(signal: Signal) -> Change:
         for side in (signal.histogram.baseline, signal.histogram.current)
     ]
     if not signal.histogram.edges or not all(shares):
-        return Change(signal.name, one_line(signal.name), "", "", "")
-    gains = [after - before for before, after in zip(*shares, strict=True)]
-    index = max(range(len(gains)), key=lambda place: abs(gains[place]))
+        return Change(signal.name, one_line(signal.name))
+    gains = [share - share_before for share_before, share in zip(*shares, strict=True)]
+    index = max(range(len(gains)), key=lambda position: abs(gains[position]))
     if signal.name.endswith(_PRESENCE_SUFFIX):
         index = [str(edge) for edge in signal.histogram.edges].index("yes")
         title = f"share of images with {one_line(signal.name.removesuffix(_PRESENCE_SUFFIX))}"
@@ -233,8 +233,8 @@ def _label_change(signal: Signal) -> Change:
         signal.name,
         title,
         "more" if after > before else "fewer",
-        _percent(before),
-        _percent(after),
+        before=_percent(before),
+        after=_percent(after),
     )
 
 
@@ -242,8 +242,8 @@ def _embedding_change(signal: Signal, report: Report) -> Change:
     title = "share of images unlike the baseline"
     share = report.unlike_share
     if share is None or share <= 0.05:
-        return Change(signal.name, "what the images show, as the model sees it", "", "", "")
-    return Change(signal.name, title, "more", "5 %", _percent(share))
+        return Change(signal.name, "what the images show, as the model sees it")
+    return Change(signal.name, title, "more", before="5 %", after=_percent(share))
 
 
 def format_p_value(value: float | None) -> str:

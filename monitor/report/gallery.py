@@ -172,7 +172,7 @@ def _card(
         width=width,
         height=height,
         picture=None if pixels is None else _data_url(pixels, longest_px),
-        outlines=[image for image in outlines if image is not None],
+        outlines=[outline for outline in outlines if outline is not None],
         truths=item_texts(annotations),
         predictions=item_texts(predictions),
         notes=notes,

@@ -50,60 +50,84 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
     template = environment.from_string(
         files("quadriga.monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
-    with drawing_style():
-        comparison_charts = [
-            (item, bars.difference_chart(item, index))
-            for index, item in enumerate(report.comparisons)
-        ]
-        charts = list(_charts(report))
-        quiet_charts = drift.quiet_charts(report)
-        over_time, heat_map = history.effect_charts(report), history.p_value_chart(report)
-    estimates = drift_texts.estimated_metrics(report.metrics)
-    remaining_metrics = [item for item in report.metrics if item not in estimates]
-    columns, rows = _label_table(remaining_metrics)
-    is_drift = report.kind == "drift"
     cards = worst_cards(report, image_bytes)
     html = template.render(
         report=report,
-        name=metric_texts.one_line(_name(report), 100),
-        headline=change_texts.headline(report) or metric_texts.headline(report),
-        explanation=change_texts.explanation(report),
-        changes=_changes(report, image_bytes) if is_drift else [],
         first_cards=cards[:_FIRST_CARDS],
-        task=report.task.replace("_", " ").lower(),
-        status="" if is_drift and report.status != "error" else drift_texts.verdict(report),
-        facts=_facts(report),
-        parameters=[
+        cards=cards[_FIRST_CARDS:],
+        **_overview(report),
+        **_metrics(report),
+        **_drift(report, image_bytes),
+        **_drawn_charts(report),
+    )
+    return metric_texts.printable(html)
+
+
+def _overview(report: Report) -> dict[str, Any]:
+    """Return what the page says of a report of any kind."""
+    is_quiet = report.kind == "drift" and report.status != "error"
+    return {
+        "name": metric_texts.one_line(_name(report), 100),
+        "headline": change_texts.headline(report) or metric_texts.headline(report),
+        "explanation": change_texts.explanation(report),
+        "task": report.task.replace("_", " ").lower(),
+        "status": "" if is_quiet else drift_texts.verdict(report),
+        "facts": _facts(report),
+        "parameters": [
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
             for key, value in report.parameters.items()
             if key != "missing"  # it is among the notes
         ],
-        excluded=metric_texts.excluded_text(report.data.excluded),
-        headlines=metric_texts.headlines(report),
-        headline_notes=metric_texts.headline_notes(report),
-        metrics=[
-            item for item in remaining_metrics if not isinstance(item.parameters.get("label"), str)
+        "excluded": metric_texts.excluded_text(report.data.excluded),
+    }
+
+
+def _metrics(report: Report) -> dict[str, Any]:
+    """Return the tables of metrics."""
+    estimates = drift_texts.estimated_metrics(report.metrics)
+    metrics = [metric for metric in report.metrics if metric not in estimates]
+    columns, rows = _label_table(metrics)
+    return {
+        "headlines": metric_texts.headlines(report),
+        "headline_notes": metric_texts.headline_notes(report),
+        "estimates": estimates,
+        "metrics": [
+            metric for metric in metrics if not isinstance(metric.parameters.get("label"), str)
         ],
-        label_columns=columns,
-        label_rows=rows,
-        signals=sorted_by_effect(report.signals),
-        effects=_effect_descriptions(report),
-        moved=drift_texts.moved_signals(report.slices) if is_drift else [],
-        most_moved=_MAX_MOVED,
-        slices=[] if is_drift else report.slices,
-        estimates=estimates,
-        windows=history.comparable_windows(report),
-        over_time=over_time,
-        heat_map=heat_map,
-        unlike=unlike_cards(report, image_bytes),
-        quiet_charts=quiet_charts,
-        quiet_count=sum(not signal.alarm for signal in report.signals),
-        compared=comparison_charts,
-        charts=charts,
-        taken=_frequent_confusions(report.confusion),
-        cards=cards[_FIRST_CARDS:],
-    )
-    return metric_texts.printable(html)
+        "label_columns": columns,
+        "label_rows": rows,
+        "taken": _frequent_confusions(report.confusion),
+    }
+
+
+def _drift(report: Report, image_bytes: ImageBytes) -> dict[str, Any]:
+    """Return the sections of a comparison; an evaluation has slices of its own instead."""
+    is_drift = report.kind == "drift"
+    return {
+        "changes": _changes(report, image_bytes) if is_drift else [],
+        "signals": sorted_by_effect(report.signals),
+        "effects": _effect_descriptions(report),
+        "moved": drift_texts.moved_signals(report.slices) if is_drift else [],
+        "most_moved": _MAX_MOVED,
+        "slices": [] if is_drift else report.slices,
+        "windows": history.comparable_windows(report),
+        "unlike": unlike_cards(report, image_bytes),
+        "quiet_count": sum(not signal.alarm for signal in report.signals),
+    }
+
+
+def _drawn_charts(report: Report) -> dict[str, Any]:
+    with drawing_style():
+        return {
+            "compared": [
+                (comparison, bars.difference_chart(comparison, index))
+                for index, comparison in enumerate(report.comparisons)
+            ],
+            "charts": list(_charts(report)),
+            "quiet_charts": drift.quiet_charts(report),
+            "over_time": history.effect_charts(report),
+            "heat_map": history.p_value_chart(report),
+        }
 
 
 def _changes(
@@ -215,8 +239,8 @@ def _frequent_confusions(matrix: Confusion | None) -> list[tuple[str, str, int, 
     counts = confusion.with_background(matrix)
     names: list[str | None] = [*matrix.labels, None]
     examples: dict[tuple[str | None, str | None], list[str]] = {}
-    for label in matrix.examples:
-        examples.setdefault((label.truth, label.predicted), []).append(label.inference_id)
+    for example in matrix.examples:
+        examples.setdefault((example.truth, example.predicted), []).append(example.inference_id)
     np.fill_diagonal(counts, 0)
     cells = sorted(np.argwhere(counts).tolist(), key=lambda cell: -counts[*cell])
     rows = []

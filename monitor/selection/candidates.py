@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.drift.signal_reading import read_sources
-from quadriga.monitor.selection.choice import Candidates
+from quadriga.monitor.selection.choice import SelectionCandidates
 from quadriga.monitor.selection.uncertainty import Basis, uncertainty_of
 from quadriga.store.columns import ImageColumns, ScoredColumns, scan_images, scan_scores
 from quadriga.store.inferences import InferenceReader
@@ -66,7 +66,7 @@ class LabelledImages(NamedTuple):
 class Pool(NamedTuple):
     """Candidates, and what became of all matches."""
 
-    candidates: Candidates
+    candidates: SelectionCandidates
     source_key: str | None
     """Metadata key of the sources; None if no candidate has any of the keys."""
     source_names: list[str]
@@ -161,7 +161,7 @@ def _reason(row: ImageColumns) -> str | None:
 
 def _read_scores(
     reader: InferenceReader, ids: Int64Array, keys: UInt64Array
-) -> tuple[Candidates, list[Basis | None]]:
+) -> tuple[SelectionCandidates, list[Basis | None]]:
     """Read the candidates that are still there, all of one source, with what their uncertainties were taken from."""
     uncertainties, drifts = np.full(len(ids), np.nan), np.full(len(ids), np.nan)
     is_there = np.zeros(len(ids), np.bool_)
@@ -176,7 +176,7 @@ def _read_scores(
             uncertainties[place] = np.nan if uncertainty is None else uncertainty.value
             drifts[place] = _drift(row)
     sources = np.zeros(len(ids), np.int64)
-    all_rows = Candidates(ids, keys, uncertainties, drifts=drifts, sources=sources)
+    all_rows = SelectionCandidates(ids, keys, uncertainties, drifts=drifts, sources=sources)
     return all_rows.take(np.flatnonzero(is_there)), bases
 
 

@@ -20,7 +20,7 @@ BAND = 5
 """Diversity chooses among so many times as many images as are asked for: of each source those that come first."""
 
 
-class Candidates(NamedTuple):
+class SelectionCandidates(NamedTuple):
     """Images that may be chosen, each once."""
 
     ids: Int64Array
@@ -34,9 +34,9 @@ class Candidates(NamedTuple):
     sources: Int64Array
     """(N,) codes of sources, from 0."""
 
-    def take(self, rows: Int64Array) -> "Candidates":
+    def take(self, rows: Int64Array) -> "SelectionCandidates":
         """Return some rows (M,), in their order."""
-        return Candidates(
+        return SelectionCandidates(
             self.ids[rows],
             self.keys[rows],
             self.uncertainties[rows],
@@ -69,7 +69,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    candidates: Candidates, count: int, by: Collection[Criterion], embeddings: Embeddings
+    candidates: SelectionCandidates, count: int, by: Collection[Criterion], embeddings: Embeddings
 ) -> Choice:
     """Choose images.
 

@@ -138,7 +138,13 @@ def parse_webhook_hosts(
                 f"{PUBLIC}, separated by commas, got {entry!r}"
             ) from error
     is_any_public = PUBLIC in entries or (default_public and not entries)
-    return WebhookHosts(frozenset(names), tuple(domains), tuple(networks), is_any_public, setting)
+    return WebhookHosts(
+        names=frozenset(names),
+        domains=tuple(domains),
+        networks=tuple(networks),
+        is_any_public=is_any_public,
+        setting=setting,
+    )
 
 
 def literal_address(host: str) -> Address | None:

@@ -97,17 +97,12 @@ def compare_files(
         windows.append({"start": start, "end": end})
     settings = settings or ComparisonSettings()
     sides = as_summary(samples[0], settings), as_summary(samples[1], settings)
-    named_kinds = options.kinds()
-    for name in columns[0].keys() - named_kinds.keys():
-        if reason := identifier_reason(name, sides[0].sample, sides[1].sample):
-            left_out[name] = reason
+    left_out |= {
+        name: reason
+        for name in columns[0].keys() - options.kinds().keys()
+        if (reason := identifier_reason(name, sides[0].sample, sides[1].sample))
+    }
     sides = sides[0].without(left_out), sides[1].without(left_out)
-    explanation = find_source(*sides)
-    if explanation is not None:
-        sides = explanation[1]
-    sides = with_presence(*sides, names=columns[0])
-    report = compare(*sides, settings)
-    data = report.data
     shown_parameters = {
         "baseline": _json_path(baseline),
         "current": _json_path(current),
@@ -115,9 +110,11 @@ def compare_files(
         "source_key": source_key,
         "left_out": left_out,
     }
-    if explanation is not None:
-        source = explanation[0]
+    if (explanation := find_source(*sides)) is not None:
+        source, sides = explanation
         shown_parameters |= {"source_key": source.column, "source_key_reason": source.reason}
+    report = compare(*with_presence(*sides, names=columns[0]), settings)
+    data = report.data
     return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),

@@ -160,8 +160,8 @@ def correlation_time(scores: Float32Array, origin: Origin) -> float:
     quarters = (np.arange(int(segment_counts.sum())) % _QUARTERS)[segments]
     if has_many_sources and segment_counts.max() == 1:
         quarters = segments % _QUARTERS  # of the sources, instead of the quarters of each
-    correlation = partial(_lagged_correlation, rows, segments, runs, quarters)
-    first = correlation(1)
+    correlation = partial(_lagged_correlation, rows, segments, runs=runs, quarters=quarters)
+    first = correlation(lag=1)
     if not first * np.sqrt(len(rows)) >= _MIN_STANDARD_ERRORS:
         return 1.0
     correlations = [first]
@@ -170,7 +170,7 @@ def correlation_time(scores: Float32Array, origin: Origin) -> float:
         len(correlations) < max(3 * _integrated_time(correlations, length), 4)
         and len(correlations) < length / 2
     ):
-        correlations.append(correlation(len(correlations) + 1))
+        correlations.append(correlation(lag=len(correlations) + 1))
     return _integrated_time(correlations, length)
 
 
@@ -222,7 +222,7 @@ def _group_sums(rows: Float32Array, groups: Int64Array) -> Float64Array:
 
 
 def _lagged_correlation(
-    rows: Float32Array, segments: Int64Array, runs: Int64Array, quarter: Int64Array, lag: int
+    rows: Float32Array, segments: Int64Array, runs: Int64Array, quarters: Int64Array, lag: int
 ) -> float:
     """Return the correlation of rows with the rows `lag` later: the median over quarters; 0 if there are no pairs.
 
@@ -230,18 +230,18 @@ def _lagged_correlation(
         rows: (P, D), source by source, with the mean of the segment subtracted.
         segments: (P,) segment of each row.
         runs: (P,) run of each row.
-        quarter: (P,) which quarter of its source the segment is, 0 to 3.
+        quarters: (P,) which quarter of its source the segment is, 0 to 3.
         lag: Distance in rows.
     """
     follows = (segments[lag:] == segments[:-lag]) & (runs[lag:] == runs[:-lag])
     products = np.einsum("ij,ij->i", rows[lag:], rows[:-lag]) * follows
-    pairs = np.bincount(quarter[lag:], follows, _QUARTERS)
-    squares = np.bincount(quarter, np.einsum("ij,ij->i", rows, rows), _QUARTERS)
-    sums = np.bincount(quarter[lag:], products, _QUARTERS)
+    pairs = np.bincount(quarters[lag:], follows, _QUARTERS)
+    squares = np.bincount(quarters, np.einsum("ij,ij->i", rows, rows), _QUARTERS)
+    sums = np.bincount(quarters[lag:], products, _QUARTERS)
     has_pairs = (pairs > 0) & (squares > 0)
     if not has_pairs.any():
         return 0.0
-    counts = np.bincount(quarter, minlength=_QUARTERS)[has_pairs]
+    counts = np.bincount(quarters, minlength=_QUARTERS)[has_pairs]
     return float(np.median(sums[has_pairs] / pairs[has_pairs] / (squares[has_pairs] / counts)))
 
 

@@ -1,6 +1,6 @@
 """History of a model's windows, one line of a file each, with detectors of change, and alerts.
 
-`<directory>/<model>.jsonl` holds the windows, oldest first; `<model>.watch.json` is a `WatchState`.
+`<directory>/<model>.jsonl` holds the windows, oldest first; `<model>.watch.json` is a `DriftWatchState`.
 """
 
 import logging
@@ -43,7 +43,7 @@ EPOCH = "1970-01-01T00:00:00Z"
 _log = logging.getLogger(__name__)
 
 
-class HistoryEntry(PastWindow, frozen=True):
+class DriftHistoryEntry(PastWindow, frozen=True):
     """A window as a line of the history file."""
 
     baseline: str = ""
@@ -58,13 +58,13 @@ class SignalSeries(msgspec.Struct):
     """Ends of the windows at which a detector detected a change, by its name; oldest first."""
 
 
-class WatchState(msgspec.Struct):
+class DriftWatchState(msgspec.Struct):
     """State of the detectors and alarms after the latest window."""
 
     last: str = ""
     """Id of the report that was recorded last."""
     baseline: str = ""
-    """Identity of its baseline, as in `HistoryEntry`."""
+    """Identity of its baseline, as in `DriftHistoryEntry`."""
     alarmed: list[str] = []
     """Signals whose latest status other than `insufficient` was an alarm, without those that were muted when it began."""
     followed: dict[str, SignalSeries] = {}
@@ -112,7 +112,7 @@ def record_window(
     """
     entry, model = _history_entry(report, parameters), parameters.model
     path = model_file_path(directory, model, WATCH_SUFFIX)
-    watch = read_model_file(path, WatchState) or WatchState()
+    watch = read_model_file(path, DriftWatchState) or DriftWatchState()
     if watch.last == entry.report:
         return
     _history_file(directory, model).append(entry)
@@ -146,7 +146,7 @@ def record_failure(
     Raises:
         OSError: The file could not be written.
     """
-    failed = HistoryEntry(
+    failed = DriftHistoryEntry(
         start=parameters.start, end=parameters.end, n=0, status="error", report=report_id
     )
     _log.warning("drift of %s from %s: %s", parameters.model, parameters.start, error)
@@ -179,7 +179,8 @@ def read_history(
         if from_us <= parse_moment_us(entry.start or EPOCH, 0) < until_us
     ]
     watch = (
-        read_model_file(model_file_path(directory, model, WATCH_SUFFIX), WatchState) or WatchState()
+        read_model_file(model_file_path(directory, model, WATCH_SUFFIX), DriftWatchState)
+        or DriftWatchState()
     )
     detectors = {
         name: Detectors(followed.series.n, followed.series.n < WARM_UP, followed.changes)
@@ -189,11 +190,11 @@ def read_history(
     return DriftHistory(windows, detectors)
 
 
-def _history_file(directory: Path, model: str) -> HistoryFile[HistoryEntry]:
-    return HistoryFile(directory, model, HistoryEntry)
+def _history_file(directory: Path, model: str) -> HistoryFile[DriftHistoryEntry]:
+    return HistoryFile(directory, model, DriftHistoryEntry)
 
 
-def _history_entry(report: Report, parameters: DriftParameters) -> HistoryEntry:
+def _history_entry(report: Report, parameters: DriftParameters) -> DriftHistoryEntry:
     baseline_window, baseline = report.data.baseline, ""
     if baseline_window is not None and isinstance(parameters.baseline, str):
         baseline = f"{baseline_window.start}/{baseline_window.end}/{baseline_window.n}"
@@ -201,7 +202,7 @@ def _history_entry(report: Report, parameters: DriftParameters) -> HistoryEntry:
         signal.name: PastSignal(signal.p_adjusted, signal.effect.value, signal.alarm, signal.status)
         for signal in report.signals
     }
-    return HistoryEntry(
+    return DriftHistoryEntry(
         start=parameters.start,
         end=parameters.end,
         n=report.data.current.n,
@@ -212,7 +213,7 @@ def _history_entry(report: Report, parameters: DriftParameters) -> HistoryEntry:
     )
 
 
-def _past_window(window: HistoryEntry, signal: str | None = None) -> PastWindow:
+def _past_window(window: DriftHistoryEntry, signal: str | None = None) -> PastWindow:
     signals = window.signals
     if signal is not None:
         signals = {name: past_signal for name, past_signal in signals.items() if name == signal}
@@ -226,7 +227,7 @@ def _past_window(window: HistoryEntry, signal: str | None = None) -> PastWindow:
     )
 
 
-def _log_alarms(model: str, entry: HistoryEntry, alarms: Sequence[Signal]) -> None:
+def _log_alarms(model: str, entry: DriftHistoryEntry, alarms: Sequence[Signal]) -> None:
     listed = ", ".join(
         f"{signal.name} ({signal.effect.name} {signal.effect.value:.3g})"
         for signal in alarms[:MAX_LOGGED]
@@ -237,7 +238,7 @@ def _log_alarms(model: str, entry: HistoryEntry, alarms: Sequence[Signal]) -> No
 
 
 def _alert_event(
-    watch: WatchState, signals: Sequence[Signal], alarms: Sequence[Signal], mute: Mute | None
+    watch: DriftWatchState, signals: Sequence[Signal], alarms: Sequence[Signal], mute: Mute | None
 ) -> tuple[str, Sequence[Signal]]:
     """Update the signals in alarm, and return the event to alert about with its signals; an empty text if none.
 
@@ -261,7 +262,7 @@ def _alert_event(
     return "", []
 
 
-def _alert_fields(entry: HistoryEntry, signals: Sequence[Signal]) -> dict[str, Any]:
+def _alert_fields(entry: DriftHistoryEntry, signals: Sequence[Signal]) -> dict[str, Any]:
     signal_fields = [
         {
             "name": signal.name,

@@ -72,15 +72,11 @@ def coco_state(
     results: list[CocoResult] = decode_json(
         list[CocoResult], predictions.read_bytes(), predictions.name
     )
-    has_masks = any(item.segmentation is not None for item in results)
-    task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
-    if task not in _TABLES:
-        raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
-    labels = [item.label for item in instances.categories]
-    image_at = _numbered([item.id for item in images], f"{truth.name}: images: id")
-    label_at = _numbered(
-        [item.id for item in instances.categories], f"{truth.name}: categories: id"
-    )
+    task = _task_of(results, task)
+    labels = [category.label for category in instances.categories]
+    category_ids = [category.id for category in instances.categories]
+    image_at = _numbered([image.id for image in images], f"{truth.name}: images: id")
+    label_at = _numbered(category_ids, f"{truth.name}: categories: id")
     _numbered(labels, f"{truth.name}: categories: name")
     prediction_table = _table(predictions.name, results, image_at, label_at)
     annotation_table = _table(
@@ -88,22 +84,30 @@ def coco_state(
     )
     if len(prediction_table.rows) < len(results):
         raise EvaluationError(_unlisted_message(predictions.name, results, image_at, label_at))
-    sizes = np.array([(item.width or 0, item.height or 0) for item in images], np.int64).reshape(
-        -1, 2
-    )
-    ids = [str(item.id) for item in images]
-    names = [item.file_name for item in images if item.file_name]
+    sides = [(image.width or 0, image.height or 0) for image in images]
+    sizes = np.array(sides, np.int64).reshape(-1, 2)
+    ids = [str(image.id) for image in images]
+    names = [image.file_name for image in images if image.file_name]
     return task, EvaluationState(
         ids=ids,
         images=names if len(set(names)) == len(ids) else ids,
         sizes=sizes,
-        slices={name: _values(instances.images, name) for name in by},
+        slices={key: _values(instances.images, key) for key in by},
         labels=labels,
         tables=_TABLES[task](prediction_table, annotation_table, sizes),
         excluded=nonzero_counts(
             unlisted_annotation=len(instances.annotations) - len(annotation_table.rows)
         ),
     )
+
+
+def _task_of(results: Sequence[CocoResult], task: str | None) -> str:
+    """Return the full name of a task, or of that of the results if none is named."""
+    has_masks = any(result.segmentation is not None for result in results)
+    name = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
+    if name not in _TABLES:
+        raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {name!r:.80}")
+    return name
 
 
 def _numbered(names: Sequence[ImageId], location: str) -> dict[ImageId, int]:

@@ -30,18 +30,18 @@ def coco_images(
     instances, images = read_instances(truth.read_bytes(), truth.name)
     results = decode_json(list[CocoResult], predictions.read_bytes(), predictions.name)
     labels = labels_by_id(instances.categories)
-    sizes = {str(id_.id): (id_.width, id_.height) for id_ in images}
+    sizes = {str(image.id): (image.width, image.height) for image in images}
     items_by_image: tuple[dict[str, Any], ...] = (
         {id_: [] for id_ in ids},
         {id_: [] for id_ in ids},
     )
     for side, rows in zip(items_by_image, (results, instances.annotations), strict=True):
         for row in rows:
-            image = str(row.image_id)
-            if image in side and row.category_id in labels:
+            id_ = str(row.image_id)
+            if id_ in side and row.category_id in labels:
                 score = {"score": row.score} if side is items_by_image[0] else {}
-                shape = _shape(task, row, sizes[image], image)
-                side[image].append({"label": labels[row.category_id], **score, **shape})
+                shape = _shape(task, row, sizes[id_], id_)
+                side[id_].append({"label": labels[row.category_id], **score, **shape})
     predicted_items, annotated_items = items_by_image
     return [
         EvaluatedImage(id_, _raw(predicted_items[id_]), _raw(annotated_items[id_]), *sizes[id_])

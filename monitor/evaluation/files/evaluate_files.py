@@ -225,7 +225,7 @@ def _read(
                 raise EvaluationError(f"{name}:{answered[index].line}: {error}") from error
             raise
         times = _span(
-            (*times, *(line.created_at for line in images if line.created_at is not None))
+            (*times, *(image.created_at for image in images if image.created_at is not None))
         )
         on_lines_read(len(ids))
     state = merge_states(states)

@@ -141,7 +141,13 @@ class _Rows(NamedTuple):
         starts = np.append(True, score[1:] != score[:-1])
         firsts = np.flatnonzero(np.append(starts, True))
         group = np.cumsum(starts)[rows] - 1
-        return cls(np.insert(image, absent, images), absent, rows, firsts[group], firsts[group + 1])
+        return cls(
+            np.insert(image, absent, images),
+            unscored_row=absent,
+            correct=rows,
+            step_start=firsts[group],
+            step_stop=firsts[group + 1],
+        )
 
     def areas(
         self, per_image: Float64Array, total: Float64Array, actual: Float64Array

@@ -124,45 +124,26 @@ def match_objects(
         shape: Number of labels (K) and of images (I).
     """
     order, rank, by_label = _ranked(predictions, max_detections)
-    groups = joint_key(truths["image"], truths["label"])
-    objects_by_group = np.argsort(groups, kind="stable")
-    prediction_groups = joint_key(predictions["image"], predictions["label"])[order]
-    first_candidate, candidate_counts = find_keys(groups[objects_by_group], prediction_groups)
     object_ignored = _outside(truths["area"], areas) | truths["crowd"] | truths["difficult"]
     minimum_overlaps = np.minimum(thresholds, _ALMOST_ONE)
     outside = _outside(predictions["area"][order], areas)
     outcome = np.empty((len(minimum_overlaps), len(areas), len(order)), np.uint8)
     outcome[:] = np.where(outside, IGNORED, INCORRECT)
     matched_objects = np.full(len(order), -1, np.int64)
-    for start, stop in _chunks(prediction_groups, candidate_counts):
-        chunk_objects = objects_by_group[
-            first_candidate[start] : first_candidate[stop - 1] + candidate_counts[stop - 1]
-        ]
-        prediction, truth = expand_ranges(
-            first_candidate[start:stop] - first_candidate[start], candidate_counts[start:stop]
-        )
-        overlaps = overlap(order[start:stop][prediction], chunk_objects[truth])
-        pairs = OverlapPairs(prediction, truth, overlaps).select(
-            overlaps >= minimum_overlaps.min(initial=_ALMOST_ONE)
-        )
+    min_overlap = minimum_overlaps.min(initial=_ALMOST_ONE)
+    for chunk, objects, pairs in _candidate_chunks(
+        predictions, truths, overlap, order=order, min_overlap=min_overlap
+    ):
         chosen = _match_greedily(
             pairs,
-            rank[start:stop],
-            (truths["crowd"][chunk_objects], object_ignored[:, chunk_objects]),
+            rank[chunk],
+            (truths["crowd"][objects], object_ignored[:, objects]),
             minimum_overlaps=minimum_overlaps,
-            outcome=outcome[:, :, start:stop],
+            outcome=outcome[:, :, chunk],
         )
-        matched_objects[start:stop] = np.append(chunk_objects, -1)[chosen]
+        matched_objects[chunk] = np.append(objects, -1)[chosen]
     row = order[by_label]
     labels, images = shape
-    area, objects = np.nonzero(~object_ignored)
-    actual_counts = sparse.csr_array(
-        (
-            np.ones(len(objects)),
-            (area * labels + truths["label"][objects], truths["image"][objects]),
-        ),
-        shape=(len(areas) * labels, images),
-    )
     label = predictions["label"][row]
     return RankedPredictions(
         row=row,
@@ -175,7 +156,45 @@ def match_objects(
         matched_object=matched_objects[by_label],
         object_ignored=object_ignored,
         bounds=np.searchsorted(label, np.arange(labels + 1)),
-        actual_counts=actual_counts,
+        actual_counts=_count_objects(truths, ~object_ignored, labels, images),
+    )
+
+
+def _candidate_chunks(
+    predictions: Table,
+    truths: Table,
+    overlap: OverlapFunction,
+    *,
+    order: Int64Array,
+    min_overlap: float,
+) -> Iterator[tuple[slice, Int64Array, OverlapPairs]]:
+    """Yield chunks of the predictions in `order` (D,), with the objects of the same images and labels.
+
+    Returns:
+        The place of each chunk in `order`, the positions of its objects, and the pairs that overlap by
+        `min_overlap` or more, by their places in the chunk and among its objects.
+    """
+    groups = joint_key(truths["image"], truths["label"])
+    objects_by_group = np.argsort(groups, kind="stable")
+    prediction_groups = joint_key(predictions["image"], predictions["label"])[order]
+    first, counts = find_keys(groups[objects_by_group], prediction_groups)
+    for start, stop in _chunks(prediction_groups, counts):
+        objects = objects_by_group[first[start] : first[stop - 1] + counts[stop - 1]]
+        prediction, truth = expand_ranges(first[start:stop] - first[start], counts[start:stop])
+        overlaps = overlap(order[start:stop][prediction], objects[truth])
+        pairs = OverlapPairs(prediction, truth, overlaps).select(overlaps >= min_overlap)
+        yield slice(start, stop), objects, pairs
+
+
+def _count_objects(
+    truths: Table, is_counted: BoolArray, labels: int, images: int
+) -> sparse.csr_array:
+    """Return the number of objects that count (A, M), by range of area and label, in each image, (A * K, I)."""
+    area, objects = np.nonzero(is_counted)
+    rows = area * labels + truths["label"][objects]
+    return sparse.csr_array(
+        (np.ones(len(objects)), (rows, truths["image"][objects])),
+        shape=(len(is_counted) * labels, images),
     )
 
 

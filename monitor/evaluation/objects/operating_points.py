@@ -87,8 +87,8 @@ def metrics_at_operating_points(
     def metrics_at(score_threshold: float, extra_parameters: dict[str, Any]) -> list[Metric]:
         is_above = score >= score_threshold
         sides = (
-            np.bincount(label[is_label], minlength=len(labels))
-            for is_label in (is_above & is_correct, is_above)
+            np.bincount(label[is_counted], minlength=len(labels))
+            for is_counted in (is_above & is_correct, is_above)
         )
         return _rates(
             labels,
@@ -134,11 +134,11 @@ def _rates(
     labels: list[str], sides: list[Int64Array], threshold: dict[str, Any], more: dict[str, Any]
 ) -> list[Metric]:
     """Return metrics of each label, and of all labels (None), from correct, predicted and actual counts (K,)."""
-    counts = LabelCounts(*(np.append(unit.sum(), unit)[None].astype(np.float64) for unit in sides))
+    counts = LabelCounts(*(np.append(side.sum(), side)[None].astype(np.float64) for side in sides))
     rates = counts.rates()
     metrics = []
     for column, label in enumerate([None, *labels]):
-        correct, predicted, actual = (float(unit[0, column]) for unit in counts)
+        correct, predicted, actual = (float(count[0, column]) for count in counts)
         if label is not None and not (predicted or actual):
             continue
         parameters = {**threshold, "label": label, **more}
@@ -149,12 +149,12 @@ def _rates(
         }
         metrics += [
             *(
-                Metric(kind, finite_or_none(unit[0, column]), parameters)
-                for kind, unit in rates.items()
+                Metric(type_, finite_or_none(rate[0, column]), parameters)
+                for type_, rate in rates.items()
             ),
             *(
-                Metric("Counts", value, {**parameters, "of": unit})
-                for unit, value in numbers.items()
+                Metric("Counts", number, {**parameters, "of": kind})
+                for kind, number in numbers.items()
             ),
         ]
     return metrics

@@ -37,14 +37,14 @@ def runs_from_segmentations(
     segmentations: Sequence[Segmentation | None], sizes: Int64Array, name_of: NameSegmentation
 ) -> PixelRuns:
     """Convert segmentations (N,) to runs; `sizes` are width and height of their images, (N, 2)."""
-    polygons: list[tuple[int, list[list[float]]]] = []
-    texts: list[tuple[int, bytes]] = []
-    lists: list[tuple[int, list[int]]] = []
+    polygons: dict[int, list[list[float]]] = {}
+    texts: dict[int, bytes] = {}
+    lists: dict[int, list[int]] = {}
     for index, (segmentation, (width, height)) in enumerate(
         zip(segmentations, sizes.tolist(), strict=True)
     ):
         if isinstance(segmentation, list):
-            polygons.append((index, segmentation))
+            polygons[index] = segmentation
         elif segmentation is None or segmentation.size != (height, width):
             actual = (
                 "none"
@@ -56,35 +56,43 @@ def runs_from_segmentations(
                 f" the image, got {actual}"
             )
         elif isinstance(segmentation.counts, str):
-            texts.append((index, segmentation.counts.encode()))
+            texts[index] = segmentation.counts.encode()
         else:
-            lists.append((index, segmentation.counts))
-    lengths, counts = counts_of_texts(
-        [text for _, text in texts], lambda index: name_of(texts[index][0])
-    )
-    with_counts = np.array([index for index, _ in (*texts, *lists)], np.int64)
-    by_counts = from_counts(
-        np.append(
-            lengths,
-            np.fromiter(chain.from_iterable(segmentation for _, segmentation in lists), np.int64),
-        ),
-        np.append(counts, np.array([len(segmentation) for _, segmentation in lists], np.int64)),
-        sizes[with_counts].prod(axis=1),
-        lambda index: name_of(with_counts[index]),
-    )
-    with_polygons = np.array([index for index, _ in polygons], np.int64)
+            lists[index] = segmentation.counts
+    by_counts = _runs_of_counts(texts, lists, sizes, name_of)
+    indices = np.array([*polygons], np.int64)
     by_polygons = from_polygons(
-        [segmentation for _, segmentation in polygons],
-        sizes[with_polygons],
-        lambda index: name_of(with_polygons[index]),
+        [*polygons.values()], sizes[indices], lambda region: name_of(indices[region])
     )
-    region = np.append(with_counts[by_counts.region], with_polygons[by_polygons.region])
+    region = np.append(by_counts.region, indices[by_polygons.region])
     order = np.argsort(region, kind="stable")
     start, end = (
-        np.append(segmentation, polygon_values)[order]
-        for segmentation, polygon_values in zip(by_counts[1:], by_polygons[1:], strict=True)
+        np.append(pixels_of_counts, pixels_of_polygons)[order]
+        for pixels_of_counts, pixels_of_polygons in zip(by_counts[1:], by_polygons[1:], strict=True)
     )
     return PixelRuns(region[order], start, end)
+
+
+def _runs_of_counts(
+    texts: dict[int, bytes],
+    lists: dict[int, list[int]],
+    sizes: Int64Array,
+    name_of: NameSegmentation,
+) -> PixelRuns:
+    """Convert run lengths, compressed or as lists, by the index of their segmentation; `sizes` are those of all."""
+    indices = np.array([*texts, *lists], np.int64)
+
+    def name_of_region(region: int) -> str:
+        return name_of(indices[region])
+
+    lengths, counts = counts_of_texts([*texts.values()], name_of_region)
+    runs = from_counts(
+        np.append(lengths, np.fromiter(chain.from_iterable(lists.values()), np.int64)),
+        np.append(counts, np.array([len(numbers) for numbers in lists.values()], np.int64)),
+        sizes[indices].prod(axis=1),
+        name_of_region,
+    )
+    return runs._replace(region=indices[runs.region])
 
 
 def counts_of_texts(texts: list[bytes], name_of: NameSegmentation) -> tuple[Int64Array, Int64Array]:
@@ -132,11 +140,9 @@ def from_counts(
         name_of: Names a region, for messages.
     """
     region, number = expand_ranges(np.zeros_like(counts), counts)
-    for region_index in np.flatnonzero((lengths < 0) | (lengths > pixels[region])).tolist():
-        name, max_count = name_of(int(region[region_index])), pixels[region[region_index]]
-        raise EvaluationError(
-            f"{name}: expected counts of 0 to {max_count}, got {lengths[region_index]}"
-        )
+    for index in np.flatnonzero((lengths < 0) | (lengths > pixels[region])).tolist():
+        name, max_count = name_of(int(region[index])), pixels[region[index]]
+        raise EvaluationError(f"{name}: expected counts of 0 to {max_count}, got {lengths[index]}")
     ends = np.cumsum(counts)
     sums = np.append(0, np.cumsum(lengths))
     base = sums[ends - counts]
@@ -159,16 +165,16 @@ def from_polygons(
     )
     all_polygons = list(chain.from_iterable(polygons))
     numbers = np.array([len(ring) for ring in all_polygons], np.int64)
-    for region_index in np.flatnonzero((numbers < 6) | (numbers % 2 == 1)):
+    for index in np.flatnonzero((numbers < 6) | (numbers % 2 == 1)):
         raise EvaluationError(
-            f"{name_of(region[region_index])}: expected polygons of three pairs of x and y or more,"
-            f" got {numbers[region_index]} numbers"
+            f"{name_of(region[index])}: expected polygons of three pairs of x and y or more,"
+            f" got {numbers[index]} numbers"
         )
     points = np.fromiter(chain.from_iterable(all_polygons), np.float64).reshape(-1, 2)
     for point in np.flatnonzero(~(np.abs(points) < _FARTHEST).all(axis=1)):
-        region_index = np.searchsorted(np.cumsum(numbers // 2), point, "right")
+        index = np.searchsorted(np.cumsum(numbers // 2), point, "right")
         raise EvaluationError(
-            f"{name_of(region[region_index])}: expected points near the image, got {points[point].tolist()}"
+            f"{name_of(region[index])}: expected points near the image, got {points[point].tolist()}"
         )
     polygon, turns = _turns(points, numbers // 2, sizes[region])
     keys = np.sort(polygon << _PIXEL_BITS | turns)

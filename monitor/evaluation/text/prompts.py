@@ -84,23 +84,14 @@ class TextEvaluator:
             matches = match_prompts(
                 [item.prompt for item in predictions], [item.prompt for item in annotations]
             )
-            prompt_images += [index] * len(annotations)
-            is_answered += [answer_index is not None for answer_index in matches]
-            for number, (annotation, answer_index) in enumerate(
-                zip(annotations, matches, strict=True)
-            ):
-                answer_references = _references(
-                    annotation, f"image {image.id!r}: ground_truth[{number}]"
-                )
-                pairs.append(
-                    (
-                        "" if answer_index is None else predictions[answer_index].answer,
-                        answer_references,
-                    )
-                )
+            for number, (annotation, match) in enumerate(zip(annotations, matches, strict=True)):
+                texts = _references(annotation, f"image {image.id!r}: ground_truth[{number}]")
+                prompt_images.append(index)
+                is_answered.append(match is not None)
+                pairs.append(("" if match is None else predictions[match].answer, texts))
             unasked_images += [index] * (len(predictions) - len(matches) + matches.count(None))
         image_index = np.array(prompt_images, np.int64)
-        references = np.array([len(answer_references) for _, answer_references in pairs], np.int64)
+        references = np.array([len(texts) for _, texts in pairs], np.int64)
         scores = [[score(*pair) for score in _SCORES] for pair in pairs]
         bleu = [bleu_counts(*pair) for pair in pairs]
         return {
@@ -114,9 +105,7 @@ class TextEvaluator:
             },
             "references": {
                 "image": np.repeat(image_index, references),
-                "text": np.array(
-                    [text for _, answer_references in pairs for text in answer_references], _TEXT
-                ),
+                "text": np.array([text for _, texts in pairs for text in texts], _TEXT),
             },
             "unasked": {"image": np.array(unasked_images, np.int64)},
         }

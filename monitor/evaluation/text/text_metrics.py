@@ -184,9 +184,7 @@ def cider(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Float6
     Each answer has at least one reference. Inverse document frequencies are counted here: for how many of the
     N answers the references contain an n-gram.
     """
-    counts = [
-        [_counts(reference) for reference in reference_counts] for reference_counts in references
-    ]
+    counts = [[_counts(text) for text in texts] for texts in references]
     frequency = Counter(
         run for reference_counts in counts for run in set().union(*reference_counts)
     )
@@ -228,10 +226,8 @@ def _cosine(answer: _Vector, reference: _Vector) -> float:
         reference_weight = reference.weights.get(run, 0.0)
         common[len(run) - 1] += min(weight, reference_weight) * reference_weight
     cosine = sum(
-        cosine_part / (norm * reference_weight)
-        for cosine_part, norm, reference_weight in zip(
-            common, answer.norms, reference.norms, strict=True
-        )
-        if norm and reference_weight
+        product / (norm * reference_norm)
+        for product, norm, reference_norm in zip(common, answer.norms, reference.norms, strict=True)
+        if norm and reference_norm
     )
     return cosine * math.exp(-((answer.length - reference.length) ** 2) / (2 * _SIGMA**2))

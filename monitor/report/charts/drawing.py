@@ -176,9 +176,14 @@ def set_unit_square(axes: Axes, x: str, y: str) -> None:
 def draw_interval(axes: Axes, metric: Metric, y: float, **style: Any) -> None:
     """Draw the value of a metric as a dot at height `y`, with its interval."""
     if metric.value is None:
-        coordinates = "axes fraction", "data"
         axes.annotate(
-            "undefined", (0, y), (3, 0), coordinates, "offset points", va="center", fontsize=7
+            "undefined",
+            xy=(0, y),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
         )
         return
     low, high = metric.ci95 or (None, None)

@@ -25,7 +25,7 @@ from quadriga.monitor.report.charts.drawing import (
 )
 from quadriga.monitor.report.metric_texts import format_brief, one_line
 from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, sorted_by_effect
-from quadriga.tasks.arrays import BoolArray, Int64Array
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 MAX_WINDOWS = 100
 _MAX_LINES, _MAX_ROWS = 6, 40
@@ -53,7 +53,9 @@ def effect_charts(report: Report) -> list[Chart]:
     for name in _rank_signals(report, windows):
         past = [item.signals.get(name) for item in windows]
         if any(item is not None and item.effect is not None for item in past):
-            charts.append(_effect_chart(windows, past, minimums.get(name), (name, len(charts))))
+            charts.append(
+                _effect_chart(windows, past, minimums.get(name), name=name, number=len(charts))
+            )
         if len(charts) == _MAX_LINES:
             break
     return charts
@@ -107,50 +109,16 @@ def _effect_chart(
     windows: Sequence[PastWindow],
     past: Sequence[PastSignal | None],
     minimum: float | None,
-    name_index: tuple[str, int],
+    *,
+    name: str,
+    number: int,
 ) -> Chart:
-    """Draw the effects of one signal; `name_index` is its name and its position among the drawn signals."""
-    x = np.arange(len(past))
-    values = np.array(
-        [np.nan if signal is None or signal.effect is None else signal.effect for signal in past],
-        np.float64,
-    )
-    is_insufficient = np.array(
-        [signal is not None and signal.status == "insufficient" for signal in past]
-    )
-    is_alarm = np.array([signal is not None and signal.alarm for signal in past])
+    """Draw the effects of one signal; `number` is its position among the drawn signals."""
     figure, axes = single_axes(2.1)
     if minimum:
         axes.axhspan(0, minimum, facecolor=FAINT, alpha=0.45, linewidth=0, label="too small")
-    drawn_values = np.where(is_insufficient, np.nan, values)
-    gaps = _gaps(windows)
-    x_and_y = np.insert(x.astype(np.float64), gaps, np.nan), np.insert(drawn_values, gaps, np.nan)
-    axes.plot(*x_and_y, color=SERIES[0], linewidth=1.2)
-    marker_size = 2.2 if len(past) > _MANY_WINDOWS else 4.0
-    marker_options: dict[str, Any] = {"clip_on": False, "zorder": 3}
-    axes.plot(
-        x,
-        np.where(is_alarm, np.nan, drawn_values),
-        "o",
-        color=SERIES[0],
-        ms=marker_size,
-        **marker_options,
-    )
-    if is_insufficient.any():
-        bottom = np.where(np.isnan(values), 0.0, values)[is_insufficient]
-        axes.plot(
-            x[is_insufficient],
-            bottom,
-            "x",
-            label="too few values",
-            color=INK,
-            ms=marker_size + 1,
-            **marker_options,
-        )
-    if is_alarm.any():
-        alarm_options = {"color": WRONG, "ms": marker_size + 1.5, **_EDGE, **marker_options}
-        axes.plot(x[is_alarm], values[is_alarm], "D", label="alarm", **alarm_options)
-    low, high = (float(bound) for bound in (np.nanmin(values), np.nanmax(values)))
+    effects = _draw_effects(axes, windows, past)
+    low, high = (float(bound) for bound in (np.nanmin(effects), np.nanmax(effects)))
     axes.set_ylim(min(0.0, 1.15 * low), max(1.15 * high, 1.6 * (minimum or 0.0), 1e-9))
     axes.set_ylabel("effect")
     axes.locator_params(axis="y", nbins=5)
@@ -160,8 +128,42 @@ def _effect_chart(
     caption = f"Last {format_brief(None if past[-1] is None else past[-1].effect)}"
     if minimum:
         caption += f"; the smallest that matters: {format_brief(minimum)}"
-    name, number = name_index
     return to_chart(figure, f"effect-{number}", one_line(name), f"{caption}.")
+
+
+def _draw_effects(
+    axes: Axes, windows: Sequence[PastWindow], past: Sequence[PastSignal | None]
+) -> Float64Array:
+    """Draw a marker for each window, and a line that ends where windows are missing; return the effects (W,)."""
+    x = np.arange(len(past))
+    effects = np.array(
+        [np.nan if signal is None or signal.effect is None else signal.effect for signal in past],
+        np.float64,
+    )
+    is_insufficient = np.array(
+        [signal is not None and signal.status == "insufficient" for signal in past]
+    )
+    is_alarm = np.array([signal is not None and signal.alarm for signal in past])
+    judged = np.where(is_insufficient, np.nan, effects)
+    gaps = _gaps(windows)
+    axes.plot(
+        np.insert(x.astype(np.float64), gaps, np.nan),
+        np.insert(judged, gaps, np.nan),
+        color=SERIES[0],
+        linewidth=1.2,
+    )
+    size = 2.2 if len(past) > _MANY_WINDOWS else 4.0
+    options: dict[str, Any] = {"clip_on": False, "zorder": 3}
+    quiet = np.where(is_alarm, np.nan, judged)
+    axes.plot(x, quiet, "o", color=SERIES[0], ms=size, **options)
+    if is_insufficient.any():
+        bottom = np.where(np.isnan(effects), 0.0, effects)[is_insufficient]
+        few: dict[str, Any] = {"label": "too few values", "color": INK, "ms": size + 1}
+        axes.plot(x[is_insufficient], bottom, "x", **few, **options)
+    if is_alarm.any():
+        alarms: dict[str, Any] = {"label": "alarm", "color": WRONG, "ms": size + 1.5, **_EDGE}
+        axes.plot(x[is_alarm], effects[is_alarm], "D", **alarms, **options)
+    return effects
 
 
 def _gaps(windows: Sequence[PastWindow]) -> list[int]:
@@ -175,8 +177,8 @@ def _gaps(windows: Sequence[PastWindow]) -> list[int]:
 
 def _name_windows(axes: Axes, windows: Sequence[PastWindow], max_names: int) -> None:
     """Label up to `max_names` windows by their start, as short as keeps them distinct."""
-    starts = [text.start or "" for text in windows]
-    days, times = {text[:10] for text in starts}, {text[11:16] for text in starts}
+    starts = [window.start or "" for window in windows]
+    days, times = {start[:10] for start in starts}, {start[11:16] for start in starts}
     text_span = (
         slice(11, 16) if len(days) == 1 else slice(0, 10) if len(times) == 1 else slice(5, 16)
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quadriga.monitor.selection.choice import BAND, Candidates, choose
+from quadriga.monitor.selection.choice import BAND, SelectionCandidates, choose
 from quadriga.monitor.selection.diversity import Embedded, is_usable, spread_out
 from quadriga.monitor.selection.ranking import (
     best_first,
@@ -185,7 +185,7 @@ def candidates(uncertainties, drifts=None, sources=None):
     sources = [0] * count if sources is None else sources
     keys = np.arange(count, dtype=np.uint64)
     columns = np.array(uncertainties, np.float64), np.array(drifts, np.float64)
-    return Candidates(np.arange(count) + 1, keys, *columns, np.array(sources, np.int64))
+    return SelectionCandidates(np.arange(count) + 1, keys, *columns, np.array(sources, np.int64))
 
 
 def rows_of(choice):

@@ -120,14 +120,7 @@ def array_from_json(
     values = data if isinstance(data, list) else [data]
     _check_types(values, datatype, location)
     try:
-        parsed = np.asarray(values)
-        if parsed.dtype == object and dtype.kind == "f":  # whole numbers beyond 64 bits
-            parsed = parsed.astype(np.float64)
-        if datatype == "UINT64" and parsed.dtype.kind == "f":
-            # numpy reads a mix of integers below and above 2**63 as floats
-            as_objects = np.asarray(data, dtype=object)
-            if all(type(value) is int and value >= 0 for value in as_objects.flat):
-                parsed = as_objects.astype(dtype)
+        parsed = _parsed(values, datatype)
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"{location}: expected data that fit {datatype}, flat or regularly nested: {error}"
@@ -146,6 +139,20 @@ def array_from_json(
             f"{location}: expected data that fit {datatype}, got {quoted(misfit, 60)}"
         )
     return shaped_array(parsed, datatype, shape, location)
+
+
+def _parsed(values: list[Any], datatype: str) -> npt.NDArray[Any]:
+    """Return numbers or truth values as numpy reads them, without the loss of whole numbers beyond 63 bits."""
+    dtype = NUMPY_TYPES[datatype]
+    parsed = np.asarray(values)
+    if parsed.dtype == object and dtype.kind == "f":  # whole numbers beyond 64 bits
+        return parsed.astype(np.float64)
+    if datatype == "UINT64" and parsed.dtype.kind == "f":
+        # numpy reads a mix of integers below and above 2**63 as floats
+        as_objects = np.asarray(values, dtype=object)
+        if all(type(value) is int and value >= 0 for value in as_objects.flat):
+            return as_objects.astype(dtype)
+    return parsed
 
 
 def shaped_array(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from inspect import isasyncgenfunction
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
@@ -20,6 +20,7 @@ from quadriga.proto.access import (
 from quadriga.proto.audit import (
     REFUSAL_CODES,
     Audit,
+    NoAudit,
     Notes,
     Visit,
     current_notes,
@@ -37,7 +38,9 @@ from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import REQUEST_ID_HEADER, error_request_id
+from quadriga.proto.intake import Intake
 from quadriga.proto.outcomes import (
+    NoRequestCounter,
     OtherWire,
     Outcome,
     RequestCounter,
@@ -46,6 +49,7 @@ from quadriga.proto.outcomes import (
 )
 from quadriga.proto.quota import Quota
 from quadriga.proto.request_facts import (
+    NoObserver,
     RequestFacts,
     RequestObserver,
     current_facts,
@@ -132,14 +136,24 @@ class _Metadata:
         return self._by_name.get(name)
 
 
-class CallServices(NamedTuple):
-    """What all calls of a server share."""
+class CallServices:
+    """What all calls of a server share; see `GrpcServer` for the arguments."""
 
-    audit: Audit
-    arrivals: Arrivals
-    departures: Departures
-    counter: RequestCounter
-    observer: RequestObserver
+    def __init__(
+        self,
+        intake: Intake,
+        max_connections: int = 1000,
+        *,
+        audit: Audit | None = None,
+        counter: RequestCounter | None = None,
+        observer: RequestObserver | None = None,
+    ) -> None:
+        self.intake = intake
+        self.arrivals = Arrivals(intake, max_connections)
+        self.departures = Departures(intake)
+        self.audit = audit or NoAudit()
+        self.counter = counter or NoRequestCounter()
+        self.observer = observer or NoObserver()
 
 
 class AccessHandler:

@@ -13,18 +13,17 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from quadriga.proto.access import Gate, OpenGate, admit, current_caller
-from quadriga.proto.audit import Audit, NoAudit
+from quadriga.proto.audit import Audit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
 from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessHandler, CallServices
-from quadriga.proto.grpc_arrival import MAX_STRANGERS, Arrivals
-from quadriga.proto.grpc_departure import Departures
+from quadriga.proto.grpc_arrival import MAX_STRANGERS
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
 from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
-from quadriga.proto.outcomes import NoRequestCounter, RequestCounter
-from quadriga.proto.request_facts import NoObserver, RequestObserver
+from quadriga.proto.outcomes import RequestCounter
+from quadriga.proto.request_facts import RequestObserver
 from quadriga.proto.sockets import listening_sockets
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 
@@ -74,24 +73,16 @@ class GrpcServer:
         counter: RequestCounter | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
-        self._departures = Departures(intake)
         shared = CallServices(
-            audit or NoAudit(),
-            Arrivals(intake, max_connections),
-            self._departures,
-            counter=counter or NoRequestCounter(),
-            observer=observer or NoObserver(),
+            intake, max_connections, audit=audit, counter=counter, observer=observer
         )
+        self._departures = shared.departures
         self._service = GrpcService(
             serving,
             server_version,
             stream_form,
-            intake=intake,
-            arrivals=shared.arrivals,
-            departures=shared.departures,
+            shared=shared,
             request_timeout_s=request_timeout_s,
-            counter=shared.counter,
-            observer=shared.observer,
         )
         self._health = Health(serving)
         options = {

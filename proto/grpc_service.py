@@ -38,12 +38,11 @@ from quadriga.proto.errors import (
 from quadriga.proto.grpc_access import (
     REQUEST_ID_NAME,
     STREAM,
+    CallServices,
     call_metadata,
     error_metadata,
     observe_call,
 )
-from quadriga.proto.grpc_arrival import Arrivals
-from quadriga.proto.grpc_departure import Departures
 from quadriga.proto.grpc_messages import (
     POOL,
     REPOSITORY_SERVICE,
@@ -65,11 +64,9 @@ from quadriga.proto.messages import (
     new_request_id,
 )
 from quadriga.proto.operations import store_headers
-from quadriga.proto.outcomes import NoRequestCounter, RequestCounter, outcome_of_error
+from quadriga.proto.outcomes import outcome_of_error
 from quadriga.proto.request_facts import (
-    NoObserver,
     RequestFacts,
-    RequestObserver,
     current_facts,
     set_current_facts,
 )
@@ -121,20 +118,12 @@ class GrpcService:
         server_version: str,
         stream_form: StreamForm = "triton",
         *,
-        intake: Intake | None = None,
-        arrivals: Arrivals | None = None,
-        departures: Departures | None = None,
+        shared: CallServices | None = None,
         request_timeout_s: float = math.inf,
-        counter: RequestCounter | None = None,
-        observer: RequestObserver | None = None,
     ) -> None:
-        self._counter = counter or NoRequestCounter()
-        self._observer = observer or NoObserver()
         self._serving = serving
+        self._shared = shared or CallServices(Intake())
         self._request_timeout_s = request_timeout_s
-        self._intake = intake or Intake()
-        self._arrivals = arrivals or Arrivals(self._intake, 1000)
-        self._departures = departures or Departures(self._intake)
         self._stream_form = stream_form
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
@@ -169,7 +158,7 @@ class GrpcService:
     async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
         task = partial(self._answer, method, body, current_caller())
         try:
-            with self._intake.hold(len(body)):
+            with self._shared.intake.hold(len(body)):
                 return await asyncio.to_thread(task) if method.name in _IN_THREAD else task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
@@ -177,7 +166,7 @@ class GrpcService:
     async def _model_infer(self, body: bytes, context: Any) -> bytes:
         """Answer an inference; the result of storing is trailing metadata."""
         try:
-            with self._intake.hold(len(body)):
+            with self._shared.intake.hold(len(body)):
                 model = read_model_name(body)
                 request_id = current_notes().request_id
                 task = partial(self._infer, model, body, current_caller(), request_id)
@@ -251,14 +240,14 @@ class GrpcService:
         response = await self._next_response(context, closing, is_first=is_first)
         if response is None:
             return False
-        await self._departures.write(context, response, len(response))
+        await self._shared.departures.write(context, response, len(response))
         return True
 
     async def _next_response(
         self, context: Any, closing: "asyncio.Future[Any]", *, is_first: bool
     ) -> bytes | None:
         """Return the answer to the next message of a stream, which is held no longer; None if there is none."""
-        reading = asyncio.ensure_future(self._arrivals.read(context, is_limited=False))
+        reading = asyncio.ensure_future(self._shared.arrivals.read(context, is_limited=False))
         try:
             await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
@@ -268,7 +257,7 @@ class GrpcService:
                 return None
             admit(caller := identify_again(), "infer")
         except ProtocolError as error:  # the key has ended, or another call needs the place
-            self._counter.count("grpc", outcome_of_error(error))
+            self._shared.counter.count("grpc", outcome_of_error(error))
             await _abort(context, error)
         finally:
             reading.cancel()
@@ -287,20 +276,20 @@ class GrpcService:
                 facts.status, facts.bytes_out = "OK", len(response)
             return response
         finally:
-            self._counter.count("grpc", notes.outcome)
+            self._shared.counter.count("grpc", notes.outcome)
             if facts is not None:
                 set_current_facts(None)
                 facts.protocol, facts.route, facts.key_id = "grpc", STREAM, caller.key_id
                 facts.status, facts.outcome = facts.status or notes.grpc_code, notes.outcome
                 facts.bytes_in = len(body)
-                self._observer.end(facts)
+                self._shared.observer.end(facts)
 
     def _observe_message(self, context: Any) -> RequestFacts | None:
         """Begin to take note of a message of a stream, which is a request with an id of its own."""
         metadata = dict(context.invocation_metadata() or ())
         value = metadata.get(TRACEPARENT)
         traceparent = value.encode() if isinstance(value, str) else None
-        facts = observe_call(self._observer, STREAM, new_request_id(), traceparent)
+        facts = observe_call(self._shared.observer, STREAM, new_request_id(), traceparent)
         set_current_facts(facts)
         return facts
 
@@ -314,7 +303,7 @@ class GrpcService:
                     caller.quota.add_bytes(len(body))
                 else:
                     caller.quota.add_message(len(body))
-            with self._intake.hold(len(body)):
+            with self._shared.intake.hold(len(body)):
                 task = partial(self._stream_answer, body, caller, notes)
                 return await self._run(task, read_model_name(body), body, context=context)
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response

@@ -252,6 +252,22 @@ def parse_examples(
     """Parse a request to classify or regress: `examples` of features, and a `context` that they share."""
     document = tf_json.parse_document(body)
     _check_signature(document, info, method)
+    examples = _merged_examples(document, method)
+    if method == "classify":
+        parameters = {"metadata": take_parameters(document).get("metadata")}
+        parameters["action"] = "predict_proba"
+        document = {"parameters": parameters}
+    if info.takes_images:
+        inputs = [_image_input(example, number) for number, example in enumerate(examples)]
+    else:
+        rows = [_with_input(example, info) for example in examples]
+        columns = {tensor.name: _column(rows, tensor) for tensor in info.inputs}
+        inputs = tf_json.tensors_from_columns(columns, info.inputs)
+    return _make_request(info, request_id, inputs, document)
+
+
+def _merged_examples(document: Mapping[str, Any], method: Method) -> list[dict[str, Any]]:
+    """Return the features of each example, those of the context among them."""
     if "examples" not in document:
         raise InvalidRequest(
             f"JSON Value: {shorten_value(document)} When method is {method}, key 'examples' is expected and "
@@ -273,17 +289,7 @@ def parse_examples(
                 f"expected feature {quoted(name, 60)} in context or examples, got both"
             )
         merged.append({**context, **features})
-    if method == "classify":
-        parameters = {"metadata": take_parameters(document).get("metadata")}
-        parameters["action"] = "predict_proba"
-        document = {"parameters": parameters}
-    if info.takes_images:
-        inputs = [_image_input(tensor, number) for number, tensor in enumerate(merged)]
-    else:
-        rows = [_with_input(example, info) for example in merged]
-        columns = {tensor.name: _column(rows, tensor) for tensor in info.inputs}
-        inputs = tf_json.tensors_from_columns(columns, info.inputs)
-    return _make_request(info, request_id, inputs, document)
+    return merged
 
 
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:

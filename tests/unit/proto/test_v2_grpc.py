@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as arrays
 from quadriga.proto import grpc_service
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
+from quadriga.proto.grpc_access import CallServices
 from quadriga.proto.grpc_messages import (
     POOL,
     SERVICE,
@@ -232,7 +233,7 @@ class Context:
 
 def test_messages_share_their_room_with_bodies():
     intake = Intake(100)
-    service = grpc_service.GrpcService(EchoGrpc(), "0", intake=intake)
+    service = grpc_service.GrpcService(EchoGrpc(), "0", shared=CallServices(intake))
     row = POOL.FindServiceByName(SERVICE).methods_by_name["ServerLive"]
     body = b"\xfa\x01\x3e" + b"a" * 62  # field 31, which nobody knows
     asyncio.run(service._unary(row, body, Context()))

@@ -90,10 +90,7 @@ class AsyncClient:
     ) -> AsyncIterator[Result | FailedInference]:
         """Run a model on many images; see `Client.infer_many`."""
         check_concurrency(concurrency)
-        total = (
-            len(images) if isinstance(images, Sequence) and not isinstance(images, str) else None
-        )
-        shown = Progress(progress, total)
+        shown = Progress(progress, images)
         waiting: deque[tuple[str, asyncio.Task[Result]]] = deque()
         names = await self._run(images_of, images)
         try:

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,12 +112,13 @@ class Progress:
 
     Args:
         is_shown: Whether it is wanted.
-        total: Number of images; None if nobody knows.
+        images: The images, whose number is shown too if it is known.
     """
 
-    def __init__(self, is_shown: bool, total: int | None) -> None:  # noqa: FBT001
+    def __init__(self, is_shown: bool, images: Any) -> None:  # noqa: FBT001
         self._is_shown = is_shown
-        self._total = total
+        is_counted = isinstance(images, Sequence) and not isinstance(images, str)
+        self._total = len(images) if is_counted else None
         self._done = self._failed = 0
         self._begun_s = time.monotonic()
         self._shown_s = 0.0

@@ -206,10 +206,7 @@ class Client:
         infer = partial(
             self.infer, model, metadata=metadata, version=version, parameters=parameters
         )
-        total = (
-            len(images) if isinstance(images, Sequence) and not isinstance(images, str) else None
-        )
-        return run_in_order(images_of(images), infer, concurrency, Progress(progress, total))
+        return run_in_order(images_of(images), infer, concurrency, Progress(progress, images))
 
     def infer_tensors(
         self,

@@ -23,14 +23,13 @@ def supervision_detections(result: Any) -> Any:
         return supervision.Detections.empty()
     numbers = number_labels(rows, 0)
     data: dict[str, Any] = {"class_name": numpy.array([str(row["label"]) for row in rows])}
-    masks = None
-    oriented = [row for row in rows if "cx" in row]
-    boxes = [[0.0] * 4 if "cx" in row else box_xyxy(row) for row in rows]
-    xyxy = numpy.asarray(boxes, dtype=numpy.float32).reshape(-1, 4)
-    if oriented and len(oriented) == len(rows):
-        corners = OrientedBoxes(rows, lambda: result.image_size).corners
+    if all("cx" in row for row in rows):
+        data["xyxyxyxy"] = corners = OrientedBoxes(rows, lambda: result.image_size).corners
         xyxy = numpy.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
-        data["xyxyxyxy"] = corners
+    else:
+        boxes = [[0.0] * 4 if "cx" in row else box_xyxy(row) for row in rows]
+        xyxy = numpy.asarray(boxes, dtype=numpy.float32).reshape(-1, 4)
+    masks = None
     if all("contour" in row for row in rows):
         size = result.image_size
         masks = numpy.stack([region.mask(size) for region in result.regions])

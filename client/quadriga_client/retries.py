@@ -55,8 +55,7 @@ def send_repeatedly(
                 return send(end_s)
         except (Unreachable, ServerRefused) as error:
             last_error = error
-            was_sent = isinstance(error, Unreachable) and error.was_sent
-            may_be_stored = may_be_stored or was_sent or _may_be_stored(error)
+            may_be_stored = may_be_stored or _may_be_stored(error)
             pause_s = _pause_s(attempt, error)
             is_last = attempt >= policy.retries or time.monotonic() + pause_s >= end_s
             if is_last or not _may_repeat(call, error):
@@ -69,18 +68,16 @@ def send_repeatedly(
             raise last_error
 
 
-def _may_be_stored(error: Exception) -> bool:
-    return isinstance(error, ServerRefused) and error.status in GATEWAY_STATUSES
+def _may_be_stored(error: Unreachable | ServerRefused) -> bool:
+    if isinstance(error, Unreachable):
+        return error.was_sent
+    return error.status in GATEWAY_STATUSES
 
 
-def _may_repeat(call: Call, error: Exception) -> bool:
+def _may_repeat(call: Call, error: Unreachable | ServerRefused) -> bool:
     if isinstance(error, Unreachable):
         return call.is_repeatable or not error.was_sent
-    if isinstance(error, ServerRefused):
-        if error.status == 429:
-            return True
-        return error.status in GATEWAY_STATUSES and call.is_repeatable
-    return False
+    return error.status == 429 or (error.status in GATEWAY_STATUSES and call.is_repeatable)
 
 
 def _pause_s(attempt: int, error: Exception) -> float:

@@ -45,19 +45,7 @@ class ImageTextToText:
     def options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
         """Read the prompts and the generation parameters; `temperature` 0 turns sampling off."""
         action = read.action(parameters, self.actions)
-        prompts = read.texts(parameters, "prompts", MAX_PROMPTS, MAX_CHARACTERS)
-        prompt = parameters.get("prompt")
-        if prompt is not None:
-            if prompts:
-                raise ParameterError(
-                    "parameters.prompts and parameters.prompt cannot be used together"
-                )
-            prompts = read.texts({"prompt": [prompt]}, "prompt", 1, MAX_CHARACTERS)
-        if not prompts:
-            raise ParameterError(
-                f"parameters.prompts is required: a list of 1 to {MAX_PROMPTS} texts; or an input named question "
-                "beside that of the image"
-            )
+        prompts = _prompts(parameters)
         defaults = self._config
         temperature = read.number(
             parameters, "temperature", low=0, high=100, default=defaults.temperature
@@ -87,3 +75,18 @@ class ImageTextToText:
                 f"{len(prompts)} x {config.num_beams}"
             )
         return ImageTextOptions(action, prompts, config)
+
+
+def _prompts(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    prompts = read.texts(parameters, "prompts", MAX_PROMPTS, MAX_CHARACTERS)
+    prompt = parameters.get("prompt")
+    if prompt is not None:
+        if prompts:
+            raise ParameterError("parameters.prompts and parameters.prompt cannot be used together")
+        return read.texts({"prompt": [prompt]}, "prompt", 1, MAX_CHARACTERS)
+    if not prompts:
+        raise ParameterError(
+            f"parameters.prompts is required: a list of 1 to {MAX_PROMPTS} texts; or an input named question "
+            "beside that of the image"
+        )
+    return prompts

@@ -1,17 +1,16 @@
 """Saved views: filters with a name and an owner, a file each below the data folder, apart for each team."""
 
-import time
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from quadriga.monitor.model_files import read_model_file, team_folder, write_model_file
+from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
 from quadriga.store.errors import JSON_ERRORS, NotFoundError, QueryError, translate_disk_errors
 from quadriga.store.query.filter_errors import check_text
 from quadriga.store.query.request import Order, QueryRequest
-from quadriga.store.records import timestamp_text
 from quadriga.store.scope import EVERYTHING, Scope
 
 MAX_VIEWS = 200
@@ -109,7 +108,7 @@ class ViewStore:
         if previous is not None:
             _check_owner(previous, owner_id, may_replace=may_replace)
             owner, owner_id = previous.view.owner, previous.owner_id
-        saved_at = timestamp_text(time.time_ns() // 1_000_000)
+        saved_at = now_text()
         view = SavedView(name, body.query, body.order, owner=owner, saved_at=saved_at)
         with translate_disk_errors("save the view"):
             self._directory.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,21 @@
 """Spans of time such as `15m`, and moments, as clients write them."""
 
 import re
+import time
 
 from quadriga.store.errors import QueryError
 from quadriga.store.query.filter_errors import unexpected_value
 from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
+from quadriga.store.records import timestamp_text
 
 DAY_S = 86_400
 _SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
 _SPAN_PATTERN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
+
+
+def now_text() -> str:
+    """Return the time, RFC 3339, UTC."""
+    return timestamp_text(time.time_ns() // 1_000_000)
 
 
 def moment_us(text: str | None, now_us: int, name: str) -> int | None:

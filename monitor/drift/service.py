@@ -18,11 +18,11 @@ from quadriga.monitor.drift.parameters import (
     with_model_name,
 )
 from quadriga.monitor.report.schema import Window
+from quadriga.monitor.spans import now_text
 from quadriga.store.errors import NotFoundError, QueryError, StoreError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import timestamp_text
 from quadriga.store.scope import Scope
 
 
@@ -106,7 +106,7 @@ class DriftService:
             return self._baselines.save_pending(
                 replace(baseline, created=job.created_at, job=job.id)
             )
-        created = timestamp_text(time.time_ns() // 1_000_000)
+        created = now_text()
         return self._baselines.save_pending(
             replace(baseline, state="ready", created=created, rolling=request.rolling)
         )

@@ -32,10 +32,10 @@ from quadriga.monitor.report.schema import (
     provenance,
     sorted_by_effect,
 )
+from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import timestamp_text
 
 BASELINE_ROWS = 10_000
 """Maximum number of rows of a baseline that are compared."""
@@ -111,7 +111,7 @@ def compare_stored(
     moved = [name for name in names if name != EMBEDDING] or names
     return replace(
         report,
-        created=timestamp_text(time.time_ns() // 1_000_000),
+        created=now_text(),
         model=current.info.model,
         data=_data(infos, report.data),
         parameters=reported | report.parameters,

@@ -29,11 +29,11 @@ from quadriga.monitor.drift.signal_reading import (
 )
 from quadriga.monitor.drift.summary import Summary, draw_rows, summarise, typical_run_length
 from quadriga.monitor.executors import OnProgress, ShardExecutor
-from quadriga.monitor.report.schema import ReportedModel, Window
+from quadriga.monitor.report.schema import ReportedModel, Window, reported_model
 from quadriga.store.columns import label_counts
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import ModelReference, timestamp_text
+from quadriga.store.records import timestamp_text
 from quadriga.tasks.arrays import Int64Array
 from quadriga.tasks.tensor_file import MAX_FEATURES
 
@@ -144,7 +144,7 @@ def read_window(
         labels |= label_counts(reader, read_ids.tolist())
     start, end = (timestamp_text(time_ms(int(id_))) for id_ in (ids[0], ids[-1]))
     info = WindowInfo(
-        _model(query, shard.models),
+        reported_model(query.model, query.window.version, shard.models),
         task,
         Window(start, end, n, filter=query.window.where),
         source_key=source_key,
@@ -166,7 +166,7 @@ def _matching_ids(reader: InferenceReader, query: WindowQuery) -> Int64Array:
 
 def _empty_window(query: WindowQuery) -> WindowSummary:
     summary = summarise(build_sample({}, order=[]), **_sizes(query), run=1)
-    model = ReportedModel(query.model, query.window.version or "")
+    model = reported_model(query.model, query.window.version)
     window = Window(filter=query.window.where)
     return WindowSummary(summary, WindowInfo(model, query.task, window))
 
@@ -303,11 +303,3 @@ def _embeddings(
     values = np.array([embeddings[id_] for id_ in order[chosen].tolist()], np.float32)
     values = values.reshape(len(chosen), -1 if len(chosen) else 0)
     return Column(EMBEDDING, "embedding", rows[chosen], values), first_excluded
-
-
-def _model(query: WindowQuery, models: Sequence[ModelReference]) -> ReportedModel:
-    """Return the model with all of its versions whose predictions were read."""
-    versions = sorted({model.version for model in models}) or [query.window.version or ""]
-    digests = {model.sha256 for model in models}
-    digest = digests.pop() if len(digests) == 1 else ""
-    return ReportedModel(query.model, ", ".join(versions), digest)

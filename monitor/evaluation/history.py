@@ -4,8 +4,6 @@
 """
 
 import logging
-import math
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,11 +25,10 @@ from quadriga.monitor.evaluation.state import EvaluationError, NoInferencesError
 from quadriga.monitor.evaluation.verdicts import Reference, judge
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.monitor.report.schema import Report
+from quadriga.monitor.spans import now_text
 from quadriga.monitor.watch.alerts import Outbox
-from quadriga.monitor.watch.history_file import HistoryFile
+from quadriga.monitor.watch.history_file import HistoryFile, without_own_fields
 from quadriga.store.jobs import Job
-from quadriga.store.query.moments import parse_moment_us
-from quadriga.store.records import timestamp_text
 
 WATCH_SUFFIX = "watch.json"
 _log = logging.getLogger(__name__)
@@ -148,19 +145,13 @@ def read_history(
     Raises:
         QueryError: The model name is invalid.
     """
-    from_us, until_us = start_us or 0, math.inf if end_us is None else end_us
     latest = {
-        (entry.start, entry.end): EvaluatedWindow(**_without_series(entry))
-        for entry in _history_file(directory, model).entries()
-        if from_us <= parse_moment_us(entry.start, 0) < until_us
+        (entry.start, entry.end): without_own_fields(entry, EvaluatedWindow)
+        for entry in _history_file(directory, model).entries(start_us, end_us)
     }
     watch = read_model_file(model_file_path(directory, model, WATCH_SUFFIX), EvaluationWatchState)
     windows = [latest[ends] for ends in sorted(latest)]
     return EvaluationHistory(windows, None if watch is None else watch.reference)
-
-
-def _without_series(entry: EvaluationHistoryEntry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in EvaluatedWindow.__struct_fields__}
 
 
 def _history_file(directory: Path, model: str) -> HistoryFile[EvaluationHistoryEntry]:
@@ -173,7 +164,7 @@ def _entry(report_id: str, window: ScheduledWindow, **fields: Any) -> Evaluation
         end=window.end,
         series=window.series,
         report=report_id,
-        evaluated_at=timestamp_text(time.time_ns() // 1_000_000),
+        evaluated_at=now_text(),
         **fields,
     )
 

@@ -43,7 +43,7 @@ from quadriga.monitor.report.schema import (
     Worst,
     provenance,
 )
-from quadriga.store.records import timestamp_text
+from quadriga.monitor.spans import now_text
 from quadriga.tasks.arrays import Float64Array, UInt8Array
 
 MAX_SLICES = 50
@@ -121,7 +121,7 @@ def evaluate_state(
     return Report(
         kind="evaluation",
         task=task,
-        created=timestamp_text(time.time_ns() // 1_000_000),
+        created=now_text(),
         status="ok" if state.ids else "insufficient",
         model=model,
         warnings=details.warnings,
@@ -349,16 +349,9 @@ def _compared(
     check_cancelled: CheckCancelled,
 ) -> Comparison:
     """Compare two models on the images that both have predictions for, with the same resamples."""
-    own_index = {image: index for index, image in enumerate(state.images)}
-    other_index = {image: index for index, image in enumerate(other.images)}
-    shared = own_index.keys() & other_index.keys()
-    own_state = select_images(state, sorted(own_index[image] for image in shared))
-    other_state = select_images(other, sorted(other_index[image] for image in shared))
-    # Both states list the images in the same order, because the order decides between equal scores.
-    other_state = merge_states(
-        [other_state._replace(ids=[state.ids[own_index[image]] for image in other_state.images])]
-    )
-    weights = bootstrap_weights(len(shared), options)
+    own_state, other_state = _on_shared_images(state, other)
+    shared = len(own_state.ids)
+    weights = bootstrap_weights(shared, options)
 
     def compare(positions: Sequence[int] | None) -> tuple[list[Headline], list[Headline]]:
         states, chosen = (own_state, other_state), weights
@@ -382,19 +375,33 @@ def _compared(
 
     other_headlines, differences = compare(None)
     slices = [compare_slice(*part) for part in _slice_positions(own_state)]
+    own_images, other_images = len({*state.images}), len({*other.images})
     excluded = Counter(
-        not_answered=len(own_index) - len(shared),
-        duplicate=len(state.images) - len(own_index) + len(other.images) - len(other_index),
+        not_answered=own_images - shared,
+        duplicate=len(state.images) - own_images + len(other.images) - other_images,
     )
     excluded.update(other.excluded)
     return Comparison(
         model,
-        len(shared),
-        _metrics(other_headlines, len(shared)),
-        differences=_difference_metrics(differences, len(shared)),
+        shared,
+        _metrics(other_headlines, shared),
+        differences=_difference_metrics(differences, shared),
         excluded=nonzero_counts(**excluded),
         slices=slices,
     )
+
+
+def _on_shared_images(
+    state: EvaluationState, other: EvaluationState
+) -> tuple[EvaluationState, EvaluationState]:
+    """Return both states with the images that both have, in one order: it decides between equal scores."""
+    own_index = {image: index for index, image in enumerate(state.images)}
+    other_index = {image: index for index, image in enumerate(other.images)}
+    shared = own_index.keys() & other_index.keys()
+    own_state = select_images(state, sorted(own_index[image] for image in shared))
+    other_state = select_images(other, sorted(other_index[image] for image in shared))
+    ids = [state.ids[own_index[image]] for image in other_state.images]
+    return own_state, merge_states([other_state._replace(ids=ids)])
 
 
 def _differences(

@@ -35,7 +35,7 @@ from quadriga.monitor.evaluation.stored_images import (
 )
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
 from quadriga.monitor.report.cells import Cell, cells_of
-from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance
+from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance, reported_model
 from quadriga.store.columns import read_inferences
 from quadriga.store.disk import write_atomically
 from quadriga.store.ids import time_ms
@@ -182,12 +182,9 @@ def _merged(
     shards: Sequence[EvaluationShard], parameters: EvaluationParameters | OtherModel
 ) -> tuple[ReportedModel, EvaluationState]:
     """Merge the states of shards; the model is named by all of its versions that answered."""
-    models = {model for shard in shards for model in shard.models}
-    versions = sorted({model.version for model in models}) or [parameters.version or ""]
-    digests = {model.sha256 for model in models}
-    digest = digests.pop() if len(digests) == 1 else ""
+    models = [model for shard in shards for model in shard.models]
     state = merge_states(decode_state(shard.state) for shard in shards)
-    return ReportedModel(parameters.model, ", ".join(versions), digest), state
+    return reported_model(parameters.model, parameters.version, models), state
 
 
 def _warnings(shards: Sequence[EvaluationShard]) -> list[str]:

@@ -1,16 +1,15 @@
 """Acknowledgements: who has seen the alarm of a drift report, in a file beside the report, which goes with it."""
 
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.spans import now_text
 from quadriga.store.disk import create_once, write_atomically
 from quadriga.store.errors import JSON_ERRORS, NotFoundError, QueryError, translate_disk_errors
 from quadriga.store.query.filter_errors import check_text
-from quadriga.store.records import timestamp_text
 
 MAX_NOTE_CHARACTERS = 1000
 _FILE = "acknowledged.json"
@@ -87,7 +86,7 @@ def acknowledge(reports: ReportStore, report_id: str, by: str, note: str) -> Ack
             f"{outcome.status}"
         )
     path = reports.directory(report_id) / _FILE
-    at = timestamp_text(time.time_ns() // 1_000_000)
+    at = now_text()
     acknowledgement = Acknowledgement(report_id, by, at, note)
     encoded = msgspec.json.encode(acknowledgement)
     with translate_disk_errors("store the acknowledgement"):

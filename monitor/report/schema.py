@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from quadriga.store.records import ModelReference
+
 
 class ReportedModel(msgspec.Struct, frozen=True):
     """The model whose predictions a report is about."""
@@ -333,6 +335,23 @@ class Report(msgspec.Struct, frozen=True):
     """Earlier windows, oldest first, and this one."""
     pictures: list[Picture] = []
     provenance: dict[str, Any] = {}
+
+
+def reported_model(
+    name: str, chosen_version: str | None, models: Iterable[ModelReference] = ()
+) -> ReportedModel:
+    """Return a model with all of its versions that answered, and the hash of its file if there was only one.
+
+    Args:
+        name: Name of the model.
+        chosen_version: Version that is reported if none answered.
+        models: Models that answered.
+    """
+    models = set(models)
+    versions = sorted({model.version for model in models}) or [chosen_version or ""]
+    digests = {model.sha256 for model in models}
+    digest = digests.pop() if len(digests) == 1 else ""
+    return ReportedModel(name, ", ".join(versions), digest)
 
 
 def provenance(started_s: float) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Histories of models: one line of JSON for each window that was examined, in a file beside the schedules."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,12 @@ import msgspec
 
 from quadriga.monitor.model_files import model_file_path
 from quadriga.store.disk import write_atomically
+from quadriga.store.query.moments import parse_moment_us
 
 HISTORY_SUFFIX = "jsonl"
 MAX_BYTES = 32 << 20
 """Maximum size of a history file; when it is exceeded, the older half is dropped."""
+EPOCH = "1970-01-01T00:00:00Z"
 _TAIL_BYTES = 1 << 20
 
 
@@ -20,11 +23,16 @@ class Entry(Protocol):
     """What an entry of every history has."""
 
     @property
+    def start(self) -> str | None:
+        """Start of the window, RFC 3339; None without a limit."""
+
+    @property
     def report(self) -> str:
         """Id of the report on the window."""
 
 
 EntryT = TypeVar("EntryT", bound=Entry)
+_WindowT = TypeVar("_WindowT", bound=msgspec.Struct)
 
 
 class HistoryFile(Generic[EntryT]):
@@ -38,9 +46,17 @@ class HistoryFile(Generic[EntryT]):
         self._path = model_file_path(directory, model, HISTORY_SUFFIX)
         self._decoder = msgspec.json.Decoder(entry_type)
 
-    def entries(self) -> Iterator[EntryT]:
-        """Yield all entries; incomplete lines are skipped."""
-        return self._read(None)
+    def entries(self, start_us: int | None, end_us: int | None) -> Iterator[EntryT]:
+        """Yield the entries whose windows start within a span of time; incomplete lines are skipped.
+
+        Args:
+            start_us: Start of the span, included, in microseconds since 1970; None: no limit.
+            end_us: End of the span, excluded; None: no limit.
+        """
+        from_us, until_us = start_us or 0, math.inf if end_us is None else end_us
+        for entry in self._read(None):
+            if from_us <= parse_moment_us(entry.start or EPOCH, 0) < until_us:
+                yield entry
 
     def latest_entries(self) -> Iterator[EntryT]:
         """Yield the entries of the last mebibyte."""
@@ -76,3 +92,8 @@ class HistoryFile(Generic[EntryT]):
                 yield self._decoder.decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 continue
+
+
+def without_own_fields(entry: msgspec.Struct, type_: type[_WindowT]) -> _WindowT:
+    """Return an entry as the type that it extends: without the fields that only the file has."""
+    return type_(**{name: getattr(entry, name) for name in type_.__struct_fields__})

@@ -30,7 +30,7 @@ from quadriga.monitor.drift.samples import DriftError, Kind, build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.source_search import find_source
 from quadriga.monitor.report.schema import Data, Report, Window, provenance
-from quadriga.store.records import timestamp_text
+from quadriga.monitor.spans import now_text
 
 SOURCE_KEYS = ("camera_id", "stream", "recording")
 """Columns that hold the source if none is named; also nested in `metadata`."""
@@ -117,7 +117,7 @@ def compare_files(
     data = report.data
     return replace(
         report,
-        created=timestamp_text(time.time_ns() // 1_000_000),
+        created=now_text(),
         data=Data(
             replace(data.current, **windows[1]), replace(data.baseline or Window(), **windows[0])
         ),

@@ -4,7 +4,6 @@
 """
 
 import logging
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ from quadriga.monitor.report.schema import (
     sorted_by_effect,
 )
 from quadriga.monitor.watch.alerts import Outbox
-from quadriga.monitor.watch.history_file import HistoryFile
+from quadriga.monitor.watch.history_file import HistoryFile, without_own_fields
 from quadriga.monitor.watch.mutes import Mute, active_mute
-from quadriga.store.query.moments import parse_moment_us
 
 WATCH_SUFFIX = "watch.json"
 
@@ -39,7 +37,6 @@ MAX_LOGGED = 3
 """Maximum number of signals in the log message of an alarm."""
 MIN_UNIT = 0.25
 """Smallest unit of a series, as a share of the minimum effect: effects that hardly vary would raise changes otherwise."""
-EPOCH = "1970-01-01T00:00:00Z"
 _log = logging.getLogger(__name__)
 
 
@@ -172,12 +169,8 @@ def read_history(
     Raises:
         QueryError: The model name is invalid.
     """
-    from_us, until_us = start_us or 0, math.inf if end_us is None else end_us
-    windows = [
-        _past_window(entry, signal)
-        for entry in _history_file(directory, model).entries()
-        if from_us <= parse_moment_us(entry.start or EPOCH, 0) < until_us
-    ]
+    entries = _history_file(directory, model).entries(start_us, end_us)
+    windows = [_past_window(entry, signal) for entry in entries]
     watch = (
         read_model_file(model_file_path(directory, model, WATCH_SUFFIX), DriftWatchState)
         or DriftWatchState()
@@ -213,17 +206,12 @@ def _history_entry(report: Report, parameters: DriftParameters) -> DriftHistoryE
     )
 
 
-def _past_window(window: DriftHistoryEntry, signal: str | None = None) -> PastWindow:
-    signals = window.signals
-    if signal is not None:
-        signals = {name: past_signal for name, past_signal in signals.items() if name == signal}
-    return PastWindow(
-        start=window.start,
-        end=window.end,
-        n=window.n,
-        status=window.status,
-        report=window.report,
-        signals=signals,
+def _past_window(entry: DriftHistoryEntry, signal: str | None = None) -> PastWindow:
+    window = without_own_fields(entry, PastWindow)
+    if signal is None:
+        return window
+    return replace(
+        window, signals={name: past for name, past in window.signals.items() if name == signal}
     )
 
 

@@ -97,31 +97,26 @@ def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
         path = row.path or row.datum_id
         if not path:
             raise EvaluationError(f"{location}: path or datum_id is required")
-        metadata_fields = metadata_by_path.get(path, {}) | row.metadata
-        has_annotations = (
-            metadata_fields.get("annotations_from") != "predictions" and row.annotations is not None
-        )
-        annotations = (
-            parse_annotations(row.annotations, f"{location}: annotations")
-            if has_annotations
-            else None
-        )
+        fields = metadata_by_path.get(path, {}) | row.metadata
+        annotations = None
+        if row.annotations is not None and fields.get("annotations_from") != "predictions":
+            annotations = parse_annotations(row.annotations, f"{location}: annotations")
         image = str(folder / path)
         image = image if image in names else by_stem.get(image, image)
-        metadata = {
-            key: value for key, value in metadata_fields.items() if key not in _NOT_METADATA
-        }
-        metadata |= {
-            standard_key: metadata_fields[dataset_key]
-            for standard_key, dataset_key in GPS.items()
-            if dataset_key in metadata_fields
-        }
-        images.append(
-            DatasetImage(
-                path, partial(files.read, image), annotations, split=row.split, metadata=metadata
-            )
-        )
+        read = partial(files.read, image)
+        metadata = _metadata(fields)
+        images.append(DatasetImage(path, read, annotations, split=row.split, metadata=metadata))
     return images
+
+
+def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of an image, coordinates also under their standard keys."""
+    metadata = {key: value for key, value in fields.items() if key not in _NOT_METADATA}
+    return metadata | {
+        standard_key: fields[dataset_key]
+        for standard_key, dataset_key in GPS.items()
+        if dataset_key in fields
+    }
 
 
 def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[_Row, str]]:
@@ -156,9 +151,7 @@ def _image_finder(files: DatasetFiles, name: str, split: str | None) -> Callable
     def find(file_name: str) -> str:
         same_name = by_name.get(PurePosixPath(file_name).name, [])
         candidates = (
-            path
-            for path in (str(other_path / file_name) for other_path in folders)
-            if path in names
+            path for path in (str(folder / file_name) for folder in folders) if path in names
         )
         return next(candidates, same_name[0] if len(same_name) == 1 else file_name)
 

@@ -201,13 +201,7 @@ class SingleLabelMetrics:
         )
         metrics = [
             *(
-                Metric(
-                    top.type,
-                    finite_or_none(top.values[0]),
-                    top.parameters,
-                    ci95=None,
-                    n=self._images,
-                )
+                Metric(top.type, finite_or_none(top.values[0]), top.parameters, n=self._images)
                 for top in (self._top(k, weights) for k in ranks)
             ),
             *average_metrics(counts, self._images),
@@ -215,7 +209,6 @@ class SingleLabelMetrics:
                 "MCE",
                 finite_or_none(maximum_error[0]),
                 self._calibration.parameters,
-                ci95=None,
                 n=self._images,
             ),
             *label_metrics(self._state.labels, values, counts.actual),

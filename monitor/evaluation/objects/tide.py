@@ -58,15 +58,13 @@ def classify_errors(
     pairs = pairs.select(is_counted[pairs.truth] & is_incorrect[pairs.prediction])
     pairs = pairs.select(np.argsort(pairs.overlap, kind="stable"))
     is_same_label = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
-    same_label_overlap, same_label_object = pairs.select(is_same_label).last_of_each(
-        len(is_incorrect)
-    )
-    other_label_overlap, other_label_object = pairs.select(~is_same_label).last_of_each(
-        len(is_incorrect)
-    )
-    taken_overlap, _ = pairs.select(is_same_label & is_taken[pairs.truth]).last_of_each(
-        len(is_incorrect)
-    )
+
+    def best(selection: BoolArray) -> tuple[Float64Array, Int64Array]:
+        return pairs.select(selection).last_of_each(len(is_incorrect))
+
+    same_label_overlap, same_label_object = best(is_same_label)
+    other_label_overlap, other_label_object = best(~is_same_label)
+    taken_overlap, _ = best(is_same_label & is_taken[pairs.truth])
     kind = np.select(
         [
             ~is_incorrect,

@@ -179,17 +179,14 @@ def _common(
     for chunk in np.split(order, np.flatnonzero(np.diff(chunk_index)) + 1):
         count = line_range[1, chunk] - line_range[0, chunk]
         pair, line = expand_ranges(np.zeros_like(count), count)
+        start_line, start_word = line_range[0, chunk], word_range[0, chunk]
         word_positions = []
         for masks, frame, rows in (
             (first, first_frames[chunk], first_rows[chunk]),
             (second, second_frames[chunk], second_rows[chunk]),
         ):
             stride = _stride(frame)
-            skipped = (
-                (line_range[0, chunk] - frame[:, 0]) * stride
-                + word_range[0, chunk]
-                - (frame[:, 2] >> 6)
-            )
+            skipped = (start_line - frame[:, 0]) * stride + start_word - (frame[:, 2] >> 6)
             word_positions.append((masks.start[rows] + skipped)[pair] + line * stride[pair])
         shared = np.zeros(len(pair), np.int64)
         width = (word_range[1, chunk] - word_range[0, chunk])[pair]

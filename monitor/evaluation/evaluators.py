@@ -73,6 +73,8 @@ class Headline(NamedTuple):
     """Number of objects of one label of which a mean varies as this mean over labels does; None where `objects` is."""
     objects: int | None = None
     """Number of annotated objects that the value is computed from; None where it is not computed from objects."""
+    reason: str = ""
+    """Reason why there are no values, as in `Metric.reason`; all of them are NaN then."""
 
 
 class EvaluationDetails(msgspec.Struct, frozen=True):

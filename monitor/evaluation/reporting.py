@@ -31,6 +31,7 @@ from quadriga.monitor.evaluation.state import (
     select_images,
 )
 from quadriga.monitor.report.cells import PairedLabels
+from quadriga.monitor.report.metric_texts import missing_value_warnings
 from quadriga.monitor.report.schema import (
     ComparedSlice,
     Comparison,
@@ -60,6 +61,9 @@ Weights = UInt8Array
 
 CheckCancelled = Callable[[], None]
 """Called repeatedly during the work; may raise to end it."""
+
+Withheld = dict[tuple[str, str], str]
+"""Reasons why headlines of all images have no value, by type and parameters: those of a part have none either."""
 
 OnPairs = Callable[[PairedLabels], None]
 """Called with the pairs of the confusion matrix, if there is one."""
@@ -115,7 +119,14 @@ def evaluate_state(
         *_with_intervals(details, headlines, len(state.ids)),
     ]
     comparisons = [
-        _compared(evaluator, state, *compared, options=options, check_cancelled=check_cancelled)
+        _compared(
+            evaluator,
+            state,
+            *compared,
+            options=options,
+            own_withheld=_withheld(headlines),
+            check_cancelled=check_cancelled,
+        )
         for compared in other_models
     ]
     return Report(
@@ -124,7 +135,7 @@ def evaluate_state(
         created=now_text(),
         status="ok" if state.ids else "insufficient",
         model=model,
-        warnings=details.warnings,
+        warnings=[*missing_value_warnings(metrics, comparisons), *details.warnings],
         data=Data(
             msgspec.structs.replace(window, n=len(state.ids)),
             excluded=state.excluded | details.excluded,
@@ -140,7 +151,14 @@ def evaluate_state(
         confusion=details.confusion,
         confusion_pixels=details.confusion_pixels,
         errors_tide=details.errors_tide,
-        slices=_slices(evaluator, state, weights, options=options, check_cancelled=check_cancelled),
+        slices=_slices(
+            evaluator,
+            state,
+            weights,
+            options=options,
+            withheld=_withheld(headlines),
+            check_cancelled=check_cancelled,
+        ),
         worst=_worst(state, details.badness),
         comparisons=comparisons,
         provenance=provenance(started_s),
@@ -195,7 +213,8 @@ def _metric(headline: Headline, n: int, interval: Interval) -> Metric:
         ci95=interval.bounds,
         n=n,
         ci_method=interval.method,
-        ci_reason=interval.reason,
+        ci_reason=headline.reason or interval.reason,
+        reason=headline.reason,
     )
 
 
@@ -242,6 +261,24 @@ def _overall(headlines: Sequence[Headline]) -> list[Headline]:
     return [headline for headline in headlines if headline.parameters.get("label") is None]
 
 
+def _withheld(headlines: Sequence[Headline]) -> Withheld:
+    return {
+        (headline.type, str(headline.parameters)): headline.reason
+        for headline in headlines
+        if headline.reason
+    }
+
+
+def _withhold(headlines: Sequence[Headline], withheld: Withheld) -> list[Headline]:
+    """Return headlines without the values of those that are withheld."""
+    return [
+        headline._replace(values=np.full_like(headline.values, np.nan), noise=None, reason=reason)
+        if (reason := withheld.get((headline.type, str(headline.parameters))))
+        else headline
+        for headline in headlines
+    ]
+
+
 def _with_intervals(
     details: EvaluationDetails, headlines: Sequence[Headline], images: int
 ) -> list[Metric]:
@@ -276,12 +313,14 @@ def _slices(
     weights: Weights,
     *,
     options: EvaluationOptions,
+    withheld: Withheld,
     check_cancelled: CheckCancelled,
 ) -> list[Slice]:
     slices = []
     for key, value, positions in _slice_positions(state):
         task_metrics = evaluator.evaluate(select_images(state, positions), options.metrics)
         headlines = _overall(_headlines(task_metrics, weights[:, positions], check_cancelled))
+        headlines = _withhold(headlines, withheld)
         slices.append(Slice(key, value, len(positions), _metrics(headlines, len(positions))))
     return slices
 
@@ -346,6 +385,7 @@ def _compared(
     other: EvaluationState,
     *,
     options: EvaluationOptions,
+    own_withheld: Withheld,
     check_cancelled: CheckCancelled,
 ) -> Comparison:
     """Compare two models on the images that both have predictions for, with the same resamples."""
@@ -353,17 +393,20 @@ def _compared(
     shared = len(own_state.ids)
     weights = bootstrap_weights(shared, options)
 
-    def compare(positions: Sequence[int] | None) -> tuple[list[Headline], list[Headline]]:
+    def compare(
+        positions: Sequence[int] | None, withheld: tuple[Withheld, Withheld]
+    ) -> tuple[list[Headline], list[Headline]]:
         states, chosen = (own_state, other_state), weights
         if positions is not None:
             states = (select_images(own_state, positions), select_images(other_state, positions))
             chosen = weights[:, positions]
-        return _differences(
+        headlines, differences = _differences(
             evaluator, states, chosen, options=options, check_cancelled=check_cancelled
         )
+        return _withhold(headlines, withheld[0]), _withhold(differences, withheld[1])
 
     def compare_slice(key: str, value: str | None, positions: Sequence[int]) -> ComparedSlice:
-        headlines, slice_differences = compare(positions)
+        headlines, slice_differences = compare(positions, withheld)
         n = len(positions)
         return ComparedSlice(
             key,
@@ -373,7 +416,8 @@ def _compared(
             metrics=_metrics(headlines, n),
         )
 
-    other_headlines, differences = compare(None)
+    other_headlines, differences = compare(None, ({}, own_withheld))
+    withheld = _withheld(other_headlines), _withheld(differences)
     slices = [compare_slice(*part) for part in _slice_positions(own_state)]
     own_images, other_images = len({*state.images}), len({*other.images})
     excluded = Counter(
@@ -418,7 +462,7 @@ def _differences(
         for state in states
     )
     differences = [  # multi-label models have other headlines than single-label models
-        own._replace(values=own.values - other.values)
+        own._replace(values=own.values - other.values, reason=own.reason or other.reason)
         for other in other_headlines
         for own in own_headlines
         if own[:2] == other[:2]

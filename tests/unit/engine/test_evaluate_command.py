@@ -11,6 +11,7 @@ import ray
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
+from quadriga.engine.commands.datasets import _with_all_scores
 from quadriga.engine.commands.evaluate import _to_parameters, evaluate_command
 from quadriga.monitor.evaluation.metric_settings import (
     Bins,
@@ -382,3 +383,17 @@ def test_an_earlier_report_that_is_none_is_refused_before_the_work(records, tmp_
     other.write_text(json.dumps(document))
     message = "expected an earlier report of OBJECT_DETECTION, got IMAGE_CLASSIFICATION"
     assert message in run(*options, "--fail-if-worse-than", other, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("task", "parameters", "sent"),
+    [
+        ("IMAGE_CLASSIFICATION", {}, {"action": "predict_proba"}),
+        ("IMAGE_CLASSIFICATION", {"store": True}, {"store": True, "action": "predict_proba"}),
+        ("IMAGE_CLASSIFICATION", {"action": "predict"}, {"action": "predict"}),
+        ("IMAGE_CLASSIFICATION", {"top_k": 3}, {"top_k": 3}),
+        ("OBJECT_DETECTION", {}, {}),
+    ],
+)
+def test_a_classifier_is_asked_for_all_scores_over_a_dataset(task, parameters, sent) -> None:
+    assert _with_all_scores(parameters, task) == sent

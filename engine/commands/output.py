@@ -156,7 +156,7 @@ def _to_json(value: Any) -> bytes:
 def render_drift(report: Report) -> Iterator[Table | Text]:
     """Yield the verdict, the table of signals, and notes on what was excluded."""
     yield Text(drift_texts.verdict(report))
-    if report.status == "drift":
+    if report.status == "drift" or drift_texts.undecided_signals(report):
         yield Text(change_texts.headline(report))
     signals = sorted_by_effect(report.signals)
     if signals:

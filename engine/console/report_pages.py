@@ -123,6 +123,8 @@ def report_pages(
             matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
             notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
             format_effect=drift_texts.format_effect,
+            is_undecided=drift_texts.is_undecided,
+            rows_text=drift_texts.rows_text,
             curves=curve_lines(report),
             curve_size=CURVE_SIZE,
             first_score=FIRST_SCORE,

@@ -397,6 +397,7 @@ TEXTS: Mapping[str, str] = {
     "drift_ok": "as usual",
     "drift_drift": "changed",
     "drift_insufficient": "too few",
+    "drift_undecided": "moved, too few",
     "drift_error": "failed",
     "drift_none": "not watched",
     "quality_none": "not evaluated",

@@ -121,6 +121,8 @@ def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, store):
         "status": "ok",
         "n": 6,
         "headline": report["metrics"][0],
+        "undecided": [],
+        "is_scheduled": False,
     }
     assert not (jobs.directory / job_id / "shards").exists()
 

@@ -84,6 +84,14 @@ class LastEvaluation(msgspec.Struct, frozen=True):
     n: int
     """Number of images that count."""
     headline: Metric | None
+    version: str = ""
+    """The version that was evaluated; several are listed, empty where it is not known."""
+    is_pooled: bool = False
+    """Whether the metric is of several versions, or several files of one, together."""
+
+    def is_of(self, version: str) -> bool:
+        """Check whether the metric is of this version alone."""
+        return not self.is_pooled and self.version in ("", version)
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
@@ -361,7 +369,14 @@ def _entry(
         drift_mute=mute,
         evaluation=None
         if evaluation is None
-        else LastEvaluation(evaluation.id, evaluation.created, evaluation.n, evaluation.headline),
+        else LastEvaluation(
+            evaluation.id,
+            evaluation.created,
+            evaluation.n,
+            evaluation.headline,
+            version=evaluation.model.version,
+            is_pooled=evaluation.model.is_pooled or ", " in evaluation.model.version,
+        ),
     )
 
 

@@ -106,7 +106,9 @@ def report_pages(
         return frame.page(
             "report",
             page="reports",
-            title=sentence or drift_texts.verdict(report) if is_drift else sentence or report.task,
+            title=sentence or drift_texts.verdict(report)
+            if is_drift
+            else sentence or drift_texts.verdict(report) or report.task,
             r=report,
             report_id=report_id,
             images_link=_window_link(frame, windows[0]),

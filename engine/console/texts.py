@@ -401,6 +401,8 @@ TEXTS: Mapping[str, str] = {
     "drift_error": "failed",
     "drift_none": "not watched",
     "quality_none": "not evaluated",
+    "quality_of": "of version {version}",
+    "quality_pooled": "versions or files together: {version}",
     "not_served": "not served",
     "just_now": "Just now",
     "all_inferences": "All inferences",

@@ -96,6 +96,8 @@ class EvaluationDetails(msgspec.Struct, frozen=True):
     """Number of predictions that do not count, by reason, such as `unseen_label`."""
     warnings: list[str] = []
     """Sentences to read before any number."""
+    names_all_labels: bool = False
+    """Whether the predictions name all labels that the model has."""
 
 
 class TaskMetrics(Protocol):
@@ -138,6 +140,7 @@ class CombinedMetrics:
                 parameters=combined.parameters | details.parameters,
                 excluded=combined.excluded | details.excluded,
                 warnings=combined.warnings + details.warnings,
+                names_all_labels=combined.names_all_labels or details.names_all_labels,
             )
         return combined
 

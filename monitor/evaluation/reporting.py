@@ -50,6 +50,9 @@ from quadriga.tasks.arrays import Float64Array, UInt8Array
 MAX_SLICES = 50
 """Maximum number of values reported per key, those with the most images."""
 
+_MAX_UNKNOWN = 10
+"""Maximum number of labels that a warning names."""
+
 _MOST_WORST = 8
 """Maximum number of images shown per reason."""
 
@@ -135,7 +138,11 @@ def evaluate_state(
         created=now_text(),
         status="ok" if state.ids else "insufficient",
         model=model,
-        warnings=[*missing_value_warnings(metrics, comparisons), *details.warnings],
+        warnings=[
+            *_truth_warnings(state, names_all_labels=details.names_all_labels),
+            *missing_value_warnings(metrics, comparisons),
+            *details.warnings,
+        ],
         data=Data(
             msgspec.structs.replace(window, n=len(state.ids)),
             excluded=state.excluded | details.excluded,
@@ -163,6 +170,36 @@ def evaluate_state(
         comparisons=comparisons,
         provenance=provenance(started_s),
     )
+
+
+def _truth_warnings(state: EvaluationState, *, names_all_labels: bool) -> list[str]:
+    """Say if there is no ground truth, or which of its labels no prediction has, with their numbers of images."""
+    if not state.ids:
+        return [
+            "no image has ground truth: state it, or choose images that have it, and evaluate again"
+        ]
+    predictions, truths = (state.tables.get(name, {}) for name in ("predictions", "truths"))
+    if not len(predictions.get("label", ())) or "label" not in truths:
+        return []
+    counts: Counter[int] = Counter()
+    for _, label in {*zip(truths["image"].tolist(), truths["label"].tolist(), strict=True)}:
+        counts[label] += 1
+    for label in {*predictions["label"].tolist()}:
+        del counts[label]
+    if not counts:
+        return []
+    listed = ", ".join(
+        f"{state.labels[label]:.40} ({count:,} image{'s' * (count != 1)})"
+        for label, count in sorted(counts.items())[:_MAX_UNKNOWN]
+    )
+    more = f" and {len(counts) - _MAX_UNKNOWN:,} more" if len(counts) > _MAX_UNKNOWN else ""
+    noun = f"label{'s' * (len(counts) != 1)}"
+    reason = (
+        "not known to the model"
+        if names_all_labels
+        else "of the ground truth that no prediction has"
+    )
+    return [f"{noun} {reason}: {listed}{more}"]
 
 
 def bootstrap_weights(images: int, options: EvaluationOptions) -> Weights:

@@ -26,9 +26,7 @@ def verdict(report: Report) -> str:
     if report.kind == "evaluation":
         has_ground_truth = report.status != "insufficient"
         return (
-            ""
-            if has_ground_truth
-            else "There are too few images with a known truth to say anything."
+            "" if has_ground_truth else "No image has ground truth, so there is nothing to measure."
         )
     count, alarms = len(report.signals), sum(signal.alarm for signal in report.signals)
     insufficient_count, low_power_count = (

@@ -245,6 +245,8 @@ def _difference_sentence(comparison: Comparison) -> str:
     """Say whether the first metric is better or worse than that of another model, and where."""
     metric, model = comparison.differences[0], comparison.model
     name = one_line(f"{model.name} {model.version}".strip())
+    if not comparison.n:
+        return f"not comparable with {name}, as no image with ground truth was answered by both"
     if metric.value is None:
         return f"not comparable with {name}"
     verdict = difference_verdict(metric)

@@ -17,6 +17,8 @@ class ReportedModel(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""
     sha256: str = ""
+    is_pooled: bool = False
+    """Whether an evaluation counts predictions of several versions, or of several files of one, together."""
 
 
 class Window(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):

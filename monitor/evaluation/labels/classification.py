@@ -236,6 +236,7 @@ class SingleLabelMetrics:
             confusion=msgspec.structs.replace(confusion, examples=self._examples()),
             pairs=PairedLabels(np.arange(self._images), self._true, best.label),
             badness={"wrong_label": margin, "miss": (best.label < 0).astype(np.float64)},
+            names_all_labels=not missing,
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
             warnings=warn_unused(
                 self._settings,

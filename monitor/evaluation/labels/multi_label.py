@@ -133,6 +133,7 @@ class MultiLabelMetrics:
             metrics=metrics,
             curves={} if missing else score_curves(self._scores, self._state.labels),
             badness={"wrong_label": self._decisions[0].wrong.astype(np.float64)},
+            names_all_labels=not missing,
             parameters={"multi_label": True, "score": SCORE_THRESHOLD, "absent_score": 0},
             warnings=self._undecided_warnings()
             + warn_unused(

@@ -116,7 +116,7 @@ def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, store):
         "id": job_id,
         "kind": "evaluation",
         "task": "OBJECT_DETECTION",
-        "model": {"name": "<one>", "version": "1", "sha256": "aa" * 32},
+        "model": {"name": "<one>", "version": "1", "sha256": "aa" * 32, "is_pooled": False},
         "created": report["created"],
         "status": "ok",
         "n": 6,

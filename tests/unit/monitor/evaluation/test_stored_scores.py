@@ -5,6 +5,7 @@ import pytest
 
 from quadriga.monitor.evaluation.labels.classification import ClassificationEvaluator
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
+from quadriga.monitor.report.drift_texts import verdict
 from quadriga.monitor.report.metric_texts import headline_notes, headlines
 from quadriga.monitor.report.schema import ReportedModel
 from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
@@ -143,3 +144,23 @@ def test_labels_that_may_belong_to_an_image_are_counted() -> None:
     assert any("10 of 10 inferences may have more labels" in text for text in report.warnings)
     decided = [image(at, 3, [LABELS[0], LABELS[1]]) for at in range(10)]  # the third has 0.35
     assert not any("may have more" in text for text in report_of(decided).warnings)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (4, "labels not known to the model: discc (2 images), rng (1 image)"),
+        (1, "labels of the ground truth that no prediction has: discc (2 images), rng (1 image)"),
+    ],
+)
+def test_labels_that_only_ground_truth_has_are_named(count, expected) -> None:
+    images = [image(at, count) for at in range(37)]
+    images += [image(at, count, ["discc"]) for at in (37, 38)] + [image(39, count, ["rng"])]
+    assert report_of(images).warnings[0] == expected
+    assert not any("label" in text[:6] for text in report_of(images[:37]).warnings)
+
+
+def test_a_report_without_ground_truth_says_what_to_do() -> None:
+    report = report_of([wire_image(1, [], None)])
+    assert report.warnings[0].startswith("no image has ground truth: state it")
+    assert verdict(report) == "No image has ground truth, so there is nothing to measure."

@@ -144,10 +144,10 @@ def test_stored_inferences_are_evaluated_and_compared(data) -> None:
     output = run(*options, "--slice", 'rest={"meta.at": {"ge": 1}}', "--data", data).stdout
     assert "ships 1" in output
     assert (
-        "3 images, left out 1 images whose truth is not known, 3 images in common with other"
+        "3 images, left out 1 images whose truth is not known, 3 images in common with other 1"
         in output
     )
-    assert re.search(r"AP +│ 1.000 │ +— │ \+0\.\d+ │", output)
+    assert re.search(r"AP +│ 1.000 │ +— │ +\+0\.\d+ │", output)
     assert re.search(r"true +│ +1 │ 1.000", output)
     options = ("--model", "ships", "--where", "meta.at=ge:2", "--data", data, "--json")
     report = json.loads(run(*options).stdout)

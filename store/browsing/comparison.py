@@ -15,6 +15,7 @@ import msgspec
 from quadriga.store.browsing.disagreements import (
     Disagreement,
     DisagreementsRequest,
+    counted_predictions,
     differences,
     matching_models,
     on_same_images,
@@ -102,7 +103,7 @@ class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
     share_ci95: tuple[float, float] | None
     """Interval of the share, by Wilson's score."""
     labels: list[LabelDifference]
-    """The labels of predictions from the score on, those with the largest difference first."""
+    """The labels of the predictions that `differences` compares, those with the largest difference first."""
     disagreements: list[Disagreement]
     """The largest disagreements first: by the sum of the scores of predictions that only one of the two has."""
     partial: bool
@@ -127,8 +128,11 @@ class _Side:
             value = prediction.score
             if is_number(value):
                 self.scores.append(float(value))
-            if isinstance(prediction.label, str) and (not is_number(value) or value >= score):
-                self.labels[prediction.label] += 1
+        self.labels.update(
+            prediction.label
+            for _, prediction in counted_predictions(inference, score) or ()
+            if isinstance(prediction.label, str)
+        )
 
     def compared(self) -> ComparedSide:
         return ComparedSide(

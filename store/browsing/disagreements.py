@@ -154,7 +154,7 @@ def differences(
     or their answers, are; boxes must overlap, too, of oriented boxes and contours the upright boxes around them.
     """
     size_wh = a.input.width or 1, a.input.height or 1
-    sides = [_counted(inference, score) for inference in (a, b)]
+    sides = [counted_predictions(inference, score) for inference in (a, b)]
     if sides[0] is None or sides[1] is None:  # no predictions, such as tensors
         return [], []
     remaining = dict(sides[1])
@@ -173,7 +173,9 @@ def differences(
     return sorted(only_a), sorted(remaining)
 
 
-def _counted(inference: StoredInference, score: float) -> list[tuple[int, _Prediction]] | None:
+def counted_predictions(
+    inference: StoredInference, score: float
+) -> list[tuple[int, _Prediction]] | None:
     """Return the predictions that count, with their positions, by falling score; None if there are no predictions."""
     try:
         predictions = list(enumerate(_decoder.decode(inference.predictions)))

@@ -57,7 +57,7 @@ class LastBaseline(msgspec.Struct, frozen=True):
 
 
 class LastDrift(msgspec.Struct, frozen=True):
-    """The newest drift report."""
+    """The drift report that counts: the newest alarm or scheduled comparison, else the newest of all."""
 
     report: str
     created: str
@@ -67,6 +67,8 @@ class LastDrift(msgspec.Struct, frozen=True):
     """Who acknowledged its alarm first; null where nobody did, and without an alarm."""
     muted: bool = False
     """Whether all of its alarms are muted now."""
+    undecided: list[str] = []
+    """Signals without an alarm that moved, with too few independent values to say so."""
 
     @property
     def calls(self) -> bool:
@@ -82,6 +84,14 @@ class LastEvaluation(msgspec.Struct, frozen=True):
     n: int
     """Number of images that count."""
     headline: Metric | None
+    version: str = ""
+    """The version that was evaluated; several are listed, empty where it is not known."""
+    is_pooled: bool = False
+    """Whether the metric is of several versions, or several files of one, together."""
+
+    def is_of(self, version: str) -> bool:
+        """Check whether the metric is of this version alone."""
+        return not self.is_pooled and self.version in ("", version)
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
@@ -236,13 +246,35 @@ def _stored(inferences: InferenceReader) -> list[StoredVersion]:
 def _newest_reports(
     summaries: list[ReportSummary], names: Collection[str]
 ) -> dict[tuple[str, str], ReportSummary]:
-    """Return the newest report by name of the model and kind."""
-    newest: dict[tuple[str, str], ReportSummary] = {}
+    """Return the report that counts by name of the model and kind."""
+    by_kind: dict[tuple[str, str], list[ReportSummary]] = {}
     for summary in summaries:  # the newest first
         name = find_model_name(summary.model.name, names)
         if name is not None:
-            newest.setdefault((name, summary.kind), summary)
-    return newest
+            by_kind.setdefault((name, summary.kind), []).append(summary)
+    return {
+        key: _drift_that_counts(listed) if key[1] == "drift" else _evaluation_that_counts(listed)
+        for key, listed in by_kind.items()
+    }
+
+
+def _drift_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary:
+    """Return the newest alarm that no later scheduled comparison cleared; else the newest scheduled one, or any.
+
+    What somebody compares beside a schedule does not replace what the schedule last said. A comparison that could not
+    judge what moved clears nothing.
+    """
+    for summary in summaries:
+        if summary.status == "drift":
+            return summary
+        if summary.is_scheduled and summary.status == "ok" and not summary.undecided:
+            break
+    return next((summary for summary in summaries if summary.is_scheduled), summaries[0])
+
+
+def _evaluation_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary:
+    """Return the newest evaluation of images with ground truth; the newest of all if none has any."""
+    return next((summary for summary in summaries if summary.n), summaries[0])
 
 
 class _Alarm(msgspec.Struct, frozen=True):
@@ -261,7 +293,7 @@ def _last_drift(
 ) -> LastDrift | None:
     if summary is None:
         return None
-    last = LastDrift(summary.id, summary.created, summary.status)
+    last = LastDrift(summary.id, summary.created, summary.status, undecided=summary.undecided)
     if summary.status != "drift":
         return last
     with suppress(NotFoundError, msgspec.MsgspecError):  # removed since, or damaged
@@ -321,7 +353,14 @@ def _entry(
         drift_mute=mute,
         evaluation=None
         if evaluation is None
-        else LastEvaluation(evaluation.id, evaluation.created, evaluation.n, evaluation.headline),
+        else LastEvaluation(
+            evaluation.id,
+            evaluation.created,
+            evaluation.n,
+            evaluation.headline,
+            version=evaluation.model.version,
+            is_pooled=evaluation.model.is_pooled or ", " in evaluation.model.version,
+        ),
     )
 
 

@@ -263,7 +263,10 @@ def evaluate_dataset(
         snapshot = options.snapshot or snapshot_hash(images, options.threads)
         runs = [
             DatasetRun(
-                *model, snapshot=snapshot, parameters=request_parameters, threads=options.threads
+                *model,
+                snapshot=snapshot,
+                parameters=_with_all_scores(request_parameters, task),
+                threads=options.threads,
             )
             for model in models
         ]
@@ -282,6 +285,13 @@ def _parse_parameters(text: str) -> dict[str, Any]:
         message = f"expected a JSON object, got {text}"
         raise click.BadParameter(message, param_hint="--parameters")
     return parameters
+
+
+def _with_all_scores(parameters: dict[str, Any], task: str) -> dict[str, Any]:
+    """Ask a classifier for the scores of all labels, which some metrics need, unless the parameters say otherwise."""
+    if task != "IMAGE_CLASSIFICATION" or parameters.keys() & {"action", "top_k"}:
+        return parameters
+    return {**parameters, "action": "predict_proba"}
 
 
 def _read_images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bool]:

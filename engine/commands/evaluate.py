@@ -105,7 +105,8 @@ _REQUIRED = {"records": "task", "truth": "predictions"}
 @option("--split", "Split of --dataset to use; names the split if the dataset has none.", "NAME")
 @option(
     "--parameters",
-    'Parameters of each request over --dataset, such as {"score_threshold": 0.001}.',
+    'Parameters of each request over --dataset, such as {"score_threshold": 0.001}. '
+    "[default: all scores of classifiers]",
     "JSON",
     default="{}",
     show_default=False,

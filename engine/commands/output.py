@@ -19,6 +19,7 @@ from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.checks import Check, render_junit, render_markdown
 from quadriga.monitor.report.schema import (
     TIME_SLICES,
+    Comparison,
     Metric,
     Report,
     Signal,
@@ -156,7 +157,7 @@ def _to_json(value: Any) -> bytes:
 def render_drift(report: Report) -> Iterator[Table | Text]:
     """Yield the verdict, the table of signals, and notes on what was excluded."""
     yield Text(drift_texts.verdict(report))
-    if report.status == "drift":
+    if report.status == "drift" or drift_texts.undecided_signals(report):
         yield Text(change_texts.headline(report))
     signals = sorted_by_effect(report.signals)
     if signals:
@@ -272,7 +273,7 @@ def _headline_table(report: Report) -> Table:
                 *compared,
             ]
         )
-    columns = "value", "95 %", *(comparison.model.name for comparison in report.comparisons)
+    columns = "value", "95 %", *map(_compared_name, report.comparisons)
     return _number_table(name or report.task, columns, rows)
 
 
@@ -285,6 +286,10 @@ def _difference_text(metric: Metric | None) -> str:
     return f"{sign}{metric_texts.format_number(metric.value)}{interval}"
 
 
+def _compared_name(comparison: Comparison) -> str:
+    return f"{comparison.model.name} {comparison.model.version}".strip()
+
+
 def _counts_text(report: Report) -> Text:
     counts = [f"{report.data.current.n:,} images"]
     left_out = metric_texts.excluded_text(report.data.excluded)
@@ -293,7 +298,7 @@ def _counts_text(report: Report) -> Text:
     if report.status == "insufficient":
         counts.append("too few to draw conclusions")
     counts += [
-        f"{comparison.n:,} images in common with {comparison.model.name}"
+        f"{comparison.n:,} images in common with {_compared_name(comparison)}"
         for comparison in report.comparisons
     ]
     return Text(", ".join(counts))

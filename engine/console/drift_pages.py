@@ -46,6 +46,8 @@ class LastReport(msgspec.Struct, frozen=True, kw_only=True):
     label_link: str
     """Link to the queue of labelling; empty where it had none, and for callers who may not annotate."""
     label_target: int
+    is_undecided: bool
+    """Whether it has no alarm, but signals that moved with too few independent values to say so."""
     is_whole: bool
     """Whether the links have all of the report's filter."""
 
@@ -112,6 +114,7 @@ def read_last_report(
             if may_label
             else "",
             label_target=target,
+            is_undecided=report.status == "ok" and bool(drift_texts.undecided_signals(report)),
             is_whole=window.is_whole,
         )
     return None

@@ -60,6 +60,9 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     failed_percent: float | None
     line: str
     quality: IntervalMarks | None
+    """Value and interval of the version's last evaluation; None without one of this version alone."""
+    is_quality_of_others: bool
+    """Whether the last evaluation is of another version, or of several together."""
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,16 +222,19 @@ def _row(entry: ModelEntry, day: _ModelDay | None) -> OverviewRow:
     best = next((v for v in served if v.state == "READY"), served[0] if served else None)
     metric = None if entry.evaluation is None else entry.evaluation.headline
     value = None if metric is None else metric.value
+    version = best.version if best else entry.versions[0].version if entry.versions else ""
+    is_other = entry.evaluation is not None and not entry.evaluation.is_of(version)
     return OverviewRow(
         entry=entry,
         state="" if best is None or best.state is None else best.state,
-        version=best.version if best else entry.versions[0].version if entry.versions else "",
+        version=version,
         reason=best.reason if best else "",
         day_count=day.count if day else 0,
         p95_ms=day.p95_ms if day else None,
         failed_percent=day.failed_percent if day and day.count else None,
         line=_spark(day.counts) if day else "",
+        is_quality_of_others=is_other and value is not None,
         quality=None
-        if value is None or metric is None
+        if value is None or metric is None or is_other
         else interval(value, metric.ci95, _AXIS_WIDTH),
     )

@@ -135,7 +135,9 @@ def _report_page(
     return frame.page(
         "report",
         page="reports",
-        title=sentence or drift_texts.verdict(report) if is_drift else sentence or report.task,
+        title=sentence or drift_texts.verdict(report)
+        if is_drift
+        else sentence or drift_texts.verdict(report) or report.task,
         r=report,
         report_id=report_id,
         images_link=_window_link(frame, windows[0]),
@@ -152,6 +154,8 @@ def _report_page(
         matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
         notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
         format_effect=drift_texts.format_effect,
+        is_undecided=drift_texts.is_undecided,
+        rows_text=drift_texts.rows_text,
         curves=curve_lines(report),
         curve_size=CURVE_SIZE,
         first_score=FIRST_SCORE,

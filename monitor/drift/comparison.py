@@ -158,7 +158,8 @@ def _compare_column(
         )
     budget = budget._replace(seed=zlib.crc32(name.encode(), settings.seed))
     result, minimum = _test_column(pair, settings, budget)
-    status, reason = power_status(result.units, settings, signal_count)
+    has_sources = all(origin.has_sources for origin in pair.origins)
+    status, reason = power_status(result.units, settings, signal_count, has_sources=has_sources)
     p, n_eff = result.test.p, result.units.n_eff
     if status == "insufficient" and (dependence := find_dependence(result.units, n)) is not None:
         p, n_eff = cautious_p_value(result.scores, dependence), dependence.n_eff

@@ -73,6 +73,8 @@ class Headline(NamedTuple):
     """Number of objects of one label of which a mean varies as this mean over labels does; None where `objects` is."""
     objects: int | None = None
     """Number of annotated objects that the value is computed from; None where it is not computed from objects."""
+    reason: str = ""
+    """Reason why there are no values, as in `Metric.reason`; all of them are NaN then."""
 
 
 class EvaluationDetails(msgspec.Struct, frozen=True):
@@ -94,6 +96,8 @@ class EvaluationDetails(msgspec.Struct, frozen=True):
     """Number of predictions that do not count, by reason, such as `unseen_label`."""
     warnings: list[str] = []
     """Sentences to read before any number."""
+    names_all_labels: bool = False
+    """Whether the predictions name all labels that the model has."""
 
 
 class TaskMetrics(Protocol):
@@ -136,6 +140,7 @@ class CombinedMetrics:
                 parameters=combined.parameters | details.parameters,
                 excluded=combined.excluded | details.excluded,
                 warnings=combined.warnings + details.warnings,
+                names_all_labels=combined.names_all_labels or details.names_all_labels,
             )
         return combined
 

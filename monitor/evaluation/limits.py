@@ -108,7 +108,7 @@ def limit_failure(report: Report, limit: MetricLimit) -> str | None:
     """
     metric, text = find_metric(report.metrics, limit.metric), limit.metric.text
     if metric.value is None:
-        return f"{text} is undefined, expected {limit.value:g}: {_missing_reason(report)}"
+        return f"{text} is undefined, expected {limit.value:g}: {_missing_reason(report, metric)}"
     if is_error(metric):
         if metric.value <= limit.value:
             return None
@@ -140,7 +140,9 @@ def regression(report: Report, earlier: Report) -> str | None:
     if before.value is None:
         return None
     if metric.value is None:
-        return f"{metric.type} is undefined, was {before.value:.4g}: {_missing_reason(report)}"
+        return (
+            f"{metric.type} is undefined, was {before.value:.4g}: {_missing_reason(report, metric)}"
+        )
     return describe_fall(metric, before, earlier.id)
 
 
@@ -226,7 +228,9 @@ def _listed(names: Sequence[str], limit: int = 12) -> str:
     return ", ".join(names[:limit]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
-def _missing_reason(report: Report) -> str:
+def _missing_reason(report: Report, metric: Metric) -> str:
+    if metric.reason:
+        return metric.reason
     excluded = ", ".join(f"{count} {reason}" for reason, count in report.data.excluded.items())
     left_out = f"; left out: {excluded}" if excluded else ""
     return f"{report.data.current.n} images counted{left_out}"

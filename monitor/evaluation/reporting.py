@@ -31,6 +31,7 @@ from quadriga.monitor.evaluation.state import (
     select_images,
 )
 from quadriga.monitor.report.cells import PairedLabels
+from quadriga.monitor.report.metric_texts import missing_value_warnings
 from quadriga.monitor.report.schema import (
     ComparedSlice,
     Comparison,
@@ -49,6 +50,9 @@ from quadriga.tasks.arrays import Float64Array, UInt8Array
 MAX_SLICES = 50
 """Maximum number of values reported per key, those with the most images."""
 
+_MAX_UNKNOWN = 10
+"""Maximum number of labels that a warning names."""
+
 _MOST_WORST = 8
 """Maximum number of images shown per reason."""
 
@@ -60,6 +64,9 @@ Weights = UInt8Array
 
 CheckCancelled = Callable[[], None]
 """Called repeatedly during the work; may raise to end it."""
+
+Withheld = dict[tuple[str, str], str]
+"""Reasons why headlines of all images have no value, by type and parameters: those of a part have none either."""
 
 OnPairs = Callable[[PairedLabels], None]
 """Called with the pairs of the confusion matrix, if there is one."""
@@ -115,7 +122,14 @@ def evaluate_state(
         *_with_intervals(details, headlines, len(state.ids)),
     ]
     comparisons = [
-        _compared(evaluator, state, *compared, options=options, check_cancelled=check_cancelled)
+        _compared(
+            evaluator,
+            state,
+            *compared,
+            options=options,
+            own_withheld=_withheld(headlines),
+            check_cancelled=check_cancelled,
+        )
         for compared in other_models
     ]
     return Report(
@@ -124,7 +138,11 @@ def evaluate_state(
         created=now_text(),
         status="ok" if state.ids else "insufficient",
         model=model,
-        warnings=details.warnings,
+        warnings=[
+            *_truth_warnings(state, names_all_labels=details.names_all_labels),
+            *missing_value_warnings(metrics, comparisons),
+            *details.warnings,
+        ],
         data=Data(
             msgspec.structs.replace(window, n=len(state.ids)),
             excluded=state.excluded | details.excluded,
@@ -140,11 +158,48 @@ def evaluate_state(
         confusion=details.confusion,
         confusion_pixels=details.confusion_pixels,
         errors_tide=details.errors_tide,
-        slices=_slices(evaluator, state, weights, options=options, check_cancelled=check_cancelled),
+        slices=_slices(
+            evaluator,
+            state,
+            weights,
+            options=options,
+            withheld=_withheld(headlines),
+            check_cancelled=check_cancelled,
+        ),
         worst=_worst(state, details.badness),
         comparisons=comparisons,
         provenance=provenance(started_s),
     )
+
+
+def _truth_warnings(state: EvaluationState, *, names_all_labels: bool) -> list[str]:
+    """Say if there is no ground truth, or which of its labels no prediction has, with their numbers of images."""
+    if not state.ids:
+        return [
+            "no image has ground truth: state it, or choose images that have it, and evaluate again"
+        ]
+    predictions, truths = (state.tables.get(name, {}) for name in ("predictions", "truths"))
+    if not len(predictions.get("label", ())) or "label" not in truths:
+        return []
+    counts: Counter[int] = Counter()
+    for _, label in {*zip(truths["image"].tolist(), truths["label"].tolist(), strict=True)}:
+        counts[label] += 1
+    for label in {*predictions["label"].tolist()}:
+        del counts[label]
+    if not counts:
+        return []
+    listed = ", ".join(
+        f"{state.labels[label]:.40} ({count:,} image{'s' * (count != 1)})"
+        for label, count in sorted(counts.items())[:_MAX_UNKNOWN]
+    )
+    more = f" and {len(counts) - _MAX_UNKNOWN:,} more" if len(counts) > _MAX_UNKNOWN else ""
+    noun = f"label{'s' * (len(counts) != 1)}"
+    reason = (
+        "not known to the model"
+        if names_all_labels
+        else "of the ground truth that no prediction has"
+    )
+    return [f"{noun} {reason}: {listed}{more}"]
 
 
 def bootstrap_weights(images: int, options: EvaluationOptions) -> Weights:
@@ -195,7 +250,8 @@ def _metric(headline: Headline, n: int, interval: Interval) -> Metric:
         ci95=interval.bounds,
         n=n,
         ci_method=interval.method,
-        ci_reason=interval.reason,
+        ci_reason=headline.reason or interval.reason,
+        reason=headline.reason,
     )
 
 
@@ -242,6 +298,24 @@ def _overall(headlines: Sequence[Headline]) -> list[Headline]:
     return [headline for headline in headlines if headline.parameters.get("label") is None]
 
 
+def _withheld(headlines: Sequence[Headline]) -> Withheld:
+    return {
+        (headline.type, str(headline.parameters)): headline.reason
+        for headline in headlines
+        if headline.reason
+    }
+
+
+def _withhold(headlines: Sequence[Headline], withheld: Withheld) -> list[Headline]:
+    """Return headlines without the values of those that are withheld."""
+    return [
+        headline._replace(values=np.full_like(headline.values, np.nan), noise=None, reason=reason)
+        if (reason := withheld.get((headline.type, str(headline.parameters))))
+        else headline
+        for headline in headlines
+    ]
+
+
 def _with_intervals(
     details: EvaluationDetails, headlines: Sequence[Headline], images: int
 ) -> list[Metric]:
@@ -276,12 +350,14 @@ def _slices(
     weights: Weights,
     *,
     options: EvaluationOptions,
+    withheld: Withheld,
     check_cancelled: CheckCancelled,
 ) -> list[Slice]:
     slices = []
     for key, value, positions in _slice_positions(state):
         task_metrics = evaluator.evaluate(select_images(state, positions), options.metrics)
         headlines = _overall(_headlines(task_metrics, weights[:, positions], check_cancelled))
+        headlines = _withhold(headlines, withheld)
         slices.append(Slice(key, value, len(positions), _metrics(headlines, len(positions))))
     return slices
 
@@ -346,6 +422,7 @@ def _compared(
     other: EvaluationState,
     *,
     options: EvaluationOptions,
+    own_withheld: Withheld,
     check_cancelled: CheckCancelled,
 ) -> Comparison:
     """Compare two models on the images that both have predictions for, with the same resamples."""
@@ -353,17 +430,20 @@ def _compared(
     shared = len(own_state.ids)
     weights = bootstrap_weights(shared, options)
 
-    def compare(positions: Sequence[int] | None) -> tuple[list[Headline], list[Headline]]:
+    def compare(
+        positions: Sequence[int] | None, withheld: tuple[Withheld, Withheld]
+    ) -> tuple[list[Headline], list[Headline]]:
         states, chosen = (own_state, other_state), weights
         if positions is not None:
             states = (select_images(own_state, positions), select_images(other_state, positions))
             chosen = weights[:, positions]
-        return _differences(
+        headlines, differences = _differences(
             evaluator, states, chosen, options=options, check_cancelled=check_cancelled
         )
+        return _withhold(headlines, withheld[0]), _withhold(differences, withheld[1])
 
     def compare_slice(key: str, value: str | None, positions: Sequence[int]) -> ComparedSlice:
-        headlines, slice_differences = compare(positions)
+        headlines, slice_differences = compare(positions, withheld)
         n = len(positions)
         return ComparedSlice(
             key,
@@ -373,7 +453,8 @@ def _compared(
             metrics=_metrics(headlines, n),
         )
 
-    other_headlines, differences = compare(None)
+    other_headlines, differences = compare(None, ({}, own_withheld))
+    withheld = _withheld(other_headlines), _withheld(differences)
     slices = [compare_slice(*part) for part in _slice_positions(own_state)]
     own_images, other_images = len({*state.images}), len({*other.images})
     excluded = Counter(
@@ -418,7 +499,7 @@ def _differences(
         for state in states
     )
     differences = [  # multi-label models have other headlines than single-label models
-        own._replace(values=own.values - other.values)
+        own._replace(values=own.values - other.values, reason=own.reason or other.reason)
         for other in other_headlines
         for own in own_headlines
         if own[:2] == other[:2]

@@ -40,7 +40,7 @@ from quadriga.store.columns import read_inferences
 from quadriga.store.disk import write_atomically
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import timestamp_text
+from quadriga.store.records import ModelReference, timestamp_text
 
 _MAX_NAMES = 5  # of tasks or models that a warning names
 _Item = TypeVar("_Item")
@@ -88,11 +88,12 @@ def evaluate_stored(
     model, state = _merged(own_shards, parameters)
     if unreadable and not state.ids:
         raise EvaluationError(unreadable)
-    other_models = []
+    other_models, pooled = [], _pooled_warnings(own_shards)
     for index, other_model in enumerate(parameters.compare):
         read_other = partial(read_other_model, other_model, task, selection.newest)
         other_shards = shards.read(f"other-{index:02d}", read_other, shared_images(state))
         other_models.append(_merged(other_shards, other_model))
+        pooled += _pooled_warnings(other_shards, f"{other_model.model}: ")
     report = evaluate_state(
         evaluator,
         state,
@@ -110,7 +111,7 @@ def evaluate_stored(
             report, [evaluated_image(record, record.ground_truth) for record in worst]
         ),
         parameters=report.parameters | _reported(parameters, unreadable),
-        warnings=_warnings(own_shards) + report.warnings,
+        warnings=_warnings(own_shards) + pooled + report.warnings,
         provenance=provenance(started) | {"shards": len(selection.parts)},
     )
 
@@ -184,7 +185,42 @@ def _merged(
     """Merge the states of shards; the model is named by all of its versions that answered."""
     models = [model for shard in shards for model in shard.models]
     state = merge_states(decode_state(shard.state) for shard in shards)
-    return reported_model(parameters.model, parameters.version, models), state
+    model = reported_model(parameters.model, parameters.version, models)
+    return msgspec.structs.replace(model, is_pooled=len(_counts_by_model(shards)) > 1), state
+
+
+def _counts_by_model(shards: Sequence[EvaluationShard]) -> Counter[ModelReference]:
+    """Return how many of the images that count each version and file of a model answered."""
+    counts: Counter[ModelReference] = Counter()
+    for shard in shards:
+        counts.update(dict(zip(shard.models, shard.model_counts, strict=False)))
+    return +counts
+
+
+def _pooled_warnings(shards: Sequence[EvaluationShard], prefix: str = "") -> list[str]:
+    """Say how many images each version answered, and each file of a version, if they are counted together."""
+    files_by_version: dict[str, Counter[str]] = {}
+    for model, count in sorted(_counts_by_model(shards).items(), key=lambda item: item[0].version):
+        files_by_version.setdefault(model.version, Counter())[model.sha256 or "unknown"] += count
+    warnings = []
+    if len(files_by_version) > 1:
+        listed = ", ".join(
+            f"version {version:.40} ({_images(files.total())})"
+            for version, files in files_by_version.items()
+        )
+        warnings.append(f"{prefix}{len(files_by_version)} versions are counted together: {listed}")
+    for version, files in files_by_version.items():
+        if len(files) > 1:
+            listed = ", ".join(f"{digest:.12} ({_images(n)})" for digest, n in files.items())
+            warnings.append(
+                f"{prefix}{len(files)} files of version {version:.40} are counted together: {listed}; "
+                "the model was replaced in place, so a filter by time tells them apart"
+            )
+    return warnings
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image{'s' * (count != 1)}"
 
 
 def _warnings(shards: Sequence[EvaluationShard]) -> list[str]:

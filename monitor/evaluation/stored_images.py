@@ -69,6 +69,8 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """Number of images that have only ground truth of another task, by that task."""
     other_models: dict[str, int] = {}
     """Number of images that have only ground truth of another model, by that model."""
+    model_counts: list[int] = []
+    """Number of images of the state that each of `models` answered; empty in a shard of version 0.2 or earlier."""
 
 
 def select_inferences(
@@ -258,8 +260,13 @@ def _build_state(
 def _shard(
     state: EvaluationState, answered: Sequence[StoredInference], unreadable: str
 ) -> EvaluationShard:
-    models = list(dict.fromkeys(record.model for record in answered))
-    return EvaluationShard(encode_state(state), models, unreadable)
+    evaluated = {*state.ids}
+    counts = dict.fromkeys((record.model for record in answered), 0)
+    for record in answered:
+        counts[record.model] += record.id in evaluated
+    return EvaluationShard(
+        encode_state(state), [*counts], unreadable, model_counts=[*counts.values()]
+    )
 
 
 def _of_model(name: str, version: str | None) -> dict[str, Any]:

@@ -52,7 +52,10 @@ def judge(metric: Metric, images: int, min_images: int, reference: Reference) ->
             f"too few images have ground truth: expected {min_images} or more, got {images}",
         )
     if metric.value is None:
-        return Verdict("insufficient", f"{name} is undefined")
+        return Verdict(
+            "insufficient",
+            f"{name} is undefined" + (f": {metric.reason}" if metric.reason else ""),
+        )
     if not has_interval(metric):
         return Verdict(
             "insufficient", f"{name} has no interval: {metric.ci_reason or 'reason unknown'}"

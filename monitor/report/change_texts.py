@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quadriga.monitor.report.drift_texts import verdict
+from quadriga.monitor.report.drift_texts import undecided_signals, verdict
 from quadriga.monitor.report.metric_texts import format_brief, one_line
 from quadriga.monitor.report.schema import Level, Report, Signal, sorted_by_effect
 
 MAX_IN_HEADLINE = 3
 """Maximum number of changes that the headline names."""
+
+_MAX_UNDECIDED = 6
+"""Maximum number of signals that the headline names if there are too few images to judge them."""
 
 _PRESENCE_SUFFIX = " (is there)"
 
@@ -119,11 +122,20 @@ def headline(report: Report) -> str:
     if report.status == "insufficient" or not report.signals:
         return "There are too few images to say whether anything changed."
     if not named:
-        return "Nothing changed."
+        return _undecided_headline(undecided_signals(report)) or "Nothing changed."
     known = [change for change in named if change.is_known] or named
     parts = [change.sentence_part for change in known[:MAX_IN_HEADLINE]]
     listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"Changed: {listed}{_place(report)}."
+
+
+def _undecided_headline(signals: Sequence[Signal]) -> str:
+    """Say which signals moved without enough independent images to raise an alarm; empty for none."""
+    if not signals:
+        return ""
+    names = [signal_title(signal.name) for signal in signals[:_MAX_UNDECIDED]]
+    more = f" and {len(signals) - len(names):,} more" if len(signals) > len(names) else ""
+    return f"No alarm; too few independent images to say anything about {', '.join(names)}{more}, which moved."
 
 
 def explanation(report: Report) -> str:

@@ -146,7 +146,8 @@ def _subject(report: Report) -> str:
 def _sentence(report: Report) -> str:
     if report.kind == "drift":
         verdict = drift_texts.verdict(report)
-        return f"{verdict} {change_texts.headline(report)}" if report.status == "drift" else verdict
+        is_told = report.status == "drift" or drift_texts.undecided_signals(report)
+        return f"{verdict} {change_texts.headline(report)}" if is_told else verdict
     return metric_texts.headline(report) or drift_texts.verdict(report)
 
 

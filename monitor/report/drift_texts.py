@@ -11,6 +11,8 @@ from quadriga.monitor.report.schema import (
     Report,
     Signal,
     Slice,
+    effect_ratio,
+    sorted_by_effect,
 )
 
 _MAX_ALARMS = 16
@@ -24,9 +26,7 @@ def verdict(report: Report) -> str:
     if report.kind == "evaluation":
         has_ground_truth = report.status != "insufficient"
         return (
-            ""
-            if has_ground_truth
-            else "There are too few images with a known truth to say anything."
+            "" if has_ground_truth else "No image has ground truth, so there is nothing to measure."
         )
     count, alarms = len(report.signals), sum(signal.alarm for signal in report.signals)
     insufficient_count, low_power_count = (
@@ -57,6 +57,16 @@ def _signal_count_text(count: int) -> str:
     return f"{count:,} signal{'s' * (count != 1)}"
 
 
+def undecided_signals(report: Report) -> list[Signal]:
+    """Return the signals that moved by more than matters but have too few independent values, the farthest first."""
+    return sorted_by_effect(filter(is_undecided, report.signals))
+
+
+def is_undecided(signal: Signal) -> bool:
+    """Check whether a signal moved by more than matters, but has too few independent values to say so."""
+    return signal.status == "insufficient" and not signal.alarm and effect_ratio(signal) >= 1
+
+
 def status_text(signal: Signal) -> str:
     """Describe whether a signal raised an alarm, and whether it could have."""
     power = signal.status.replace("_", " ")
@@ -72,6 +82,11 @@ def format_effect(effect: Effect) -> str:
         if effect.value is None
         else f"{format_brief(effect.value)} ({format_brief(effect.minimum)})"
     )
+
+
+def rows_text(signal: Signal) -> str:
+    """Say how many rows were compared, and how many independent ones they are worth, such as `902 / 969 rows, 60 / 65 independent`."""
+    return f"{format_sides(signal.n)} rows, {format_sides(signal.n_eff)} independent"
 
 
 def format_sides(pair: Sequence[float]) -> str:

@@ -1,7 +1,7 @@
 """Texts of metrics and numbers for people: titles, intervals, what was excluded."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quadriga.monitor.report.schema import (
@@ -245,6 +245,8 @@ def _difference_sentence(comparison: Comparison) -> str:
     """Say whether the first metric is better or worse than that of another model, and where."""
     metric, model = comparison.differences[0], comparison.model
     name = one_line(f"{model.name} {model.version}".strip())
+    if not comparison.n:
+        return f"not comparable with {name}, as no image with ground truth was answered by both"
     if metric.value is None:
         return f"not comparable with {name}"
     verdict = difference_verdict(metric)
@@ -274,11 +276,33 @@ def interval_notes(report: Report) -> list[str]:
     metrics = headlines(report)
     names_by_reason: dict[str, list[str]] = {}
     for name, metric in zip(titles(metrics), metrics, strict=True):
-        if metric.ci95 is None and metric.ci_reason:
+        if metric.ci95 is None and metric.ci_reason and not metric.reason:
             names_by_reason.setdefault(metric.ci_reason, []).append(name)
     return [
         f"No interval of {'; '.join(names)}: {reason}." for reason, names in names_by_reason.items()
     ]
+
+
+def missing_value_warnings(
+    metrics: Sequence[Metric], comparisons: Sequence[Comparison]
+) -> Iterator[str]:
+    """Yield a warning for each reason why metrics of all labels have no value, with their names."""
+    yield from _missing_of(metrics)
+    for comparison in comparisons:
+        name = f"{comparison.model.name} {comparison.model.version}".strip()
+        yield from (f"{name}: {text}" for text in _missing_of(comparison.metrics))
+
+
+def _missing_of(metrics: Sequence[Metric]) -> Iterator[str]:
+    names_by_reason: dict[str, list[str]] = {}
+    for metric in metrics:
+        if metric.reason and metric.parameters.get("label") is None:
+            k = metric.parameters.get("k")
+            name = metric.type if k is None else f"{metric.type} of k = {k}"
+            names_by_reason.setdefault(metric.reason, []).append(name)
+    for reason, names in names_by_reason.items():
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        yield f"{listed} {'has' if len(names) == 1 else 'have'} no value: {reason}"
 
 
 def headline_notes(report: Report) -> list[str]:

@@ -7,7 +7,15 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel
+from quadriga.monitor.report.drift_texts import is_undecided
+from quadriga.monitor.report.schema import (
+    Data,
+    Metric,
+    Report,
+    ReportedModel,
+    Signal,
+    sorted_by_effect,
+)
 from quadriga.store.columns import is_input_kept
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, StoreError
@@ -36,6 +44,10 @@ class ReportSummary(_Named, frozen=True):
     """Number of images that count."""
     headline: Metric | None
     """First metric of the report."""
+    undecided: list[str] = []
+    """Signals of a drift comparison that moved by more than matters, with too few independent values to say so."""
+    is_scheduled: bool = False
+    """Whether a schedule submitted a drift comparison."""
 
 
 class ReportList(msgspec.Struct, frozen=True):
@@ -50,6 +62,8 @@ class _Report(_Named, frozen=True):
 
     data: Data
     metrics: list[Metric]
+    signals: list[Signal] = []
+    history: list[msgspec.Raw] = []
 
 
 _decoder = msgspec.json.Decoder(_Report)
@@ -121,7 +135,14 @@ def save_report(run: JobRun, report: Report) -> str:
 def _summary(data: bytes) -> ReportSummary:
     fields = asdict(_decoder.decode(data))
     current, metrics = fields.pop("data").current, fields.pop("metrics")
-    return ReportSummary(**fields, n=current.n, headline=metrics[0] if metrics else None)
+    signals, history = fields.pop("signals"), fields.pop("history")
+    return ReportSummary(
+        **fields,
+        n=current.n,
+        headline=metrics[0] if metrics else None,
+        undecided=[signal.name for signal in sorted_by_effect(filter(is_undecided, signals))],
+        is_scheduled=bool(history),
+    )
 
 
 def _read(path: Path) -> bytes:

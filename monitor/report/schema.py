@@ -17,6 +17,8 @@ class ReportedModel(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""
     sha256: str = ""
+    is_pooled: bool = False
+    """Whether an evaluation counts predictions of several versions, or of several files of one, together."""
 
 
 class Window(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
@@ -57,6 +59,8 @@ class Metric(msgspec.Struct, frozen=True):
     """`exact`, of a share of images; `bootstrap`, of resampled images; `conservative`, which holds more than 95 %."""
     ci_reason: str = ""
     """Reason why there is no interval, such as `fewer than 30 images`."""
+    reason: str = ""
+    """Reason why a metric that these images could have has no value, such as scores that are not stored."""
 
 
 class Example(msgspec.Struct, frozen=True):

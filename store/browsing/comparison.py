@@ -16,6 +16,7 @@ import msgspec
 from quadriga.store.browsing.disagreements import (
     Disagreement,
     DisagreementsRequest,
+    counted_predictions,
     differences,
     matching_models,
     on_same_images,
@@ -106,7 +107,7 @@ class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
     share_ci95: tuple[float, float] | None
     """Interval of the share, by Wilson's score."""
     labels: list[LabelDifference]
-    """The labels of predictions from the score on, those with the largest difference first."""
+    """The labels of the predictions that `differences` compares, those with the largest difference first."""
     disagreements: list[Disagreement]
     """The largest disagreements first: by the sum of the scores of predictions that only one of the two has."""
     partial: bool
@@ -131,8 +132,11 @@ class _Side:
             value = prediction.score
             if is_number(value):
                 self.scores.append(float(value))
-            if isinstance(prediction.label, str) and (not is_number(value) or value >= score):
-                self.labels[prediction.label] += 1
+        self.labels.update(
+            label
+            for label, _ in (p.name for p in counted_predictions(inference, score) or ())
+            if isinstance(label, str)
+        )
 
     def compared(self) -> ComparedSide:
         return ComparedSide(

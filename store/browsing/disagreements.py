@@ -77,7 +77,7 @@ class Disagreements(msgspec.Struct, frozen=True):
     """Whether a limit was reached before the page was full."""
 
 
-class _CountedPrediction(NamedTuple):
+class CountedPrediction(NamedTuple):
     """A prediction that counts, by its position in the list."""
 
     position: int
@@ -153,7 +153,7 @@ def differences(
     or their answers, are; boxes must overlap, too, of oriented boxes and contours the upright boxes around them.
     """
     size_wh = a.input.width or 1, a.input.height or 1
-    counted_a, counted_b = (_counted(inference, score, size_wh) for inference in (a, b))
+    counted_a, counted_b = (counted_predictions(inference, score, size_wh) for inference in (a, b))
     if counted_a is None or counted_b is None:  # no predictions, such as tensors
         return [], []
     remaining = {prediction.position: prediction for prediction in counted_b}
@@ -172,10 +172,10 @@ def differences(
     return sorted(only_a), sorted(remaining)
 
 
-def _counted(
-    inference: StoredInference, min_score: float, size_wh: tuple[int, int]
-) -> list[_CountedPrediction] | None:
-    """Return the predictions that count, by falling score; None if there are no predictions."""
+def counted_predictions(
+    inference: StoredInference, min_score: float, size_wh: tuple[int, int] = (1, 1)
+) -> list[CountedPrediction] | None:
+    """Return the predictions that count, by falling score, in an image of a size; None if there are no predictions."""
     try:
         predictions = list(enumerate(_decoder.decode(inference.predictions)))
     except msgspec.ValidationError:
@@ -186,7 +186,7 @@ def _counted(
     else:
         predictions = [item for item in predictions if _score(item[1]) >= min_score]
     return [
-        _CountedPrediction(
+        CountedPrediction(
             position,
             name=(prediction.get("label"), prediction.get("answer")),
             box=shape_of_json(prediction).upright_box(*size_wh),

@@ -18,6 +18,14 @@ MIN_UNITS = 20
 MIN_UNITS_PER_SIDE = 2
 """Minimum number of units on each side: a single source may differ for what it is, not for when it was seen."""
 
+_MEMORY = (
+    "rows resemble rows further away, as where cameras take turns: name their source in source_keys"
+)
+_MEMORY_WITHIN_SOURCES = (
+    "rows of a source resemble rows much later, so that the number of independent ones is not certain, "
+    "however large: take a longer window and baseline"
+)
+
 PowerStatus = Literal["ok", "low_power", "insufficient"]
 
 
@@ -56,18 +64,22 @@ def max_permutations(settings: ComparisonSettings, signal_count: int) -> int:
 
 
 def power_status(
-    units: ExchangeableUnits, settings: ComparisonSettings, signal_count: int = 1
+    units: ExchangeableUnits,
+    settings: ComparisonSettings,
+    signal_count: int = 1,
+    *,
+    has_sources: bool = False,
 ) -> tuple[PowerStatus, str]:
-    """Check whether a change of one of so many signals can be detected; return what is missing if it is insufficient."""
+    """Check whether a change of one of so many signals can be detected; return what is missing if it is insufficient.
+
+    `has_sources` says whether the rows name their sources, so that naming them is no advice.
+    """
     min_n_eff = min(units.n_eff)
     if min_n_eff < settings.insufficient:
         expected = f"expected {settings.insufficient:g} independent values on each side"
         return "insufficient", f"{expected}, got {min_n_eff:.0f} (as {units.kind})"
     if units.has_memory:
-        return (
-            "insufficient",
-            "rows resemble rows further away, as where cameras take turns: name their source in source_keys",
-        )
+        return "insufficient", _MEMORY_WITHIN_SOURCES if has_sources else _MEMORY
     if not units.is_comparable:
         return "insufficient", "expected runs of rows as long as blocks, got too few rows of each"
     count = len(units.is_current)

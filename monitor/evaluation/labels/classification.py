@@ -20,9 +20,11 @@ from quadriga.monitor.evaluation.labels.label_counts import (
     average_metrics,
     count_confusion,
     label_metrics,
+    without_values,
 )
 from quadriga.monitor.evaluation.labels.label_scores import LabelScores, score_curves
 from quadriga.monitor.evaluation.labels.multi_label import MultiLabelMetrics
+from quadriga.monitor.evaluation.labels.stored_scores import StoredScores
 from quadriga.monitor.evaluation.metric_settings import (
     DEFAULT_SETTINGS,
     MetricSettings,
@@ -140,8 +142,9 @@ class SingleLabelMetrics:
         self._calibration = CalibrationBins(
             answered, best.score[answered], self._is_correct[answered], settings.bins
         )
+        self._stored = StoredScores(rows, self._true, self._images)
         self._brier = np.full(self._images, np.nan)
-        if are_probabilities(rows["score"]):
+        if are_probabilities(rows["score"]) and not self._stored.reason:
             squares = (rows["score"] - is_correct) ** 2
             self._brier = np.bincount(rows["image"], squares, self._images)
             self._brier += best.true_rank == _UNRANKED
@@ -164,7 +167,7 @@ class SingleLabelMetrics:
             Headline("Accuracy", {}, ratio(weights @ self._is_correct, count), is_share=True),
             *(self._top(k, weights) for k in self._settings.top_k or (_HEADLINE_K,)),
             *counts.headlines(),
-            *self._scores.headlines(weights),
+            *self._scores.headlines(weights, self._stored.reason),
             Headline(
                 "ECE",
                 self._calibration.parameters,
@@ -176,14 +179,17 @@ class SingleLabelMetrics:
                 {"rule": "sum over labels"},
                 ratio(weights @ self._brier, count),
                 upper=2.0,
+                reason=self._stored.reason,
             ),
         ]
 
     def _top(self, k: int, weights: Float64Array) -> Headline:
         """Compute how often the true label is among the best `k`; undefined with `k` labels or fewer."""
+        is_defined = self._labels > k
+        reason = self._stored.reason_of_ranks(k) if is_defined else ""
         hits = weights @ (self._best.true_rank < k)
-        share = ratio(hits, weights.sum(axis=1) * (self._labels > k))
-        return Headline("TopKAccuracy", {"k": k}, share, is_share=True)
+        share = ratio(hits, weights.sum(axis=1) * (is_defined and not reason))
+        return Headline("TopKAccuracy", {"k": k}, share, is_share=True, reason=reason)
 
     def details(self) -> EvaluationDetails:
         """Compute all other results, over all images."""
@@ -191,6 +197,7 @@ class SingleLabelMetrics:
         counts = LabelCounts.from_rows(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
+        missing = self._stored.reason
         _, maximum_error = self._calibration.errors(weights)
         ranks = () if self._settings.top_k else (_DETAILS_K,)
         best, image_counts = self._best, np.ones(self._images, np.int64)
@@ -201,7 +208,13 @@ class SingleLabelMetrics:
         )
         metrics = [
             *(
-                Metric(top.type, finite_or_none(top.values[0]), top.parameters, n=self._images)
+                Metric(
+                    top.type,
+                    finite_or_none(top.values[0]),
+                    top.parameters,
+                    n=self._images,
+                    reason=top.reason,
+                )
                 for top in (self._top(k, weights) for k in ranks)
             ),
             *average_metrics(counts, self._images),
@@ -211,15 +224,19 @@ class SingleLabelMetrics:
                 self._calibration.parameters,
                 n=self._images,
             ),
-            *label_metrics(self._state.labels, values, counts.actual),
+            *without_values(
+                label_metrics(self._state.labels, values, counts.actual),
+                {"ROCAUC": missing, "AveragePrecision": missing},
+            ),
         ]
         return EvaluationDetails(
             metrics=metrics,
-            curves=score_curves(self._scores, self._state.labels)
+            curves=({} if missing else score_curves(self._scores, self._state.labels))
             | self._calibration.curves(weights),
             confusion=msgspec.structs.replace(confusion, examples=self._examples()),
             pairs=PairedLabels(np.arange(self._images), self._true, best.label),
             badness={"wrong_label": margin, "miss": (best.label < 0).astype(np.float64)},
+            names_all_labels=not missing,
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
             warnings=warn_unused(
                 self._settings,

@@ -4,8 +4,10 @@ A rate with denominator 0 is NaN, except the precision of a label that has image
 that is 0, as in scikit-learn.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from scipy import sparse
 
@@ -161,6 +163,16 @@ def label_metrics(
         Metric(name, finite_or_none(value), {**parameters, "label": label}, ci95=None, n=int(count))
         for name, column in values.items()
         for label, value, count in zip(labels, column[0], actual[0], strict=True)
+    ]
+
+
+def without_values(metrics: Iterable[Metric], reasons: Mapping[str, str]) -> list[Metric]:
+    """Return metrics, those of a type that has a reason in place of a value without one."""
+    return [
+        msgspec.structs.replace(metric, value=None, reason=reasons[metric.type])
+        if reasons.get(metric.type)
+        else metric
+        for metric in metrics
     ]
 
 

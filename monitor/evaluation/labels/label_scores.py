@@ -79,12 +79,16 @@ class LabelScores:
             roc[:, label], precision[:, label] = rows.areas(per_image, total, actual[:, label])
         return roc, precision
 
-    def headlines(self, weights: Float64Array) -> list[Headline]:
-        """Compute the means of both areas over labels."""
-        named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
+    def headlines(self, weights: Float64Array, missing: str = "") -> list[Headline]:
+        """Compute the means of both areas over labels; `missing` says why they have no values, if they have none."""
+        areas = self.areas(weights)
+        if missing:
+            areas = (np.full_like(areas[0], np.nan), np.full_like(areas[1], np.nan))
         return [
-            Headline(name, {"average": "macro"}, nan_mean(area), trials_per_image=2.0)
-            for name, area in named
+            Headline(
+                name, {"average": "macro"}, nan_mean(area), trials_per_image=2.0, reason=missing
+            )
+            for name, area in zip(("ROCAUC", "AveragePrecision"), areas, strict=True)
         ]
 
     def steps(self) -> Iterator[tuple[int, RocSteps]]:

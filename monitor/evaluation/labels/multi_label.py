@@ -10,8 +10,10 @@ from quadriga.monitor.evaluation.labels.label_counts import (
     LabelCounts,
     average_metrics,
     label_metrics,
+    without_values,
 )
 from quadriga.monitor.evaluation.labels.label_scores import LabelScores, score_curves
+from quadriga.monitor.evaluation.labels.stored_scores import StoredScores
 from quadriga.monitor.evaluation.metric_settings import MetricSettings, warn_unused
 from quadriga.monitor.evaluation.state import EvaluationState, Table
 from quadriga.monitor.report.schema import Metric
@@ -43,6 +45,7 @@ class MultiLabelMetrics:
         self._truths = truths["image"], truths["label"]
         is_correct = np.isin(joint_key(rows["image"], rows["label"]), joint_key(*self._truths))
         shape = self._images, self._labels
+        self._stored = StoredScores(rows, truths["label"], self._images)
         self._scores = LabelScores(rows, is_correct, self._truths, shape)
         self._decisions = [
             self._decide(rows, is_correct, score) for score in settings.score or (SCORE_THRESHOLD,)
@@ -75,7 +78,7 @@ class MultiLabelMetrics:
                 for decisions in self._decisions
                 for headline in self._decided(decisions, weights)
             ),
-            *self._scores.headlines(weights),
+            *self._scores.headlines(weights, self._stored.reason),
         ]
 
     def _decided(self, decisions: _Decisions, weights: Float64Array) -> list[Headline]:
@@ -121,14 +124,30 @@ class MultiLabelMetrics:
                     self._state.labels, counts.rates(), counts.actual, score=decisions.score
                 ),
             ]
+        missing = self._stored.reason
+        metrics += without_values(
+            label_metrics(self._state.labels, areas, counts.actual),
+            {"ROCAUC": missing, "AveragePrecision": missing},
+        )
         return EvaluationDetails(
-            metrics=[*metrics, *label_metrics(self._state.labels, areas, counts.actual)],
-            curves=score_curves(self._scores, self._state.labels),
+            metrics=metrics,
+            curves={} if missing else score_curves(self._scores, self._state.labels),
             badness={"wrong_label": self._decisions[0].wrong.astype(np.float64)},
+            names_all_labels=not missing,
             parameters={"multi_label": True, "score": SCORE_THRESHOLD, "absent_score": 0},
-            warnings=warn_unused(
+            warnings=self._undecided_warnings()
+            + warn_unused(
                 self._settings,
                 ("top_k", "bins"),
                 "an image may have several true labels or none, and each label is decided by itself",
             ),
         )
+
+    def _undecided_warnings(self) -> list[str]:
+        """Say at which scores labels that are not stored may belong to the predicted ones."""
+        return [
+            f"labels that are not stored count as not predicted at the score {decisions.score:g}: "
+            f"{undecided:,} of {self._images:,} inferences may have more labels of that score than they store"
+            for decisions in self._decisions
+            if (undecided := self._stored.count_undecided(decisions.score))
+        ]

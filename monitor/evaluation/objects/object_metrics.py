@@ -56,6 +56,9 @@ from quadriga.monitor.evaluation.state import EvaluationState, nonzero_counts
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array
 
+_MIN_PREDICTIONS, _LOW_SCORE = 20, 0.05
+"""If so many predictions all have a higher score, those with lower ones were probably left out."""
+
 OBJECT_SETTINGS = ("iou", "score", "bins")
 """Names of the `MetricSettings` that metrics of objects have."""
 
@@ -221,7 +224,18 @@ class ObjectMetrics:
                 "tide": {"iou": iou, "background_iou": BACKGROUND_OVERLAP},
             },
             excluded=excluded,
+            warnings=self._threshold_warnings(),
         )
+
+    def _threshold_warnings(self) -> list[str]:
+        """Say if predictions with low scores seem to be left out; regions of masks may all have high scores."""
+        score = self.predictions["score"]
+        if self.kind == "mask" or len(score) < _MIN_PREDICTIONS or score.min() <= _LOW_SCORE:
+            return []
+        lowest = math.floor(score.min() * 1000) / 1000
+        missing = f"none of {len(score):,} predictions has a score below {lowest:g}"
+        advice = "what was left out counts as not found: send score_threshold 0.001"
+        return [f"AP and AR are those above a score threshold: {missing}, and {advice}"]
 
     def _badness(self, pairs: ConfusedPairs, errors: TideErrors) -> dict[str, Float64Array]:
         """Sum the errors of the confusion matrix by image, predictions weighted by score."""

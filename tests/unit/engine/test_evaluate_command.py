@@ -11,6 +11,7 @@ import ray
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
+from quadriga.engine.commands.datasets import _with_all_scores
 from quadriga.engine.commands.evaluate import _to_parameters, evaluate_command
 from quadriga.monitor.evaluation.metric_settings import (
     Bins,
@@ -76,7 +77,8 @@ def test_times_are_ordered_and_cut_rows_are_counted(tmp_path) -> None:
 def test_an_empty_file_is_insufficient(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_text("")
     output = run("--task", "detection", "--records", tmp_path / "a.jsonl").stdout
-    assert output.strip() == "0 images, too few to draw conclusions"
+    assert output.startswith("no image has ground truth: state it")
+    assert output.strip().endswith("0 images, too few to draw conclusions")
 
 
 def test_reports_are_written(records, tmp_path, photo_png) -> None:
@@ -115,7 +117,7 @@ def test_cocos_files(tmp_path) -> None:
     assert (parameters["truth"], parameters["predictions"]) == ("t.json", "p.json")
 
 
-MODEL = {"name": "ships", "version": "1", "sha256": "aa"}
+MODEL = {"name": "ships", "version": "1", "sha256": "aa", "is_pooled": False}
 
 
 @pytest.fixture
@@ -142,10 +144,10 @@ def test_stored_inferences_are_evaluated_and_compared(data) -> None:
     output = run(*options, "--slice", 'rest={"meta.at": {"ge": 1}}', "--data", data).stdout
     assert "ships 1" in output
     assert (
-        "3 images, left out 1 images whose truth is not known, 3 images in common with other"
+        "3 images, left out 1 images whose truth is not known, 3 images in common with other 1"
         in output
     )
-    assert re.search(r"AP +│ 1.000 │ +— │ \+0\.\d+ │", output)
+    assert re.search(r"AP +│ 1.000 │ +— │ +\+0\.\d+ │", output)
     assert re.search(r"true +│ +1 │ 1.000", output)
     options = ("--model", "ships", "--where", "meta.at=ge:2", "--data", data, "--json")
     report = json.loads(run(*options).stdout)
@@ -382,3 +384,17 @@ def test_an_earlier_report_that_is_none_is_refused_before_the_work(records, tmp_
     other.write_text(json.dumps(document))
     message = "expected an earlier report of OBJECT_DETECTION, got IMAGE_CLASSIFICATION"
     assert message in run(*options, "--fail-if-worse-than", other, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("task", "parameters", "sent"),
+    [
+        ("IMAGE_CLASSIFICATION", {}, {"action": "predict_proba"}),
+        ("IMAGE_CLASSIFICATION", {"store": True}, {"store": True, "action": "predict_proba"}),
+        ("IMAGE_CLASSIFICATION", {"action": "predict"}, {"action": "predict"}),
+        ("IMAGE_CLASSIFICATION", {"top_k": 3}, {"top_k": 3}),
+        ("OBJECT_DETECTION", {}, {}),
+    ],
+)
+def test_a_classifier_is_asked_for_all_scores_over_a_dataset(task, parameters, sent) -> None:
+    assert _with_all_scores(parameters, task) == sent

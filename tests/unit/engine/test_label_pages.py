@@ -173,3 +173,14 @@ def test_what_more_truth_makes_of_the_interval_is_said():
         assert expected_interval(entries, line, 50) == ""
     unsure = [entry("ships", Metric("AP", 0.6, ci_reason="fewer than 30 images"), 3)]
     assert expected_interval(unsure, "model=ships", 50) == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "is_pooled", "is_shown"),
+    [("2", False, True), ("1", False, False), ("1, 2", True, False), ("2", True, False), ("", False, True)],
+)  # fmt: skip
+def test_a_number_is_that_of_a_version_only_if_it_is_of_this_one_alone(
+    version, is_pooled, is_shown
+):
+    last = LastEvaluation("report", "", 40, None, version=version, is_pooled=is_pooled)
+    assert last.is_of("2") is is_shown

@@ -270,3 +270,24 @@ def test_rules_of_traffic_are_written_read_and_removed(store):
         remove_rule(engine, "ships")
         with store.inferences.snapshot() as connection:
             assert read_rules(connection) == [boats]
+
+
+def test_labels_of_classifiers_are_the_best_of_each_image(store: StoreHarness) -> None:
+    def answer(number: int, version: str, **scores: float) -> InferenceRecord:
+        return make_record(
+            (number << 22) + int(version),
+            model=ModelReference("sorter", version, version * 64),
+            task="IMAGE_CLASSIFICATION",
+            input=InputReference("image", f"blake3:{number:064x}", 4, height=3, mime="image/png"),
+            predictions=[{"label": label, "score": score} for label, score in scores.items()],
+        )
+
+    first = [answer(number, "1", circle=0.4, square=0.3) for number in range(1, 5)]
+    second = [answer(number, "2", circle=0.6 - 0.1 * number, square=0.35) for number in range(1, 5)]
+    store.commit(*first, *second)
+    result = compare(store.inferences, ComparisonRequest("sorter:1", "sorter:2"))
+    assert (result.pairs, result.different) == (4, 2)
+    assert [(count.label, count.a, count.b) for count in result.labels] == [
+        ("circle", 4, 2),
+        ("square", 0, 2),
+    ]

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from quadriga.engine.app import Application
 from quadriga.engine.settings import Settings
+from quadriga.monitor.report.schema import Data, Metric, PastWindow, Window
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
@@ -118,7 +120,46 @@ def test_a_report_without_an_alarm_is_not_acknowledged(keyed):
     assert status == 400
     assert answer["error"].endswith("got drift with the status ok")
     assert entry(keyed)["drift"] == {"report": report_id(0), "created": entry(keyed)["drift"]["created"], "status": "ok",
-                                     "acknowledged": None, "muted": False}  # fmt: skip
+                                     "acknowledged": None, "muted": False, "undecided": []}  # fmt: skip
+
+
+FEW = numeric("score", 5, 9, alarm=False, status="insufficient", reason="too alike", n_eff=(60, 65))
+USUAL = numeric("latency_ms", 5, 5)
+PAST = [PastWindow(None, None, 9, "ok", "r")]
+
+
+@pytest.mark.parametrize(
+    ("reports", "counts"),
+    [
+        ([("adhoc", DARK), ("adhoc", USUAL)], 0),
+        ([("scheduled", DARK), ("adhoc", USUAL)], 0),
+        ([("scheduled", DARK), ("scheduled", USUAL)], 1),
+        ([("scheduled", DARK), ("scheduled", FEW)], 0),
+        ([("scheduled", USUAL), ("adhoc", FEW)], 0),
+        ([("scheduled", USUAL), ("adhoc", DARK)], 1),
+        ([("adhoc", USUAL), ("adhoc", FEW)], 1),
+        ([("scheduled", DARK), ("scheduled", USUAL), ("adhoc", USUAL)], 1),
+    ],
+)
+def test_an_alarm_stays_until_a_later_scheduled_comparison_clears_it(keyed, reports, counts):
+    for number, (kind, signal) in enumerate(reports):
+        history = PAST if kind == "scheduled" else []
+        keep_report(keyed.settings, drift_report(number, signal, USUAL, history=history))
+    last = entry(keyed)["drift"]
+    assert last["report"] == report_id(counts)
+    is_few = reports[counts][1] is FEW
+    assert last["undecided"] == (["score"] if is_few else [])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "counts"),
+    [([40, 0], 0), ([40, 38], 1), ([0, 0], 1), ([0, 40], 1)],
+)
+def test_an_evaluation_without_ground_truth_replaces_no_other(keyed, kinds, counts):
+    for number, n in enumerate(kinds):
+        report = drift_report(number, data=Data(Window(n=n)), metrics=[Metric("AP", 0.5)])
+        keep_report(keyed.settings, replace(report, kind="evaluation"))
+    assert entry(keyed)["evaluation"]["report"] == report_id(counts)
 
 
 def test_a_mute_is_put_read_and_ended(keyed):

@@ -481,3 +481,25 @@ def test_each_label_has_an_interval_of_the_same_resamples():
     )
     assert label_report.metrics[0].ci95 == pytest.approx(averaged[0].ci95, abs=1e-12)
     assert all(metric.parameters.get("label") is None for metric in report.metrics[:12])
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_warned"),
+    [
+        ([0.5, *[0.9] * 30], True),
+        ([0.051] * 20, True),
+        ([0.05, *[0.9] * 30], False),
+        ([0.001, *[0.9] * 30], False),
+        ([0.9] * 19, False),
+        ([], False),
+    ],
+)
+def test_a_report_says_if_low_scores_seem_to_be_left_out(scores, is_warned):
+    images = [
+        wire_image(at, [box("bus", 0, 0, 9, 9, score=score)], [box("bus", 0, 0, 9, 9)])
+        for at, score in enumerate(scores)
+    ]
+    warnings = DetectionEvaluator().evaluate(whole(images)).details().warnings
+    assert [text.startswith("AP and AR are those above") for text in warnings] == [True] * is_warned
+    if is_warned:
+        assert f"below {min(scores):g}" in warnings[0]

@@ -90,7 +90,7 @@ def test_the_report_says_what_was_looked_at(store, answer):
     filter_text = "ts=ge:2025-01-01T00:00:06Z"
     report = evaluated(store, where=filter_text, version="1", by=["hour"])
     assert (report.task, report.kind) == ("OBJECT_DETECTION", "evaluation")
-    assert msgspec.structs.astuple(report.model) == ("one", "1", "aa" * 32)
+    assert msgspec.structs.astuple(report.model)[:3] == ("one", "1", "aa" * 32)
     window = report.data.current
     assert (window.start, window.end, window.n, window.filter) == (
         time_at_second(6),
@@ -223,7 +223,7 @@ def test_other_models_are_compared_on_the_same_images(store, answer):
     store.commit_changes(image_truth(1, "b"), truth(1))  # the answer's own truth counts for both
     report = evaluated(store, compare=[{"model": "other"}])
     (comparison,) = report.comparisons
-    assert msgspec.structs.astuple(comparison.model) == ("other", "1", "bb" * 32)
+    assert msgspec.structs.astuple(comparison.model)[:3] == ("other", "1", "bb" * 32)
     # Images 1, 2, 4, 5: the first is right thrice, the other thrice.
     assert comparison.n == 4
     assert comparison.metrics[0].value == 3 / 4
@@ -449,3 +449,35 @@ def test_truth_of_another_task_or_model_is_counted_and_said(store, answer, tmp_p
     store.commit_changes(*(truth(second) for second in range(1, 8)))
     report = evaluated(store)
     assert (report.warnings, accuracy(report)) == ([], (1, 7, {"unseen_label": 0}))
+
+
+@pytest.mark.parametrize(
+    ("models", "warnings"),
+    [
+        ([("1", "aa")] * 3, []),
+        (
+            [("1", "aa"), ("2", "bb"), ("2", "bb")],
+            ["2 versions are counted together: version 1 (1 image), version 2 (2 images)"],
+        ),
+        (
+            [("1", "aa"), ("1", "bb"), ("1", "bb")],
+            ["2 files of version 1 are counted together: aaaaaaaaaaaa (1 image), bbbbbbbbbbbb (2 images)"],
+        ),
+        (
+            [("1", "aa"), ("1", "bb"), ("2", "cc")],
+            ["2 versions are counted together", "2 files of version 1 are counted together"],
+        ),
+    ],
+)  # fmt: skip
+def test_versions_and_files_that_are_counted_together_are_named(
+    store, answer, models, warnings
+) -> None:
+    references = [ModelReference("one", version, digest * 32) for version, digest in models]
+    store.commit(*(answer(at, model=model) for at, model in enumerate(references, 1)))
+    store.commit(answer(9, model=ModelReference("one", "9", "ee" * 32)))  # without ground truth
+    store.commit_changes(*(truth(at) for at in range(1, 4)))
+    report = evaluated(store)
+    assert len(report.warnings) == len(warnings)
+    for text, expected in zip(report.warnings, warnings, strict=True):
+        assert text.startswith(expected)
+    assert report.model.is_pooled is bool(warnings)

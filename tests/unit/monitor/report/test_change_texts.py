@@ -4,6 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from quadriga.monitor.report.change_texts import changes, explanation, headline
+from quadriga.monitor.report.checks import render_markdown
+from quadriga.monitor.report.drift_texts import rows_text
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (
     ChangedImage,
@@ -137,3 +139,41 @@ def test_the_first_screen_shows_the_changes_and_their_images():
     assert section.count("data:image/jpeg") == 6
     assert section.count("now: 17.5") == section.count("usual: 52.2") == 3
     assert section.index("now: 17.5") < section.index("usual: 52.2")
+
+
+def few(name, ratio):
+    return replace(
+        number(name, 1.0, 2.0, alarm=False, ratio=ratio), status="insufficient", n_eff=(60, 65)
+    )
+
+
+@pytest.mark.parametrize(
+    ("signals", "expected"),
+    [
+        ([number("score", 1, 1, alarm=False, ratio=0.1)], "Nothing changed."),
+        (
+            [
+                number("width", 1, 1, alarm=False, ratio=0.1),
+                few("score", 3.3),
+                few("meta.firmware", 4),
+            ],
+            "No alarm; too few independent images to say anything about firmware, score, which moved.",
+        ),
+        ([number("width", 1, 1, alarm=False, ratio=0.1), few("score", 0.9)], "Nothing changed."),
+        ([number("x", 1, 1, alarm=False, ratio=2.0)], "Nothing changed."),
+        (
+            [few(f"meta.{letter}", 2) for letter in "abcdefgh"],
+            "No alarm; too few independent images to say anything about a, b, c, d, e, f and 2 more, which moved.",
+        ),
+    ],
+)
+def test_the_headline_names_what_moved_without_enough_images_to_judge_it(signals, expected) -> None:
+    report = Report("drift", "", Data(Window(n=5), Window(n=5)), signals=signals)
+    assert headline(report) == expected
+    is_undecided = expected != "Nothing changed."
+    for text in (render_page(report, lambda _: None), render_markdown(report, [])):
+        assert ("which moved" in text) is is_undecided
+
+
+def test_a_row_says_how_many_independent_rows_it_has() -> None:
+    assert rows_text(few("score", 2)) == "500 / 400 rows, 60 / 65 independent"

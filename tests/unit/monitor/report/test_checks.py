@@ -86,4 +86,4 @@ def test_an_empty_report_says_why():
     report = Report(
         kind="evaluation", task="OBJECT_DETECTION", status="insufficient", data=detection().data
     )
-    assert "too few images with a known truth" in render_markdown(report, [])
+    assert "No image has ground truth" in render_markdown(report, [])

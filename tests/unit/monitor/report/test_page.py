@@ -233,7 +233,7 @@ def test_pictures_of_what_the_report_has(pages):
 
 
 def test_empty_report_says_why_it_is_empty(pages):
-    assert "Insufficient. There are too few images" in words(pages["empty"])
+    assert "Insufficient. No image has ground truth" in words(pages["empty"])
 
 
 def test_undefined_is_a_dash_in_tables_and_no_curve(pages):

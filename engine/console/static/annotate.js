@@ -137,8 +137,10 @@ function commit(annotations, words) {
   undone.length = 0;
   saved = annotations;
   setTruth(annotations);
-  toast(words, undo);
-  return send(annotations);
+  return send(annotations).then((isStored) => {
+    if (isStored) toast(words, undo);
+    return isStored;
+  });
 }
 
 function travel(from, to, words) {

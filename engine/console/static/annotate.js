@@ -98,7 +98,7 @@ async function showConflict(mine) {
     setTruth(mine);
     void send(mine);
   });
-  const take = button("Take theirs", "", () => location.reload());
+  const take = button("Take theirs", "", () => { settle(); location.reload(); });
   const both = button("See both", "", () => {
     state.theirs = (theirs ?? []).map((item, number) => {
       const rings = ringsOf(item, data.width, data.height);
@@ -129,6 +129,8 @@ function settle() {
   state.theirs = null;
   sending = Promise.resolve(true);
 }
+
+addEventListener("beforeunload", (event) => { if (conflict?.childElementCount) event.preventDefault(); }); // something is not stored
 
 /** Change the truth, and say what happened. */
 function commit(annotations, words) {

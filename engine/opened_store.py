@@ -156,7 +156,7 @@ def open_store(
         mutes=mutes,
         labels=service.described.labels,
     )
-    console = ConsoleStore(queries, inferences, jobs, reports=reports, mutes=mutes)
+    console = ConsoleStore(queries, inferences, jobs, reports=reports, mutes=mutes, drift=drift)
     routes = [
         *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
         *_query_routes(settings, queries, inferences, streams),

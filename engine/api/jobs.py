@@ -12,7 +12,7 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
 from quadriga.proto.access import current_caller
 from quadriga.proto.audit import note_target
-from quadriga.store.exchange.export import decode_parameters
+from quadriga.store.exchange.export import ExportParameters, decode_parameters
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.scope import Scoped
@@ -26,6 +26,22 @@ class JobList(msgspec.Struct, frozen=True):
     """The stored jobs that the caller may see."""
 
     jobs: list[Job]  # the newest first
+
+
+def begin_export(
+    jobs: Scoped[Jobs], inferences: Scoped[InferenceReader], parameters: ExportParameters
+) -> Job:
+    """Submit an export of what the caller may see.
+
+    Raises:
+        NotFoundError: A model of the filter is not known.
+    """
+    if (quota := current_caller().quota) is not None:
+        quota.check_export()
+    inferences.within(caller_scope()).names.check_where(parameters.where)
+    job = jobs.within(caller_scope()).submit("export", parameters)
+    note_target(job.id)
+    return job
 
 
 def job_routes(jobs: Scoped[Jobs], inferences: Scoped[InferenceReader]) -> list[HTTPRouteHandler]:
@@ -42,13 +58,7 @@ def job_routes(jobs: Scoped[Jobs], inferences: Scoped[InferenceReader]) -> list[
     )
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
-        if (quota := current_caller().quota) is not None:
-            quota.check_export()
-        parameters = decode_parameters(body)
-        inferences.within(caller_scope()).names.check_where(parameters.where)
-        job = jobs.within(caller_scope()).submit("export", parameters)
-        note_target(job.id)
-        return job
+        return begin_export(jobs, inferences, decode_parameters(body))
 
     @get("/api/jobs", sync_to_thread=True, need="read")
     def list_jobs() -> JobList:

@@ -47,6 +47,7 @@ def job_pages(frame: Frame, jobs: Scoped[Jobs], options: dict[str, Any]) -> list
             job=job,
             parameters=parameters.decode(),
             report_file=REPORT_FILE,
+            is_running=job.state not in ENDED,
             can_cancel=job.state not in ENDED and opens(current_caller(), "monitor"),
         )
 

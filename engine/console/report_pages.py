@@ -1,5 +1,6 @@
 """Pages of reports: all of them, one with its numbers, and the images behind a cell of its confusion matrix."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
@@ -23,6 +25,7 @@ from quadriga.engine.console.evaluation_parts import (
 )
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
+from quadriga.engine.console.start_forms import start_choices
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
@@ -74,18 +77,20 @@ def report_pages(
     frame: Frame,
     reports: Scoped[ReportStore],
     inferences: Scoped[InferenceReader],
+    models: Callable[[], list[ModelEntry]],
     options: dict[str, Any],
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers; `inferences` has the images of cells."""
+    """Return the handlers; `inferences` has the images of cells, `models` returns the models that the caller may see."""
 
     @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
-    def show_reports() -> Response[bytes]:
-        """Show all reports, the newest first."""
+    def show_reports(request: PageRequest) -> Response[bytes]:
+        """Show all reports, the newest first, and the forms that start some."""
         return frame.page(
             "reports",
             page="reports",
             title=TEXTS["reports"],
             reports=reports.within(caller_scope()).all(),
+            start=start_choices(models(), query_string(request)),
             metric_name=lambda metric: metric_texts.titles([metric])[0],
             metric_value=lambda metric: metric_texts.format_number(metric.value),
         )

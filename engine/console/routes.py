@@ -34,12 +34,14 @@ from quadriga.engine.console.overview import BAR_MINUTES, image_command, read_ov
 from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.similar_page import similar_page
+from quadriga.engine.console.start_forms import ANNOTATED, EXPORT_FORMATS, start_forms
 from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.traffic_pages import traffic_pages
 from quadriga.engine.console.view_pages import view_pages
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.settings import Settings
+from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ANYBODY, current_caller
@@ -60,6 +62,7 @@ class ConsoleStore(msgspec.Struct, frozen=True):
     reports: Scoped[ReportStore]
     mutes: MuteStore
     """The mutes of models, of all teams."""
+    drift: Scoped[DriftService]
 
 
 class ConsoleParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +113,8 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             similar_page(frame, store.queries, options),
             live_page(frame, store.queries, options),
             *label_pages(frame, store.queries, parts.models, options),
-            *report_pages(frame, store.reports, store.inferences, options),
+            *report_pages(frame, store.reports, store.inferences, parts.models, options=options),
+            *start_forms(frame, store.jobs, store.inferences, store.drift, options=options),
             *compare_pages(
                 frame,
                 store.queries,
@@ -208,6 +212,9 @@ def inferences_page(
                 if opens(current_caller(), "annotate")
                 else "",
                 may_save_view=opens(current_caller(), "annotate"),
+                may_evaluate=opens(current_caller(), "monitor"),
+                export_formats=EXPORT_FORMATS,
+                annotated=ANNOTATED,
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
                 times=time_links(links, datetime.now(UTC).date()),
             )

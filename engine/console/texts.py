@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from quadriga.engine.console.inference_texts import INFERENCE_TEXTS
+from quadriga.engine.console.start_texts import START_TEXTS
 
 TEXTS: Mapping[str, str] = {
     # frame
@@ -160,7 +161,6 @@ TEXTS: Mapping[str, str] = {
     "outcome": "Outcome",
     "images": "Images",
     "no_reports": "No report yet.",
-    "no_reports_text": "Evaluations and drift comparisons make reports: POST /api/evaluations, POST /api/models/<name>/drift, or a schedule.",
     "whole_report": "The whole report, to print and pass on",
     "images_of_report": "Images of this time",
     "images_after": "Images after",
@@ -420,6 +420,7 @@ TEXTS: Mapping[str, str] = {
     "nothing_found": "nothing found",
     "see_what_changed": "See what changed",
     **INFERENCE_TEXTS,
+    **START_TEXTS,
 }
 
 

@@ -98,7 +98,7 @@ async function showConflict(mine) {
     setTruth(mine);
     void send(mine);
   });
-  const take = button("Take theirs", "", () => location.reload());
+  const take = button("Take theirs", "", () => { settle(); location.reload(); });
   const both = button("See both", "", () => {
     state.theirs = (theirs ?? []).map((item, number) => {
       const rings = ringsOf(item, data.width, data.height);
@@ -130,6 +130,8 @@ function settle() {
   sending = Promise.resolve(true);
 }
 
+addEventListener("beforeunload", (event) => { if (conflict?.childElementCount) event.preventDefault(); }); // something is not stored
+
 /** Change the truth, and say what happened. */
 function commit(annotations, words) {
   if (conflict.childElementCount) { conflict.scrollIntoView({ block: "nearest" }); setTruth(saved); return Promise.resolve(false); }
@@ -137,8 +139,10 @@ function commit(annotations, words) {
   undone.length = 0;
   saved = annotations;
   setTruth(annotations);
-  toast(words, undo);
-  return send(annotations);
+  return send(annotations).then((isStored) => {
+    if (isStored) toast(words, undo);
+    return isStored;
+  });
 }
 
 function travel(from, to, words) {

@@ -1,0 +1,181 @@
+"""Forms that start jobs: a drift comparison, an evaluation of one model version, and an export of what a filter finds."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+import msgspec
+from litestar import Response, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import RawBody
+
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.evaluations import begin_evaluation
+from quadriga.engine.api.jobs import begin_export
+from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.console.forms import form_fields, single_field
+from quadriga.engine.console.frame import Frame, opens, redirect
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
+from quadriga.proto.access import current_caller
+from quadriga.proto.audit import note_target
+from quadriga.quoting import quoted
+from quadriga.store.errors import QueryError
+from quadriga.store.exchange.annotated_records import Annotated
+from quadriga.store.exchange.export import ExportParameters, Format
+from quadriga.store.exchange.export import check_parameters as check_export
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import Jobs
+from quadriga.store.query.compact_form import split_url
+from quadriga.store.scope import Scoped
+
+PERIODS = ("day", "today", "week", "seven_days")
+"""Periods that a comparison offers: the last 24 hours, today, this week, and the last 7 days."""
+EXPORT_FORMATS: tuple[str, ...] = get_args(Format)
+ANNOTATED: tuple[str, ...] = get_args(Annotated)
+
+
+class StartChoices(msgspec.Struct, frozen=True, kw_only=True):
+    """What the forms offer, and what the URL has chosen."""
+
+    sides: list[tuple[str, str]]
+    """Names and versions of models that have answered."""
+    chosen: str
+    """Model, or model:version, that is chosen first; empty for none."""
+    line: str
+    """Filter of the evaluation."""
+    periods: tuple[str, ...] = PERIODS
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the models."""
+        return list(dict.fromkeys(name for name, _ in self.sides))
+
+
+def start_choices(entries: list[ModelEntry], query: str) -> StartChoices | None:
+    """Return what the forms offer, with `model` and `q` of a URL chosen; None for callers who may not start anything."""
+    if not opens(current_caller(), "monitor"):
+        return None
+    filters, options = split_url(query, ("model",))
+    sides = [
+        (entry.name, version.version)
+        for entry in entries
+        for version in entry.versions
+        if version.inferences
+    ]
+    line = " & ".join(text.strip() for text in filters if text.strip())
+    return StartChoices(sides=sides, chosen=options.get("model", ""), line=line)
+
+
+def start_forms(
+    frame: Frame,
+    jobs: Scoped[Jobs],
+    inferences: Scoped[InferenceReader],
+    drift: Scoped[DriftService],
+    options: dict[str, Any],
+) -> list[HTTPRouteHandler]:
+    """Return the handlers, each of which leads to the page of its job."""
+    form_options = {**options, "status_code": 303, "sync_to_thread": True}
+
+    def to_job(job_id: str) -> Response[bytes]:
+        return redirect(frame.link(f"/console/jobs/{job_id}"))
+
+    @post("/console/reports/compare", need="monitor", **form_options)
+    def compare_times(body: RawBody) -> Response[bytes]:
+        """Compare a period of a model with the one before it, or with a baseline."""
+        parameters = drift_parameters(form_fields(body), datetime.now(UTC))
+        job = drift.within(caller_scope()).submit(msgspec.json.encode(parameters))
+        note_target(job.id)
+        return to_job(job.id)
+
+    @post("/console/reports/evaluate", need="monitor", **form_options)
+    def evaluate_one(body: RawBody) -> Response[bytes]:
+        """Evaluate one version of a model on what a filter finds."""
+        fields = form_fields(body)
+        name, _, version = single_field(fields, "model").rpartition(":")
+        if not name or not version:
+            raise QueryError("expected a model and its version, as name:version")
+        line = single_field(fields, "q")
+        parameters = EvaluationParameters(name, version, where=line or None)
+        check_parameters(parameters)
+        return to_job(begin_evaluation(jobs, inferences, parameters).id)
+
+    @post("/console/inferences/export", need="read", audited=True, **form_options)
+    def export_found(body: RawBody) -> Response[bytes]:
+        """Export what a filter finds."""
+        parameters = export_parameters(form_fields(body))
+        return to_job(begin_export(jobs, inferences, parameters).id)
+
+    return [compare_times, evaluate_one, export_found]
+
+
+def drift_parameters(fields: dict[str, list[str]], now: datetime) -> DriftParameters:
+    """Return what a form asks to compare, or raise a `QueryError`."""
+    model = single_field(fields, "model")
+    if not model:
+        raise QueryError("expected a model to compare")
+    start, end = _period(fields, now)
+    choice = _one_of(single_field(fields, "before"), ("previous", "baseline"), "before")
+    before: str | StoredWindow = single_field(fields, "baseline")
+    if choice == "previous":
+        try:
+            before = StoredWindow(_moment(start - (end - start)), _moment(start))
+        except OverflowError as error:
+            raise QueryError(
+                "expected a later period: the one before would have no date"
+            ) from error
+    elif not before:
+        raise QueryError("expected the name of a baseline")
+    return DriftParameters(model, start=_moment(start), end=_moment(end), baseline=before)
+
+
+def export_parameters(fields: dict[str, list[str]]) -> ExportParameters:
+    """Return what a form asks to export, without splits, or raise a `QueryError`."""
+    format_ = _one_of(single_field(fields, "format"), EXPORT_FORMATS, "format")
+    annotations = _one_of(single_field(fields, "annotations"), ANNOTATED, "annotations")
+    parameters = ExportParameters(
+        single_field(fields, "q") or None,
+        format_,  # type: ignore[arg-type]  # one of its values
+        annotations=annotations,  # type: ignore[arg-type]
+    )
+    check_export(parameters)
+    return parameters
+
+
+def _one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
+    if value not in allowed:
+        raise QueryError(
+            f"expected {name} to be one of {', '.join(allowed)}, got {quoted(value, 40)}"
+        )
+    return value
+
+
+def _period(fields: dict[str, list[str]], now: datetime) -> tuple[datetime, datetime]:
+    """Return start and end of the period that a form has chosen; times of one's own count before its names."""
+    if single_field(fields, "from") or single_field(fields, "to"):
+        start, end = (_own_time(single_field(fields, name), name) for name in ("from", "to"))
+        if start >= end:
+            raise QueryError("expected the period to start before it ends")
+        return start, end
+    period = _one_of(single_field(fields, "period"), PERIODS, "period")
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    starts = {
+        "day": now - timedelta(days=1),
+        "today": today,
+        "week": today - timedelta(days=today.weekday()),
+        "seven_days": now - timedelta(days=7),
+    }
+    return starts[period], now
+
+
+def _own_time(text: str, name: str) -> datetime:
+    """Return a time of the form, which is in UTC where it says nothing else."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise QueryError(f"expected {name} as 2026-01-31T08:00, got {quoted(text, 40)}") from error
+
+
+def _moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

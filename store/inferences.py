@@ -14,11 +14,10 @@ from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
 from quadriga.store.cancellation import Cancellation
-from quadriga.store.commit_pace import ask_for_commit
 from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 from quadriga.store.ids import LARGEST_ID, time_ms
-from quadriga.store.journal_lag import oldest_waiting_id
+from quadriga.store.journal_lag import oldest_waiting_id, wait_until_moved
 from quadriga.store.model_names import ModelNames, NamesOf
 from quadriga.store.query.paging import Count, count_matches, late_offset, skip_matches
 from quadriga.store.query.plan import NARROW_ROWS, IdRange, Planner
@@ -493,21 +492,4 @@ class InferenceReader:
 
     def wait_for_journal(self) -> None:
         """Wait until the database has all that is in the journal at present; raise a `NotReadyError` if it takes too long."""
-        waiting = journal.segment_sizes(self._directory)
-        deadline = time.monotonic() + JOURNAL_TIMEOUT_S
-        while True:
-            offsets = self._offsets()
-            waiting = {
-                name: size
-                for name, size in waiting.items()
-                if offsets.get(name, 0) < size and (self._directory / name).exists()
-            }
-            if not waiting:
-                return
-            if time.monotonic() > deadline:
-                lag = sum(size - offsets.get(name, 0) for name, size in waiting.items())
-                raise NotReadyError(
-                    f"the journal is not committed after {JOURNAL_TIMEOUT_S:g} s: {lag} bytes are waiting"
-                )
-            ask_for_commit(self._directory)
-            time.sleep(0.01)
+        wait_until_moved(self._directory, self._offsets, JOURNAL_TIMEOUT_S)

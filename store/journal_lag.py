@@ -6,7 +6,7 @@ The writer publishes its offsets in a file beside the journal after each commit;
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,9 @@ from pathlib import Path
 import msgspec
 
 from quadriga.store import journal
+from quadriga.store.commit_pace import ask_for_commit
 from quadriga.store.disk import write_atomically
+from quadriga.store.errors import NotReadyError
 from quadriga.store.ids import IMPORT_WORKER, worker_of
 from quadriga.store.records import is_change
 
@@ -66,6 +68,39 @@ def oldest_waiting_id(directory: Path) -> int | None:
         if not path.name.startswith(_IMPORTED)
     )
     return min((first for first in firsts if first is not None), default=None)
+
+
+def wait_until_moved(
+    directory: Path, committed: Callable[[], Mapping[str, int]], timeout_s: float
+) -> None:
+    """Wait until the database has all that is in a journal at present.
+
+    Args:
+        directory: Journal of the workers.
+        committed: Reads from the database how far each segment was moved.
+        timeout_s: Maximum wait.
+
+    Raises:
+        NotReadyError: It takes longer.
+    """
+    waiting = journal.segment_sizes(directory)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        offsets = committed()
+        waiting = {
+            name: size
+            for name, size in waiting.items()
+            if offsets.get(name, 0) < size and (directory / name).exists()
+        }
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            lag = sum(size - offsets.get(name, 0) for name, size in waiting.items())
+            raise NotReadyError(
+                f"the journal is not committed after {timeout_s:g} s: {lag} bytes are waiting"
+            )
+        ask_for_commit(directory)
+        time.sleep(0.01)
 
 
 def _first_own_id(path: Path, offset: int) -> int | None:

@@ -65,7 +65,7 @@ class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     where: Any = None
     consistency: Literal["journal"] | None = None
-    """As of a query."""
+    """Whether everything acknowledged so far is awaited, as by a query."""
     pagination: Pagination | None = None
     """Pagination of the query that is counted, which changes nothing: Chariot's clients send the same body."""
 

@@ -176,6 +176,7 @@ def test_every_door_is_audited_or_known_to_change_nothing(server):
             assert of_models or known, (method, path)
     tables = {"GET /api/inferences.arrow", "GET /api/inferences.parquet"}
     jobs = {"POST /api/exports", "GET /api/jobs/x/result", "POST /api/inferences/bulk"}
+    jobs |= {"POST /console/inferences/export"}
     assert tables | jobs == {
         f"{method} {path}" for method, path in marked if method not in ("HEAD", "OPTIONS")
     }

@@ -34,8 +34,8 @@ from pycocotools.cocoeval import COCOeval
 from store_records import END_MS, fill, record
 
 from quadriga.monitor.evaluation.evaluators import build_state
+from quadriga.monitor.evaluation.headlines import bootstrap_weights
 from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
-from quadriga.monitor.evaluation.reporting import EvaluationOptions, bootstrap_weights
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, Table, merge_states
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import smallest_id_at
@@ -373,7 +373,7 @@ def large(images: int, resamples: int) -> None:
     equal_weights = np.ones((1, images))
     numbers = step("twelve numbers", lambda: evaluated.headlines(equal_weights))
     step("the rest of the report", evaluated.details)
-    weights = bootstrap_weights(images, EvaluationOptions(resamples))
+    weights = bootstrap_weights(images, resamples=resamples, seed=0)
     step(f"{resamples} resamples", lambda: evaluated.headlines(weights))
     print(f"AP {numbers[0].values[0]:.4f}")
 

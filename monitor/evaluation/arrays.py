@@ -71,3 +71,8 @@ def nan_mean(values: Float64Array) -> Float64Array:
     """Average over the last axis, ignoring NaN; NaN if all values are."""
     is_defined = ~np.isnan(values)
     return ratio(np.where(is_defined, values, 0.0).sum(axis=-1), is_defined.sum(axis=-1))
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return a number for a report: None if it is not finite."""
+    return float(value) if np.isfinite(value) else None

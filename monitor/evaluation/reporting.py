@@ -9,18 +9,21 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.evaluators import (
-    EvaluationDetails,
     Evaluator,
     Headline,
-    TaskMetrics,
 )
-from quadriga.monitor.evaluation.intervals import (
-    MIN_OBJECTS,
-    Interval,
-    difference_interval,
-    noise_interval,
-    resampled_interval,
-    share_interval,
+from quadriga.monitor.evaluation.headlines import (
+    CheckCancelled,
+    Weights,
+    Withheld,
+    bootstrap_weights,
+    detailed_metrics,
+    difference_metrics,
+    headline_metrics,
+    headlines_of,
+    withheld_headlines,
+    withhold,
+    without_labels,
 )
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.state import (
@@ -36,7 +39,6 @@ from quadriga.monitor.report.schema import (
     ComparedSlice,
     Comparison,
     Data,
-    Metric,
     Report,
     ReportedModel,
     Slice,
@@ -45,7 +47,7 @@ from quadriga.monitor.report.schema import (
     provenance,
 )
 from quadriga.monitor.spans import now_text
-from quadriga.tasks.arrays import Float64Array, UInt8Array
+from quadriga.tasks.arrays import Float64Array
 
 MAX_SLICES = 50
 """Maximum number of values reported per key, those with the most images."""
@@ -55,18 +57,6 @@ _MAX_UNKNOWN = 10
 
 _MOST_WORST = 8
 """Maximum number of images shown per reason."""
-
-_WEIGHTS_AT_ONCE = 500_000
-"""Maximum number of weights that are processed at once: bounds the memory."""
-
-Weights = UInt8Array
-"""How often each image counts in each weighting (B, I); below 256."""
-
-CheckCancelled = Callable[[], None]
-"""Called repeatedly during the work; may raise to end it."""
-
-Withheld = dict[tuple[str, str], str]
-"""Reasons why headlines of all images have no value, by type and parameters: those of a part have none either."""
 
 OnPairs = Callable[[PairedLabels], None]
 """Called with the pairs of the confusion matrix, if there is one."""
@@ -112,14 +102,14 @@ def evaluate_state(
     """
     started_s = time.monotonic()
     task_metrics = evaluator.evaluate(state, options.metrics)
-    weights = bootstrap_weights(len(state.ids), options)
-    headlines = _headlines(task_metrics, weights, check_cancelled)
+    weights = bootstrap_weights(len(state.ids), resamples=options.resamples, seed=options.seed)
+    headlines = headlines_of(task_metrics, weights, check_cancelled)
     details = task_metrics.details()
     if details.pairs is not None:
         on_pairs(details.pairs)
     metrics = [
-        *_metrics(_overall(headlines), len(state.ids)),
-        *_with_intervals(details, headlines, len(state.ids)),
+        *headline_metrics(without_labels(headlines), len(state.ids)),
+        *detailed_metrics(details, headlines, len(state.ids)),
     ]
     comparisons = [
         _compared(
@@ -127,7 +117,7 @@ def evaluate_state(
             state,
             *compared,
             options=options,
-            own_withheld=_withheld(headlines),
+            own_withheld=withheld_headlines(headlines),
             check_cancelled=check_cancelled,
         )
         for compared in other_models
@@ -163,7 +153,7 @@ def evaluate_state(
             state,
             weights,
             options=options,
-            withheld=_withheld(headlines),
+            withheld=withheld_headlines(headlines),
             check_cancelled=check_cancelled,
         ),
         worst=_worst(state, details.badness),
@@ -176,7 +166,10 @@ def _truth_warnings(state: EvaluationState, *, names_all_labels: bool) -> list[s
     """Say if there is no ground truth, or which of its labels no prediction has, with their numbers of images."""
     if not state.ids:
         return [
-            "no image has ground truth: state it, or choose images that have it, and evaluate again"
+            (
+                "no image has ground truth for this task: "
+                "state it, or choose images that have it, and evaluate again"
+            )
         ]
     predictions, truths = (state.tables.get(name, {}) for name in ("predictions", "truths"))
     if not len(predictions.get("label", ())) or "label" not in truths:
@@ -202,148 +195,6 @@ def _truth_warnings(state: EvaluationState, *, names_all_labels: bool) -> list[s
     return [f"{noun} {reason}: {listed}{more}"]
 
 
-def bootstrap_weights(images: int, options: EvaluationOptions) -> Weights:
-    """Return how often each image counts (1 + B, I): once, then in B draws with replacement."""
-    generator = np.random.default_rng(options.seed)
-    weights = np.ones((1 + options.resamples, images), np.uint8)
-    for row in weights[1:]:
-        if images:
-            row[:] = np.bincount(generator.integers(0, images, images), minlength=images)
-    return weights
-
-
-def _headlines(
-    task_metrics: TaskMetrics, weights: Weights, check_cancelled: CheckCancelled
-) -> list[Headline]:
-    """Compute the headlines of all weightings, in batches."""
-    batch_size = max(1, _WEIGHTS_AT_ONCE // max(1, weights.shape[1]))
-    batches = []
-    for start in range(0, len(weights), batch_size):
-        check_cancelled()
-        batches.append(
-            task_metrics.headlines(weights[start : start + batch_size].astype(np.float64))
-        )
-    return [_concatenated(batch) for batch in zip(*batches, strict=True)]
-
-
-def _concatenated(batch: Sequence[Headline]) -> Headline:
-    """Join a headline's values over batches of weightings."""
-    noise = [headline.noise for headline in batch if headline.noise is not None]
-    optimistic = [headline.optimistic for headline in batch if headline.optimistic is not None]
-    return batch[0]._replace(
-        values=np.concatenate([headline.values for headline in batch]),
-        noise=np.concatenate(noise) if noise else None,
-        optimistic=np.concatenate(optimistic) if optimistic else None,
-    )
-
-
-def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
-    """Convert headlines to metrics; the first value is that of all images, the others are resamples."""
-    return [_metric(headline, n, _interval(headline, n)) for headline in headlines]
-
-
-def _metric(headline: Headline, n: int, interval: Interval) -> Metric:
-    return Metric(
-        headline.type,
-        finite_or_none(headline.values[0]),
-        headline.parameters,
-        ci95=interval.bounds,
-        n=n,
-        ci_method=interval.method,
-        ci_reason=headline.reason or interval.reason,
-        reason=headline.reason,
-    )
-
-
-def _interval(headline: Headline, images: int) -> Interval:
-    """Return the interval of a headline's first value; none without resamples."""
-    values = headline.values
-    if len(values) == 1:
-        return Interval()
-    if headline.is_share:
-        return share_interval(float(values[0]), images)
-    if headline.objects is not None and headline.objects < MIN_OBJECTS:
-        return Interval(reason=f"fewer than {MIN_OBJECTS} objects")
-    if headline.noise is not None:
-        return noise_interval(values, headline.noise, images)
-    interval, *optimistic = (
-        resampled_interval(
-            array,
-            images,
-            upper=headline.upper,
-            trials_per_image=headline.trials_per_image,
-            objects=headline.objects_of_one_label,
-        )
-        for array in (values, headline.optimistic)
-        if array is not None
-    )
-    if not optimistic or interval.bounds is None or optimistic[0].bounds is None:
-        return interval
-    low, high = interval.bounds
-    return interval._replace(bounds=(low, max(high, optimistic[0].bounds[1])))
-
-
-def _difference_metrics(differences: Sequence[Headline], n: int) -> list[Metric]:
-    """Convert differences of headlines to metrics, as `_metrics`."""
-    return [
-        _metric(
-            difference, n, difference_interval(difference.values, n, is_share=difference.is_share)
-        )
-        for difference in differences
-    ]
-
-
-def _overall(headlines: Sequence[Headline]) -> list[Headline]:
-    """Drop the headlines of single labels."""
-    return [headline for headline in headlines if headline.parameters.get("label") is None]
-
-
-def _withheld(headlines: Sequence[Headline]) -> Withheld:
-    return {
-        (headline.type, str(headline.parameters)): headline.reason
-        for headline in headlines
-        if headline.reason
-    }
-
-
-def _withhold(headlines: Sequence[Headline], withheld: Withheld) -> list[Headline]:
-    """Return headlines without the values of those that are withheld."""
-    return [
-        headline._replace(values=np.full_like(headline.values, np.nan), noise=None, reason=reason)
-        if (reason := withheld.get((headline.type, str(headline.parameters))))
-        else headline
-        for headline in headlines
-    ]
-
-
-def _with_intervals(
-    details: EvaluationDetails, headlines: Sequence[Headline], images: int
-) -> list[Metric]:
-    """Return the metrics of the details; per-label metrics get the intervals of their headlines."""
-    intervals = {
-        (headline.type, str(headline.parameters)): _interval(headline, images)
-        for headline in headlines
-        if headline.parameters.get("label") is not None
-    }
-    metrics = []
-    for metric in details.metrics:
-        interval = intervals.get((metric.type, str(metric.parameters)))
-        if interval is not None:
-            metric = msgspec.structs.replace(  # noqa: PLW2901 - the same metric with its interval
-                metric,
-                ci95=interval.bounds,
-                ci_method=interval.method,
-                ci_reason=interval.reason,
-            )
-        metrics.append(metric)
-    return metrics
-
-
-def finite_or_none(value: float) -> float | None:
-    """Return a number for a report: None if it is not finite."""
-    return float(value) if np.isfinite(value) else None
-
-
 def _slices(
     evaluator: Evaluator,
     state: EvaluationState,
@@ -356,9 +207,13 @@ def _slices(
     slices = []
     for key, value, positions in _slice_positions(state):
         task_metrics = evaluator.evaluate(select_images(state, positions), options.metrics)
-        headlines = _overall(_headlines(task_metrics, weights[:, positions], check_cancelled))
-        headlines = _withhold(headlines, withheld)
-        slices.append(Slice(key, value, len(positions), _metrics(headlines, len(positions))))
+        headlines = without_labels(
+            headlines_of(task_metrics, weights[:, positions], check_cancelled)
+        )
+        headlines = withhold(headlines, withheld)
+        slices.append(
+            Slice(key, value, len(positions), headline_metrics(headlines, len(positions)))
+        )
     return slices
 
 
@@ -428,7 +283,7 @@ def _compared(
     """Compare two models on the images that both have predictions for, with the same resamples."""
     own_state, other_state = _on_shared_images(state, other)
     shared = len(own_state.ids)
-    weights = bootstrap_weights(shared, options)
+    weights = bootstrap_weights(shared, resamples=options.resamples, seed=options.seed)
 
     def compare(
         positions: Sequence[int] | None, withheld: tuple[Withheld, Withheld]
@@ -440,7 +295,7 @@ def _compared(
         headlines, differences = _differences(
             evaluator, states, chosen, options=options, check_cancelled=check_cancelled
         )
-        return _withhold(headlines, withheld[0]), _withhold(differences, withheld[1])
+        return withhold(headlines, withheld[0]), withhold(differences, withheld[1])
 
     def compare_slice(key: str, value: str | None, positions: Sequence[int]) -> ComparedSlice:
         headlines, slice_differences = compare(positions, withheld)
@@ -449,12 +304,12 @@ def _compared(
             key,
             value,
             n,
-            differences=_difference_metrics(slice_differences, n),
-            metrics=_metrics(headlines, n),
+            differences=difference_metrics(slice_differences, n),
+            metrics=headline_metrics(headlines, n),
         )
 
     other_headlines, differences = compare(None, ({}, own_withheld))
-    withheld = _withheld(other_headlines), _withheld(differences)
+    withheld = withheld_headlines(other_headlines), withheld_headlines(differences)
     slices = [compare_slice(*part) for part in _slice_positions(own_state)]
     own_images, other_images = len({*state.images}), len({*other.images})
     excluded = Counter(
@@ -465,8 +320,8 @@ def _compared(
     return Comparison(
         model,
         shared,
-        _metrics(other_headlines, shared),
-        differences=_difference_metrics(differences, shared),
+        headline_metrics(other_headlines, shared),
+        differences=difference_metrics(differences, shared),
         excluded=nonzero_counts(**excluded),
         slices=slices,
     )
@@ -495,7 +350,9 @@ def _differences(
 ) -> tuple[list[Headline], list[Headline]]:
     """Return the headlines of the second of two models on the same images, and those of the first less the second's."""
     own_headlines, other_headlines = (
-        _overall(_headlines(evaluator.evaluate(state, options.metrics), weights, check_cancelled))
+        without_labels(
+            headlines_of(evaluator.evaluate(state, options.metrics), weights, check_cancelled)
+        )
         for state in states
     )
     differences = [  # multi-label models have other headlines than single-label models

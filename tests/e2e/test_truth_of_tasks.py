@@ -162,7 +162,11 @@ def test_truth_of_another_task_is_said_first(server: ServerProcess) -> None:
     page = server.data.parent / "other.html"
     command = quadriga(*arguments, "--data", server.data, "--json", "--output", page)
     report = json.loads(command.stdout)
-    assert report["warnings"] == [text]
+    advice = (
+        "no image has ground truth for this task: "
+        "state it, or choose images that have it, and evaluate again"
+    )
+    assert report["warnings"] == [text, advice]
     assert report["data"]["excluded"] == {"no_truth": 1, "truth_of_other_task": 2}
     assert command.stderr.startswith(f"quadriga: {text}")
     body = page.read_text().partition("</h1>")[2]

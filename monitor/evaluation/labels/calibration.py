@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import ratio
+from quadriga.monitor.evaluation.arrays import finite_or_none, ratio
 from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
-from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 BINS = 15

@@ -11,7 +11,13 @@ from typing import ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import index_within_runs, joint_key, ratio, run_starts
+from quadriga.monitor.evaluation.arrays import (
+    finite_or_none,
+    index_within_runs,
+    joint_key,
+    ratio,
+    run_starts,
+)
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline, TaskMetrics
 from quadriga.monitor.evaluation.item_tables import read_item_table
 from quadriga.monitor.evaluation.labels.calibration import CalibrationBins, are_probabilities
@@ -30,7 +36,6 @@ from quadriga.monitor.evaluation.metric_settings import (
     MetricSettings,
     warn_unused,
 )
-from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.evaluation.state import (
     BoundedNumber,
     EvaluatedImage,

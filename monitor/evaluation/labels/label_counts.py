@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 from scipy import sparse
 
-from quadriga.monitor.evaluation.arrays import ratio
+from quadriga.monitor.evaluation.arrays import finite_or_none, ratio
 from quadriga.monitor.evaluation.evaluators import Headline
-from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 

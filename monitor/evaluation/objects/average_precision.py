@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import index_within_groups, nan_mean
+from quadriga.monitor.evaluation.arrays import finite_or_none, index_within_groups, nan_mean
 from quadriga.monitor.evaluation.objects.matching import CORRECT, INCORRECT, RankedPredictions
-from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 

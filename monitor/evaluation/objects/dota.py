@@ -11,11 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import joint_key, nan_mean, ratio
+from quadriga.monitor.evaluation.arrays import finite_or_none, joint_key, nan_mean, ratio
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
 from quadriga.monitor.evaluation.labels.label_counts import weighted_totals
 from quadriga.monitor.evaluation.objects.matching import OverlapFunction, near_pairs
-from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.evaluation.state import EvaluationState
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from quadriga.monitor.evaluation.arrays import finite_or_none
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
 from quadriga.monitor.evaluation.labels.calibration import CalibrationBins
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
@@ -51,7 +52,6 @@ from quadriga.monitor.evaluation.objects.tide import (
     error_costs,
 )
 from quadriga.monitor.evaluation.objects.weighted import coco_numbers
-from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.evaluation.state import EvaluationState, nonzero_counts
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array

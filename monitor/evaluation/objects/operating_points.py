@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from quadriga.monitor.evaluation.arrays import finite_or_none
 from quadriga.monitor.evaluation.evaluators import Headline
 from quadriga.monitor.evaluation.labels.label_counts import LabelCounts
-from quadriga.monitor.evaluation.reporting import finite_or_none
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 

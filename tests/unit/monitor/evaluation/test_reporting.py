@@ -4,12 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.monitor.evaluation import reporting
+from quadriga.monitor.evaluation import headlines, reporting
 from quadriga.monitor.evaluation.evaluators import EVALUATORS, load_evaluator
+from quadriga.monitor.evaluation.headlines import bootstrap_weights
 from quadriga.monitor.evaluation.intervals import resampled_interval
 from quadriga.monitor.evaluation.reporting import (
     EvaluationOptions,
-    bootstrap_weights,
     evaluate_state,
     with_image_items,
 )
@@ -77,7 +77,7 @@ def test_intervals_are_made_of_images_drawn_again():
 def test_resamples_in_many_steps_are_those_in_one(monkeypatch):
     steps = []
     at_once = report_of(whole(images_of(), ["hour"]))
-    monkeypatch.setattr(reporting, "_WEIGHTS_AT_ONCE", 3 * len(RESULTS))
+    monkeypatch.setattr(headlines, "_WEIGHTS_AT_ONCE", 3 * len(RESULTS))
     stepwise = report_of(whole(images_of(), ["hour"]), check_cancelled=lambda: steps.append(1))
     assert len(steps) == 2 * -(-201 // 3)
     assert stepwise.metrics == at_once.metrics
@@ -91,11 +91,11 @@ def test_without_resamples_there_are_no_intervals():
 
 
 def test_resamples_begin_with_the_whole_and_draw_as_many():
-    weights = bootstrap_weights(7, EvaluationOptions(5))
+    weights = bootstrap_weights(7, resamples=5, seed=0)
     assert weights.shape == (6, 7)
     assert (weights[0] == 1).all()
     assert (weights.sum(axis=1) == 7).all()
-    assert bootstrap_weights(0, EvaluationOptions(5)).shape == (6, 0)
+    assert bootstrap_weights(0, resamples=5, seed=0).shape == (6, 0)
 
 
 def test_nothing_with_a_truth_is_insufficient():

@@ -162,5 +162,5 @@ def test_labels_that_only_ground_truth_has_are_named(count, expected) -> None:
 
 def test_a_report_without_ground_truth_says_what_to_do() -> None:
     report = report_of([wire_image(1, [], None)])
-    assert report.warnings[0].startswith("no image has ground truth: state it")
+    assert report.warnings[0].startswith("no image has ground truth for this task: state it")
     assert verdict(report) == "No image has ground truth, so there is nothing to measure."

@@ -37,7 +37,8 @@ class ServerProcess:
 
     def __init__(self, data: Path, models: Path = SAMPLE_MODELS, *flags: str) -> None:
         self.data = data
-        self._flags = flags
+        self.flags = flags
+        """Further flags of `quadriga serve`."""
         self._command = [
             sys.executable,
             "-m",
@@ -75,7 +76,7 @@ class ServerProcess:
         scheme = "http" if self.tls is None else "https"
         assert f"{scheme}://" in line, f"no address in {line!r}: {self.log.read_text()}"
         self.host = line.split("://")[1].strip()
-        if "--grpc-port" in self._flags:
+        if "--grpc-port" in self.flags:
             self.grpc = self.process.stdout.readline().removeprefix("gRPC on ").strip()
         if ready:
             self.wait_until(lambda: self.call("GET", "/v2/health/ready")[0] == 200)

@@ -16,22 +16,25 @@ from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
 MODEL = "shapes-classifier"
 PHOTOS = sorted((IMAGES / "classification").glob("*.jpg"))
-LARGE_PHOTOS = 100
+LARGE_PHOTOS = 40
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "allowed" / "set").mkdir(parents=True)
-    for photo in PHOTOS[:3]:
-        shutil.copy(photo, tmp_path / "allowed" / "set")
-    return tmp_path / "allowed"
-
-
-@pytest.fixture
-def server(tmp_path: Path, folder: Path) -> Iterator[ServerProcess]:
-    flags = ("--bulk-folder", str(folder))
-    with ServerProcess(tmp_path / "data", SAMPLE_MODELS / MODEL, *flags) as running:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    allowed = tmp_path_factory.mktemp("allowed")
+    data = tmp_path_factory.mktemp("bulk") / "data"
+    with ServerProcess(data, SAMPLE_MODELS / MODEL, "--bulk-folder", str(allowed)) as running:
         yield running
+
+
+@pytest.fixture
+def folder(server: ServerProcess, request: pytest.FixtureRequest) -> Path:
+    """A folder of the test's own below the one that the server may read, with three photos."""
+    made = Path(server.flags[1]) / f"set-{request.node.name}"
+    made.mkdir()
+    for photo in PHOTOS[:3]:
+        shutil.copy(photo, made)
+    return made
 
 
 def submit(server: ServerProcess, **parameters: Any) -> str:
@@ -48,12 +51,12 @@ def results(server: ServerProcess, job_id: str) -> list[dict[str, Any]]:
 
 
 def test_a_folder_and_a_zip_become_ordinary_inferences(server: ServerProcess, folder: Path) -> None:
-    (folder / "set" / "broken.jpg").write_bytes(b"no image")
-    with zipfile.ZipFile(folder / "set.zip", "w") as archive:
+    (folder / "broken.jpg").write_bytes(b"no image")
+    with zipfile.ZipFile(folder.with_suffix(".zip"), "w") as archive:
         archive.write(PHOTOS[0], "below/first.jpg")
     for source, paths in (
-        ("set", [photo.name for photo in PHOTOS[:3]]),
-        ("set.zip", ["below/first.jpg"]),
+        (folder.name, [photo.name for photo in PHOTOS[:3]]),
+        (f"{folder.name}.zip", ["below/first.jpg"]),
     ):
         metadata = {"campaign": source}
         parameters = {"action": "predict_proba"}
@@ -71,7 +74,7 @@ def test_a_folder_and_a_zip_become_ordinary_inferences(server: ServerProcess, fo
         }
         assert ids == {record["metadata"]["path"]: record["id"] for record in records}
         failed = [line["path"] for line in results(server, job_id) if "error" in line]
-        assert failed == (["broken.jpg"] if source == "set" else [])
+        assert failed == (["broken.jpg"] if source == folder.name else [])
         assert f"{len(paths)} of {len(paths) + len(failed)} images answered" in job["log"]
         total = len(paths) + len(failed)
         assert job["progress"] == {"done": total, "total": total}
@@ -82,20 +85,21 @@ def test_a_folder_and_a_zip_become_ordinary_inferences(server: ServerProcess, fo
     [
         ({"source": "../data"}, 400, "folder or zip not found below the bulk_folder"),
         ({"source": "none"}, 400, "folder or zip not found below the bulk_folder"),
-        ({"source": "set", "model": "shapes-clasifier"}, 404, "did you mean shapes-classifier"),
-        ({"source": "set", "threads": 2}, 400, "threads"),
+        ({"source": ".", "model": "shapes-clasifier"}, 404, "did you mean shapes-classifier"),
+        ({"source": ".", "threads": 2}, 400, "threads"),
         ({}, 400, "source"),
     ],
 )
 def test_wrong_requests_are_refused(server: ServerProcess, body, status, error) -> None:
+    jobs = server.call("GET", "/api/jobs")
     answer = server.call("POST", "/api/inferences/bulk", {"model": MODEL, **body})
     assert answer[0] == status
     assert error in answer[1]["error"]
-    assert server.call("GET", "/api/jobs")[1] == {"jobs": []}
+    assert server.call("GET", "/api/jobs") == jobs
 
 
-def test_an_unknown_version_fails_the_job(server: ServerProcess) -> None:
-    job = server.ended(submit(server, source="set", version="7"))
+def test_an_unknown_version_fails_the_job(server: ServerProcess, folder: Path) -> None:
+    job = server.ended(submit(server, source=folder.name, version="7"))
     assert job["state"] == "failed"
     assert "expected a version of" in job["error"]
 
@@ -121,11 +125,11 @@ def test_deaths_make_no_image_be_asked_twice(
     The photos are large, so that the job is at work for seconds after its first record.
     """
     large = cv2.resize(cv2.imread(str(PHOTOS[0])), (4000, 3000))
-    cv2.imwrite(str(folder / "set" / "000.jpg"), large)
+    cv2.imwrite(str(folder / "000.jpg"), large)
     for number in range(1, LARGE_PHOTOS):
-        os.link(folder / "set" / "000.jpg", folder / "set" / f"{number:03}.jpg")
+        os.link(folder / "000.jpg", folder / f"{number:03}.jpg")
     total = LARGE_PHOTOS + 3
-    job_id = submit(server, source="set")
+    job_id = submit(server, source=folder.name)
     path = f"/api/jobs/{job_id}"
     server.wait_until(lambda: server.query({"meta.job_id": job_id}, limit=1))
     if role == "everything":

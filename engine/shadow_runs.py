@@ -57,7 +57,10 @@ OWN_SHARE = 0.01
 BUSY_SHARE = 0.25
 """Part of a processor from which on a worker is busy."""
 
-_POLL_S, _MAX_POLL_S = 0.01, 0.1
+SPARE_LOOKS = 3
+"""How often in a row a busy worker must have processors to spare: one look may fall between two requests of a full load."""
+
+_POLL_S, _MAX_POLL_S, _SPARE_POLL_S = 0.01, 0.1, 0.002
 _IDLE_S = 5.0
 _MIN_DELAY_S, _MAX_DELAY_S = 5.0, 300.0
 _MIN_MEASURED_MS = 20.0
@@ -241,23 +244,30 @@ class Shadows:
             self._wake.clear()
             if not self._waiting and not self._wake.wait(_IDLE_S):
                 return None
-        wait_s = _POLL_S
+        wait_s, spare_looks = _POLL_S, 0
         while not self._is_closed:
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _MAX_POLL_S)  # a look takes time from whoever is answered
+            time.sleep(_SPARE_POLL_S if spare_looks else wait_s)
             self._look()
             self._drop_old()
             with self._lock:
                 if not self._waiting:
                     break
-                is_left = time.monotonic() - self._waiting[0].offered_s >= AFTER_S
-                if (
-                    is_left
-                    and time.monotonic() >= self._pause_until_s
-                    and self._has_spare(self._cores)
-                ):
+                if not self._may_begin(self._waiting[0]):
+                    spare_looks = 0
+                    wait_s = min(
+                        2 * wait_s, _MAX_POLL_S
+                    )  # a look takes time from whoever is answered
+                    continue
+                spare_looks += 1
+                if spare_looks == SPARE_LOOKS or not self._is_busy:
                     return self._take()
         return None
+
+    def _may_begin(self, offer: _Offer) -> bool:
+        """Check whether the answer of a request has left, and there are processors to spare."""
+        now_s = time.monotonic()
+        is_left = now_s - offer.offered_s >= AFTER_S
+        return is_left and now_s >= self._pause_until_s and self._has_spare(self._cores)
 
     def _look(self) -> None:
         """Find out whether the worker is busy."""

@@ -1,5 +1,6 @@
 """Shadows: what they store, and that whatever they do costs who they shadow nothing."""
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from quadriga.engine import shadow_runs
 from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
@@ -297,6 +299,27 @@ def test_no_more_than_a_few_wait_for_a_processor_and_not_for_long(tmp_path, serv
     assert server.wait(MAX_WAITING + 3) == [0, 0, MAX_WAITING + 3]
     assert time.monotonic() - started_s > MAX_WAIT_S / 2
     assert {record.model.name for record in server.records()} == {"numbers"}
+
+
+@pytest.mark.parametrize(
+    ("busy_share", "looks", "outcomes"),
+    [
+        pytest.param(-1.0, [True, True, False], [0, 0, 1], id="busy, spare for a moment"),
+        pytest.param(-1.0, [False, True, True, True], [1, 0, 0], id="busy, spare for longer"),
+        pytest.param(2.0, [False, True, False], [1, 0, 0], id="not busy, spare for a moment"),
+    ],
+)
+def test_a_busy_worker_hands_over_what_finds_a_processor_several_times_in_a_row(
+    tmp_path, served, monkeypatch, *, busy_share, looks, outcomes
+):
+    two(tmp_path, doubling)
+    monkeypatch.setattr(shadow_runs, "BUSY_SHARE", busy_share)
+    monkeypatch.setattr(shadow_runs, "_WINDOW_S", 0.0)
+    cores = len(os.sched_getaffinity(0))
+    seen = itertools.cycle(looks)
+    server = served("numbers", has_spare=lambda threads: threads > cores or next(seen))
+    server.numbers(1, 2, 3)
+    assert server.wait(1) == outcomes
 
 
 def test_a_version_that_is_not_ready_has_its_requests_dropped(tmp_path, served):

@@ -57,7 +57,7 @@ nightly:  ## Run every test, the longest too, on the lowest and the highest Pyth
 PYTHONS := 3.11 3.13
 
 longest: $(INSTALLED)-dev
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m nightly $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.nightly tests)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m nightly $$(sed -n 's|^\([^#:]*\)::.*|tests/\1|p' tests/nightly.txt | uniq)
 
 clients: $(CLIENTS:%=.conformance/%/$(CLIENTS_INSTALLED))  ## Install the public clients
 

@@ -114,9 +114,7 @@ def test_without_the_setting_it_is_off(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "role", ["jobs", pytest.param("0", marks=pytest.mark.nightly), "everything"]
-)
+@pytest.mark.parametrize("role", ["jobs", "0", "everything"])
 def test_deaths_make_no_image_be_asked_twice(
     server: ServerProcess, folder: Path, role: str
 ) -> None:

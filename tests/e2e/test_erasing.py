@@ -14,7 +14,7 @@ from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, quadriga
 
 CLASSIFY = "shapes-classifier"
 PERSON = "person-6d1f0b92aa"
-KILLS_AFTER_S = [0.2, pytest.param(0.0, marks=pytest.mark.nightly)]
+KILLS_AFTER_S = [0.2, 0.0]
 
 
 def traces(folder: Path, *needles: bytes) -> list[str]:

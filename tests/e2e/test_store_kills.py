@@ -30,8 +30,8 @@ from tests.clients import Clients
 from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess
 
-KILLS = [6, pytest.param(20, marks=pytest.mark.nightly)]
-OUTAGES = [4, pytest.param(11, marks=pytest.mark.nightly)]
+KILLS = [6, 20]
+OUTAGES = [4, 11]
 """One before the start, the others while serving."""
 MODEL = SAMPLE_MODELS / "shapes-classifier"
 _log = logging.getLogger(__name__)

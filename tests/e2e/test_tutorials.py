@@ -15,9 +15,7 @@ import pytest
 from tests.server_process import ROOT
 
 TUTORIALS = ROOT / "docs" / "tutorials"
-FIRST = ("serve-your-export", "find-and-fix")
-LAST = ("prove-the-new-model", "watch-it")
-NAMES = (*FIRST, *LAST)
+NAMES = ("serve-your-export", "find-and-fix", "prove-the-new-model", "watch-it")
 ALLOWED_IMPORTS = {"PIL", "numpy", "quadriga"}
 """Packages that a notebook may import beside the standard library."""
 
@@ -60,15 +58,8 @@ def run(name: str, folder: Path) -> str:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", FIRST)
-def test_the_first_notebooks_run_from_top_to_bottom(name, tmp_path):
-    assert run(name, tmp_path)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", LAST)
-def test_the_last_notebooks_run_from_top_to_bottom(name, tmp_path):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_runs_from_top_to_bottom(name, tmp_path):
     assert run(name, tmp_path)
 
 
@@ -113,4 +104,4 @@ def test_a_notebook_needs_the_client_and_pictures_alone(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_servers_are_started_in_the_same_way(name):
-    assert cells(name, "code")[0] == cells(FIRST[0], "code")[0]
+    assert cells(name, "code")[0] == cells(NAMES[0], "code")[0]

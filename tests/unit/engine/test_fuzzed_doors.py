@@ -174,9 +174,7 @@ def run(server: Any, roles: tuple[str, ...], count: int, seed: int) -> Counter[i
     return fuzzer.statuses
 
 
-@pytest.mark.parametrize(
-    "count", [1000, pytest.param(60_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("count", [1000, pytest.param(60_000, marks=pytest.mark.timeout(3600))])
 def test_nothing_changes_without_a_key(server, count):
     before = state_of(server[0])
     statuses = run(server, ("",), count, seed=int(os.environ.get("FUZZ_SEED", "1")))
@@ -184,9 +182,7 @@ def test_nothing_changes_without_a_key(server, count):
     assert state_of(server[0]) == before
 
 
-@pytest.mark.parametrize(
-    "count", [1000, pytest.param(40_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.parametrize("count", [1000, pytest.param(40_000, marks=pytest.mark.timeout(3600))])
 def test_no_request_with_a_key_is_a_fault(server, count):
     statuses = run(server, ROLES, count, seed=int(os.environ.get("FUZZ_SEED", "2")))
     assert statuses[400] > count / 20

@@ -1,0 +1,23 @@
+"""Marks the tests of `nightly.txt`, which take too long for each change."""
+
+from pathlib import Path
+
+import pytest
+
+NIGHTLY = Path(__file__).parent / "nightly.txt"
+
+
+def nightly_lines() -> list[str]:
+    """Return the lines that name tests, as `e2e/test_file.py::test_name` or with `[parameters]`."""
+    return [line for line in NIGHTLY.read_text().splitlines() if line and line[0] != "#"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test that has a line, by its name alone or with its parameters."""
+    lines = {*nightly_lines()}
+    for item in items:
+        if item.path.is_relative_to(NIGHTLY.parent):
+            name = f"{item.path.relative_to(NIGHTLY.parent).as_posix()}::{item.name}"
+            if not lines.isdisjoint({name, name.partition("[")[0]}):
+                item.add_marker(pytest.mark.nightly)

@@ -3,7 +3,7 @@
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,13 +102,10 @@ def detected(store: StoreHarness) -> Cells:
     return cells
 
 
-@pytest.fixture(params=[classified, detected])
-def evaluated(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Evaluated]:
-    monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
-    store, jobs = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db"), Jobs(tmp_path / "jobs")
-    cells = request.param(store)
+def evaluate(folder: Path, fill: Callable[[StoreHarness], Cells]) -> Iterator[Evaluated]:
+    """Fill a store below a folder, evaluate what is in it, and close it at the end."""
+    store, jobs = StoreHarness(folder, f"sqlite:///{folder}/store.db"), Jobs(folder / "jobs")
+    cells = fill(store)
     routes = [
         *evaluation_routes(jobs, store.inferences, ReportStore(jobs)),
         *store_routes(store.inferences),
@@ -118,12 +115,28 @@ def evaluated(
         answer = client.post("/api/evaluations", content=body)
         assert answer.status_code == 202, answer.text
         report_id = answer.json()["id"]
-        blobs = FileBlobs(tmp_path / "blobs")
-        with in_background(JobRunner(jobs, JOB_KINDS, store.inferences, blobs).run):
-            until(lambda: jobs.read(report_id).ended_at is not None)
+        blobs = FileBlobs(folder / "blobs")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
+            with in_background(JobRunner(jobs, JOB_KINDS, store.inferences, blobs).run):
+                until(lambda: jobs.read(report_id).ended_at is not None)
         assert jobs.read(report_id).state == "succeeded", jobs.read(report_id).error
         yield Evaluated(store, jobs, client, report_id, cells)
     store.close()
+
+
+@pytest.fixture(scope="module", params=[classified, detected])
+def evaluated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Evaluated]:
+    """A report that tests only read."""
+    yield from evaluate(tmp_path_factory.mktemp("evaluated"), request.param)
+
+
+@pytest.fixture(params=[classified, detected])
+def alterable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Evaluated]:
+    """A report of the test's own."""
+    yield from evaluate(tmp_path, request.param)
 
 
 def test_each_cell_has_all_of_its_inferences(evaluated: Evaluated) -> None:
@@ -189,13 +202,13 @@ def test_a_cursor_belongs_to_its_cells(evaluated: Evaluated) -> None:
     assert "the cursor belongs to another filter or order" in response.json()["error"]
 
 
-def test_a_report_without_lists_says_so(evaluated: Evaluated) -> None:
-    evaluated.file.unlink()
-    response = evaluated.client.get(evaluated.path)
+def test_a_report_without_lists_says_so(alterable: Evaluated) -> None:
+    alterable.file.unlink()
+    response = alterable.client.get(alterable.path)
     assert response.status_code == 404
     assert "it has no confusion matrix, or is of an earlier release" in response.json()["error"]
-    other = evaluated.path.replace(evaluated.report_id, "1795541056789012345-9c1f")
-    assert evaluated.client.get(other).status_code == 404
+    other = alterable.path.replace(alterable.report_id, "1795541056789012345-9c1f")
+    assert alterable.client.get(other).status_code == 404
 
 
 def test_another_team_sees_neither_report_nor_inferences(
@@ -289,15 +302,15 @@ def test_a_filter_shows_a_team_its_own_reports(
     assert answer.status_code == 404
 
 
-def test_an_erasure_takes_ids_out_and_leaves_the_report(evaluated: Evaluated) -> None:
-    report = evaluated.file.with_name("report.json").read_text()
-    erased = next(id_ for ids in evaluated.cells.values() for id_ in ids if id_ not in report)
-    assert f'"{erased}"'.encode() in evaluated.file.read_bytes()
+def test_an_erasure_takes_ids_out_and_leaves_the_report(alterable: Evaluated) -> None:
+    report = alterable.file.with_name("report.json").read_text()
+    erased = next(id_ for ids in alterable.cells.values() for id_ in ids if id_ not in report)
+    assert f'"{erased}"'.encode() in alterable.file.read_bytes()
     mentions = Mentions([int(erased)], [], [])
-    before = evaluated.ids()
-    assert erased_files.remove_jobs(evaluated.jobs, mentions) == 0
-    assert f'"{erased}"'.encode() not in evaluated.file.read_bytes()
-    assert evaluated.ids() == [id_ for id_ in before if id_ != erased]
+    before = alterable.ids()
+    assert erased_files.remove_jobs(alterable.jobs, mentions) == 0
+    assert f'"{erased}"'.encode() not in alterable.file.read_bytes()
+    assert alterable.ids() == [id_ for id_ in before if id_ != erased]
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def histogram(weights: Iterable[tuple[float, float]], bins: int) -> list[Histogr
     weights = list(weights)
     low, high = min(number for number, _ in weights), max(number for number, _ in weights)
     step = _round_step((high - low) / bins)
-    while step and math.isfinite(step) and math.floor(high / step) - math.floor(low / step) >= bins:
+    while step and math.isfinite(step) and _position(high, step) - _position(low, step) >= bins:
         step = _round_step(step * 1.01)
     # Where bounds cannot be told apart or are no finite numbers, there is one bin for all.
     is_usable = step and math.isfinite(max(abs(low), abs(high)) + 2 * step)
@@ -245,9 +245,7 @@ def histogram(weights: Iterable[tuple[float, float]], bins: int) -> list[Histogr
         return [HistogramBin(low, high, round(sum(weight for _, weight in weights)))]
     counts: defaultdict[int, float] = defaultdict(float)
     for number, weight in weights:
-        position = math.floor(number / step)
-        position += (number >= _bound(position + 1, step)) - (number < _bound(position, step))
-        counts[position] += weight
+        counts[_position(number, step)] += weight
     return [
         HistogramBin(_bound(position, step), _bound(position + 1, step), round(count))
         for position, count in sorted(counts.items())
@@ -260,6 +258,12 @@ def _round_step(width: float) -> float:
         return width
     power = 10.0 ** math.floor(math.log10(width))
     return next((power * factor for factor in (1, 2, 5) if power * factor >= width), power * 10)
+
+
+def _position(number: float, step: float) -> int:
+    """Return the position of a number's bin: a quotient next to a bound may be that of the bin beside it."""
+    position = math.floor(number / step)
+    return position + (number >= _bound(position + 1, step)) - (number < _bound(position, step))
 
 
 def _bound(position: int, step: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quadriga.store.browsing import sample
@@ -360,6 +360,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(1 << 
 
 
 @given(st.lists(numbers.map(float), min_size=1, max_size=50), st.integers(2, 100))
+@example([0.0, 1e15, -2.2e-309], 2)
 def test_a_histogram_has_each_number_in_its_bin(values: list[float], bins: int) -> None:
     result = histogram(Counter(values).items(), bins)
     assert len(result) <= bins

@@ -4,6 +4,7 @@ import os
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
+from urllib.parse import quote
 
 from msgspec import Meta
 
@@ -403,7 +404,8 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
     @property
     def database_url(self) -> str:
         """SQLAlchemy URL of the store."""
-        return self.database or f"sqlite:///{Path(self.data).absolute() / 'store.db'}"
+        path = quote(str(Path(self.data).absolute() / "store.db"), safe="/ ")
+        return self.database or f"sqlite:///{path}"
 
     @property
     def journal_directory(self) -> Path:

@@ -81,7 +81,8 @@ def _root(http_request: HttpRequest) -> HttpResponse:
     """Answer that the server runs; lead a browser, which asks for a page, to the console."""
     vary = ((b"vary", b"accept"),)
     if b"text/html" in http_request.headers.get(b"accept", b"").lower():
-        return HttpResponse(b"", status=302, headers=((b"location", b"/console/"), *vary))
+        # Relative, as a proxy may serve all paths below one of its own.
+        return HttpResponse(b"", status=302, headers=((b"location", b"console/"), *vary))
     alive = json_response({"status": "alive"})
     return msgspec.structs.replace(alive, headers=(*alive.headers, *vary))
 

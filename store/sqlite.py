@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -98,7 +99,7 @@ class SqliteSource:
         self._paths = str(self._path), str(_beside(self._path, "-wal"))
         self._timeout_s = timeout_s
         self._known: _Files | None = None
-        file = f"file:{self._path.as_posix()}"
+        file = f"file:{quote(self._path.as_posix())}"
         url = sa.URL.create("sqlite", database=file, query={"mode": "ro", "uri": "true"})
         self.engine = sa.create_engine(url, pool_size=connections, pool_timeout=timeout_s, **_POOL)
         event.listen(self.engine, "do_connect", self._note_files)
@@ -197,8 +198,8 @@ def database_path(url: str | sa.URL) -> Path | None:
 
 
 def sqlite_url(path: Path) -> str:
-    """Return the URL of a SQLite database in a file."""
-    return f"sqlite:///{path.absolute()}"
+    """Return the URL of a SQLite database in a file, whatever characters its path has."""
+    return f"sqlite:///{quote(str(path.absolute()), safe='/ ')}"
 
 
 def _path(url: sa.URL) -> Path:

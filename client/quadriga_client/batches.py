@@ -61,9 +61,9 @@ def images_of(images: Any) -> Iterable[Any]:
     """
     if isinstance(images, str | os.PathLike):
         return _paths_of(os.fspath(images))
-    is_image = (
-        isinstance(images, bytes) or hasattr(images, "read") or getattr(images, "ndim", 4) < 4
-    )
+    # An array of one dimension, or a column of pandas, has a path in each place.
+    is_array = getattr(images, "ndim", 1) in (2, 3)
+    is_image = isinstance(images, bytes) or hasattr(images, "read") or is_array
     if is_image or not isinstance(images, Iterable):
         raise InputError(
             f"expected a folder or an iterable of images, got {type(images).__name__}: infer takes one image"

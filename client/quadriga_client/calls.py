@@ -87,9 +87,14 @@ def encode_json(value: Any, subject: str) -> bytes:
 def _json_value(value: Any) -> Any:
     """Return what stands for a value that JSON does not have: a number of numpy, a date or a time."""
     if isinstance(value, date | time):  # a datetime is a date
-        return value.isoformat()
+        text = value.isoformat()
+        return None if text == "NaT" else text  # a time that pandas lacks
     if hasattr(value, "dtype") and getattr(value, "shape", None) == ():
-        return value.item()
+        item = value.item()
+        if value.dtype.kind not in "mM" or not isinstance(item, int):
+            return item
+        if value.dtype.kind == "M":  # so fine that the item is a bare count
+            return str(value)
     raise TypeError(f"{type(value).__name__} is no value of JSON")
 
 

@@ -16,6 +16,9 @@ COLOURS = (
 )  # fmt: skip
 """Colours of the first labels of a model, in their order; each is readable behind white text."""
 
+MAX_PLACED = 300
+"""Maximum objects of a picture whose texts look for room; among more there is none, and the search takes minutes."""
+
 _GOLDEN_ANGLE = 0.38196601
 _SHOWN_ROWS = 20
 
@@ -196,12 +199,14 @@ def _write_captions(
     pen: Any, shaped: Sequence[tuple[Box, str, str]], size: tuple[int, int], font_px: int
 ) -> None:
     """Write the text of each object where it hides the least of the objects, and no other text if there is room."""
-    objects = [box for box, _, _ in shaped]
+    looks_for_room = len(shaped) <= MAX_PLACED
+    objects = [box for box, _, _ in shaped] if looks_for_room else []
     written: list[Box] = []
     for box, text, colour in shaped:
         plate = Plate(pen, text, font_px)
         place = _best_place(box, (plate.width, plate.height), objects, written, size=size)
-        written.append(place)
+        if looks_for_room:
+            written.append(place)
         plate.write(place[0], place[1], colour)
 
 

@@ -167,9 +167,10 @@ def _check_exists(settings: Settings) -> None:
     Raises:
         SettingsError: It is not.
     """
-    scheme, _, file = settings.database_url.partition(":///")
-    is_file = scheme.startswith("sqlite")
-    if is_file and not Path(file).exists() and not settings.journal_directory.is_dir():
+    from quadriga.store.sqlite import database_path
+
+    file = database_path(settings.database_url)
+    if file is not None and not file.exists() and not settings.journal_directory.is_dir():
         raise settings_reading.SettingsError(
             f"no store in {settings.data}: set --data, --database or --config as for the server"
         )

@@ -92,7 +92,7 @@ def start_forms(
     def evaluate_one(body: RawBody) -> Response[bytes]:
         """Evaluate one version of a model on what a filter finds."""
         fields = form_fields(body)
-        name, _, version = single_field(fields, "model").rpartition(":")
+        name, _, version = single_field(fields, "model").partition(":")
         if not name or not version:
             raise QueryError("expected a model and its version, as name:version")
         line = single_field(fields, "q")

@@ -220,12 +220,17 @@ def _has_table(connection: sqlite3.Connection, name: str) -> bool:
 def _copy_sqlite(source: Path, target: Path) -> None:
     try:
         with (
-            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=60)) as reading,
+            closing(sqlite3.connect(_read_only(source), uri=True, timeout=60)) as reading,
             closing(sqlite3.connect(target)) as writing,
         ):
             reading.backup(writing)  # in one read transaction, beside which the writer goes on
     except sqlite3.Error as error:
         raise StoreError(f"cannot copy the database {source}: {error}") from error
+
+
+def _read_only(path: Path) -> str:
+    """Return the URI by which SQLite opens a file to read it, whatever characters its path has."""
+    return f"{path.absolute().as_uri()}?mode=ro"
 
 
 def _summary(path: Path) -> tuple[str, int]:
@@ -274,7 +279,7 @@ def _count_unfound(backup: Path) -> int:
     if not (backup / DATABASE).exists():
         return 0
     with (
-        closing(sqlite3.connect(f"file:{backup / DATABASE}?mode=ro", uri=True)) as connection,
+        closing(sqlite3.connect(_read_only(backup / DATABASE), uri=True)) as connection,
         (backup / IMAGE_LIST).open() as listed,
     ):
         connection.execute("CREATE TEMP TABLE listed (key TEXT PRIMARY KEY) WITHOUT ROWID")

@@ -355,6 +355,42 @@ def test_two_people_do_not_overwrite_one_another(browser, server, ids):
     check_nothing_wrong(browser, server, "412")
 
 
+STUB = """(() => { const real = window.fetch; window.realFetch = real;
+    window.fetch = (url, options) => { %s; return real(url, options); }; })()"""
+LEAVES = "window.dispatchEvent(new Event('beforeunload', { cancelable: true }))"
+
+
+def test_leaving_warns_while_a_change_is_on_its_way(browser, server, ids):
+    show(browser, server, ids[0])
+    assert browser.run(LEAVES)
+    browser.run(
+        STUB
+        % "if (options?.method === 'PUT') return new Promise((go) => { window.release = () => go(real(url, options)); })"
+    )
+    press(browser, "n")
+    browser.wait_for("window.release !== undefined")
+    assert not browser.run(LEAVES)  # as `j` would do
+    browser.run("window.fetch = window.realFetch, window.release()")
+    browser.wait_for(f"!location.pathname.endsWith('{ids[0]}') || {LEAVES}")
+
+
+def test_a_conflict_that_cannot_be_read_is_no_silence(browser, server, ids):
+    """The change is said not to be stored, and storing goes on once the server answers again."""
+    show(browser, server, ids[0], "")
+    browser.run(STUB % "if (options?.method === 'PUT') return Promise.resolve(new Response('{}', { status: 412 })); "
+        "if (url.endsWith('/history')) return Promise.reject(new TypeError('no network'))")  # fmt: skip
+    press(browser, "n")
+    browser.wait_for("document.querySelector('.conflict').innerText.includes('Not stored.')")
+    assert not browser.run(LEAVES)
+    browser.run("window.fetch = window.realFetch")
+    browser.run("document.querySelector('.conflict button').click()")
+    browser.wait_for(
+        "document.querySelector('[data-stated]').innerText.startsWith('stored just now')"
+    )
+    assert browser.run("document.querySelector('.conflict').childElementCount") == 0
+    assert truth_of(server, ids[0]) == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 900, 360])
 def test_hostile_texts_are_texts_and_no_width_scrolls_sideways(browser, server, ids, scheme, width):

@@ -18,6 +18,7 @@ let revision = data.revision;
 let editing = false;
 let label = data.labels[0] ?? "object"; // of what is drawn next
 let sending = Promise.resolve(true);
+let unsent = 0; // changes on their way to the server, or waiting for their turn
 const undone = [], done = [];
 
 const plain = (item) => Object.fromEntries(KEPT.filter((name) => item[name] != null).map((name) => [name, item[name]]));
@@ -67,6 +68,7 @@ async function request(method, annotations, expected) {
 
 /** Store annotations, null for none, after all that is being stored; says whether they are. */
 function send(annotations) {
+  unsent += 1;
   sending = sending.then(async (isGoing) => {
     if (!isGoing) return false;
     const answer = annotations === null ? await request("DELETE", null, revision) : await request("PUT", annotations, revision);
@@ -78,7 +80,7 @@ function send(annotations) {
     if (answer?.status === 412) await showConflict(annotations);
     else await showRefusal(answer, annotations);
     return false;
-  });
+  }).finally(() => { unsent -= 1; });
   return sending;
 }
 
@@ -88,8 +90,9 @@ function ago(time) {
 }
 
 async function showConflict(mine) {
-  const answer = await fetch(`${page.api}/ground-truth/history`);
-  const newest = answer.ok ? (await answer.json()).history[0] : undefined;
+  const answer = await fetch(`${page.api}/ground-truth/history`).catch(() => null);
+  if (!answer?.ok) { await showRefusal(answer, mine); return; } // nobody knows what theirs is
+  const newest = (await answer.json()).history[0];
   const theirs = newest?.annotations ?? null;
   const keep = button("Keep mine", "", () => {
     revision = theirs === null ? "" : newest.revision;
@@ -130,7 +133,7 @@ function settle() {
   sending = Promise.resolve(true);
 }
 
-addEventListener("beforeunload", (event) => { if (conflict?.childElementCount) event.preventDefault(); }); // something is not stored
+addEventListener("beforeunload", (event) => { if (unsent || conflict?.childElementCount) event.preventDefault(); }); // something is not stored
 
 /** Change the truth, and say what happened. */
 function commit(annotations, words) {
@@ -150,8 +153,7 @@ function travel(from, to, words) {
   to.push(saved);
   saved = from.pop();
   setTruth(saved);
-  toast(words);
-  void send(saved);
+  void send(saved).then((isStored) => { if (isStored) toast(words); });
 }
 
 function undo() {

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from datetime import time as time_of_day
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from quadriga_client import (
@@ -233,13 +234,16 @@ def test_numbers_of_numpy_and_times_are_stored_as_json_has_them(server):
     metadata = {
         "f": np.float32(0.5), "i": np.int64(7), "b": np.bool_(True), "d": np.float64(2.5), "nested": [{"u": np.uint8(3)}],
         "time": datetime(2026, 1, 31, 12, tzinfo=UTC), "day": date(2026, 1, 31), "clock": time_of_day(12, 30),
+        "second": np.datetime64("2026-01-31T12:00:00"), "fine": np.datetime64("2026-01-31T12:00:00", "ns"),
+        "missing": pd.NaT, "stamp": pd.Timestamp("2026-01-31 12:00"),
     }  # fmt: skip
     client(server).infer("m", IMAGE, metadata)
     body = server.requests[0].partition(b"\r\n\r\n")[2].decode(errors="replace")
     sent, _ = json.JSONDecoder().raw_decode(body)
     assert json.loads(sent["inputs"][0]["parameters"]["metadata"]) == {
         "f": 0.5, "i": 7, "b": True, "d": 2.5, "nested": [{"u": 3}], "time": "2026-01-31T12:00:00+00:00", "day": "2026-01-31",
-        "clock": "12:30:00",
+        "clock": "12:30:00", "second": "2026-01-31T12:00:00", "fine": "2026-01-31T12:00:00.000000000", "missing": None,
+        "stamp": "2026-01-31T12:00:00",
     }  # fmt: skip
 
 
@@ -249,6 +253,7 @@ def test_numbers_of_numpy_and_times_are_stored_as_json_has_them(server):
         ({"a": {"b": [1, object()]}}, r"expected metadata\['a'\]\['b'\]\[1\] to be a value of JSON, got object"),
         ({"a": 1, "image": np.zeros(3)}, r"expected metadata\['image'\] to be a value of JSON, got ndarray"),
         ({"a": np.float32("nan")}, r"expected metadata\['a'\] to be a value of JSON, got float32"),
+        ({"a": np.timedelta64(5, "ns")}, r"expected metadata\['a'\] to be a value of JSON, got timedelta64"),
         ({"a": float("inf")}, r"metadata\['a'\] to be a value of JSON, got float inf"),
         ({"a": {(1, 2): 3}}, r"expected the keys of metadata\['a'\] to be texts, got \(1, 2\)"),
     ],

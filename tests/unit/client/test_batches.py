@@ -6,8 +6,10 @@ import json
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from quadriga_client import (
@@ -55,6 +57,14 @@ def test_results_come_in_order_and_a_bad_image_is_an_error_in_its_place(client):
     failed = [outcome for outcome in outcomes if isinstance(outcome, FailedInference)]
     assert [outcome.source for outcome in failed] == ["bytes", "missing.jpg", "NoneType"]
     assert "expected an image" in str(failed[0].error)
+
+
+@pytest.mark.parametrize("form", [list, np.array, pd.Series], ids=["list", "array", "column"])
+def test_paths_may_stand_in_an_array_or_a_column(client, tmp_path, form):
+    paths = [str(tmp_path / name) for name in ("2", "1")]
+    for path in paths:
+        Path(path).write_text(Path(path).name)
+    assert [outcome.id for outcome in client.infer_many("m", form(paths))] == ["2", "1"]
 
 
 def test_no_images_have_no_results(client, tmp_path, server):
@@ -188,6 +198,7 @@ def test_a_failed_inference_has_no_id(client):
         (b"x", "expected a folder or an iterable of images, got bytes: infer takes one image"),
         (7, "got int: infer takes one image"),
         (io.BytesIO(b"x"), "got BytesIO: infer takes one image"),
+        (np.zeros((5, 7), np.uint8), "got ndarray: infer takes one image"),
         (np.zeros((5, 7, 3), np.uint8), "got ndarray: infer takes one image"),
         ("missing-folder", "expected a folder of images, a pattern or an iterable, got 'missing-folder', which does not exist"),
         ("missing-folder/*.jpg", r"got 'missing-folder/\*.jpg', which no file matches"),

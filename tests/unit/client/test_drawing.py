@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from quadriga_client.drawing import COLOURS, LabelColours, _best_place, _hidden_share
+from quadriga_client.drawing import (
+    COLOURS,
+    MAX_PLACED,
+    LabelColours,
+    _best_place,
+    _hidden_share,
+)
 from quadriga_client.errors import Unreachable
 from quadriga_client.results import Result
 
@@ -111,3 +117,12 @@ def test_an_object_outside_the_picture_and_a_text_longer_than_it_are_placed_insi
             place = _best_place(own, plate, [own], [], size=SIZE)
             assert 0 <= place[0] < SIZE[0]
             assert 0 <= place[1] < SIZE[1]
+
+
+@pytest.mark.timeout(60)
+def test_many_objects_are_drawn_without_a_search_for_room():
+    """The search takes the square of their number: ten minutes for 10,000 regions."""
+    count = 4000
+    crowd = [box("star", number % 150) for number in range(count)]
+    assert count > MAX_PLACED
+    assert has_colour(drawn(crowd, lambda: ["star"]), COLOURS[0])

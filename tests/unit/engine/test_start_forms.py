@@ -24,8 +24,8 @@ FORM = {"content-type": "application/x-www-form-urlencoded", "origin": "http://l
 NOW = datetime(2026, 1, 7, 12, tzinfo=UTC)
 """A Wednesday."""
 RECORDS = [
-    make_record(700_000_000_000 + number, model=ModelReference("ships", "1", "ab" * 32))
-    for number in range(2)
+    make_record(700_000_000_000 + number, model=ModelReference("ships", version, "ab" * 32))
+    for number, version in enumerate(("1", "1", "ships:2@sha"))
 ]
 FORMS = {
     "reports/compare": ("monitor", b"model=ships&period=day&before=previous", '"from": "'),
@@ -84,6 +84,17 @@ def test_the_pages_show_the_forms_to_those_who_may_send_them(keyed, role):
     assert ('value="meta.camera=north"' in html.unescape(reports)) == may_start
     listed = send(keyed, "inferences?q=model%3Dships", role).text
     assert 'action="/console/inferences/export"' in listed
+
+
+def test_a_version_of_a_logged_model_may_be_any_text(keyed):
+    """Each choice of the form is a model and a version that the server finds."""
+    page = html.unescape(send(keyed, "reports", "monitor").text)
+    assert '<option value="ships:ships:2@sha">' in page
+    sent = send(keyed, "reports/evaluate", "monitor", b"model=ships%3Aships%3A2%40sha")
+    assert sent.status == 303
+    job = html.unescape(send(keyed, sent.headers["location"].removeprefix("/console/"), "monitor").text)  # fmt: skip
+    assert '"model": "ships"' in job
+    assert '"version": "ships:2@sha"' in job
 
 
 @pytest.mark.parametrize("path", FORMS)

@@ -10,7 +10,9 @@ from quadriga.engine.cli import main
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import STORE_FILE, SettingsError, check_places, note_places
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import make_tables
 from quadriga.store.records import InputReference
+from quadriga.store.sqlite import database_path, sqlite_url
 from tests.postgres_server import PostgresServer
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import select_rows, store_entries
@@ -173,3 +175,15 @@ def test_a_backup_that_lacks_images_says_so_by_its_exit_status(data: Path):
     assert result.exit_code == 1
     assert "1 images of inferences were not found: set QUADRIGA_BLOBS" in result.output
     assert call("backup", "rest", "--data", data, "--no-images", QUADRIGA_BLOBS="no").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["site #1", "100%41", "what?", "größe"])
+def test_a_data_folder_may_have_what_a_url_has_for_itself(tmp_path: Path, name: str):
+    settings = Settings(data=str(tmp_path / name))
+    assert database_path(settings.database_url) == tmp_path / name / "store.db"
+
+
+def test_a_database_may_be_named_with_parameters(tmp_path: Path):
+    make_tables(url := sqlite_url(tmp_path / "own.db"))
+    found = call("query", "", "--database", f"{url}?timeout=5", "--data", tmp_path / "none")
+    assert (found.exit_code, found.output) == (0, call("query", "", "--database", url).output)

@@ -355,8 +355,8 @@ ACCEPTED = [  # Accept, the status, the Location
     (None, 200, None),
     ("*/*", 200, None),
     ("application/json", 200, None),
-    ("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", 302, b"/console/"),
-    ("Text/HTML", 302, b"/console/"),
+    ("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8", 302, b"console/"),
+    ("Text/HTML", 302, b"console/"),
 ]
 
 

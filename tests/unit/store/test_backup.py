@@ -23,6 +23,7 @@ from quadriga.store.database import writer_engine
 from quadriga.store.disk import try_lock
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.records import InputReference, TruthStatement
+from quadriga.store.sqlite import sqlite_url
 from tests.postgres_server import PostgresServer
 from tests.s3_server import BUCKET, S3Server
 from tests.unit.store.conftest import make_record
@@ -160,6 +161,24 @@ def test_a_whole_backup_goes_beside_a_database_if_told(
         assert stored == [(FIRST + number,) for number in (0, 1, 2, 3, 9)]
     finally:
         postgres.drop(target)
+
+
+@pytest.mark.parametrize("name", ["site #1", "100%41", "what?"])
+def test_a_path_may_have_what_a_uri_has_for_itself(
+    file_store: StoreHarness, elsewhere: Path, name: str
+):
+    filled(file_store)
+    data = elsewhere / f"data {name}"
+    shutil.copytree(file_store.root, data)
+    url = sqlite_url(data / "store.db")
+    made = make_backup(data, url, FileBlobs(data / "blobs"), FolderPlace(elsewhere / name))
+    assert (made.description.inferences, made.description.journaled) == (4, 1)
+    assert made.description.unfound_images == 0
+    copy = elsewhere / f"copy {name}"
+    restored(elsewhere / name, copy, sqlite_url(copy / "store.db"))
+    assert (copy / "store.db").is_file()
+    checked = check_store(copy, sqlite_url(copy / "store.db"), FileBlobs(copy / "blobs"))
+    assert (checked.inferences, checked.problems) == (5, [])
 
 
 def test_images_are_copied_once(store: StoreHarness, elsewhere: Path):

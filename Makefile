@@ -46,23 +46,27 @@ drill: $(INSTALLED)-dev  ## Kill and harm real servers under load, count what wa
 prometheus-drill: $(INSTALLED)-dev  ## Fire each alert by its fault, compare a Prometheus with clients: PROMETHEUS_DRILL="--parts counts"
 	@$(BIN)/python -m tests.prometheus_drill $(PROMETHEUS_DRILL)
 
-nightly:  ## Run every test, the longest too, on the lowest and the highest Python
+nightly:  ## Run every test, the longest too, on the lowest and the highest Python, with all public clients
 	@for version in $(PYTHONS); do \
 		python=$$(.ci/find-python $$version) || { echo "Python $$version is not here: its tests did not run"; continue; }; \
 		$(MAKE) --keep-going test longest PYTHON=$$python VENV=.venv-$$version || failed="$$failed $$version"; \
 	done; \
 	[ -z "$$failed" ] || { echo "Failed on Python$$failed"; exit 1; }
+	@$(MAKE) --keep-going conformance browser PYTHON=$$(.ci/find-python 3.11)
 
 # The lowest and the highest that the project supports; .ci/run takes them in turns.
 PYTHONS := 3.11 3.13
 
 longest: $(INSTALLED)-dev
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m nightly $$(sed -n 's|^\([^#:]*\)::.*|tests/\1|p' tests/nightly.txt | uniq)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "nightly and not conformance and not browser" $$(sed -n 's|^\([^#:]*\)::.*|tests/\1|p' tests/nightly.txt | uniq)
 
 clients: $(CLIENTS:%=.conformance/%/$(CLIENTS_INSTALLED))  ## Install the public clients
 
+# CI leaves out what tests/nightly.txt has: EXCEPT="and not nightly"
+EXCEPT :=
+
 conformance: $(INSTALLED)-dev clients  ## Run public clients against a server
-	@$(BIN)/python -m pytest tests/conformance -m conformance
+	@$(BIN)/python -m pytest tests/conformance -m "conformance $(EXCEPT)"
 
 # Accessibility checks (MPL-2.0), for the tests alone: the one file of the package that they run, checked by its hash.
 AXE := .axe/axe.min.js
@@ -74,7 +78,7 @@ $(AXE):
 
 browser: $(INSTALLED)-dev  ## Open the pages of reports and the console in Chromium, which must be there
 	@$(MAKE) --no-print-directory $(AXE) || echo "without npm: accessibility is not checked"
-	@$(BIN)/python -m pytest --numprocesses 2 -m browser $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.browser tests)
+	@$(BIN)/python -m pytest --numprocesses 2 -m "browser $(EXCEPT)" $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.browser tests)
 
 lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .

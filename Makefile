@@ -33,8 +33,9 @@ demo: $(INSTALLED)  ## Serve the sample models, send images, query what was stor
 serve: $(INSTALLED)  ## Serve the sample models on port 8080 until Ctrl-C
 	@$(QUADRIGA) serve sample_models
 
-test: $(INSTALLED)-dev  ## Run every test
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Tests of whole servers wait most of the time: four at once keep two cores busy.
+test: $(INSTALLED)-dev  ## Run the tests but the longest
+	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Tests of real processes under load may wait too long on a machine that has no time for them.
 again:  ## Run the tests that failed in the last run once more, one after the other

@@ -109,7 +109,8 @@ class Frame:
             template: Name of the template, without its ending.
             page: Page of the navigation that it belongs to; empty for none.
             title: Title of the page.
-            **content: What the template shows; `query` is the filter of the page, `filter_path` where a changed one leads.
+            **content: What the template shows; `query` is the filter of the page, `filter_path` where a changed one leads,
+                `filter_example` one that finds something.
         """
         caller = current_caller()
         html: str = self._environment.get_template(f"{template}.html.jinja").render(
@@ -118,6 +119,7 @@ class Frame:
                 "chips": [],
                 "filter_options": {},
                 "filter_path": INFERENCES_PATH,
+                "filter_example": "",
                 **content,
                 "page": page,
                 "title": title,

@@ -10,7 +10,7 @@ import msgspec
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.charts import Timeline, timeline
 from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
-from quadriga.engine.console.filter_line import Problem, check, joined
+from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import (
     INFERENCES,
@@ -19,6 +19,7 @@ from quadriga.engine.console.object_cards import (
     meant_conditions,
     object_cards,
 )
+from quadriga.engine.console.search_words import MeantLine, meant_lines
 from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader, Page
@@ -45,7 +46,11 @@ class InferencesPage(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the page."""
 
     problem: Problem | None = None
-    """Why the filter is none; the page has no more then."""
+    """Why the filter is none; of the rest the page has only `meant` then."""
+    meant: list[MeantLine] = []
+    """Other filters that may have been meant, where this one is none or finds nothing."""
+    example: str = ""
+    """A filter that finds something of the same; empty where that is not known."""
     count: int | None = None
     """Number of matches; None where that is not known."""
     is_exact_count: bool = True
@@ -110,7 +115,7 @@ def read_inferences(
     """
     problem = check(filter_.line)
     if problem is not None:
-        return InferencesPage(problem=problem)
+        return InferencesPage(problem=problem, meant=meant_lines(store, filter_.line, links))
     where: Any = filter_.line or {}
     limit = {"table": TABLE_SIZE, "objects": INFERENCES}.get(filter_.view, GRID_SIZE)
     try:
@@ -118,7 +123,10 @@ def read_inferences(
         page = store.query(request)
         facets = find_facets(store, FacetsRequest(where, None, VALUES, BINS))
     except (QueryError, NotFoundError) as error:
-        return InferencesPage(problem=Problem(str(error), filter_.line, 0))
+        return InferencesPage(
+            problem=Problem(str(error), filter_.line, 0),
+            meant=meant_lines(store, filter_.line, links),
+        )
     return _page(store, filter_, links, page=page, facets=facets)
 
 
@@ -162,7 +170,15 @@ def _page(
         more_groups=more_groups + facets.more_facets,
         is_sampled=not facets.exact,
         hints=_hints(store, filter_, links) if is_empty else [],
+        meant=meant_lines(store, filter_.line, links) if is_empty and filter_.line else [],
+        example=_example(facets),
     )
+
+
+def _example(facets: Facets) -> str:
+    """Return a filter by the most frequent label; empty where there is none."""
+    labels = next((f.values for f in facets.facets if f.field == "label"), [])
+    return comparison_text("label", labels[0].value) if labels else ""
 
 
 def _columns(cards: list[Card]) -> list[str]:

@@ -205,6 +205,7 @@ def inferences_page(
                 chips=links.chips(),
                 filter_options=filter_.options,
                 p=content,
+                filter_example=content.example,
                 links_=links,
                 order=filter_.order,
                 order_option=filter_.options.get("order"),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from quadriga.engine.console.inference_texts import INFERENCE_TEXTS
+from quadriga.engine.console.search_texts import SEARCH_TEXTS
 from quadriga.engine.console.start_texts import START_TEXTS
 
 TEXTS: Mapping[str, str] = {
@@ -21,8 +22,6 @@ TEXTS: Mapping[str, str] = {
     "you": "You",
     "filter": "Filter",
     "find": "Find",
-    "find_hint": "Find inferences, such as label=ship:ge:0.9 & meta.camera=north",
-    "add_hint": "add, such as label=ship:ge:0.9",
     "remove": "Remove",
     "copy": "Copy",
     "copied": "Copied",
@@ -420,6 +419,7 @@ TEXTS: Mapping[str, str] = {
     "nothing_found": "nothing found",
     "see_what_changed": "See what changed",
     **INFERENCE_TEXTS,
+    **SEARCH_TEXTS,
     **START_TEXTS,
 }
 

@@ -16,6 +16,7 @@ from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
 from quadriga.engine.console.drift_changes import image_links, signal_changes
 from quadriga.engine.console.drift_links import WindowFilter, window_filter
+from quadriga.engine.console.evaluation_labels import confusion_rule, label_table
 from quadriga.engine.console.evaluation_parts import (
     CURVE_SIZE,
     FIRST_SCORE,
@@ -161,7 +162,11 @@ def _report_page(
         format_effect=drift_texts.format_effect,
         is_undecided=drift_texts.is_undecided,
         rows_text=drift_texts.rows_text,
+        confusion_rule=confusion_rule(report.confusion),
+        label_table=label_table(report, report_id, frame.link),
         curves=curve_lines(report),
+        curve_labels=len({row.get("label") for row in report.curves.get("pr", [])} - {None}),
+        curve_iou=next((row.get("iou") for row in report.curves.get("pr", [])), None),
         curve_size=CURVE_SIZE,
         first_score=FIRST_SCORE,
         slices=slice_rows(report, frame.link),

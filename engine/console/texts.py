@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from quadriga.engine.console.inference_texts import INFERENCE_TEXTS
+from quadriga.engine.console.report_texts import REPORT_TEXTS
 from quadriga.engine.console.search_texts import SEARCH_TEXTS
 from quadriga.engine.console.start_texts import START_TEXTS
 
@@ -176,7 +177,6 @@ TEXTS: Mapping[str, str] = {
     "interval": "95 % interval",
     "from": "From",
     "confusion": "Confusion",
-    "confusion_note": "rows: truth; columns: predicted; a cell leads to its images",
     "missed": "missed",
     "no_object": "no object",
     "signals": "Signals",
@@ -190,7 +190,6 @@ TEXTS: Mapping[str, str] = {
     "recall": "Recall",
     "label": "Label",
     "mean_of_labels": "all labels, mean",
-    "curves_note": "The labels with the least area below. The precision of objects is interpolated: the best one at this recall or a higher one.",
     "beside_model": "Beside {model}",
     "slices_note": "dot and 95 % interval; orange: the interval lies on the bad side of the value of all images",
     "below_all": "worse than all",
@@ -419,6 +418,7 @@ TEXTS: Mapping[str, str] = {
     "nothing_found": "nothing found",
     "see_what_changed": "See what changed",
     **INFERENCE_TEXTS,
+    **REPORT_TEXTS,
     **SEARCH_TEXTS,
     **START_TEXTS,
 }

@@ -413,3 +413,30 @@ def test_an_alarm_is_acknowledged_and_muted_by_hand(browser, server):
     words = browser.run("document.querySelector('main').innerText")
     assert "Muted by somebody until" in words
     assert "of image.brightness, label" in words
+
+
+def test_labels_of_an_evaluation_stand_worst_first_and_lead_to_their_errors(browser, server):
+    truth = f"/api/inferences/{server.inference}/ground-truth"
+    annotations = ask(server, "GET", truth, b"")["annotations"]
+    wrong = [{**annotations[0], "label": "barge"}, *annotations[2:]]  # one of each kind of error
+    ask(server, "PUT", truth, {"annotations": wrong})
+    where = {"id": server.inference}
+    job = ask(server, "POST", "/api/evaluations", {"model": "shapes-detector", "where": where})
+    while (job := ask(server, "GET", f"/api/jobs/{job['id']}", b""))["state"] in ("queued", "running"):  # fmt: skip
+        time.sleep(0.1)
+    open_page(browser, server, f"/console/reports/{job['id']}")
+    rows = "[...document.querySelectorAll('[data-labels] tbody tr')]"
+    cells = browser.run(f"{rows}.map((row) => [...row.cells].map((cell) => cell.innerText))")
+    report = ask(server, "GET", f"/api/reports/{job['id']}", b"")
+    values = [float(row[1]) for row in cells if row[1] != "\N{EM DASH}"]
+    assert values == sorted(values)
+    assert cells[0][0] == "barge"
+    assert cells[0][3:5] == ["1", "1"]
+    score = report["confusion"]["parameters"]["score"]
+    assert f"a score of at least {score}, overlap (IoU) at least 0.5" in browser.run("document.querySelector('main').innerText")  # fmt: skip
+    name = next(row[0] for row in cells if row[6] not in {"0", "\N{EN DASH}"})
+    for label, column in (("barge", 4), (name, 6)):
+        open_page(browser, server, f"/console/reports/{job['id']}")
+        browser.run(f"{rows}.find((row) => row.cells[0].innerText === {json.dumps(label)}).cells[{column}].querySelector('a').click()")  # fmt: skip
+        browser.wait_for("location.pathname === '/console/inferences'")
+        assert browser.run("document.querySelectorAll('.shot').length") == 1

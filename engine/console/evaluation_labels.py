@@ -110,7 +110,7 @@ class _CellCounts:
         self._link = link
         labels = self._confusion.labels
         self._place = {label: number for number, label in enumerate(labels)}
-        self._is_whole = self._confusion.parameters.get("labels", len(labels)) == len(labels)
+        self._is_whole = bool(self._confusion.parameters.get("labels", len(labels)) == len(labels))
 
     def found(self, label: str) -> int | None:
         """Return how often a label was found as such; None for one that the matrix leaves out."""

@@ -15,6 +15,7 @@ from quadriga.engine.console.filter_words import filter_words
 from quadriga.engine.console.inference_filter import INFERENCES_PATH
 from quadriga.engine.console.static_files import StaticFiles
 from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.console.word_texts import WORDS
 from quadriga.proto.access import ANYBODY, Caller, Need, current_caller
 
 PAGE_HEADERS = {
@@ -91,6 +92,7 @@ class Frame:
             comparison=comparison_text,
             filter_words=filter_words,
             formats=formats.FILTERS,
+            words=WORDS,
             base=self.base,
             link=self.link,
             static=lambda name: self.base + self.static.path(name),

@@ -28,6 +28,7 @@ from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.start_forms import start_choices
 from quadriga.engine.console.texts import TEXTS
+from quadriga.engine.console.word_texts import words_of_metrics
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
@@ -162,6 +163,7 @@ def _report_page(
         format_effect=drift_texts.format_effect,
         is_undecided=drift_texts.is_undecided,
         rows_text=drift_texts.rows_text,
+        metric_words=words_of_metrics(metric_texts.titles(shown)),
         confusion_rule=confusion_rule(report.confusion),
         label_table=label_table(report, report_id, frame.link),
         curves=curve_lines(report),

@@ -6,6 +6,7 @@ from quadriga.engine.console.inference_texts import INFERENCE_TEXTS
 from quadriga.engine.console.report_texts import REPORT_TEXTS
 from quadriga.engine.console.search_texts import SEARCH_TEXTS
 from quadriga.engine.console.start_texts import START_TEXTS
+from quadriga.engine.console.word_texts import WORD_TEXTS
 
 TEXTS: Mapping[str, str] = {
     # frame
@@ -419,6 +420,7 @@ TEXTS: Mapping[str, str] = {
     "see_what_changed": "See what changed",
     **INFERENCE_TEXTS,
     **REPORT_TEXTS,
+    **WORD_TEXTS,
     **SEARCH_TEXTS,
     **START_TEXTS,
 }

@@ -53,6 +53,7 @@ PAGES = {
     "keys": "/console/keys",
     "audit": "/console/audit",
     "you": "/console/you",
+    "words": "/console/words#effect",
     "absent": "/console/absent",
 }
 IMAGES_IN_SIGHT = """Promise.all([...document.images]
@@ -440,3 +441,13 @@ def test_labels_of_an_evaluation_stand_worst_first_and_lead_to_their_errors(brow
         browser.run(f"{rows}.find((row) => row.cells[0].innerText === {json.dumps(label)}).cells[{column}].querySelector('a').click()")  # fmt: skip
         browser.wait_for("location.pathname === '/console/inferences'")
         assert browser.run("document.querySelectorAll('.shot').length") == 1
+
+
+def test_a_term_leads_by_keyboard_to_what_it_means(browser, server):
+    open_page(browser, server, f"/console/reports/{server.report}")
+    browser.run("document.querySelector('.term[href$=\"#iou\"]').focus()")
+    assert browser.run("document.activeElement.title").startswith("How much two regions share")
+    browser.run("document.activeElement.click()")
+    browser.wait_for("location.hash === '#iou'")
+    top = browser.run("document.querySelector(':target').getBoundingClientRect().top")
+    assert 40 < top < 700

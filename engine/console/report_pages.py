@@ -14,7 +14,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
-from quadriga.engine.console.drift_changes import image_links, signal_changes
+from quadriga.engine.console.drift_changes import image_links, place_links, signal_changes
 from quadriga.engine.console.drift_links import WindowFilter, window_filter
 from quadriga.engine.console.evaluation_labels import confusion_rule, label_table
 from quadriga.engine.console.evaluation_parts import (
@@ -157,6 +157,7 @@ def _report_page(
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
         may_monitor=opens(current_caller(), "monitor"),
         links_of=partial(image_links, frame),
+        places_of=partial(place_links, frame),
         matrix=_matrix(report.confusion),
         matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
         notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],

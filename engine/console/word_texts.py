@@ -21,7 +21,7 @@ _QUALITY = {
     "precision": Word("Precision", "Of what was predicted, the share that is true."),
     "recall": Word("Recall", "Of what is true, the share that was found."),
     "f1": Word("F1", "One number for precision and recall: their harmonic mean, from 0 to 1."),
-    "interval": Word("95 % interval", "Where the value lies with a probability of 95 %, as these images are a sample. If the intervals of two values do not overlap, "
+    "interval": Word("95 % interval", "The values that these images leave possible, as they are a sample: of 100 such intervals 95 hold the true value. If the intervals of two values do not overlap, "
                      "they differ."),
     "score": Word("score", "How sure a model is of a prediction; usually 0 to 1.", glossary=True),
     "ground-truth": Word("ground truth", "What is true of an image, as people or other sources say: a list of annotations.", glossary=True),

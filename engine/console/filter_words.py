@@ -48,7 +48,7 @@ def filter_words() -> dict[str, Any]:
         "properties": [[name, FIELD_WORDS[f"of.{name}"]] for name in (*PROPERTIES, "n")],
         "values": {"ground_truth.review": list(_REVIEWS)},
         "names": {name: field for field, names in FIELD_SYNONYMS.items() for name in names},
-        "phrases": [[phrase.names, phrase.line, TEXTS[phrase.meaning]] for phrase in phrases(datetime.now(UTC).date())],
+        "phrases": [[[*phrase.names], phrase.line, TEXTS[phrase.meaning]] for phrase in phrases(datetime.now(UTC).date())],
         "texts": {name: TEXTS[name] for name in SHOWN_TEXTS},
     }  # fmt: skip
 

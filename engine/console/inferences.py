@@ -2,7 +2,7 @@
 
 from collections import Counter
 from contextlib import suppress
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import timestamp_text
 
 GRID_SIZE, TABLE_SIZE = 48, 100
 """Inferences on a page."""
@@ -31,6 +32,8 @@ GRID_SIZE, TABLE_SIZE = 48, 100
 _COLUMNS = 4
 _METADATA_VALUES = 12
 _HINTS = 6
+_BOUND_UNITS_S = (1, 10, 60, 600, 3600)
+_BOUND_SHARE = 20
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -165,7 +168,7 @@ def _page(
         objects=objects,
         more_objects=more_objects,
         columns=_columns(cards),
-        times=timeline([(bin_.start, bin_.end, bin_.count, 0) for bin_ in facets.time]),
+        times=timeline(_time_slices(facets)),
         groups=groups,
         more_groups=more_groups + facets.more_facets,
         is_sampled=not facets.exact,
@@ -173,6 +176,24 @@ def _page(
         meant=meant_lines(store, filter_.line, links) if is_empty and filter_.line else [],
         example=_example(facets),
     )
+
+
+def _time_slices(facets: Facets) -> list[tuple[str, str, int, int]]:
+    """Return the bars over time; the bounds of estimated ones, which are not round, at a twentieth of a bar or less."""
+    bins = facets.time
+    if facets.is_exact_count or len(bins) < 2:
+        return [(bin_.start, bin_.end, bin_.count, 0) for bin_ in bins]
+    bounds = [datetime.fromisoformat(bin_.start) for bin_ in bins]
+    end = datetime.fromisoformat(bins[-1].end)
+    unit_s = max((unit for unit in _BOUND_UNITS_S if unit <= (end - bounds[0]).total_seconds() / len(bins) / _BOUND_SHARE), default=0)  # fmt: skip
+    if not unit_s:
+        return [(bin_.start, bin_.end, bin_.count, 0) for bin_ in bins]
+    seconds = [*(at.timestamp() // unit_s for at in bounds), -(-end.timestamp() // unit_s)]
+    texts = [timestamp_text(int(second * unit_s * 1000)) for second in seconds]
+    return [
+        (start, stop, bin_.count, 0)
+        for start, stop, bin_ in zip(texts, texts[1:], bins, strict=False)
+    ]
 
 
 def _example(facets: Facets) -> str:

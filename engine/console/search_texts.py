@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 SEARCH_TEXTS: Mapping[str, str] = {
     "did_you_mean": "Did you mean",
+    "bar_length": "A bar is {length}.",
+    "zone": "Times are in {zone}; the filter and what is typed are in UTC.",
+    "zone_utc": "Times are in UTC.",
     "found_count": "finds {n}",
     "find_hint": "Find inferences, by label, score, time, model or metadata",
     "find_example": "Find inferences, such as {example}",

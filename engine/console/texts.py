@@ -409,7 +409,7 @@ TEXTS: Mapping[str, str] = {
     "no_jobs": "No job has run yet.",
     "alarm": "{model} has changed.",
     "alarm_several": "{n} models have changed.",
-    "alarm_when": "Drift report of {created}",
+    "drift_report_of": "Drift report of",
     "no_model_ready": "No model is ready yet. A moment, please; the table below says what each waits for.",
     "failed_word": "failed",
     "version_word": "version",

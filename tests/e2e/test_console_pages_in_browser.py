@@ -451,3 +451,20 @@ def test_a_term_leads_by_keyboard_to_what_it_means(browser, server):
     browser.wait_for("location.hash === '#iou'")
     top = browser.run("document.querySelector(':target').getBoundingClientRect().top")
     assert 40 < top < 700
+
+
+def test_on_a_phone_outcomes_and_dates_can_be_seen(browser, server):
+    open_page(browser, server, "/console/reports", width=390)
+    tag = "document.querySelector('tbody .tag').getBoundingClientRect()"
+    assert browser.run(f"{tag}.left > 0 && {tag}.right <= innerWidth")
+    open_page(browser, server, "/console/models/shapes-detector/drift", width=390)
+    # Above the names of the signals, which stay in sight, no date shows through.
+    covered = """(() => { const head = document.querySelector('.windows thead th'), { left, top, width, height } = head.getBoundingClientRect();
+      scrollTo(0, top - 200);
+      const now = head.getBoundingClientRect();
+      return [0.1, 0.5, 0.9].every((share) => head.contains(document.elementFromPoint(now.left + share * width, now.top + height / 2))); })()"""
+    assert browser.run(covered)
+    heads = browser.run("[...document.querySelectorAll('.windows thead th + th')].map((th) => { const r = th.getBoundingClientRect(), t = th.querySelector('time').getBoundingClientRect(); return t.width <= r.width + 1; })")  # fmt: skip
+    assert len(heads) == 8
+    assert all(heads)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")

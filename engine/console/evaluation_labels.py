@@ -155,24 +155,24 @@ class _CellCounts:
 
 def _row(metric: Metric, counts: _CellCounts) -> LabelRow:
     label, value = metric.parameters["label"], metric.value
-    found = counts.found(label)
-    lost = None if found is None else counts.lost(label)
-    wrong = None if found is None else counts.wrong(label)
+    hits = counts.found(label)
+    lost = None if hits is None else counts.lost(label)
+    wrong = None if hits is None else counts.wrong(label)
     is_share = value is not None and 0 <= value <= 1
     return LabelRow(
         name=metric_texts.one_line(label),
         value=metric_texts.format_number(value),
         interval="" if metric.ci95 is None else metric_texts.format_interval(metric),
         marks=interval(value, metric.ci95, _AXIS_WIDTH) if is_share and value is not None else None,
-        total=None if found is None or lost is None else found + lost.count,
+        total=None if hits is None or lost is None else hits + lost.count,
         lost=lost,
         wrong=wrong,
-        recall=_share(found, lost) if counts.is_whole() else "",
-        precision=_share(found, wrong) if counts.is_whole() else "",
+        recall=_share(hits, lost) if counts.is_whole() else "",
+        precision=_share(hits, wrong) if counts.is_whole() else "",
     )
 
 
-def _share(found: int | None, errors: CountLink | None) -> str:
-    if found is None or errors is None or not found + errors.count:
+def _share(hits: int | None, errors: CountLink | None) -> str:
+    if hits is None or errors is None or not hits + errors.count:
         return ""
-    return f"{found / (found + errors.count):.2f}"
+    return f"{hits / (hits + errors.count):.2f}"

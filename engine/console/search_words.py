@@ -75,14 +75,14 @@ def phrases(today: date) -> list[Phrase]:
     def day(start: date, end: date) -> str:
         return f"ts=ge:{start}T00:00:00Z & ts=lt:{end}T00:00:00Z"
 
-    one = timedelta(days=1)
+    one_day = timedelta(days=1)
     return [
         Phrase(("low score", "low confidence", "score", "confidence", "low", "unsure", "uncertain"),
                "box=score:lt:0.5", "phrase_low"),
         Phrase(("high score", "high confidence", "high", "sure", "certain"), "box=score:ge:0.9", "phrase_high"),
         Phrase(("many objects", "objects", "count", "detections", "crowded"), "predictions=ge:5", "phrase_many"),
         Phrase(("no objects", "no detections", "nothing found", "empty"), "predictions=0", "phrase_empty"),
-        Phrase(("yesterday",), day(today - one, today), "phrase_yesterday"),
+        Phrase(("yesterday",), day(today - one_day, today), "phrase_yesterday"),
         Phrase(("today",), f"ts=ge:{today}T00:00:00Z", "phrase_today"),
         Phrase(("last hour", "hour"), "ts=ge:-1h", "last_hour"),
         Phrase(("last 24 hours", "last day", "24 hours"), "ts=ge:-24h", "last_day"),
@@ -160,11 +160,11 @@ class StoredWords:
 
     def comparisons_with(self, value: str) -> list[str]:
         """Return comparisons of labels, models and metadata with a value that is stored, in any letter case."""
-        found = []
+        comparisons = []
         for field, values in self._values.items():
             if field in {"label", "model"} or field.startswith("meta."):
-                found += [comparison_text(field, known) for known in values if known.lower() == value.lower()]  # fmt: skip
-        return found[:MAX_OFFERED]
+                comparisons += [comparison_text(field, known) for known in values if known.lower() == value.lower()]  # fmt: skip
+        return comparisons[:MAX_OFFERED]
 
     def example(self, field: str) -> str:
         """Return a comparison of a field with its most frequent value; an empty text if there is none."""
@@ -193,8 +193,8 @@ def corrections(line: str, words: StoredWords, today: date) -> list[Correction]:
         chosen = [meanings[min(number, len(meanings) - 1)] for meanings in meanings_of_parts]
         corrected = joined(as_part(meaning.line) for meaning in chosen)
         if corrected != joined(part.text for part in parts(line)) and check(corrected) is None:
-            said = "; ".join(meaning.words for meaning in chosen if meaning.words)
-            offered.append(Correction(corrected, said))
+            words_of_all = "; ".join(meaning.words for meaning in chosen if meaning.words)
+            offered.append(Correction(corrected, words_of_all))
     return list(dict.fromkeys(offered))[:MAX_OFFERED]
 
 
@@ -270,8 +270,8 @@ def _of_words(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
     """Return what words without a comparison may mean: a phrase, a stored value or key, or several of these."""
     if (phrase := _phrase(typed, today)) is not None:
         return [phrase]
-    if found := words.comparisons_with(typed):
-        return [_Meaning(comparison) for comparison in found]
+    if comparisons := words.comparisons_with(typed):
+        return [_Meaning(comparison) for comparison in comparisons]
     if combined := _of_several_words(typed.split(), words, today):
         return [combined]
     examples = [words.example(key) for key in words.keys_like(typed)]
@@ -281,7 +281,7 @@ def _of_words(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
 
 def _of_several_words(typed: Sequence[str], words: StoredWords, today: date) -> _Meaning | None:
     """Return what several phrases and values in one row mean together; None unless all are understood."""
-    found: list[_Meaning] = []
+    meanings: list[_Meaning] = []
     start = 0
     while start < len(typed):
         for end in range(len(typed), start, -1):
@@ -289,13 +289,15 @@ def _of_several_words(typed: Sequence[str], words: StoredWords, today: date) -> 
             phrase = _phrase(piece, today)
             comparisons = words.comparisons_with(piece) or words.comparisons_with(piece.removesuffix("s"))  # fmt: skip
             if phrase is not None or comparisons:
-                found.append(phrase or _Meaning(comparisons[0]))
+                meanings.append(phrase or _Meaning(comparisons[0]))
                 start = end
                 break
         else:
             return None
-    said = "; ".join(meaning.words for meaning in found if meaning.words)
-    return _Meaning(joined(meaning.line for meaning in found), said) if found else None
+    words_of_all = "; ".join(meaning.words for meaning in meanings if meaning.words)
+    return (
+        _Meaning(joined(meaning.line for meaning in meanings), words_of_all) if meanings else None
+    )
 
 
 def _alternatives(typed: str, words: StoredWords, today: date) -> _Meaning | None:
@@ -378,9 +380,9 @@ def meant_lines(store: InferenceReader, line: str, links: FilterLinks) -> list[M
     meant: list[tuple[bool, MeantLine]] = []
     for correction in corrections(line, StoredWords.read(store), today):
         with suppress(QueryError, NotFoundError):
-            found = store.count(QueryRequest(correction.line))
-            count = f"{found.count:,}{'' if found.is_exact else TEXTS['or_more']}"
+            counted = store.count(QueryRequest(correction.line))
+            count = f"{counted.count:,}{'' if counted.is_exact else TEXTS['or_more']}"
             words = ", ".join(filter(None, (correction.words, text("found_count", n=count))))
             link = links.to(correction.line)
-            meant.append((not found.count, MeantLine(correction.line, words, link)))
+            meant.append((not counted.count, MeantLine(correction.line, words, link)))
     return [shown for _, shown in sorted(meant, key=lambda entry: entry[0])]

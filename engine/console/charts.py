@@ -1,7 +1,7 @@
 """Small charts as coordinates, for the SVG of templates: bars over time, lines, and intervals."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -10,6 +10,18 @@ WIDTH, HEIGHT = 1360, 80
 
 _GAP = 0.1
 _LABELS = 7
+_EDGE = 60
+"""How near to an end a label stands to its inner side."""
+
+_ROOM_OF_ONE = 16
+"""How many bars there is room for beside a single one, which is no block over the whole width."""
+
+_DAY_S = 86_400
+_STEPS_S = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200),
+    *(n * _DAY_S for n in (1, 2, 7, 14, 28, 56, 91, 182, 365)),
+)
+"""Round lengths of time between two labels; axis.js has the same."""
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +47,8 @@ class Tick(msgspec.Struct, frozen=True):
 
     x: float
     anchor: str
-    time: str
+    words: str
+    """The time in UTC; the first one and those of a new day have their date."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -43,21 +56,25 @@ class Timeline(msgspec.Struct, frozen=True):
 
     bars: list[Bar]
     ticks: list[Tick]
-    form: str
-    """Filter that formats its times, as it spans days, hours or seconds."""
+    start: str = ""
+    end: str = ""
+    """The time that it covers, RFC 3339, UTC."""
+    bar_length: str = ""
+    """How long a bar is; empty without bars."""
 
 
 def timeline(slices: Sequence[tuple[str, str, int, int]]) -> Timeline:
     """Return the bars of slices of the time: start, end, count, and how many of these failed."""
     top = max((count for _, _, count, _ in slices), default=0)
-    step = WIDTH / max(len(slices), 1)
+    step = WIDTH / (_ROOM_OF_ONE if len(slices) == 1 else max(len(slices), 1))
+    left = (WIDTH - step) / 2 if len(slices) == 1 else 0.0
     bars = []
     for number, (start, end, count, failed) in enumerate(slices):
         height = _height(count, top)
         failed_height = min(_height(failed, top), height)
         bars.append(
             Bar(
-                x=round(number * step, 2),
+                x=round(left + number * step, 2),
                 width=round(step * (1 - _GAP), 2),
                 y=round(HEIGHT - height, 2),
                 height=round(height, 2),
@@ -65,18 +82,17 @@ def timeline(slices: Sequence[tuple[str, str, int, int]]) -> Timeline:
                 failed_height=round(failed_height, 2),
                 count=count,
                 failed=failed,
-                start=start,
-                end=end,
+                start=start.replace(".000Z", "Z"),
+                end=end.replace(".000Z", "Z"),
             )
         )
     if not slices:
-        return Timeline([], [], "clock")
-    first, last = datetime.fromisoformat(slices[0][0]), datetime.fromisoformat(slices[-1][1])
-    span = last - first
-    form = "day_clock" if span > timedelta(days=2) else "clock"
-    return Timeline(
-        bars, _ticks(first, last), "clock_seconds" if span < timedelta(minutes=10) else form
+        return Timeline([], [])
+    first, last = (
+        datetime.fromisoformat(text).astimezone(UTC) for text in (slices[0][0], slices[-1][1])
     )
+    ticks = [_single_tick(first)] if len(slices) == 1 else _ticks(first, last)
+    return Timeline(bars, ticks, slices[0][0], slices[-1][1], _bar_length(first, last, len(slices)))
 
 
 def _height(count: int, top: int) -> float:
@@ -84,14 +100,45 @@ def _height(count: int, top: int) -> float:
     return max(count / top * (HEIGHT - 4), 1.5) if count else 0.0
 
 
+def _single_tick(at: datetime) -> Tick:
+    return Tick(WIDTH / 2, "middle", f"{at.day} {at:%b %H:%M:%S}")
+
+
 def _ticks(first: datetime, last: datetime) -> list[Tick]:
-    ticks = []
-    for number in range(_LABELS):
-        share = number / (_LABELS - 1)
-        anchor = "start" if number == 0 else "end" if number == _LABELS - 1 else "middle"
-        at = (first + (last - first) * share).astimezone(UTC)
-        ticks.append(Tick(round(share * WIDTH), anchor, at.strftime("%Y-%m-%dT%H:%M:%SZ")))
+    """Return labels at round times; where none is between, one at the first."""
+    span_s = (last - first).total_seconds()
+    step = next(
+        (step for step in _STEPS_S if span_s / step <= _LABELS),
+        -(-int(span_s) // (_LABELS * _DAY_S)) * _DAY_S,
+    )
+    start = -(-first.timestamp() // step) * step
+    times = [
+        datetime.fromtimestamp(start + number * step, UTC)
+        for number in range(_LABELS)
+        if start + number * step <= last.timestamp()
+    ]
+    ticks, day = [], ""
+    for at in times or [first]:
+        x = (at - first).total_seconds() / span_s * WIDTH
+        anchor = "start" if x < _EDGE else "end" if x > WIDTH - _EDGE else "middle"
+        date = f"{at.day} {at:%b}" + (f" {at.year}" if step > 27 * _DAY_S else "")
+        clock = f"{at:%H:%M:%S}" if step < 60 else f"{at:%H:%M}"
+        words = date if step >= _DAY_S else clock if date == day else f"{date} {clock}"
+        ticks.append(Tick(round(x), anchor, words))
+        day = date
     return ticks
+
+
+def _bar_length(first: datetime, last: datetime, count: int) -> str:
+    """Return how long a bar is, with its unit: `15 minutes`, `about 46 minutes`."""
+    seconds = (last - first).total_seconds() / count
+    for size, unit in ((_DAY_S, "day"), (3600, "hour"), (60, "minute"), (1, "second"), (0.001, "millisecond")):  # fmt: skip
+        if seconds >= size * 0.999:
+            n = seconds / size
+            is_whole = abs(n - round(n)) < 0.001
+            number = f"{round(n)}" if is_whole else f"about {n:.2g}"
+            return f"{number} {unit}{'' if is_whole and round(n) == 1 else 's'}"
+    return ""
 
 
 def line(values: Sequence[float], width: float, height: float) -> str:

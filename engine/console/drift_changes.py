@@ -6,7 +6,7 @@ from contextlib import suppress
 import msgspec
 
 from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.drift_links import ImagesBehind, images_behind
+from quadriga.engine.console.drift_links import ImagesBehind, images_behind, images_of_slices
 from quadriga.engine.console.formats import number
 from quadriga.engine.console.frame import Frame
 from quadriga.monitor.report.change_texts import (
@@ -66,6 +66,8 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
     effect: str
     p: str
     distribution: Distribution | None
+    places: list[ImagesBehind]
+    """The slices, such as a camera, in which it moved more than in the rest."""
     images: list[ImagesBehind]
     now: list[ShownImage]
     before: list[ShownImage]
@@ -92,6 +94,7 @@ def signal_changes(report: Report, inferences: InferenceReader) -> list[SignalCh
                 effect=number(round(signal.effect.value or 0.0, 3)),
                 p=format_p_value(signal.p_adjusted),
                 distribution=distribution(signal),
+                places=images_of_slices(signal, report),
                 images=images_behind(signal, report),
                 now=_shown(images.current if images else (), cards),
                 before=_shown(images.baseline if images else (), cards),
@@ -102,8 +105,18 @@ def signal_changes(report: Report, inferences: InferenceReader) -> list[SignalCh
 
 def image_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
     """Return the words and the link of each filter of a change."""
+    return _links(frame, change.images)
+
+
+def place_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
+    """Return the words and the link of each slice in which a signal moved most; the link is empty without a filter."""
+    return _links(frame, change.places)
+
+
+def _links(frame: Frame, images: Sequence[ImagesBehind]) -> list[tuple[str, str]]:
     return [
-        (behind.words, frame.link("/console/inferences", q=behind.line)) for behind in change.images
+        (behind.words, frame.link("/console/inferences", q=behind.line) if behind.line else "")
+        for behind in images
     ]
 
 

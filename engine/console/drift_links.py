@@ -14,6 +14,9 @@ from quadriga.monitor.report.schema import Level, Report, ReportedModel, Signal,
 from quadriga.store.query.syntax import SIGNAL_FIELDS
 from quadriga.store.records import json_text
 
+MAX_PLACES = 3
+"""Slices that a changed signal names."""
+
 MAX_IDS = 12
 """Images that a filter lists by their ids: those least like the baseline."""
 
@@ -86,6 +89,28 @@ def images_behind(signal: Signal, report: Report) -> list[ImagesBehind]:
     if signal.kind == "categorical":
         return _with_labels(signal, current, baseline)
     return _beyond_the_baseline(signal, current)
+
+
+def images_of_slices(signal: Signal, report: Report) -> list[ImagesBehind]:
+    """Return the slices in which a signal moved more than in the rest, the largest effect first, with their images."""
+    window = window_filter(report.model, report.data.current).line
+    places = []
+    for part in report.slices:
+        metric = next((m for m in part.metrics if m.parameters.get("signal") == signal.name), None)
+        if metric is None or part.value is None:
+            continue
+        other = metric.parameters.get("other")
+        words = text(
+            "moved_where" if isinstance(other, int | float) else "moved_where_alone",
+            by=one_line(part.by.removeprefix("meta.")),
+            value=one_line(part.value),
+            effect=number(round(metric.value or 0.0, 3)),
+            other=number(round(float(other or 0.0), 3)),
+        )
+        comparison = _label_comparison(part.by, part.value)
+        line = joined([window, comparison]) if window and comparison else ""
+        places.append(ImagesBehind(words, line))
+    return places[:MAX_PLACES]
 
 
 def _least_alike(report: Report) -> list[ImagesBehind]:

@@ -12,7 +12,12 @@ from litestar.params import FromPath
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.session_cookies import server_url
-from quadriga.engine.console.drift_changes import SignalChange, image_links, signal_changes
+from quadriga.engine.console.drift_changes import (
+    SignalChange,
+    image_links,
+    place_links,
+    signal_changes,
+)
 from quadriga.engine.console.drift_forms import MUTE_HOURS
 from quadriga.engine.console.drift_links import window_filter
 from quadriga.engine.console.drift_strip import drift_reports_of, make_strip, read_windows
@@ -81,6 +86,7 @@ def drift_pages(
             model=model,
             last=last,
             links_of=partial(image_links, frame),
+            places_of=partial(place_links, frame),
             strip=make_strip(windows),
             total=len(summaries),
             mute=mutes.within(scope).active(model),

@@ -137,7 +137,7 @@ def _rank(
 
 def _cell(window: StripReport, name: str, signal: StripSignal | None) -> StripCell:
     title = one_line(signal_title(name), 80)
-    at = day_clock(window.at)
+    at = f"{day_clock(window.at)} UTC"
     if signal is None:
         return StripCell(window.id, "", False, text("cell_absent", signal=title, at=at))
     if signal.status == "insufficient" or signal.effect.value is None:

@@ -77,14 +77,18 @@ class WorstGroup(msgspec.Struct, frozen=True):
 
 
 def curve_lines(report: Report) -> list[CurveLine]:
-    """Return the curves of the first match threshold: of the labels with the least area; the mean where there are none."""
+    """Return the curves of the first match threshold: of the labels with the least area, or the mean if there are none.
+
+    Of labels with the same area those with the least metric come first.
+    """
     rows = report.curves.get("pr", [])
     thresholds = [row.get("iou") for row in rows]
     rows = [row for row in rows if row.get("iou") == thresholds[0]]
     curves = [(row.get("label"), _points(row)) for row in rows]
     curves = [(label, points) for label, points in curves if len(points) > 1]
     of_labels = [curve for curve in curves if curve[0] is not None]
-    of_labels.sort(key=lambda curve: _area(curve[1]))
+    values = {metric.parameters.get("label"): metric.value or 0.0 for metric in reversed(report.metrics)}  # fmt: skip
+    of_labels.sort(key=lambda curve: (round(_area(curve[1]), 4), values.get(curve[0], 0.0)))
     return [
         CurveLine(
             name="" if label is None else metric_texts.one_line(label, 24),

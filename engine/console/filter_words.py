@@ -1,7 +1,9 @@
 """What the filter line offers while one types: fields, operators fit to each, and words that say what they mean."""
 
+from datetime import UTC, datetime
 from typing import Any
 
+from quadriga.engine.console.search_words import FIELD_SYNONYMS, phrases
 from quadriga.engine.console.texts import FIELD_WORDS, OPERATOR_WORDS, TEXTS
 from quadriga.store.query.syntax import BOUNDS, FIELDS, OPERATORS, PROPERTIES, SIGNAL_FIELDS
 
@@ -26,6 +28,7 @@ def filter_words() -> dict[str, Any]:
     Returns:
         `fields`: name, kind and words of each, in the order in which they are offered. `operators`: of each kind, with their
         words. `properties`: what a prediction is bounded by, with its words. `values`: those that a field can have at all.
+        `names`: fields by other words for them. `phrases`: words that stand for a comparison, with it and what it finds.
         `texts`: what else is shown.
     """
     kinds = {
@@ -44,6 +47,8 @@ def filter_words() -> dict[str, Any]:
         "bounds": [[name, OPERATOR_WORDS["value"][name]] for name in BOUNDS],
         "properties": [[name, FIELD_WORDS[f"of.{name}"]] for name in (*PROPERTIES, "n")],
         "values": {"ground_truth.review": list(_REVIEWS)},
+        "names": {name: field for field, names in FIELD_SYNONYMS.items() for name in names},
+        "phrases": [[[*phrase.names], phrase.line, TEXTS[phrase.meaning]] for phrase in phrases(datetime.now(UTC).date())],
         "texts": {name: TEXTS[name] for name in SHOWN_TEXTS},
     }  # fmt: skip
 

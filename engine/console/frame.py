@@ -15,6 +15,7 @@ from quadriga.engine.console.filter_words import filter_words
 from quadriga.engine.console.inference_filter import INFERENCES_PATH
 from quadriga.engine.console.static_files import StaticFiles
 from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.console.word_texts import WORDS
 from quadriga.proto.access import ANYBODY, Caller, Need, current_caller
 
 PAGE_HEADERS = {
@@ -91,6 +92,7 @@ class Frame:
             comparison=comparison_text,
             filter_words=filter_words,
             formats=formats.FILTERS,
+            words=WORDS,
             base=self.base,
             link=self.link,
             static=lambda name: self.base + self.static.path(name),
@@ -109,7 +111,8 @@ class Frame:
             template: Name of the template, without its ending.
             page: Page of the navigation that it belongs to; empty for none.
             title: Title of the page.
-            **content: What the template shows; `query` is the filter of the page, `filter_path` where a changed one leads.
+            **content: What the template shows; `query` is the filter of the page, `filter_path` where a changed one leads,
+                `filter_example` one that finds something.
         """
         caller = current_caller()
         html: str = self._environment.get_template(f"{template}.html.jinja").render(
@@ -118,6 +121,7 @@ class Frame:
                 "chips": [],
                 "filter_options": {},
                 "filter_path": INFERENCES_PATH,
+                "filter_example": "",
                 **content,
                 "page": page,
                 "title": title,

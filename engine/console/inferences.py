@@ -2,7 +2,7 @@
 
 from collections import Counter
 from contextlib import suppress
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.charts import Timeline, timeline
 from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
-from quadriga.engine.console.filter_line import Problem, check, joined
+from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import (
     INFERENCES,
@@ -19,10 +19,12 @@ from quadriga.engine.console.object_cards import (
     meant_conditions,
     object_cards,
 )
+from quadriga.engine.console.search_words import MeantLine, meant_lines
 from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import timestamp_text
 
 GRID_SIZE, TABLE_SIZE = 48, 100
 """Inferences on a page."""
@@ -30,6 +32,8 @@ GRID_SIZE, TABLE_SIZE = 48, 100
 _COLUMNS = 4
 _METADATA_VALUES = 12
 _HINTS = 6
+_BOUND_UNITS_S = (1, 10, 60, 600, 3600)
+_BOUND_SHARE = 20
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -45,7 +49,11 @@ class InferencesPage(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the page."""
 
     problem: Problem | None = None
-    """Why the filter is none; the page has no more then."""
+    """Why the filter is none; of the rest the page has only `meant` then."""
+    meant: list[MeantLine] = []
+    """Other filters that may have been meant, where this one is none or finds nothing."""
+    example: str = ""
+    """A filter that finds something of the same; empty where that is not known."""
     count: int | None = None
     """Number of matches; None where that is not known."""
     is_exact_count: bool = True
@@ -110,7 +118,7 @@ def read_inferences(
     """
     problem = check(filter_.line)
     if problem is not None:
-        return InferencesPage(problem=problem)
+        return InferencesPage(problem=problem, meant=meant_lines(store, filter_.line, links))
     where: Any = filter_.line or {}
     limit = {"table": TABLE_SIZE, "objects": INFERENCES}.get(filter_.view, GRID_SIZE)
     try:
@@ -118,7 +126,10 @@ def read_inferences(
         page = store.query(request)
         facets = find_facets(store, FacetsRequest(where, None, VALUES, BINS))
     except (QueryError, NotFoundError) as error:
-        return InferencesPage(problem=Problem(str(error), filter_.line, 0))
+        return InferencesPage(
+            problem=Problem(str(error), filter_.line, 0),
+            meant=meant_lines(store, filter_.line, links),
+        )
     return _page(store, filter_, links, page=page, facets=facets)
 
 
@@ -157,12 +168,38 @@ def _page(
         objects=objects,
         more_objects=more_objects,
         columns=_columns(cards),
-        times=timeline([(bin_.start, bin_.end, bin_.count, 0) for bin_ in facets.time]),
+        times=timeline(_time_slices(facets)),
         groups=groups,
         more_groups=more_groups + facets.more_facets,
         is_sampled=not facets.exact,
         hints=_hints(store, filter_, links) if is_empty else [],
+        meant=meant_lines(store, filter_.line, links) if is_empty and filter_.line else [],
+        example=_example(facets),
     )
+
+
+def _time_slices(facets: Facets) -> list[tuple[str, str, int, int]]:
+    """Return the bars over time; the bounds of estimated ones, which are not round, at a twentieth of a bar or less."""
+    bins = facets.time
+    if facets.is_exact_count or len(bins) < 2:
+        return [(bin_.start, bin_.end, bin_.count, 0) for bin_ in bins]
+    bounds = [datetime.fromisoformat(bin_.start) for bin_ in bins]
+    end = datetime.fromisoformat(bins[-1].end)
+    unit_s = max((unit for unit in _BOUND_UNITS_S if unit <= (end - bounds[0]).total_seconds() / len(bins) / _BOUND_SHARE), default=0)  # fmt: skip
+    if not unit_s:
+        return [(bin_.start, bin_.end, bin_.count, 0) for bin_ in bins]
+    seconds = [*(at.timestamp() // unit_s for at in bounds), -(-end.timestamp() // unit_s)]
+    texts = [timestamp_text(int(second * unit_s * 1000)) for second in seconds]
+    return [
+        (start, stop, bin_.count, 0)
+        for start, stop, bin_ in zip(texts, texts[1:], bins, strict=False)
+    ]
+
+
+def _example(facets: Facets) -> str:
+    """Return a filter by the most frequent label; empty where there is none."""
+    labels = next((f.values for f in facets.facets if f.field == "label"), [])
+    return comparison_text("label", labels[0].value) if labels else ""
 
 
 def _columns(cards: list[Card]) -> list[str]:

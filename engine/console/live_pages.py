@@ -15,6 +15,7 @@ from quadriga.engine.console.filter_line import Problem, check
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.page_queries import run_in_queries
+from quadriga.engine.console.search_words import MeantLine, meant_lines
 from quadriga.engine.console.texts import TEXTS
 from quadriga.store.browsing.arrivals import settled
 from quadriga.store.errors import NotFoundError, QueryError
@@ -48,7 +49,9 @@ class LivePage(msgspec.Struct, frozen=True, kw_only=True):
     """Content of the page."""
 
     problem: Problem | None = None
-    """Why the filter is none; the page has no more then."""
+    """Why the filter is none; of the rest the page has only `meant` then."""
+    meant: list[MeantLine] = []
+    """Other filters that may have been meant."""
     cards: list[Card] = []
     after: str = ""
     """Id behind which the script begins to listen: that up to which the page has all."""
@@ -56,24 +59,26 @@ class LivePage(msgspec.Struct, frozen=True, kw_only=True):
     """None where there is too much to add up."""
 
 
-def read_live(store: InferenceReader, line: str, now_ms: int) -> LivePage:
+def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int) -> LivePage:
     """Read the content of the page.
 
     Args:
         store: What the caller sees of the store.
         line: The filter.
+        links: Makes the links of the page.
         now_ms: Milliseconds since 1970.
     """
     problem = check(line)
     if problem is not None:
-        return LivePage(problem=problem)
+        return LivePage(problem=problem, meant=meant_lines(store, line, links))
     after = settled(
         store, now_ms
     )  # before the newest are read: the script knows which it has already
     try:
         newest = store.query(QueryRequest(line or {}, limit=NEWEST)).inferences
     except (QueryError, NotFoundError) as error:
-        return LivePage(problem=Problem(str(error), line, 0))
+        problem = Problem(str(error), line, 0)
+        return LivePage(problem=problem, meant=meant_lines(store, line, links))
     minute = None
     with suppress(QueryError):
         minute = _last_minute(store, line, now_ms)
@@ -108,7 +113,7 @@ def live_page(frame: Frame, queries: StoreQueries, options: dict[str, Any]) -> H
             return redirect(links.to(filter_.line))
 
         def show(store: InferenceReader) -> tuple[str, int]:
-            content = read_live(store, filter_.line, time.time_ns() // 1_000_000)
+            content = read_live(store, filter_.line, links, now_ms=time.time_ns() // 1_000_000)
             html = frame.html(
                 "live",
                 page="live",

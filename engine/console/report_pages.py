@@ -14,8 +14,9 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
-from quadriga.engine.console.drift_changes import image_links, signal_changes
+from quadriga.engine.console.drift_changes import image_links, place_links, signal_changes
 from quadriga.engine.console.drift_links import WindowFilter, window_filter
+from quadriga.engine.console.evaluation_labels import confusion_rule, label_table
 from quadriga.engine.console.evaluation_parts import (
     CURVE_SIZE,
     FIRST_SCORE,
@@ -27,6 +28,7 @@ from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.start_forms import start_choices
 from quadriga.engine.console.texts import TEXTS
+from quadriga.engine.console.word_texts import words_of_metrics
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
@@ -155,13 +157,19 @@ def _report_page(
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
         may_monitor=opens(current_caller(), "monitor"),
         links_of=partial(image_links, frame),
+        places_of=partial(place_links, frame),
         matrix=_matrix(report.confusion),
         matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
         notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
         format_effect=drift_texts.format_effect,
         is_undecided=drift_texts.is_undecided,
         rows_text=drift_texts.rows_text,
+        metric_words=words_of_metrics(metric_texts.titles(shown)),
+        confusion_rule=confusion_rule(report.confusion),
+        label_table=label_table(report, report_id, frame.link),
         curves=curve_lines(report),
+        curve_labels=len({row.get("label") for row in report.curves.get("pr", [])} - {None}),
+        curve_iou=next((row.get("iou") for row in report.curves.get("pr", [])), None),
         curve_size=CURVE_SIZE,
         first_score=FIRST_SCORE,
         slices=slice_rows(report, frame.link),

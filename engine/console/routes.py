@@ -40,6 +40,7 @@ from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.traffic_pages import traffic_pages
 from quadriga.engine.console.view_pages import view_pages
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
+from quadriga.engine.console.words_page import words_page
 from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.report.saved import ReportStore
@@ -105,6 +106,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
     pages = [
         *model_pages(frame, parts.models, parts.traffic, options),
         audit_page(frame, settings.audit_directory, options),
+        words_page(frame, options),
     ]
     if (store := parts.store) is not None:
         pages += [
@@ -205,6 +207,7 @@ def inferences_page(
                 chips=links.chips(),
                 filter_options=filter_.options,
                 p=content,
+                filter_example=content.example,
                 links_=links,
                 order=filter_.order,
                 order_option=filter_.options.get("order"),

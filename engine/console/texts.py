@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 
 from quadriga.engine.console.inference_texts import INFERENCE_TEXTS
+from quadriga.engine.console.report_texts import REPORT_TEXTS
+from quadriga.engine.console.search_texts import SEARCH_TEXTS
 from quadriga.engine.console.start_texts import START_TEXTS
+from quadriga.engine.console.word_texts import WORD_TEXTS
 
 TEXTS: Mapping[str, str] = {
     # frame
@@ -21,8 +24,6 @@ TEXTS: Mapping[str, str] = {
     "you": "You",
     "filter": "Filter",
     "find": "Find",
-    "find_hint": "Find inferences, such as label=ship:ge:0.9 & meta.camera=north",
-    "add_hint": "add, such as label=ship:ge:0.9",
     "remove": "Remove",
     "copy": "Copy",
     "copied": "Copied",
@@ -177,7 +178,6 @@ TEXTS: Mapping[str, str] = {
     "interval": "95 % interval",
     "from": "From",
     "confusion": "Confusion",
-    "confusion_note": "rows: truth; columns: predicted; a cell leads to its images",
     "missed": "missed",
     "no_object": "no object",
     "signals": "Signals",
@@ -191,7 +191,6 @@ TEXTS: Mapping[str, str] = {
     "recall": "Recall",
     "label": "Label",
     "mean_of_labels": "all labels, mean",
-    "curves_note": "The labels with the least area below. The precision of objects is interpolated: the best one at this recall or a higher one.",
     "beside_model": "Beside {model}",
     "slices_note": "dot and 95 % interval; orange: the interval lies on the bad side of the value of all images",
     "below_all": "worse than all",
@@ -410,7 +409,7 @@ TEXTS: Mapping[str, str] = {
     "no_jobs": "No job has run yet.",
     "alarm": "{model} has changed.",
     "alarm_several": "{n} models have changed.",
-    "alarm_when": "Drift report of {created}",
+    "drift_report_of": "Drift report of",
     "no_model_ready": "No model is ready yet. A moment, please; the table below says what each waits for.",
     "failed_word": "failed",
     "version_word": "version",
@@ -420,6 +419,9 @@ TEXTS: Mapping[str, str] = {
     "nothing_found": "nothing found",
     "see_what_changed": "See what changed",
     **INFERENCE_TEXTS,
+    **REPORT_TEXTS,
+    **WORD_TEXTS,
+    **SEARCH_TEXTS,
     **START_TEXTS,
 }
 

@@ -12,8 +12,14 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.views import remove_view, save_view
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, opens, redirect
-from quadriga.engine.console.texts import TEXTS
-from quadriga.monitor.saved_views import MAX_QUERY_CHARACTERS, ViewStore, decode_view
+from quadriga.engine.console.texts import TEXTS, text
+from quadriga.monitor.saved_views import (
+    MAX_QUERY_CHARACTERS,
+    SavedView,
+    ViewBody,
+    ViewStore,
+    decode_view,
+)
 from quadriga.proto.access import current_caller
 
 SHOWN = 200
@@ -44,16 +50,50 @@ def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[H
 
     @post("/console/views/new", sync_to_thread=True, need="annotate", **form_options)
     def keep_view(body: RawBody) -> Response[bytes]:
-        """Save a filter under a name, and show the views."""
+        """Save a filter under a name, and show the views; ask first if another one of this name is there."""
         fields = form_fields(body)
-        view = {"query": single_field(fields, "q"), "order": single_field(fields, "order") or "-ts"}
-        save_view(every_team, single_field(fields, "name"), decode_view(msgspec.json.encode(view)))
+        name = single_field(fields, "name")
+        sent = {"query": single_field(fields, "q"), "order": single_field(fields, "order") or "-ts"}
+        view = decode_view(msgspec.json.encode(sent))
+        existing = _own_view(every_team, name)
+        is_other = existing is not None and (existing.query, existing.order) != (view.query, view.order)  # fmt: skip
+        if existing is not None and is_other and not single_field(fields, "sure"):
+            return _question(frame, existing, view)
+        save_view(every_team, name, view)
         return redirect(frame.link("/console/views"))
 
     @post("/console/views/remove", sync_to_thread=True, need="annotate", **form_options)
     def forget_view(body: RawBody) -> Response[bytes]:
-        """Remove a view, and show the others."""
-        remove_view(every_team, single_field(form_fields(body), "name"))
+        """Remove a view, and show the others; ask first."""
+        fields = form_fields(body)
+        name = single_field(fields, "name")
+        existing = _own_view(every_team, name)
+        if existing is not None and not single_field(fields, "sure"):
+            return _question(frame, existing, None)
+        remove_view(every_team, name)
         return redirect(frame.link("/console/views"))
 
     return [show_views, keep_view, forget_view]
+
+
+def _own_view(every_team: ViewStore, name: str) -> SavedView | None:
+    """Return the view of a name if the caller may replace it; None otherwise."""
+    caller = current_caller()
+    views = every_team.within(caller_scope()).all().views
+    view = next((view for view in views if view.name == name), None)
+    may_replace = view is not None and (opens(caller, "operate") or view.owner == caller.name)
+    return view if may_replace else None
+
+
+def _question(frame: Frame, view: SavedView, replacement: ViewBody | None) -> Response[bytes]:
+    """Return the page that asks whether to replace a view, or to remove it if nothing takes its place."""
+    is_removal = replacement is None
+    return frame.page(
+        "view_question",
+        page="views",
+        title=text("view_remove_title" if is_removal else "view_replace_title", view=view.name),
+        view=view,
+        replacement=None if replacement is None else replacement.query,
+        order="" if replacement is None else replacement.order,
+        back=frame.link("/console/views"),
+    )

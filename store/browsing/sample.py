@@ -24,6 +24,16 @@ EXACT_ROWS = 5000
 EXACT_CHARACTERS = 8_000_000
 """Maximum JSON of matches of which all are looked at, if they are more than `ROWS`."""
 
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_ROUND_MS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
+    *(n * _SECOND for n in (1, 2, 5, 10, 15, 20, 30)),
+    *(n * _MINUTE for n in (1, 2, 3, 5, 10, 15, 20, 30)),
+    *(n * _HOUR for n in (1, 2, 3, 4, 6, 8, 12)),
+    *(n * _DAY for n in (1, 2, 4, 7, 14, 28)),
+)
+"""Lengths of slices of the time that people read at once."""
+
 _PARTS = 8  # of a slice
 _MAX_MODELS = 8  # in whose indexes parts with inferences are looked for
 _SLICE_ROWS = ROWS // SLICES
@@ -73,9 +83,9 @@ class MatchSample(NamedTuple):
     times: list[float]
     """Number of matches in each of equal slices of the time."""
     first_ms: int
-    """Time of the oldest match, in milliseconds since 1970; 0 without matches."""
+    """Time at which the first slice begins, in milliseconds since 1970; 0 without matches."""
     last_ms: int
-    """Time of the newest match."""
+    """Time at which the last slice ends."""
     matches: float
     is_exact: bool
     """Whether the rows are all matches."""
@@ -116,20 +126,31 @@ def _of_ids(connection: sa.Connection, ids: Sequence[int]) -> MatchSample:
     step = max(len(ids) / limit, 1.0)
     chosen = [ids[int(number * step)] for number in range(min(len(ids), limit))]
     rows = _read(connection, chosen)
-    first_ms, last_ms = time_ms(ids[-1]), time_ms(ids[0])
-    times = [0.0] * (SLICES if ids[0] > ids[-1] else 1)
+    slice_ms = _slice_ms(time_ms(ids[-1]), time_ms(ids[0]))
+    first_slice, last_slice = (time_ms(seq) // slice_ms for seq in (ids[-1], ids[0]))
+    times = [0.0] * (last_slice - first_slice + 1)
     for seq in ids:  # by milliseconds, as a filter with the bounds of a slice finds them
-        times[(time_ms(seq) - first_ms) * len(times) // (last_ms + 1 - first_ms)] += 1
+        times[time_ms(seq) // slice_ms - first_slice] += 1
     return MatchSample(
         rows,
         [len(ids) / len(rows)] * len(rows),
         times,
-        first_ms,
-        last_ms=last_ms,
+        first_slice * slice_ms,
+        last_ms=(last_slice + 1) * slice_ms - 1,
         matches=len(ids),
         is_exact=len(rows) == len(ids),
         is_exact_count=True,
     )
+
+
+def _slice_ms(first_ms: int, last_ms: int) -> int:
+    """Return the shortest round length of slices of which at most `SLICES` cover the time between two matches."""
+    step = next(
+        (step for step in _ROUND_MS if last_ms // step - first_ms // step < SLICES), _ROUND_MS[-1]
+    )
+    while last_ms // step - first_ms // step >= SLICES:
+        step *= 2
+    return step
 
 
 def _of_slices(

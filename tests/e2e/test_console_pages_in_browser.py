@@ -53,6 +53,7 @@ PAGES = {
     "keys": "/console/keys",
     "audit": "/console/audit",
     "you": "/console/you",
+    "words": "/console/words#effect",
     "absent": "/console/absent",
 }
 IMAGES_IN_SIGHT = """Promise.all([...document.images]
@@ -413,3 +414,57 @@ def test_an_alarm_is_acknowledged_and_muted_by_hand(browser, server):
     words = browser.run("document.querySelector('main').innerText")
     assert "Muted by somebody until" in words
     assert "of image.brightness, label" in words
+
+
+def test_labels_of_an_evaluation_stand_worst_first_and_lead_to_their_errors(browser, server):
+    truth = f"/api/inferences/{server.inference}/ground-truth"
+    annotations = ask(server, "GET", truth, b"")["annotations"]
+    wrong = [{**annotations[0], "label": "barge"}, *annotations[2:]]  # one of each kind of error
+    ask(server, "PUT", truth, {"annotations": wrong})
+    where = {"id": server.inference}
+    job = ask(server, "POST", "/api/evaluations", {"model": "shapes-detector", "where": where})
+    while (job := ask(server, "GET", f"/api/jobs/{job['id']}", b""))["state"] in ("queued", "running"):  # fmt: skip
+        time.sleep(0.1)
+    open_page(browser, server, f"/console/reports/{job['id']}")
+    rows = "[...document.querySelectorAll('[data-labels] tbody tr')]"
+    cells = browser.run(f"{rows}.map((row) => [...row.cells].map((cell) => cell.innerText))")
+    report = ask(server, "GET", f"/api/reports/{job['id']}", b"")
+    values = [float(row[1]) for row in cells if row[1] != "\N{EM DASH}"]
+    assert values == sorted(values)
+    assert cells[0][0] == "barge"
+    assert cells[0][3:5] == ["1", "1"]
+    score = report["confusion"]["parameters"]["score"]
+    assert f"a score of at least {score}, overlap (IoU) at least 0.5" in browser.run("document.querySelector('main').innerText")  # fmt: skip
+    name = next(row[0] for row in cells if row[6] not in {"0", "\N{EN DASH}"})
+    for label, column in (("barge", 4), (name, 6)):
+        open_page(browser, server, f"/console/reports/{job['id']}")
+        browser.run(f"{rows}.find((row) => row.cells[0].innerText === {json.dumps(label)}).cells[{column}].querySelector('a').click()")  # fmt: skip
+        browser.wait_for("location.pathname === '/console/inferences'")
+        assert browser.run("document.querySelectorAll('.shot').length") == 1
+
+
+def test_a_term_leads_by_keyboard_to_what_it_means(browser, server):
+    open_page(browser, server, f"/console/reports/{server.report}")
+    browser.run("document.querySelector('.term[href$=\"#iou\"]').focus()")
+    assert browser.run("document.activeElement.title").startswith("How much two regions share")
+    browser.run("document.activeElement.click()")
+    browser.wait_for("location.hash === '#iou'")
+    top = browser.run("document.querySelector(':target').getBoundingClientRect().top")
+    assert 40 < top < 700
+
+
+def test_on_a_phone_outcomes_and_dates_can_be_seen(browser, server):
+    open_page(browser, server, "/console/reports", width=390)
+    tag = "document.querySelector('tbody .tag').getBoundingClientRect()"
+    assert browser.run(f"{tag}.left > 0 && {tag}.right <= innerWidth")
+    open_page(browser, server, "/console/models/shapes-detector/drift", width=390)
+    # Above the names of the signals, which stay in sight, no date shows through.
+    covered = """(() => { const head = document.querySelector('.windows thead th'), { left, top, width, height } = head.getBoundingClientRect();
+      scrollTo(0, top - 200);
+      const now = head.getBoundingClientRect();
+      return [0.1, 0.5, 0.9].every((share) => head.contains(document.elementFromPoint(now.left + share * width, now.top + height / 2))); })()"""
+    assert browser.run(covered)
+    heads = browser.run("[...document.querySelectorAll('.windows thead th + th')].map((th) => { const r = th.getBoundingClientRect(), t = th.querySelector('time').getBoundingClientRect(); return t.width <= r.width + 1; })")  # fmt: skip
+    assert len(heads) == 8
+    assert all(heads)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")

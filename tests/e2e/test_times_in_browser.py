@@ -134,3 +134,49 @@ def test_axe_finds_nothing_while_a_range_is_begun(browser, page, scheme, width):
     assert "Esc" in browser.run("document.querySelector('[data-range-note]').innerText")
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     assert violations(browser) == []
+
+
+@pytest.mark.parametrize(
+    ("zone", "said", "hour"),
+    [("Asia/Kolkata", "Asia/Calcutta (UTC+5:30)", "13:32"), ("America/St_Johns", "(UTC−", "04:32"), ("UTC", "in UTC.", "08:02")],  # noqa: RUF001 - as it is written
+)  # fmt: skip
+def test_times_of_a_page_are_in_one_zone_and_it_is_said(browser, page, zone, said, hour):
+    browser.send("Emulation.setTimezoneOverride", timezoneId=zone)
+    try:
+        page()
+        note = browser.run("document.querySelector('[data-zone]').innerText")
+        assert said in note or zone in note
+        script = "document.querySelector('script[src*=console]').src.replace('console.js', 'axis.js')"  # fmt: skip
+        # Nine hours from 2 past 8 in UTC: marks are round in the reader's zone, the first and a new day have their date.
+        words = browser.run(f"import({script}).then((m) => m.marks(Date.UTC(2026, 10, 24, 8, 2), Date.UTC(2026, 10, 24, 17, 2)).map((mark) => mark.words))")  # fmt: skip
+        assert words[0].startswith("24 Nov ")
+        assert 2 < len(words) <= 7
+        assert all(word.endswith(":00") for word in words)
+        assert words[0] > f"24 Nov {hour}"
+        bar = browser.run("[...document.querySelectorAll('.timeline a')].map((a) => [a.ariaLabel, a.querySelector('title').textContent, a.dataset.start])[0]")  # fmt: skip
+        local = browser.run(f"new Date('{bar[2]}').toLocaleTimeString('en-GB')")
+        assert all(local in text and "UTC" not in text for text in bar[:2])
+        assert "UTC" not in browser.run("document.querySelector('.timeline').textContent")
+    finally:
+        browser.send("Emulation.setTimezoneOverride", timezoneId="")
+
+
+def test_no_bar_has_a_bound_that_is_finer_than_it_is_wide(browser, page):
+    page()
+    ends = browser.run("[...document.querySelectorAll('.timeline a')].map((a) => [a.dataset.start, a.dataset.end])")  # fmt: skip
+    assert len(ends) > 1
+    said = browser.run("document.querySelector('.timeline-box').innerText")
+    assert "A bar is " in said
+    assert "about" not in said
+
+
+def test_marks_of_days_begin_at_midnight_where_the_clock_changes(browser, page):
+    browser.send("Emulation.setTimezoneOverride", timezoneId="Europe/Berlin")
+    try:
+        page()
+        script = "document.querySelector('script[src*=console]').src.replace('console.js', 'axis.js')"  # fmt: skip
+        marks = browser.run(f"import({script}).then((m) => m.marks(Date.UTC(2026, 9, 22), Date.UTC(2026, 9, 28)).map((mark) => [mark.words, new Date(mark.at).getHours()]))")  # fmt: skip
+        assert marks[:2] == [["23 Oct", 0], ["24 Oct", 0]]
+        assert {hour for _, hour in marks} == {0}
+    finally:
+        browser.send("Emulation.setTimezoneOverride", timezoneId="")

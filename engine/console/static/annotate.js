@@ -2,16 +2,17 @@
 // undone. Only pages of who may annotate load it; the server refuses all others anyway.
 
 import { accepted, choose, data, go, keys, page, picture, refresh, setTruth, state } from "./inference.js";
-import { countPoints, edgeNear, withPoint, withPointAfter, withPointMoved, withoutPoint } from "./contours.js";
+import { countPoints, edgeNear, withPointAfter, withPointMoved, withoutPoint } from "./contours.js";
 import { boundsOf, ringsOf } from "./geometry.js";
+import { boxFrom, dragged, moved, shape, turned } from "./shapes.js";
+import { forgetChange, keepChange, keptChange } from "./undo.js";
 
 const KEPT = ["label", "xmin", "ymin", "xmax", "ymax", "cx", "cy", "w", "h", "r", "contour", "prompt", "answer", "answers", "crowd", "difficult", "area", "attributes"];
-const UNDO_NAME = "quadriga-undo", UNDO_MS = 120_000, LEAST_PX = 3, EDGE_PX = 8, TURN = Math.PI / 90;
+const LEAST_PX = 3, EDGE_PX = 8, TURN = Math.PI / 90;
 const LONGEST_LABEL = 256;
 const isText = data.task === "IMAGE_TEXT_TO_TEXT";
 const isLabels = data.task === "IMAGE_CLASSIFICATION";
-const shape = { OBJECT_DETECTION: "box", ORIENTED_OBJECT_DETECTION: "oriented", IMAGE_SEGMENTATION: "contour" }[data.task];
-const actions = document.querySelector("[data-actions]"), conflict = document.querySelector("[data-conflict]");
+const actions = document.querySelector("[data-actions]"), conflict = document.querySelector("[data-conflict]"), draftNote = document.querySelector("[data-draft]");
 
 let saved = data.ground_truth; // annotations as they were committed last; null for none
 let revision = data.revision;
@@ -23,7 +24,6 @@ const undone = [], done = [];
 
 const plain = (item) => Object.fromEntries(KEPT.filter((name) => item[name] != null).map((name) => [name, item[name]]));
 const current = () => (state.truth ?? []).map(({ source }) => source);
-const round = (value, digits) => Number(value.toFixed(digits));
 
 /** What the model answered, as truth: of labels for the whole image the best one. */
 function predicted() {
@@ -98,7 +98,7 @@ async function showConflict(mine) {
     revision = theirs === null ? "" : newest.revision;
     settle();
     saved = mine;
-    setTruth(mine);
+    showTruth(mine);
     void send(mine);
   });
   const take = button("Take theirs", "", () => { settle(); location.reload(); });
@@ -135,57 +135,78 @@ function settle() {
 
 addEventListener("beforeunload", (event) => { if (unsent || conflict?.childElementCount) event.preventDefault(); }); // something is not stored
 
+/** Show annotations as the truth; while one edits, what the model answered where there is none. */
+function showTruth(annotations) {
+  state.isDraft = annotations === null && editing;
+  setTruth(state.isDraft ? predicted() : annotations);
+  showDraft();
+}
+
+/** Say what the first change will store, as long as nothing is. */
+function showDraft() {
+  const items = state.truth?.length ?? 0;
+  draftNote.hidden = !(state.isDraft && items);
+  draftNote.textContent = `Not stored yet. Your first change states ${items === 1 ? "the object that is" : `all ${items} objects that are`} shown as truth, also those that you leave as they are: remove what is wrong.`;
+}
+
+/** What a change to a draft stores besides: the predictions that were left as they were. */
+function storedBesides(annotations) {
+  const drafts = new Set(predicted().map((item) => JSON.stringify(item)));
+  const left = annotations.filter((item) => drafts.has(JSON.stringify(item))).length;
+  return left ? ` ${count(annotations)} stored as truth: ${annotations.length - left} changed, ${left} as predicted.` : "";
+}
+
 /** Change the truth, and say what happened. */
-function commit(annotations, words) {
-  if (conflict.childElementCount) { conflict.scrollIntoView({ block: "nearest" }); setTruth(saved); return Promise.resolve(false); }
-  done.push(saved);
+function commit(annotations, words, { isAccepted = false } = {}) {
+  if (conflict.childElementCount) { conflict.scrollIntoView({ block: "nearest" }); showTruth(saved); return Promise.resolve(false); }
+  const before = saved, said = words + (state.isDraft && !isAccepted ? storedBesides(annotations) : "");
+  done.push(before);
   undone.length = 0;
   saved = annotations;
-  setTruth(annotations);
+  showTruth(annotations);
   return send(annotations).then((isStored) => {
-    if (isStored) toast(words, undo);
+    if (isStored) toast(said, undo);
+    if (isStored && saved === annotations) keepChange({ api: page.api, before, revision, words: said });
     return isStored;
   });
 }
 
 function travel(from, to, words) {
-  if (!from.length || conflict.childElementCount) return;
+  if (conflict.childElementCount) return;
   to.push(saved);
-  saved = from.pop();
-  setTruth(saved);
-  void send(saved).then((isStored) => { if (isStored) toast(words); });
+  const target = from.pop();
+  saved = target;
+  showTruth(target);
+  void send(target).then((isStored) => {
+    if (!isStored) return;
+    toast(words);
+    if (saved === target && done.length) keepChange({ api: page.api, before: done.at(-1), revision, words });
+    else forgetChange();
+  });
 }
 
 function undo() {
-  if (done.length) { travel(done, undone, "Undone."); return; }
-  void undoEarlier();
+  if (done.length) travel(done, undone, "Undone.");
+  else void undoEarlier();
 }
 
-const redo = () => travel(undone, done, "Done again.");
+function redo() {
+  if (undone.length) travel(undone, done, "Done again.");
+  else toast("Nothing to do again.");
+}
 
 /** Change the truth and go on to the next inference, from where it can be undone. */
 async function commitAndGo(annotations, words) {
-  const before = saved;
-  if (!(await commit(annotations, words))) return;
+  if (!(await commit(annotations, words, { isAccepted: true }))) return;
   if (!page.next) { toast(`${words} This was the last one.`, undo); return; }
-  sessionStorage.setItem(UNDO_NAME, JSON.stringify({ link: location.href, api: page.api, before, revision, words, at: Date.now() }));
   go(page.next);
-}
-
-function earlier() {
-  try {
-    const kept = JSON.parse(sessionStorage.getItem(UNDO_NAME));
-    return kept && kept.api !== page.api && Date.now() - kept.at < UNDO_MS ? kept : null;
-  } catch {
-    return null;
-  }
 }
 
 /** Undo what was done on the page before, and go back there. */
 async function undoEarlier() {
-  const kept = earlier();
-  if (!kept) return;
-  sessionStorage.removeItem(UNDO_NAME);
+  const kept = keptChange(page.api);
+  if (!kept) { toast("Nothing to undo."); return; }
+  forgetChange();
   const body = kept.before === null ? undefined : JSON.stringify({ annotations: kept.before, source: data.source });
   const headers = { "Content-Type": "application/json", "If-Match": `"${kept.revision}"` };
   const answer = await fetch(`${kept.api}/ground-truth`, { method: kept.before === null ? "DELETE" : "PUT", headers, body }).catch(() => null);
@@ -204,8 +225,7 @@ function edit(isOn = !editing) {
   if (picture) Object.assign(picture, { hasGrips: editing, isPressed: editing });
   actions.querySelector('[data-do="edit"]').setAttribute("aria-pressed", String(editing));
   if (picture) picture.canvas.classList.toggle("editing", editing);
-  if (editing && state.truth === null) setTruth(predicted());
-  if (!editing && saved === null) setTruth(null);
+  if (saved === null) showTruth(null);
   if (editing && picture.chosen?.kind !== "truth") choose(state.truth.find((item) => data.meant.includes(item.label)) ?? state.truth[0] ?? null);
   showLabels();
   refresh();
@@ -358,47 +378,6 @@ function place() {
   pop.style.top = `${top}px`;
 }
 
-// Shapes: what a drag, a corner or a turn makes of an annotation.
-const clamp = (value, most) => round(Math.min(Math.max(value, 0), most), 2);
-
-function boxFrom([x1, y1], [x2, y2]) {
-  const [left, right] = [clamp(Math.min(x1, x2), data.width), clamp(Math.max(x1, x2), data.width)];
-  const [top, bottom] = [clamp(Math.min(y1, y2), data.height), clamp(Math.max(y1, y2), data.height)];
-  if (shape === "box") return { label, xmin: left, ymin: top, xmax: right, ymax: bottom };
-  if (shape === "oriented") return { label, ...relative((left + right) / 2, (top + bottom) / 2, right - left, bottom - top, 0) };
-  return { label, contour: [[[left, top], [right, top], [right, bottom], [left, bottom]].map(([x, y]) => ({ x: x - 0.5, y: y - 0.5 }))] };
-}
-
-const relative = (cx, cy, w, h, r) => ({ cx: round(cx / data.width, 7), cy: round(cy / data.height, 7), w: round(w / data.width, 7), h: round(h / data.height, 7), r: round(r, 6) });
-
-function moved(item, dx, dy) {
-  if ("xmin" in item) {
-    const [w, h] = [item.xmax - item.xmin, item.ymax - item.ymin];
-    const [xmin, ymin] = [clamp(item.xmin + dx, Math.max(data.width - w, 0)), clamp(item.ymin + dy, Math.max(data.height - h, 0))];
-    return { ...item, xmin, ymin, xmax: round(xmin + w, 2), ymax: round(ymin + h, 2) };
-  }
-  if ("cx" in item) return { ...item, cx: round(item.cx + dx / data.width, 7), cy: round(item.cy + dy / data.height, 7) };
-  if (item.contour) return { ...item, contour: item.contour.map((ring) => ring.map(({ x, y }) => ({ x: round(x + dx, 2), y: round(y + dy, 2) }))) };
-  return item;
-}
-
-function turned(item, by) { return "cx" in item ? { ...item, r: round((item.r ?? 0) + by, 6) } : item; }
-
-function dragged(item, grip, [x, y], isTurning) {
-  const ring = ringsOf(item, data.width, data.height)[0];
-  if (item.contour) return withPoint(item, grip, [x, y]);
-  const [u, v] = ring[(grip + 2) % 4];
-  if ("xmin" in item) return { ...item, ...boxFrom([u, v], [x, y]), label: item.label };
-  const r = item.r ?? 0, [cx, cy] = [item.cx * data.width, item.cy * data.height];
-  if (isTurning) {
-    const [gx, gy] = ring[grip];
-    return turned(item, Math.atan2(y - cy, x - cx) - Math.atan2(gy - cy, gx - cx));
-  }
-  const [dx, dy] = [x - u, y - v], [cos, sin] = [Math.cos(r), Math.sin(r)];
-  const [w, h] = [Math.abs(dx * cos + dy * sin), Math.abs(dy * cos - dx * sin)];
-  return { ...item, ...relative((x + u) / 2, (y + v) / 2, w, h, r) };
-}
-
 function press(event, point) {
   if (!editing) return false;
   const grip = picture.gripAt(...point);
@@ -415,7 +394,7 @@ function press(event, point) {
   const shift = (move) => {
     const to = picture.toImage(move), [dx, dy] = [to[0] - point[0], to[1] - point[1]];
     if (after === null && Math.hypot(dx, dy) * picture.current().scale < LEAST_PX) return;
-    const item = !chosen ? boxFrom(point, to) : grip >= 0 ? dragged(before[number], grip, to, move.shiftKey) : moved(before[number], dx, dy);
+    const item = !chosen ? boxFrom(label, point, to) : grip >= 0 ? dragged(before[number], grip, to, move.shiftKey) : moved(before[number], dx, dy);
     after = before.toSpliced(number, chosen ? 1 : 0, item);
     setTruth(after);
     picture.chosen = state.truth[number];
@@ -458,6 +437,15 @@ function turn(by) {
   if (chosen) void commit(current().map((item, n) => (n === chosen.number ? turned(item, by) : item)), `A ${chosen.label} turned.`);
 }
 
+/** Lead "previous" to the inference that was changed last, where the filter has none before this: what was labelled may have left it. */
+function leadBack(link) {
+  page.previous = link;
+  const grey = document.querySelector(".stage-bar .off"), made = element("a", "← ", { className: "button s", href: link, rel: "prev" });
+  made.setAttribute("aria-label", "Back to the one that was changed");
+  made.append(element("kbd", "k"));
+  if (grey?.textContent.includes("←")) grey.replaceWith(made);
+}
+
 if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION", "IMAGE_TEXT_TO_TEXT"].includes(data.task)) {
   actions.hidden = false;
   if (!isText && (!shape || !picture)) actions.querySelector('[data-do="edit"]').hidden = true;
@@ -494,6 +482,7 @@ if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "I
     });
     if (isLabels) showLabels();
   }
-  const kept = earlier();
+  const kept = keptChange(page.api);
   if (kept) toast(kept.words, undo);
+  if (kept && !page.previous) leadBack(kept.link);
 }

@@ -1,6 +1,7 @@
 // What every page has: the key / for the filter, keys that go to pages, times in the reader's zone, and "Copy".
 // Pages read and work without it.
 
+import "./axis.js";
 import "./brush.js";
 import "./complete.js";
 
@@ -37,6 +38,7 @@ export function showTime(element) {
   const form = element.dataset.form;
   if (form === "ago") return;
   const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(form === "clock" ? {} : { second: "2-digit" }) };
+  if (form === "day") { element.textContent = at.toLocaleString("en-GB", { day: "numeric", month: "short" }); return; }
   const day = sameDay(at, new Date()) || form === "clock" ? {} : { day: "numeric", month: "short" };
   element.textContent = at.toLocaleString("en-GB", { ...day, ...clock });
 }

@@ -11,11 +11,14 @@ const still = document.querySelector("[data-still]");
 const scoreInput = document.querySelector("[data-score]");
 const layers = Object.fromEntries([...document.querySelectorAll("[data-layer]")].map((box) => [box.dataset.layer, box]));
 
+const isBeside = matchMedia("(min-width: 75rem)"); // the list stands beside the image
+
 const shown = (items, kind) => items.map((item, number) => drawn(item, kind, number, ringsOf(item, data.width, data.height)));
 
 export const state = {
   predictions: shown(data.predictions ?? [], "pred"),
   truth: data.ground_truth === null ? null : shown(data.ground_truth, "truth"),
+  isDraft: false, // whether the truth that is shown is only what the model answered, before the first change
   theirs: null, // truth that somebody else stated meanwhile, while both are shown
   least: 0,
 };
@@ -43,7 +46,10 @@ export function choose(item) {
   if (picture) picture.chosen = item;
   for (const button of document.querySelectorAll(".object")) {
     const isChosen = item !== null && button.dataset.kind === item.kind && Number(button.dataset.number) === item.number;
-    if (isChosen) { button.setAttribute("aria-current", "true"); button.scrollIntoView({ block: "nearest" }); } else button.removeAttribute("aria-current");
+    if (isChosen) {
+      button.setAttribute("aria-current", "true");
+      if (isBeside.matches) button.scrollIntoView({ block: "nearest" }); // below the image it would scroll that out of sight
+    } else button.removeAttribute("aria-current");
   }
   picture?.draw();
   document.dispatchEvent(new CustomEvent("chosen", { detail: item }));
@@ -61,12 +67,12 @@ export function refresh() {
     button.closest("li").hidden = kind === "pred" ? !predictions.includes(item) : item.state === "matched" && !picture?.hasGrips;
     button.dataset.state = item.state;
     button.querySelector(".glyph").textContent = GLYPHS[item.state] ?? (kind === "truth" ? "○" : "");
-    const words = { matched: "matched", false: "false", missed: "missed" };
+    const words = state.isDraft ? {} : { matched: "matched", false: "false", missed: "missed" };
     button.querySelector(".how").textContent = words[item.state] ?? "";
   }
   const hasTruthRows = document.querySelector('[data-objects="truth"] li:not([hidden])') !== null;
   document.querySelector("[data-truth-heading]").hidden = !hasTruthRows && Boolean(state.truth?.length);
-  const truthCount = state.truth === null ? "" : `${state.truth.length} true, `;
+  const truthCount = state.truth === null ? "" : `${state.truth.length} ${state.isDraft ? "not stored yet" : "true"}, `;
   document.querySelector("[data-counts]").textContent = `${truthCount}${predictions.length} predicted`;
   if (!picture) return;
   // Of a matched pair the prediction is drawn: its line says that, the colour that the truth is the same.
@@ -93,7 +99,7 @@ function renderTruth() {
     row.append(button);
     return row;
   }));
-  document.querySelector("[data-truth-note]").textContent = state.truth === null ? "No truth is stated." : state.truth.length ? "" : "Stated: nothing there.";
+  document.querySelector("[data-truth-note]").textContent = state.truth === null || state.isDraft ? "No truth is stated." : state.truth.length ? "" : "Stated: nothing there.";
 }
 
 function setLeast(value) {

@@ -98,8 +98,11 @@ class Vocabulary {
   field(name) {
     const named = (text) => this.fields.find((field) => field.name === text);
     if (/^(meta|std)\../.test(name) && !named(name)) return { name, kind: "value", words: "" };
-    return named(name) ?? named(`meta.${name}`) ?? this.fields.find((field) => [name, `meta.${name}`].some((text) => text.toLowerCase() === field.name.toLowerCase()));
+    return named(name) ?? named(`meta.${name}`) ?? named(this.otherName(name)) ?? this.fields.find((field) => [name, `meta.${name}`].some((text) => text.toLowerCase() === field.name.toLowerCase()));
   }
+
+  /** The field that another word stands for; undefined for none. */
+  otherName(name) { return new Map(Object.entries(this.words.names)).get(name.trim().toLowerCase()); }
 
   values(name) {
     const stored = this.facets.get(name)?.values ?? [];
@@ -205,12 +208,31 @@ function fieldItems(vocabulary, typed) {
   const values = sought.length < 2 ? [] : vocabulary.fields.flatMap((field) => valueItems(vocabulary, field, "", typed)
     .filter((item) => field.kind !== "time" && vocabulary.facets.has(field.name) && field.kind !== "presence")
     .map((item) => ({ ...item, text: `${fieldText(field.name)}=${item.text}`, words: vocabulary.texts.value_of.replace("{field}", field.name) })));
-  return [...times, ...fields.slice(0, values.length ? MOST - 4 : MOST), ...values];
+  const isNamed = (item) => sought && item.shown.toLowerCase().startsWith(sought.toLowerCase());
+  const ordered = [...fields.filter(isNamed), ...phraseItems(vocabulary, sought), ...fields.filter((item) => !isNamed(item))];
+  return [...times, ...ordered.slice(0, values.length ? MOST - 4 : MOST), ...values];
+}
+
+/** Comparisons that words stand for, such as "low score" and "yesterday". */
+function phraseItems(vocabulary, sought) {
+  if (sought.length < 2) return [];
+  const items = vocabulary.words.phrases.map(([names, line, words]) => ({ text: line, shown: line, words, names }));
+  return fitting(items, sought, (item) => item.names).slice(0, 3).map(({ text, shown, words }) => ({ text, shown, words }));
+}
+
+/** The right form of a comparison of a score, which is one of some prediction. */
+function scoreItems(vocabulary, operand) {
+  const match = /^(?:(eq|gte|gt|ge|lte|lt|le):)?\s*(\d*[.,]?\d+)?\s*(%?)$/.exec(operand);
+  if (!match) return [];
+  const bound = OTHER_NAMES[match[1]] ?? match[1] ?? "ge", number = Number(match[2]?.replace(",", "."));
+  const scores = match[2] ? [match[3] || (number > 1 && number <= 100) ? number / 100 : number] : [0.5, 0.8, 0.9];
+  return scores.map((score) => ({ text: `box=score:${bound}:${score}`, shown: `box=score:${bound}:${score}`, words: vocabulary.texts.right_form }));
 }
 
 /** Items for a comparison with a sign: what may follow it, and the right form of what the line would read as something else. */
 function comparisonItems(vocabulary, typed, [, name, sign, rest]) {
   const { texts } = vocabulary, field = vocabulary.field(plain(name)), operand = SIGNS[sign] + rest;
+  if (!field && vocabulary.otherName(name) === "box=score") return scoreItems(vocabulary, operand);
   if (sign === ":" && rest.includes("=")) return [];
   if (!field) return fieldItems(vocabulary, name).filter((item) => item.goesOn).map((item) => ({ ...item, text: item.text + operand }));
   const isRight = sign === "=" && field.name === plain(name);

@@ -209,9 +209,29 @@ def test_who_may_annotate_saves_and_removes_a_view_and_others_do_not_by_hand_eit
     saved = keyed.send("views/new", role, VIEW)
     assert saved.status == (303 if may_save else 403)
     assert (">north</a>" in keyed.show("views", "admin").text) == may_save
-    removed = keyed.send("views/remove", role, b"name=north")
+    removed = keyed.send("views/remove", role, b"name=north&sure=yes")
     assert removed.status == (303 if may_save else 403)
     assert ">north</a>" not in keyed.show("views", "admin").text
+
+
+@pytest.mark.parametrize("role", ["annotate", "operate"])
+def test_a_view_is_neither_replaced_nor_removed_without_a_question(keyed, role):
+    other = b"name=north&q=model%3D%22%3Cb%3E%22&order=ts"
+    assert keyed.send("views/new", "annotate", VIEW).status == 303
+    assert keyed.send("views/new", "annotate", VIEW).status == 303  # the same again changes nothing
+    for path, body, asked in (
+        ("views/new", other, "Replace the view north?"),
+        ("views/remove", b"name=north", "Remove the view north?"),
+    ):
+        answer = keyed.send(path, role, body)
+        assert answer.status == 200
+        assert asked in answer.text
+        assert "<b>" not in answer.text
+        assert "camera" in keyed.show("views", "admin").text
+    assert keyed.send("views/new", role, other + b"&sure=yes").status == 303
+    assert "camera" not in keyed.show("views", "admin").text
+    assert keyed.send("views/remove", role, b"name=north&sure=yes").status == 303
+    assert "No view is saved yet." in keyed.show("views", "admin").text
 
 
 def test_a_view_of_somebody_else_is_neither_replaced_nor_removed(keyed):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from quadriga.engine.app import Application
 from quadriga.engine.console.drift_changes import MAX_SHOWN, MAX_WITH_IMAGES, distribution
-from quadriga.engine.console.drift_links import images_behind, window_filter
+from quadriga.engine.console.drift_links import images_behind, images_of_slices, window_filter
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.schema import (
     ChangedImage,
@@ -20,7 +20,9 @@ from quadriga.monitor.report.schema import (
     Effect,
     Histogram,
     Level,
+    Metric,
     Signal,
+    Slice,
     Unlike,
     Window,
 )
@@ -143,6 +145,35 @@ def test_both_sides_of_a_spread_are_one_part_of_the_filter():
     assert tree.operands[-1] == Or(
         (Compare("sig.image.blur", "lt", 4), Compare("sig.image.blur", "gt", 6))
     )
+
+
+def moved_in(by, value, signal, effect, **parameters):
+    return Slice(by, value, 40, [Metric("wasserstein_iqr", effect, {"signal": signal, **parameters})])  # fmt: skip
+
+
+def test_a_change_names_the_slices_where_the_signal_moved_most():
+    signal = numeric("image.blur", 5, 9)
+    slices = [
+        moved_in("meta.camera", 'no"rth', "image.blur", 2.5, other=0.125),
+        moved_in("meta.camera", HOSTILE, "score", 2.0, other=0.1),
+        moved_in("meta.lane", "5", "image.blur", 1.5),
+        moved_in("label", "star", "image.blur", None),
+        moved_in("day", None, "image.blur", 1.0),
+        moved_in("day", "2026-11-01", "image.blur", 1.0),
+    ]
+    report = drift_report(0, signal, slices=slices)
+    window = window_filter(report.model, report.data.current).line
+    assert [(place.words, place.line) for place in images_of_slices(signal, report)] == [
+        (
+            'most where camera is no"rth: moved 2.5 there, 0.125 elsewhere',
+            window + r' & meta.camera="no\"rth"',
+        ),
+        ("most where lane is 5: moved 1.5 there", f'{window} & meta.lane=in:5,"5"'),
+        ("most where label is star: moved 0 there", f"{window} & label=star"),
+    ]
+    elsewhere = drift_report(0, signal, slices=slices[:1], data=Data(Window(n=5), Window()))
+    assert [place.line for place in images_of_slices(signal, elsewhere)] == [""]
+    assert images_of_slices(numeric("image.dark", 5, 9), report) == []
 
 
 def test_embeddings_lead_to_the_images_least_like_the_baseline():

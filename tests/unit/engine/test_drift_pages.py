@@ -141,7 +141,7 @@ def test_signals_that_were_not_compared_or_too_few_are_told_from_quiet_ones(serv
     keep_report(settings, drift_report(1, numeric("image.blur", 5, 5)))
     text = open_page(server, PAGE).text
     assert [shade for shade, _ in cells(text)].count("few") == 3
-    assert "score, 21 Sep 15:13: too few values" in text
+    assert "score, 21 Sep 15:13 UTC: too few values" in text
     assert text.count("not compared") == 2
 
 

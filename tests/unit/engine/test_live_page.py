@@ -9,7 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from quadriga.engine.app import Application
-from quadriga.engine.console.live_pages import NEWEST, read_live
+from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.live_pages import LIVE_PATH, NEWEST, read_live
 from quadriga.engine.settings import Settings
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
@@ -97,7 +99,8 @@ def test_its_script_begins_behind_what_may_be_followed_by_lower_ids(tmp_path) ->
     store = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db")
     now_ms = int(time.time() * 1000)
     store.commit(make_record(smallest_id_at(now_ms)))
-    content = read_live(store.inferences, "", now_ms)
+    links = FilterLinks(InferenceFilter(""), Frame("", has_store=True).link, LIVE_PATH)
+    content = read_live(store.inferences, "", links, now_ms=now_ms)
     assert int(content.after) < int(content.cards[0].id)
     assert content.minute is not None
     assert 0.5 <= content.minute.per_minute <= 1

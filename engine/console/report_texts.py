@@ -1,0 +1,21 @@
+"""Texts of the pages of reports: labels, the confusion matrix, and what their numbers count."""
+
+from collections.abc import Mapping
+
+REPORT_TEXTS: Mapping[str, str] = {
+    "labels_note": "the worst first; numbers lead to their images",
+    "labels_more": "{n} more labels are better than these; the whole report has them.",
+    "labels_counts": "Objects, recall and precision are counted in the confusion matrix",
+    "labels_true": "True",
+    "labels_lost": "Missed or taken for another",
+    "labels_wrong": "False",
+    "confusion_rule": "predictions with a score of at least {score}, overlap (IoU) at least {iou}",
+    "confusion_note": "rows: truth; columns: predicted; a cell leads to its images",
+    "moved_where": "most where {by} is {value}: moved {effect} there, {other} elsewhere",
+    "moved_where_alone": "most where {by} is {value}: moved {effect} there",
+    "curves_of": "of the {shown} labels with the least area below, of {total}",
+    "curves_note": "At the chosen score, overlap (IoU) at least {iou}. The precision of objects is interpolated: the best one at this recall or a higher "
+    "one, so 1.00 can stand beside false predictions. What is counted stands in the table of labels and in the confusion matrix.",
+    "curves_note_labels": "At the chosen score. What is counted stands in the table of labels and in the confusion matrix.",
+}
+"""Texts by name, as part of those of the console."""

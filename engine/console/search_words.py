@@ -1,0 +1,388 @@
+"""What people type who do not know the filter: their words, signs and values, and the line that each of them means."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+
+from quadriga.engine.console.filter_line import (
+    as_part,
+    check,
+    comparison_text,
+    field_and_rest,
+    joined,
+    parts,
+)
+from quadriga.engine.console.inference_filter import FilterLinks
+from quadriga.engine.console.texts import TEXTS, text
+from quadriga.store.browsing.facets import FacetsRequest, find_facets
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.syntax import FIELDS, SIGNAL_FIELDS
+
+MAX_OFFERED = 3
+_MAX_READ = 1000
+"""Characters of a line beyond which nothing is offered."""
+
+_VALUES = 100
+_NEAR = 0.7
+"""Likeness from which a name is near, 0 to 1; north and south are as 0.6."""
+
+_SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "", "=": "", ":": "",
+          "below": "lt:", "under": "lt:", "less than": "lt:", "above": "gt:", "over": "gt:", "more than": "gt:",
+          "at least": "ge:", "at most": "le:", "is": ""}  # fmt: skip
+"""Signs of comparisons, and the operator of the filter that each means."""
+
+_COMPARISON = re.compile(
+    r'\s*("(?:[^"\\]|\\.)*"|[^"=<>!:]+?)\s*(==|!=|>=|<=|=|>|<|:|\s(?:below|under|less than|above|over|more than|at least|at most|is)\s)'
+    r"\s*(\S.*)",
+    re.IGNORECASE,
+)
+_OPERATOR = re.compile(r"(?:eq|ne|gt|ge|lt|le|in|contains|exists):")
+_ALTERNATIVE = re.compile(r"\s+or\s+", re.IGNORECASE)
+_CONJUNCTION = re.compile(r"\s+and\s+|\s*&&\s*", re.IGNORECASE)
+_KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "box", "geo"}
+
+FIELD_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "box=score": ("score", "scores", "confidence", "conf", "certainty", "probability"),
+    "predictions": ("objects", "detections", "count", "number of objects", "boxes"),
+    "ts": ("time", "date", "day", "created", "timestamp", "when"),
+    "latency_ms": ("latency", "duration", "milliseconds"),
+    "label": ("class", "category", "object", "prediction", "predicted label"),
+    "ground_truth.label": ("true label", "true class", "ground truth"),
+    "request_id": ("request",),
+}
+"""Words for a field that the filter calls by another name; `box=score` is the score of some prediction."""
+
+
+class Phrase(NamedTuple):
+    """Words that stand for a comparison by themselves."""
+
+    names: tuple[str, ...]
+    line: str
+    meaning: str
+    """Name of the text that says what it finds."""
+
+
+def phrases(today: date) -> list[Phrase]:
+    """Return the words that are understood without a comparison; `today` is the day in UTC."""
+
+    def day(start: date, end: date) -> str:
+        return f"ts=ge:{start}T00:00:00Z & ts=lt:{end}T00:00:00Z"
+
+    one_day = timedelta(days=1)
+    return [
+        Phrase(("low score", "low confidence", "score", "confidence", "low", "unsure", "uncertain"),
+               "box=score:lt:0.5", "phrase_low"),
+        Phrase(("high score", "high confidence", "high", "sure", "certain"), "box=score:ge:0.9", "phrase_high"),
+        Phrase(("many objects", "objects", "count", "detections", "crowded"), "predictions=ge:5", "phrase_many"),
+        Phrase(("no objects", "no detections", "nothing found", "empty"), "predictions=0", "phrase_empty"),
+        Phrase(("yesterday",), day(today - one_day, today), "phrase_yesterday"),
+        Phrase(("today",), f"ts=ge:{today}T00:00:00Z", "phrase_today"),
+        Phrase(("last hour", "hour"), "ts=ge:-1h", "last_hour"),
+        Phrase(("last 24 hours", "last day", "24 hours"), "ts=ge:-24h", "last_day"),
+        Phrase(("last week", "last 7 days", "this week", "week"), "ts=ge:-7d", "last_week"),
+        Phrase(("failed", "failures", "errors", "error"), "status=500", "phrase_failed"),
+        Phrase(("slow",), "latency_ms=ge:1000", "phrase_slow"),
+        Phrase(("labelled", "labeled", "annotated", "with truth"), "ground_truth=exists:true", "phrase_truth"),
+        Phrase(("unlabelled", "unlabeled", "not labelled", "without truth"), "ground_truth=exists:false", "phrase_no_truth"),
+    ]  # fmt: skip
+
+
+class Correction(msgspec.Struct, frozen=True):
+    """Another line that may have been meant."""
+
+    line: str
+    words: str
+    """Words about what it finds; empty where the line says it."""
+
+
+class _Meaning(NamedTuple):
+    line: str
+    words: str = ""
+
+
+class StoredWords:
+    """The fields and the frequent values of what is stored.
+
+    Args:
+        values: Texts by field; a field whose values are none has an empty list.
+    """
+
+    def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
+        self._values = values
+
+    @classmethod
+    def read(cls, store: InferenceReader) -> "StoredWords":
+        """Return the words of all that the caller sees."""
+        values: dict[str, list[str]] = {}
+        with suppress(QueryError, NotFoundError):
+            for facet in find_facets(store, FacetsRequest({}, None, _VALUES, 2)).facets:
+                listed = values.setdefault(facet.field, [])
+                listed += [entry.value for entry in facet.values if isinstance(entry.value, str)]
+        return cls(values)
+
+    def is_stored(self, field: str) -> bool:
+        """Check whether some inferences have a field."""
+        return field in self._values
+
+    def has(self, field: str, value: str) -> bool:
+        """Check whether a value is one of those of a field."""
+        return value in self._values.get(field, ())
+
+    def keys_like(self, name: str) -> list[str]:
+        """Return the keys of the metadata that a name may mean, the nearest first."""
+        keys = {key.removeprefix("meta.").lower(): key for key in self._values if key.startswith("meta.")}  # fmt: skip
+        sought = name.removeprefix("meta.").lower()
+        parts_of = [key for short, key in keys.items() if sought in re.split(r"[._\W]+", short)]
+        near = [
+            keys[match] for match in difflib.get_close_matches(sought, keys, MAX_OFFERED, _NEAR)
+        ]
+        exact = [keys[sought]] if sought in keys else []
+        return list(dict.fromkeys([*exact, *parts_of, *near]))[:MAX_OFFERED]
+
+    def values_like(self, field: str, value: str) -> list[str]:
+        """Return the values of a field that one may mean: in other letters, the beginning of one, or nearly the same."""
+        by_lower_case: dict[str, str] = {}
+        for known in self._values.get(field, ()):
+            by_lower_case.setdefault(known.lower(), known)
+        sought = value.lower()
+        if sought in by_lower_case:
+            return [by_lower_case[sought]]
+        begun = [known for lower, known in by_lower_case.items() if len(sought) > 1 and lower.startswith(sought)]  # fmt: skip
+        near = difflib.get_close_matches(sought, by_lower_case, MAX_OFFERED, _NEAR)
+        return list(dict.fromkeys([*begun, *(by_lower_case[match] for match in near)]))[:MAX_OFFERED]  # fmt: skip
+
+    def comparisons_with(self, value: str) -> list[str]:
+        """Return comparisons of labels, models and metadata with a value that is stored, in any letter case."""
+        comparisons = []
+        for field, values in self._values.items():
+            if field in {"label", "model"} or field.startswith("meta."):
+                comparisons += [comparison_text(field, known) for known in values if known.lower() == value.lower()]  # fmt: skip
+        return comparisons[:MAX_OFFERED]
+
+    def example(self, field: str) -> str:
+        """Return a comparison of a field with its most frequent value; an empty text if there is none."""
+        values = self._values.get(field, ())
+        return comparison_text(field, values[0]) if values else ""
+
+
+def corrections(line: str, words: StoredWords, today: date) -> list[Correction]:
+    """Return the lines that somebody may have meant by one that is no filter, or that finds nothing.
+
+    Args:
+        line: What was typed.
+        words: What is stored.
+        today: The day in UTC.
+    """
+    if len(line) > _MAX_READ:
+        return []
+    meanings_of_parts = [
+        _meanings(part.text, words, today) or [_Meaning(part.text)]
+        for part in parts(_CONJUNCTION.sub(" & ", line))
+    ]
+    # Of several wrong parts the first meanings stand together; of one each of its meanings is offered.
+    longest = max(meanings_of_parts, key=len, default=[])
+    offered = []
+    for number in range(len(longest)):
+        chosen = [meanings[min(number, len(meanings) - 1)] for meanings in meanings_of_parts]
+        corrected = joined(as_part(meaning.line) for meaning in chosen)
+        if corrected != joined(part.text for part in parts(line)) and check(corrected) is None:
+            words_of_all = "; ".join(meaning.words for meaning in chosen if meaning.words)
+            offered.append(Correction(corrected, words_of_all))
+    return list(dict.fromkeys(offered))[:MAX_OFFERED]
+
+
+def _meanings(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
+    """Return what one part may mean; nothing for one that is right, as far as that is known."""
+    if typed.startswith(("(", "!")):
+        return []
+    if (
+        '"' not in typed
+        and _ALTERNATIVE.search(typed)
+        and (meaning := _alternatives(typed, words, today))
+    ):
+        return [meaning]
+    match = _COMPARISON.fullmatch(typed)
+    if match is None:
+        return _of_words(" ".join(typed.lower().split()), words, today)
+    name, sign, operand = match[1].strip(), match[2].strip().lower(), match[3].strip()
+    sign = " ".join(sign.split())
+    field = _field_of(name)
+    operator = "" if _OPERATOR.match(operand) else _SIGNS[sign]
+    if field == "box=score":
+        return _of_score(operator, operand)
+    if field is None:
+        keys = words.keys_like(name)
+        return [_Meaning(_compared(key, operator, operand, words)) for key in keys]
+    return _of_known_field(field, operator, operand, typed=typed, words=words, today=today)
+
+
+def _of_known_field(
+    field: str, operator: str, operand: str, *, typed: str, words: StoredWords, today: date
+) -> list[_Meaning]:
+    """Return what a comparison of a field of the filter may mean."""
+    if field == "ts" and (phrase := _phrase(operand.lower(), today)) is not None:
+        return _of_time(operator, phrase)
+    if field.startswith("meta.") and not words.is_stored(field):
+        keys = words.keys_like(field)
+        return [_Meaning(_compared(key, operator, operand, words)) for key in keys]
+    value = _first_piece(field, operand)
+    rest = operand[len(value) :]
+    plain = value.strip().strip('"')
+    if not operator and not _OPERATOR.match(operand) and not words.has(field, plain):
+        near = words.values_like(field, plain)
+        if near:
+            return [_Meaning(comparison_text(field, known) + rest) for known in near]
+    corrected = f"{_name_text(field)}={operator}{operand}"
+    is_same = corrected.replace(" ", "") == typed.replace(" ", "")
+    return [] if is_same else [_Meaning(corrected)]
+
+
+def _of_time(operator: str, phrase: _Meaning) -> list[_Meaning]:
+    """Return the comparison of the time with a phrase: all of it, what is since its beginning, or before."""
+    begin = parts(phrase.line)[0].text
+    if not begin.startswith("ts=ge:"):
+        return []
+    if operator in {"gt:", "ge:"}:
+        return [_Meaning(begin)]
+    return [_Meaning(begin.replace("ge:", "lt:", 1))] if operator in {"lt:", "le:"} else [phrase]
+
+
+def _of_score(operator: str, operand: str) -> list[_Meaning]:
+    """Return the comparison of a score, which may be in percent."""
+    match = re.fullmatch(r"((?:eq|gt|ge|lt|le):)?\s*(\d+(?:[.,]\d+)?|[.,]\d+)\s*(%?)", operand)
+    if match is None or operator == "ne:":
+        return []
+    number = float(match[2].replace(",", "."))
+    score = number / 100 if match[3] or 1 < number <= 100 else number
+    bound = match[1] or operator or "ge:"
+    words = TEXTS.get(f"phrase_score_{bound[:2]}", "")
+    return [_Meaning(f"box=score:{bound}{score:.6g}", words.format(score=f"{score:.6g}"))]
+
+
+def _of_words(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
+    """Return what words without a comparison may mean: a phrase, a stored value or key, or several of these."""
+    if (phrase := _phrase(typed, today)) is not None:
+        return [phrase]
+    if comparisons := words.comparisons_with(typed):
+        return [_Meaning(comparison) for comparison in comparisons]
+    if combined := _of_several_words(typed.split(), words, today):
+        return [combined]
+    examples = [words.example(key) for key in words.keys_like(typed)]
+    near = [comparison_text("label", label) for label in words.values_like("label", typed)]
+    return [_Meaning(line) for line in [*near, *filter(None, examples)]][:MAX_OFFERED]
+
+
+def _of_several_words(typed: Sequence[str], words: StoredWords, today: date) -> _Meaning | None:
+    """Return what several phrases and values in one row mean together; None unless all are understood."""
+    meanings: list[_Meaning] = []
+    start = 0
+    while start < len(typed):
+        for end in range(len(typed), start, -1):
+            piece = " ".join(typed[start:end])
+            phrase = _phrase(piece, today)
+            comparisons = words.comparisons_with(piece) or words.comparisons_with(piece.removesuffix("s"))  # fmt: skip
+            if phrase is not None or comparisons:
+                meanings.append(phrase or _Meaning(comparisons[0]))
+                start = end
+                break
+        else:
+            return None
+    words_of_all = "; ".join(meaning.words for meaning in meanings if meaning.words)
+    return (
+        _Meaning(joined(meaning.line for meaning in meanings), words_of_all) if meanings else None
+    )
+
+
+def _alternatives(typed: str, words: StoredWords, today: date) -> _Meaning | None:
+    """Return alternatives that were joined by the word `or`."""
+    pieces = _ALTERNATIVE.split(typed)
+    field, first = field_and_rest(pieces[0])
+    name = field.removesuffix("=").strip()
+    values = [piece.strip().removeprefix(field) for piece in pieces[1:]]
+    if field and not any(re.search(r"[=<>:]", value) for value in (first, *values)):
+        listed = ",".join(_value_text(name, value, words) for value in (first, *values))
+        return _Meaning(f"{field}in:{listed}")
+    if not all(field_and_rest(piece)[0] or _of_words(piece.strip(), words, today) for piece in pieces):  # fmt: skip
+        return None
+    lines = [piece if check(piece) is None else next(iter(_meanings(piece, words, today)), _Meaning(piece)).line
+             for piece in pieces]  # fmt: skip
+    return _Meaning(" | ".join(as_part(line) for line in lines))
+
+
+def _value_text(field: str, value: str, words: StoredWords) -> str:
+    near = [] if words.has(field, value) else words.values_like(field, value)
+    return field_and_rest(comparison_text("meta.value", near[0] if near else value))[1]
+
+
+def _phrase(typed: str, today: date) -> _Meaning | None:
+    """Return the comparison that words stand for by themselves; None for others."""
+    for phrase in phrases(today):
+        if typed in phrase.names:
+            return _Meaning(phrase.line, TEXTS[phrase.meaning])
+    return None
+
+
+def _field_of(name: str) -> str | None:
+    """Return the field that a name means; None for one that may be a key of the metadata."""
+    plain = name.strip('"')
+    if plain in _KNOWN or plain.startswith(("meta.", "std.")):
+        return plain
+    lower = " ".join(plain.lower().split())
+    if lower in _KNOWN:
+        return lower
+    return next((field for field, names in FIELD_SYNONYMS.items() if lower in names), None)
+
+
+def _compared(key: str, operator: str, operand: str, words: StoredWords) -> str:
+    """Return the comparison of a key with an operand, whose value is completed to a stored one where one is near."""
+    plain = operand.strip('"')
+    near = [] if operator or _OPERATOR.match(operand) or words.has(key, plain) else words.values_like(key, plain)  # fmt: skip
+    return comparison_text(key, near[0]) if near else f"{_name_text(key)}={operator}{operand}"
+
+
+def _first_piece(field: str, operand: str) -> str:
+    """Return the value of an operand: of a label what stands before its bounds."""
+    if field != "label":
+        return operand
+    match = re.match(r'"(?:[^"\\]|\\.)*"|[^:]*', operand)
+    return match[0] if match else operand
+
+
+def _name_text(field: str) -> str:
+    return field_and_rest(comparison_text(field, 0))[0].removesuffix("=")
+
+
+class MeantLine(msgspec.Struct, frozen=True):
+    """Another filter that may have been meant, as a link."""
+
+    line: str
+    words: str
+    """What it finds, in words and with the number of inferences."""
+    link: str
+
+
+def meant_lines(store: InferenceReader, line: str, links: FilterLinks) -> list[MeantLine]:
+    """Return the filters that may have been meant by one that is none, or finds nothing; those that find something first.
+
+    Args:
+        store: What the caller sees of the store.
+        line: What was typed.
+        links: Makes the links of the page.
+    """
+    today = datetime.now(UTC).date()
+    meant: list[tuple[bool, MeantLine]] = []
+    for correction in corrections(line, StoredWords.read(store), today):
+        with suppress(QueryError, NotFoundError):
+            counted = store.count(QueryRequest(correction.line))
+            count = f"{counted.count:,}{'' if counted.is_exact else TEXTS['or_more']}"
+            words = ", ".join(filter(None, (correction.words, text("found_count", n=count))))
+            link = links.to(correction.line)
+            meant.append((not counted.count, MeantLine(correction.line, words, link)))
+    return [shown for _, shown in sorted(meant, key=lambda entry: entry[0])]

@@ -1,0 +1,73 @@
+// Times on charts in the reader's zone, with round marks; without this script they are in UTC, as the server writes them.
+
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200]; // less than a day
+const STEPS_DAYS = [1, 2, 7, 14, 28, 56, 91, 182, 365], MOST = 7, WIDTH = 1360, EDGE = 60;
+const CLOCK = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+
+/** Round moments between two, at most `MOST`, and the seconds between them; both are milliseconds since 1970. */
+export function roundTimes(start, end) {
+  for (const step of STEPS_S) {
+    if ((end - start) / (1000 * step) > MOST) continue;
+    const offset = -60_000 * new Date(start).getTimezoneOffset(), size = 1000 * step, found = [];
+    for (let at = Math.ceil((start + offset) / size) * size - offset; at <= end && found.length < MOST; at += size) found.push(at);
+    return { found, step };
+  }
+  const days = STEPS_DAYS.find((count) => (end - start) / (86_400_000 * count) <= MOST) ?? Math.ceil((end - start) / (86_400_000 * MOST));
+  const first = new Date(start), found = [];
+  for (let day = 1; found.length < MOST; day += days) {
+    const at = new Date(first.getFullYear(), first.getMonth(), first.getDate() + day).valueOf();
+    if (at > end) break;
+    found.push(at);
+  }
+  return { found, step: 86_400 * days };
+}
+
+/** The marks below a chart: moments with their words; the first one and each new day have their date. */
+export function marks(start, end) {
+  const { found, step } = roundTimes(start, end), times = found.length ? found : [start];
+  let day = "";
+  return times.map((at) => {
+    const moment = new Date(at), date = moment.toLocaleString("en-GB", { day: "numeric", month: "short", ...(step > 27 * 86_400 ? { year: "numeric" } : {}) });
+    const clock = moment.toLocaleString("en-GB", step < 60 ? { ...CLOCK, second: "2-digit" } : CLOCK);
+    const words = step >= 86_400 ? date : date === day ? clock : `${date} ${clock}`;
+    day = date;
+    return { at, words };
+  });
+}
+
+const local = (text) => new Date(text).toLocaleString("en-GB", { day: "numeric", month: "long", ...CLOCK, second: "2-digit" });
+
+for (const chart of document.querySelectorAll("svg.timeline[data-start]")) {
+  const [start, end] = [chart.dataset.start, chart.dataset.end].map((text) => new Date(text).valueOf());
+  const old = [...chart.querySelectorAll(".tx")];
+  if (!(end > start) || !old.length) continue;
+  const isSingle = chart.dataset.single !== undefined;
+  for (const { at, words } of isSingle ? [{ at: (start + end) / 2, words: local(chart.dataset.start) }] : marks(start, end)) {
+    const x = Math.round(WIDTH * (at - start) / (end - start)), mark = old[0].cloneNode();
+    mark.setAttribute("x", x);
+    mark.setAttribute("text-anchor", x < EDGE ? "start" : x > WIDTH - EDGE ? "end" : "middle");
+    mark.textContent = words;
+    chart.append(mark);
+  }
+  for (const mark of old) mark.remove();
+  for (const bar of chart.querySelectorAll("a[data-utc]")) {
+    const title = bar.querySelector("title"), words = local(bar.dataset.start);
+    bar.setAttribute("aria-label", bar.getAttribute("aria-label").replace(bar.dataset.utc, words));
+    title.textContent = title.textContent.replace(bar.dataset.utc, words);
+  }
+}
+
+// Words of the cells of a drift map, which name a window by its time.
+for (const cell of document.querySelectorAll(".windows a[data-utc]")) {
+  const words = new Date(cell.dataset.start).toLocaleString("en-GB", { day: "numeric", month: "short", ...CLOCK });
+  cell.title = cell.title.replace(cell.dataset.utc, words);
+}
+
+// Which zone the times of this page are in; what is typed in the filter stays in UTC.
+for (const note of document.querySelectorAll("[data-zone]")) {
+  const { timeZone } = Intl.DateTimeFormat().resolvedOptions(), minutes = -new Date().getTimezoneOffset();
+  if (!minutes && timeZone === "UTC") continue;
+  const [hours, rest] = [Math.trunc(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
+  const offset = minutes ? `UTC${minutes < 0 ? "−" : "+"}${hours}${rest ? `:${String(rest).padStart(2, "0")}` : ""}` : "UTC";
+  note.textContent = note.dataset.zone.replace("{zone}", timeZone ? `${timeZone} (${offset})` : offset);
+}

@@ -1,0 +1,131 @@
+"""Editing the truth in Chromium: what is said before it is stored, and that every change can be undone."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.browser import Browser
+from tests.e2e.test_inference_in_browser import (
+    BOX,
+    MODEL,
+    check_nothing_wrong,
+    press,
+    show,
+    state,
+    truth_of,
+    wait_for_page,
+    wait_for_truth,
+)
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Yield a server with the sample models."""
+    with ServerProcess(tmp_path_factory.mktemp("editing") / "data", SAMPLE_MODELS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def ids(server: ServerProcess) -> list[str]:
+    """Store three images; return their ids, the oldest first."""
+    paths = sorted((IMAGES / "detection").glob("*.jpg"))[:3]
+    stored = [server.store(MODEL, path.read_bytes()) for path in paths]
+    server.query({"id": {"in": stored}})
+    return stored
+
+
+DRAFT = "document.querySelector('[data-draft]')"
+
+
+def test_what_the_first_change_stores_is_said_before_and_after(browser, server, ids):
+    predicted = len(server.call("GET", f"/api/inferences/{ids[1]}")[1]["predictions"])
+    assert predicted > 1
+    show(browser, server, ids[1])
+    assert browser.run(f"{DRAFT}.hidden")
+    press(browser, "e")
+    said = browser.run(f"{DRAFT}.innerText")
+    assert said.startswith(f"Not stored yet. Your first change states all {predicted} objects")
+    counts = "document.querySelector('[data-counts]').innerText"
+    assert f"{predicted} not stored yet" in browser.run(counts)
+    assert "matched" not in browser.run("document.querySelector('.objects').innerText")
+    assert truth_of(server, ids[1]) is None
+    other = browser.run(
+        "[...document.querySelectorAll('.pop button')].findIndex((b) => b.getAttribute('aria-pressed') === 'false') + 1"
+    )
+    press(browser, str(other))
+    wait_for_truth(server, ids[1], lambda truth: truth is not None and len(truth) == predicted)
+    browser.wait_for("!!document.querySelector('.toast')")
+    toast = browser.run("document.querySelector('.toast').innerText")
+    assert f"{predicted} predictions stored as truth: 1 changed, {predicted - 1} as predicted." in toast  # fmt: skip
+    assert browser.run(f"{DRAFT}.hidden")
+    assert f"{predicted} true" in browser.run(counts)
+    check_nothing_wrong(browser, server, "404")
+
+
+def test_editing_goes_on_after_the_first_change_is_undone(browser, server, ids):
+    show(browser, server, ids[1])
+    press(browser, "e", ".", "x")
+    before = wait_for_truth(server, ids[1], lambda truth: truth is not None)
+    press(browser, "z")
+    wait_for_truth(server, ids[1], lambda truth: truth is None)
+    browser.wait_for("document.querySelector('.toast')?.innerText.startsWith('Undone.')")
+    assert not browser.run(f"{DRAFT}.hidden")
+    press(browser, ".", "x")
+    again = wait_for_truth(server, ids[1], lambda truth: truth is not None)
+    assert len(again) == len(before)
+    press(browser, "z")
+    wait_for_truth(server, ids[1], lambda truth: truth is None)
+    press(browser, "z")
+    browser.wait_for("document.querySelector('.toast')?.innerText.startsWith('Nothing to undo.')")
+    press(browser, "e")
+    assert browser.run(f"{DRAFT}.hidden")
+    assert "not stored yet" not in browser.run("document.querySelector('[data-counts]').innerText")
+    check_nothing_wrong(browser, server, "404")
+
+
+def test_an_edit_is_undone_from_the_next_page(browser, server, ids):
+    state(server, ids[2], [BOX])
+    show(browser, server, ids[2])
+    press(browser, "e", ".", "x")
+    wait_for_truth(server, ids[2], lambda truth: truth == [])
+    browser.wait_for("!!document.querySelector('.toast')")
+    press(browser, "j")
+    wait_for_page(browser, ids[1])
+    browser.wait_for("document.querySelector('.toast')?.innerText.includes('removed from the truth')")  # fmt: skip
+    press(browser, "z")
+    wait_for_page(browser, ids[2])
+    assert wait_for_truth(server, ids[2], lambda truth: truth != []) == [BOX]
+    check_nothing_wrong(browser, server)
+
+
+def test_previous_leads_back_to_what_left_the_filter(browser, server, ids):
+    named = " | ".join(f"id={id_}" for id_ in ids)
+    query = "?" + urlencode({"q": f"ground_truth=exists:false & ({named})"})
+    show(browser, server, ids[2], query)
+    press(browser, "a")
+    wait_for_page(browser, ids[1])
+    wait_for_truth(server, ids[2], lambda truth: truth is not None)
+    assert browser.run("document.querySelector('[rel=prev]').pathname.split('/').pop()") == ids[2]
+    press(browser, "k")
+    wait_for_page(browser, ids[2])
+    check_nothing_wrong(browser, server)
+
+
+def test_editing_keeps_the_image_in_sight_on_a_phone(browser, server, ids):
+    show(browser, server, ids[1], width=390)
+    press(browser, "e", ".", ".")
+    top = browser.run("document.querySelector('[data-stage] canvas').getBoundingClientRect().top")
+    assert 0 <= top < 300
+    check_nothing_wrong(browser, server, "404")

@@ -1,0 +1,98 @@
+"""The table of labels on the page of an evaluation: order, counts, and the filters behind them."""
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from quadriga.engine.console.evaluation_labels import MAX_ROWS, confusion_rule, label_table
+from quadriga.engine.console.frame import Frame
+from quadriga.monitor.report.schema import Confusion, Data, Metric, Report, Window
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.syntax import ReportCells
+
+REPORT = "1795610251094742221-70e8"
+HOSTILE = '"><script>alert(1)</script> & in:a,b'
+CONFUSION = Confusion(
+    ["star", HOSTILE, "ring"],
+    [[8, 2, 0], [0, 5, 0], [0, 0, 0]],
+    hallucinations={"star": 3, "ring": 1},
+    misses={HOSTILE: 4},
+    parameters={"of": "objects", "labels": 3, "iou": 0.5, "score": 0.05},
+)
+
+
+def metric(label, value, kind="AP", **parameters):
+    return Metric(kind, value, {"iou": "0.50:0.95", **parameters, "label": label})
+
+
+def table_of(metrics, confusion=CONFUSION, kind="evaluation"):
+    report = Report(kind, "OBJECT_DETECTION", Data(Window(n=9)), metrics=metrics, confusion=confusion)  # fmt: skip
+    return label_table(report, REPORT, Frame("", has_store=True).link)
+
+
+def cells_of(counted):
+    (line,) = parse_qs(urlsplit(counted.link).query)["q"]
+    return QueryRequest(where=line).parse_filter()
+
+
+def test_all_labels_stand_worst_first_with_what_is_counted():
+    table = table_of(
+        [
+            metric(None, 0.7),
+            metric("star", 0.9),
+            metric(HOSTILE, 0.4),
+            metric("star", 0.2, rule="VOC"),  # of another rule
+            metric("ring", None),
+            metric("rare", 0.0),
+        ]
+    )
+    assert [row.value for row in table.rows] == ["0.000", "0.400", "0.900", "—"]
+    rare, hostile, star, ring = table.rows
+    assert (rare.total, rare.lost, rare.precision) == (None, None, "")
+    assert (star.total, star.lost.count, star.wrong.count) == (10, 2, 3)
+    assert (star.recall, star.precision) == ("0.80", "0.73")
+    assert (hostile.total, hostile.recall, hostile.precision) == (9, "0.56", "0.71")
+    assert (ring.total, ring.recall, ring.precision) == (0, "", "0.00")
+    assert cells_of(star.lost) == ReportCells(REPORT, ("star",), (HOSTILE,))
+    assert cells_of(star.wrong) == ReportCells(REPORT, ("",), ("star",))
+    assert cells_of(hostile.lost) == ReportCells(REPORT, (HOSTILE,), ("",))
+    assert cells_of(hostile.wrong) == ReportCells(REPORT, ("star",), (HOSTILE,))
+    assert star.lost.link.startswith("/console/inferences?")
+    assert ring.lost.link == ""
+
+
+@pytest.mark.parametrize(
+    ("metrics", "confusion", "kind", "count"),
+    [
+        ([], None, "evaluation", None),
+        ([metric(None, 0.5)], CONFUSION, "evaluation", None),
+        ([metric("a", 0.5)], CONFUSION, "drift", None),
+        ([metric("a", 0.5)], None, "evaluation", 1),
+        ([metric("a", 0.5, "F1"), metric("b", 0.5, "IOU")], None, "evaluation", 1),
+        ([metric(str(n), n / 999) for n in range(MAX_ROWS + 5)], None, "evaluation", MAX_ROWS),
+    ],
+)
+def test_reports_without_labels_and_with_too_many(metrics, confusion, kind, count):
+    table = table_of(metrics, confusion, kind)
+    assert (table and len(table.rows)) == count
+    assert count is None or not table.has_counts
+    assert count is None or table.more == max(len(metrics) - MAX_ROWS, 0)
+
+
+def test_shares_are_left_out_where_the_matrix_leaves_labels_out():
+    cut = Confusion(["star"], [[1]], parameters={"labels": 500})
+    (row,) = table_of([metric("star", 0.5)], cut).rows
+    assert (row.total, row.recall, row.precision) == (1, "", "")
+
+
+@pytest.mark.parametrize(
+    ("confusion", "said"),
+    [
+        (None, ""),
+        (Confusion(), ""),
+        (Confusion(parameters={"score": 0.5}), ""),
+        (CONFUSION, "predictions with a score of at least 0.05, overlap (IoU) at least 0.5"),
+    ],
+)
+def test_the_matrix_says_what_it_counts(confusion, said):
+    assert confusion_rule(confusion) == said

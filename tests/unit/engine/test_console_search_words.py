@@ -1,0 +1,95 @@
+"""What is offered to who types words and signs that are no filter, or values that nothing has."""
+
+from datetime import date
+
+import pytest
+
+from quadriga.engine.console.filter_line import check
+from quadriga.engine.console.search_words import StoredWords, corrections, phrases
+from quadriga.store.query.request import QueryRequest
+
+TODAY = date(2026, 3, 1)
+YESTERDAY = "ts=ge:2026-02-28T00:00:00Z & ts=lt:2026-03-01T00:00:00Z"
+HOSTILE = '"><script>alert(1)</script>'
+WORDS = StoredWords(
+    {
+        "label": ["star", "square", "Fire Truck", HOSTILE],
+        "model": ["shapes-detector"],
+        "predictions": [],
+        "meta.camera_id": ["dock", "yard", "gate-north"],
+        "meta.altitude": [],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        ("score<0.5", ["box=score:lt:0.5"]),
+        ("score=lt:0.5", ["box=score:lt:0.5"]),
+        ("score = 0.5", ["box=score:ge:0.5"]),
+        ("Confidence below 50 %", ["box=score:lt:0.5"]),
+        ("conf >= 80%", ["box=score:ge:0.8"]),
+        ("score>0,25", ["box=score:gt:0.25"]),
+        ("low score", ["box=score:lt:0.5"]),
+        ("confidence", ["box=score:lt:0.5"]),
+        ("low", ["box=score:lt:0.5"]),
+        ("objects", ["predictions=ge:5"]),
+        ("count>3", ["predictions=gt:3"]),
+        ("yesterday", [YESTERDAY]),
+        ("ts=yesterday", [YESTERDAY]),
+        ("time>yesterday", ["ts=ge:2026-02-28T00:00:00Z"]),
+        ("date<today", ["ts=lt:2026-03-01T00:00:00Z"]),
+        ("stars yesterday", [f"label=star & {YESTERDAY}"]),
+        ("label=Star", ["label=star"]),
+        ("label=sqare:lt:0.5", ["label=square:lt:0.5"]),
+        ("fire truck", ["label=Fire Truck"]),
+        ("model=shape-detector", ["model=shapes-detector"]),
+        ("meta.camera_id=Dock", ["meta.camera_id=dock"]),
+        ("meta.camera_id=dok", ["meta.camera_id=dock"]),
+        ("camera=dock", ["meta.camera_id=dock"]),
+        ("meta.camera=DOCK", ["meta.camera_id=dock"]),
+        ("camera", ["meta.camera_id=dock"]),
+        ("altitude>100", ["meta.altitude=gt:100"]),
+        ("meta.camera_id=dock or meta.camera_id=yard", ["meta.camera_id=in:dock,yard"]),
+        ("label=star or Square", ["label=in:star,square"]),
+        ("star or dock", ["(label=star | meta.camera_id=dock)"]),
+        ("label=star and score<0.5", ["label=star & box=score:lt:0.5"]),
+        ("label=Star & score<0.5 & meta.altitude=ge:1",
+         ["label=star & box=score:lt:0.5 & meta.altitude=ge:1"]),
+        # Nothing is guessed where nothing is near, and nothing that is right is changed.
+        ("zzz", []),
+        ("a=b=c", []),
+        ("((", []),
+        ("score<", []),
+        ("score<high", []),
+        ("score!=0.5", []),
+        ("", []),
+        (" & ", []),
+        ("constructor=1", []),
+        ("__proto__", []),
+        ("label=star", []),
+        ("meta.altitude=ge:100", []),
+        ('label="a or b', []),
+        ("x " * 600, []),
+    ],
+)  # fmt: skip
+def test_what_was_meant_is_offered(typed, lines):
+    offered = [correction.line for correction in corrections(typed, WORDS, TODAY)]
+    assert offered == lines
+    assert all(check(line) is None for line in offered)
+
+
+def test_a_hostile_value_is_quoted():
+    (offered,) = corrections(HOSTILE.upper(), WORDS, TODAY)
+    assert (
+        QueryRequest(where=offered.line).parse_filter()
+        == QueryRequest(where={"label": HOSTILE}).parse_filter()
+    )
+
+
+def test_every_phrase_is_a_filter_and_belongs_to_one_comparison():
+    table = phrases(TODAY)
+    names = [name for phrase in table for name in phrase.names]
+    assert len(names) == len(set(names))
+    assert all(check(phrase.line) is None for phrase in table)

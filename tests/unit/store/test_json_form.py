@@ -41,6 +41,7 @@ ALL = And(())
         ({"meta.a": {"contains": ""}}, Compare("meta.a", "contains", "")),
         ({"action": "predict", "model": "M-X"}, And((Compare("action", "eq", "predict"), Compare("model", "eq", "M-X")))),
         ({"label": "circle"}, PredictionCondition(("circle",))),
+        ({"label": {"eq": "circle"}}, PredictionCondition(("circle",))),
         ({"label": {"ne": "circle"}}, Not(PredictionCondition(("circle",)))),
         ({"label": {"in": ["a", "b"]}}, PredictionCondition(("a", "b"))),
         ({"label": {"name": "a"}}, PredictionCondition(("a",))),
@@ -147,7 +148,6 @@ FIELDS = (
         ({"latency_ms": "3"}, "expected where.latency_ms to be a number, got a string '3'"),
         ({"latency_ms": True}, "expected where.latency_ms to be a number, got a boolean 'True'"),
         ({"latency_ms": float("nan")}, "expected where.latency_ms to be a finite number, got a number 'nan'"),
-        ({"latency_ms": {"contains": "3"}}, "exists, got 'contains'"),
         ({"id": 5}, "expected where.id to be an id as a string of digits, got an integer '5'"),
         ({"id": "٣"}, "expected where.id to be an id as a string of digits"),
         ({"action": {"eq": 5}}, "expected where.action.eq to be a string, got an integer '5'"),
@@ -157,13 +157,12 @@ FIELDS = (
         ({"label": {"name": "a", "count": 1}}, "expected where.label to have some of name, score, area, cx, cy, width, height, n, got 'count'"),
         ({"label": {"name": "a", "score": {"ne": 1}}}, "expected where.label.score to have one of eq, gt, ge, lt, le, got 'ne'"),
         ({"label": {"name": "a", "score": "x"}}, "expected where.label.score to be a number, got a string 'x'"),
-        ({"label": {"name": "a", "score": {}}}, "expected where.label.score to have one of"),
         ({"ts": {"ge": "yesterday"}}, "expected where.ts.ge to be a moment such as"),
         ({"ts": {"ge": "2026-01-31T12:00:00"}}, "expected where.ts.ge to be a moment such as"),
         ({"ts": {"ge": 1}}, "got an integer '1'"),
         (nested(17), "expected the filter to be at most 16 deep, got more at where.not.not"),
         ({"and": [{"meta.a": 1}] * 201}, "expected at most 200 comparisons in a filter, got more"),
-        ({"and": [{}] * 1001}, "expected at most 1000 objects in a filter, got more"),
+        ({"and": [{}] * 1000}, "expected at most 1000 objects in a filter, got more"),
     ],
 )  # fmt: skip
 def test_what_is_no_filter_is_named_with_its_place(where: Any, message: str) -> None:
@@ -176,4 +175,5 @@ def test_what_is_no_filter_is_named_with_its_place(where: Any, message: str) -> 
 def test_the_largest_filters_are_read() -> None:
     assert parse(nested(16), NOW_US)
     assert parse({"and": [{"meta.a": {"in": [1] * 50}}] * 200}, NOW_US)
+    assert parse({"and": [{}] * 999}, NOW_US)
     assert parse(msgspec.json.decode(b'{"meta.a": 9223372036854775807}'), NOW_US)

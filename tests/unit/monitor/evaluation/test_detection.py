@@ -44,7 +44,7 @@ def hotcoco_of(images):
     return evaluation
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_from_the_wire_to_the_numbers_all_is_as_pycocotools_has_it(seed):
     images = made(seed)
     state = whole(images, shards=3)

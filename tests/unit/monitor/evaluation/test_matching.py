@@ -34,7 +34,7 @@ def made(seed, images=7, count=60):
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_near_pairs_are_all_of_an_image_that_overlap_enough(seed):
     predictions, truths, overlaps = made(seed)
     pairs = near_pairs(
@@ -58,7 +58,7 @@ def test_no_pairs_overlap_by_nothing():
     assert pairs.overlaps()(np.arange(5), np.arange(5)).tolist() == [0] * 5
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_matching_in_parts_is_matching_at_once(seed, monkeypatch):
     predictions, truths, overlaps = made(seed)
 

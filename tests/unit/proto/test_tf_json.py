@@ -85,6 +85,7 @@ def test_encoded_tensors_are_read_back_unchanged(array):
     if array.size:
         body = b'{"v":%b}' % tensor_text(tensor).encode()
         (again,) = tensors_from_columns(parse_document(body)["v"], info)
+        assert (again.name, again.datatype, again.data.dtype) == ("x", tensor.datatype, array.dtype)
         np.testing.assert_array_equal(again.data, array)
         (again,) = tensors_from_rows(
             [parse_document(b'{"v":%b}' % row.encode())["v"] for row in row_texts(tensor)], info
@@ -235,7 +236,7 @@ BAD_ROWS = {
     "shapes of an input": ([{"a": [[1, 2]], "b": 1}, {"a": [[1], [2]], "b": 1}], TWO, "Failed to process element: 1 key: a of 'instances' list. Error: Expecting shape [1,2] but got: [2,1]"),
     "ragged": ([[[1], [1, 2]]], ONE, "Encountered list at unexpected size: 2 at level: 1 expected size: 1"),
     "a list below a value": ([[1, [2]]], ONE, "Encountered list at unexpected level: 1"),
-    "a value beside a list": ([[[1], 2]], ONE, "found at incorrect level"),
+    "a value beside a list": ([[[1], 2]], ONE, "JSON Value: 2 found at incorrect level: 2 in the JSON DOM"),
     "a type": ([{"a": 1, "b": 1}, {"a": 1, "b": 1.5}], TWO, "Failed to process element: 1 key: b of 'instances' list. Error: JSON Value: 1.5 Type: Number is not of expected type: int32"),
     "base64": ([{"b64": "!"}], [TensorInfo("x", "BYTES", (-1,))], "Unable to base64 decode"),
     "very deep": ([json.loads("[" * 200 + "1" + "]" * 200)], ONE, "Encountered list at unexpected level"),
@@ -252,6 +253,7 @@ def test_bad_rows_are_refused(name):
 
 BAD_COLUMNS = {
     "a name missing": ({"a": [1]}, TWO, "Missing named input: b in 'inputs' object."),
+    "a second value of another type": ([1, 1.5], [TensorInfo("x", "INT32", (-1,))], "JSON Value: 1.5 Type: Number"),
     "a plain list for two": ([1], TWO, "expecting an object as multiple input tensors required"),
 }  # fmt: skip
 
@@ -272,3 +274,5 @@ def test_columns_have_their_own_sizes_and_rows_are_stacked():
     np.testing.assert_array_equal(second.data, [3, 6])
     (texts,) = tensors_from_rows([{"b64": "AP8="}, "é"], [TensorInfo("x", "BYTES", (-1,))])
     assert texts.data == [b"\x00\xff", "é"]
+    (text,) = tensors_from_columns({"b64": "AP8="}, [TensorInfo("x", "BYTES", ())])
+    assert (text.data, text.shape) == ([b"\x00\xff"], ())

@@ -131,6 +131,8 @@ FIELDS = (
         ({"sig.image.blur": {"contains": "a"}}, "expected where.sig.image.blur to have one of eq, ne, gt, ge, lt, le, in, exists"),
         ({"score": 1}, "got 'score'; of a prediction it stands in label or box, of the metadata it is"),
         ({"metadata": 1}, "got 'metadata'; of the metadata it is meta.<key>"),
+        ({"metadata.camera": 1}, "got 'metadata.camera'; of the metadata it is meta.camera"),
+        ({"x" * 81: 1}, f"got '{'x' * 80}'; of the metadata it is meta.{'x' * 80}"),
         ({"and": [{}, {"meta.altitude": None}]},
          'expected where.and[1].meta.altitude to be a value, got null; ask for {"exists": false}'),
         ({"meta.a": [1]}, "expected where.meta.a to be a string, a number or a boolean, got a list"),

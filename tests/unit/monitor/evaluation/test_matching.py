@@ -5,7 +5,12 @@ import pytest
 
 from quadriga.monitor.evaluation.objects import matching
 from quadriga.monitor.evaluation.objects.average_precision import AREA_RANGES, IOU_THRESHOLDS
-from quadriga.monitor.evaluation.objects.matching import match_objects, near_pairs
+from quadriga.monitor.evaluation.objects.matching import (
+    CORRECT,
+    OverlapPairs,
+    match_objects,
+    near_pairs,
+)
 
 
 @pytest.fixture(params=[1 << 17, 40], ids=["at once", "in parts"])
@@ -56,6 +61,31 @@ def test_no_pairs_overlap_by_nothing():
         predictions, truths, lambda prediction, annotation: overlaps[prediction, annotation], 2
     )
     assert pairs.overlaps()(np.arange(5), np.arange(5)).tolist() == [0] * 5
+
+
+def test_of_each_prediction_the_last_pair_counts():
+    pairs = OverlapPairs(np.array([0, 2, 0]), np.array([4, 5, 6]), np.array([0.9, 0.5, 0.7]))
+    overlap, matched_object = pairs.last_of_each(3)
+    assert overlap.tolist() == [0.7, 0, 0.5]
+    assert matched_object.tolist() == [6, -1, 5]
+
+
+@pytest.mark.parametrize(("areas", "matched_object"), [((0, 5000), 0), ((5000, 0), 1)])
+def test_the_matched_object_is_that_of_the_first_range(areas, matched_object):
+    """The second object, which overlaps less, is preferred where the first is too small to count."""
+    one, two = np.zeros(1, int), np.zeros(2, int)
+    ranked = match_objects(
+        {"image": one, "label": one, "score": np.ones(1), "area": np.full(1, 9000.0)},
+        {"image": two, "label": two, "area": np.array([10.0, 9000.0]), "crowd": two > 0, "difficult": two > 0},
+        lambda _, annotation: np.array([0.9, 0.6])[annotation],
+        thresholds=np.array([0.5]),
+        areas=np.array([(minimum, 1e10) for minimum in areas]),
+        max_detections=1,
+        shape=(1, 1),
+    )  # fmt: skip
+    assert ranked.matched_object.tolist() == [matched_object]
+    assert (ranked.outcome == CORRECT).all()
+    assert ranked.outcome.dtype == np.uint8
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -88,6 +88,21 @@ def test_the_matched_object_is_that_of_the_first_range(areas, matched_object):
     assert ranked.outcome.dtype == np.uint8
 
 
+def test_predictions_of_equal_scores_are_in_the_order_of_very_many_images():
+    image = np.array([131_071, 65_539, 3, 70_000, 65_536, 65_535])
+    zeros, none = np.zeros(6, int), np.zeros(0, int)
+    ranked = match_objects(
+        {"image": image, "label": zeros, "score": zeros + 0.5, "area": zeros + 1.0},
+        {"image": none, "label": none, "area": none, "crowd": none > 0, "difficult": none > 0},
+        lambda prediction, _: np.zeros(len(prediction)),
+        thresholds=IOU_THRESHOLDS,
+        areas=AREA_RANGES,
+        max_detections=1,
+        shape=(1, 131_072),
+    )
+    assert ranked.image.tolist() == sorted(image.tolist())
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_matching_in_parts_is_matching_at_once(seed, monkeypatch):
     predictions, truths, overlaps = made(seed)

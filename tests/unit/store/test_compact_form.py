@@ -143,7 +143,7 @@ counts = st.lists(
 ).map(tuple)
 latitudes, longitudes = st.floats(-90, 90), st.floats(-180, 180)
 shapes = st.one_of(
-    st.builds(GeoCircle, latitudes, longitudes, st.floats(0, 1e9)),
+    st.builds(GeoCircle, latitudes, longitudes, st.floats(0, 1e9, exclude_max=True)),
     st.tuples(latitudes, longitudes, latitudes, longitudes).map(
         lambda v: GeoBox(min(v[0], v[2]), v[1], max(v[0], v[2]), v[3])
     ),

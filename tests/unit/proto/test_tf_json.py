@@ -114,9 +114,10 @@ def test_texts_are_read_as_they_were_and_bytes_too(texts):
     assert again.data == raw
 
 
-def test_a_scalar_has_no_brackets():
+def test_brackets_are_those_of_the_shape():
     assert tensor_text(Tensor("x", "FP32", (), np.array(8, np.float32))) == "8.0"
     assert tensor_text(Tensor("x", "INT64", (), np.array(8))) == "8"
+    assert tensor_text(Tensor("x", "BOOL", (2,), np.array([True, False]))) == "[true,false]"
     assert tensor_text(Tensor("x", "FP32", (2, 0), np.zeros((2, 0), np.float32))) == "[[],[]]"
 
 

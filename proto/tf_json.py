@@ -301,8 +301,7 @@ def float_texts(values: npt.NDArray[np.floating], not_finite: NotFinite = "token
         values = values.astype(np.float32)
     numbers = values.tolist()
     texts = [f"{number:g}" for number in numbers]
-    with np.errstate(over="ignore"):
-        again = np.array(list(map(float, texts)), np.float64).astype(values.dtype)
+    again = np.array(list(map(float, texts))).astype(values.dtype)
     digits = ".9g" if values.dtype == np.float32 else ".17g"
     finite = np.isfinite(values)
     for number in np.flatnonzero(again != values).tolist():

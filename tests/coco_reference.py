@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,11 @@ def reference(
     kind: str,
     iou: tuple[float, ...] | None = None,
 ) -> Arrays:
-    """Ask pycocotools; `kind` is `bbox` or `segm`. Its labels are in the order of their numbers.
+    """Ask pycocotools, of copies as it writes into what it is given. Its labels are in the order of their numbers.
 
-    `iou` are match thresholds; None for its own.
+    `kind` is `bbox` or `segm`; `iou` are match thresholds, None for its own.
     """
+    dataset, results = deepcopy((dataset, results))
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO()
         truth.dataset = dataset

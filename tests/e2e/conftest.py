@@ -1,4 +1,4 @@
-"""One running server for the tests that only ask it."""
+"""One running server for the tests that only ask it, and a browser for those that look at its pages."""
 
 import json
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import Browser
 from tests.server_process import IMAGES, ServerProcess
 
 
@@ -15,6 +16,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     running = ServerProcess(tmp_path_factory.mktemp("server") / "data").start()
     yield running
     assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Open a browser for the tests of a file."""
+    opened = Browser()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="session")

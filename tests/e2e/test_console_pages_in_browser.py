@@ -12,7 +12,6 @@ import pytest
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.schema import ChangedImage, ChangedImages
 from quadriga.store.records import timestamp_text
-from tests.browser import Browser
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
 from tests.unit.engine.drift_reports import (
     categorical,
@@ -115,13 +114,6 @@ def keep_drift_reports(data, ids):
         ]
         keep_report(settings, drift_report(number, *signals, changed=images))
     return report_id(7)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from quadriga.engine.settings import Settings
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.query.request import QueryRequest
-from tests.browser import Browser
 from tests.e2e.test_console_pages_in_browser import (
     ATTRIBUTE,
     AXE,
@@ -40,13 +39,6 @@ FACETS = {"exact": True, "facets": [
     {"field": "meta.odd & key", "type": "number", "values": [{"value": 1.5, "count": 3}], "histogram": []},
 ]}  # fmt: skip
 """What a server could answer about its facets."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

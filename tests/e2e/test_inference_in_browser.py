@@ -2,12 +2,10 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from tests.browser import Browser
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -30,13 +28,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Yield a server with the sample models."""
     with ServerProcess(tmp_path_factory.mktemp("inference") / "data", SAMPLE_MODELS) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture

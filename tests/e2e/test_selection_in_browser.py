@@ -4,7 +4,6 @@ import hashlib
 
 import pytest
 
-from tests.browser import Browser
 from tests.e2e.test_console_pages_in_browser import AXE, AXE_SHA256, open_page, press
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
@@ -13,13 +12,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 MODEL = "shapes-detector"
 HOSTILE = "<img src=x onerror=document.title='taken'> & \"quoted\""
 GRID = "/console/inferences?view=grid"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

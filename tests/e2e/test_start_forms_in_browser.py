@@ -4,19 +4,11 @@ from datetime import datetime
 
 import pytest
 
-from tests.browser import Browser
 from tests.e2e.test_console_pages_in_browser import open_page
 from tests.server_process import ServerProcess
 from tests.two_versions import answer_all, write_two_versions
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.browser import Browser
 from tests.e2e.test_console_pages_in_browser import open_page, send_images
 from tests.e2e.test_console_search_in_browser import GRID, click, press, violations
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    browser = Browser()
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def test_much_json_has_to_be_strict():
     body = b'{"instances": [NaN, %b]}' % b",".join([b"1"] * 1000)
     assert len(parse_document(body)["instances"]) == 1001
     with pytest.raises(InvalidRequest, match="JSON Parse error"):
-        parse_document(body.replace(b"1000", b"1") + b"," * MAX_LENIENT_AMOUNT * 2)
+        parse_document(body + b"," * MAX_LENIENT_AMOUNT * 2)
 
 
 def test_a_message_of_too_many_fields_is_refused_before_it_is_decoded():

@@ -196,7 +196,6 @@ REFUSED = {
     "a signature's type": ("echo:predict", {"signature_name": 5, "instances": [1]}, "'signature_name' key must be a string value."),
     "an unknown signature": ("echo:predict", {"signature_name": "x", "instances": [1]}, 'Serving signature name: "x" not found in signature def'),
     "objects beside values": ("half:predict", {"inputs": [{"x": 1}, 2]}, "is not of expected type: float"),
-    "an object without an input": ("two:predict", {"inputs": [{"a": 1}]}, "keys must be equal to: a,b_bytes"),
     "parameters": ("echo:predict", {"parameters": [], "instances": [[1, 2]]}, "expected parameters to be an object, got []"),
     "no image": ("boxes:predict", {"instances": [7]}, "instances[0]: expected an image as base64"),
     "two images": ("boxes:predict", {"instances": [{"a": "AA==", "b": "AA=="}]}, "expected one image, got the features 'a, b'"),

@@ -1,5 +1,6 @@
 """The envelope: parse and render."""
 
+import itertools
 import json
 import re
 
@@ -7,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest, ProtocolError
 from quadriga.proto.messages import InferResponse, Tensor
 from quadriga.proto.v2_envelope import parse_infer, render_infer
 
@@ -54,14 +55,14 @@ def test_null_counts_as_absent(name):
         (b"\xff", "JSON"),
         (b"--0a1b\r\nContent-Disposition: form-data", "an image as it is, without a form"),
         (b'{"id": ' + b"[" * 100_000, "id"),
-        (b'{"x": ' + b"[" * 100_000, "nested too deeply"),
+        (b'{"x": ' + b"[" * 100_000, "expected a body in JSON, got one nested too deeply"),
         (b"[" * 100_000, "object"),
         (b'{"id": "\\ud800", "inputs": [], "x": NaN}', "surrogates"),
         (b'{"id": "\xed\xa0\x80", "inputs": [], "x": NaN}', "JSON"),
         (b"{}", "inputs"),
-        (b'{"inputs": []}', "at least one"),
+        (b'{"inputs": []}', "inputs is empty: at least one input is required"),
         (b'{"inputs": [{"name": "x"}]}', "inputs[0]"),
-        (b'{"inputs": [{"name": 1}]}', "inputs[0].name"),
+        (b'{"inputs": [{"name": 1}]}', "at 'inputs[0].name'"),
         (b'{"inputs": [{"name":"x","shape":[1],"datatype":"TEXT","data":[1]}]}', "'TEXT'"),
     ],
 )
@@ -69,6 +70,54 @@ def test_errors_name_the_location(body, expected_text):
     with pytest.raises(InvalidRequest) as caught:
         parse_infer(body, "m", None, None)
     assert expected_text in str(caught.value)
+
+
+WITHOUT_DATA = {"name": "x", "shape": [2], "datatype": "FP32"}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "behind", "message"),
+    [
+        (WITHOUT_DATA, b"", "expected one of data and parameters.binary_data_size, got neither"),
+        (INPUT | {"parameters": {"binary_data_size": 8}}, b"", "expected one of data and parameters.binary_data_size, got both"),
+        (WITHOUT_DATA | {"parameters": {"binary_data_size": -1}}, b"", "expected parameters.binary_data_size to be a number of bytes, got -1"),
+        (WITHOUT_DATA | {"parameters": {"binary_data_size": True}}, b"", "expected parameters.binary_data_size to be a number of bytes, got True"),
+        (WITHOUT_DATA | {"parameters": {"binary_data_size": 8}}, b"1234567", "expected 8 bytes behind the JSON, got 7"),
+        (WITHOUT_DATA | {"parameters": {"binary_data_size": 4}}, b"1234", "expected 8 bytes for FP32 of shape [2], got 4"),
+        (WITHOUT_DATA | {"parameters": {"shared_memory_region": "r"}}, b"", "expected data or binary_data_size, got shared memory"),
+        (INPUT | {"data": [1, "2"]}, b"", "expected data that fit FP32, got '2': texts and base64 have the datatype BYTES"),
+        (INPUT | {"datatype": "BYTES"}, b"", 'expected data[0] of a BYTES tensor to be a string, or bytes as {"b64": "<base64>"}, got 1'),
+    ],
+)  # fmt: skip
+def test_data_that_are_no_input_are_refused_with_its_name(tensor, behind, message):
+    text = json.dumps({"inputs": [tensor]}).encode()
+    with pytest.raises(ProtocolError) as caught:
+        parse_infer(text + behind, "m", None, None, len(text))
+    assert str(caught.value) == f"inputs[0] ('x'): {message}"
+
+
+def test_bytes_of_inputs_follow_the_json():
+    nothing = WITHOUT_DATA | {"shape": [0], "parameters": {"binary_data_size": 0}}
+    two = WITHOUT_DATA | {"parameters": {"binary_data_size": 8, "other": 1}}
+    text = json.dumps({"inputs": [two, nothing, two]}).encode()
+    body = text + np.array([1, 2, 3, 4], np.float32).tobytes()
+    first, empty, last = parse_infer(body, "m", None, None, len(text)).inputs
+    assert [tensor.data.tolist() for tensor in (first, empty, last)] == [[1, 2], [], [3, 4]]
+    assert (first.parameters, empty.parameters) == ({"other": 1}, {})
+    with pytest.raises(InvalidRequest, match=r"^expected no bytes behind the last input, got 1$"):
+        parse_infer(body + b"x", "m", None, None, len(text))
+
+
+@pytest.mark.parametrize(
+    ("setting", "data"), [("token", b"[NaN,1.5,-Infinity]"), ("null", b"[null,1.5,null]")]
+)
+def test_form_of_what_is_not_finite_is_a_setting(setting, data):
+    array = np.array([np.nan, 1.5, -np.inf], np.float32)
+    response = InferResponse("m", "1", "7", [Tensor("y", "FP32", (3,), array)])
+    request = parse({"inputs": [INPUT]})
+    assert b'"data":' + data in render_infer(request, response, setting)[0]
+    with pytest.raises(InvalidRequest, match=r"got NaN or an infinity: ask for binary_data$"):
+        render_infer(request, response, "error")
 
 
 def test_a_response_is_rendered_flat_with_its_shape():
@@ -113,23 +162,23 @@ NUMBERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64", "INT64", "BOOL", "BYTES", "FP8"])
+def outcome(text):
+    """Return the bits of the only input of a body, or why it is refused, without places in the text."""
+    try:
+        array = parse_infer(text.encode(), "m", None, "id").inputs[0].data
+    except InvalidRequest as error:
+        return re.sub(r"byte \d+|char \d+|column \d+", "", str(error))
+    return array.dtype, array.shape, array.tobytes()
+
+
 @pytest.mark.parametrize("numbers", NUMBERS)
-@pytest.mark.parametrize("shape", [[1], [2], [2, 2]])
-def test_numbers_are_the_same_whichever_way_they_are_read(numbers, datatype, shape):
+def test_numbers_are_the_same_whichever_way_they_are_read(numbers):
     """Data of many floating-point numbers are read another way; spaces hide their datatype from it."""
-    tensor = f'{{"name": "x", "shape": {shape}, "datatype": "{datatype}", "data": {numbers}}}'
     spaces = " " * 2000
-    outcomes = []
-    for text in (f'{{"inputs": [{tensor}]}}', f'{spaces}{{"inputs": [{tensor}]}}{spaces}'):
-        try:
-            array = parse_infer(text.encode(), "m", None, "id").inputs[0].data
-        except InvalidRequest as error:
-            outcomes.append(re.sub(r"byte \d+|char \d+|column \d+", "", str(error)))
-        else:
-            bits = array.tobytes() if isinstance(array, np.ndarray) else array
-            outcomes.append((getattr(array, "dtype", None), getattr(array, "shape", None), bits))
-    assert outcomes[0] == outcomes[1]
+    for datatype, shape in itertools.product(["FP16", "FP32", "FP64"], [[1], [2], [2, 2]]):
+        tensor = f'{{"name": "x", "shape": {shape}, "datatype": "{datatype}", "data": {numbers}}}'
+        body = f'{{"inputs": [{tensor}]}}'
+        assert outcome(body) == outcome(f"{spaces}{body}{spaces}"), tensor
 
 
 def test_floats_beside_other_inputs_are_read():

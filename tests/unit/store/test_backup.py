@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from quadriga.store import journal
-from quadriga.store.access_keys import create_key
 from quadriga.store.backup import making
 from quadriga.store.backup.checking import check_store
 from quadriga.store.backup.contents import read_description
@@ -19,44 +18,21 @@ from quadriga.store.backup.making import make_backup
 from quadriga.store.backup.places import FolderPlace, find_backup, open_place
 from quadriga.store.backup.restoring import restore_backup
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import writer_engine
 from quadriga.store.disk import try_lock
 from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.records import InputReference, TruthStatement
+from quadriga.store.records import TruthStatement
 from quadriga.store.sqlite import sqlite_url
 from tests.postgres_server import PostgresServer
 from tests.s3_server import BUCKET, S3Server
-from tests.unit.store.conftest import make_record
+from tests.unit.store.filled_store import FIRST, IMAGES, filled, with_image
 from tests.unit.store.test_copying import contents as rows_of
 from tests.unit.store_harness import StoreHarness, commit_journal, select_rows
-
-FIRST = 700_000_000_000
-IMAGES = [f"image {number}".encode() * 50 for number in range(4)]
 
 
 @pytest.fixture
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder outside of the data folder."""
     return tmp_path_factory.mktemp("elsewhere")
-
-
-def with_image(store: StoreHarness, number: int, image: int):
-    key = store.blobs.put(IMAGES[image])
-    source = InputReference("image", key, 8, 8, "image/jpeg", kept=True)
-    return make_record(FIRST + number, input=source, metadata={"number": number})
-
-
-def filled(store: StoreHarness) -> None:
-    """Store four inferences with three images, of which one has truth, and leave a fifth in the journal."""
-    store.commit(*(with_image(store, number, number % 3) for number in range(4)))
-    store.commit_changes(TruthStatement("id", str(FIRST + 1), [{"label": "ship"}], "mara"))
-    with writer_engine(store.url) as engine:
-        create_key(engine, name="a person", roles=["read"])
-    for name, text in (("views/ships.json", "{}"), ("baselines/m/one.json", "[1]"), ("url.key", "secret")):  # fmt: skip
-        path = store.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    store.journal.append([with_image(store, 9, 3)])
 
 
 def backed_up(store: StoreHarness, target: Path, **options):
@@ -238,10 +214,8 @@ def test_a_segment_that_was_removed_as_the_backup_began_is_not_moved_again(
 
     def copy_then_remove(source: Path, target: Path):
         names = copy_journal(source, target)
-        store.execute_later = True
-        writer = store.writer
         monkeypatch.setattr(journal, "are_segments_held", lambda _: False)  # it had looked before
-        writer.drain()
+        store.writer.drain()
         assert not segment.exists()
         return names
 
@@ -426,70 +400,6 @@ def test_images_that_are_kept_elsewhere_are_not_found(store: StoreHarness, elsew
     assert (made.description.images, made.description.unfound_images) == (1, 2)
     made = backed_up(store, elsewhere / "others", has_images=False)
     assert made.description.unfound_images == 0
-
-
-def test_the_check_counts_what_waits_in_the_journal(store: StoreHarness):
-    filled(store)
-    assert check_store(store.root, store.url, store.blobs).journaled == 1
-    store.writer.drain()
-    assert check_store(store.root, store.url, store.blobs).journaled == 0
-
-
-def test_the_check_names_what_is_wrong(store: StoreHarness):
-    filled(store)
-    store.journal.close()
-    assert check_store(store.root, store.url, store.blobs).problem_count == 0
-    (key,) = {
-        record.input.hash
-        for record in [with_image(store, 50, 0)]
-    }  # fmt: skip
-    digits = key.partition(":")[2]
-    path = store.root / "blobs" / digits[:2] / digits
-    path.write_bytes(b"x" * len(IMAGES[0]))
-    store.execute(f"UPDATE inference SET predictions = '[{{' WHERE seq = {FIRST + 1}")
-    segment = journal.segment_paths(store.journal_directory)[-1]
-    with segment.open("ab") as file:
-        file.write(b"no frame at all, but long enough for a header")
-    (store.root / "dead.jsonl").write_text("{}\n{}\n")
-    (store.root / "dead").mkdir()
-    (store.root / "dead" / "0000-1.journal.7").write_bytes(b"x")
-    checked = check_store(store.root, store.url, store.blobs)
-    by_kind = {problem.what: problem for problem in checked.problems}
-    assert by_kind.keys() == {"row", "image", "journal", "refused"}
-    assert by_kind["row"].where == str(FIRST + 1)
-    assert key in by_kind["image"].text
-    assert by_kind["refused"].text.startswith("2 records")
-    journals = [problem.where for problem in checked.problems if problem.what == "journal"]
-    assert journals == [segment.name, "dead/0000-1.journal.7"]
-    # A fast check sees the file, and does not read it.
-    fast = check_store(store.root, store.url, store.blobs, reads_images=False)
-    assert fast.problem_count == checked.problem_count - 1
-    path.unlink()
-    assert check_store(store.root, store.url, store.blobs, reads_images=False).problem_count == 5
-
-
-def test_the_check_names_a_damaged_database_that_was_set_aside(file_store: StoreHarness):
-    file_store.commit(with_image(file_store, 1, 0))
-    path = file_store.root / "store.db.damaged-20260131T120000Z"
-    path.write_bytes(b"no database")
-    checked = check_store(file_store.root, file_store.url, file_store.blobs)
-    problems = [(problem.what, problem.where) for problem in checked.problems]
-    assert problems == [("database", path.name)]
-
-
-def test_the_check_of_sqlite_reads_the_whole_file(file_store: StoreHarness):
-    store = file_store
-    store.commit(*(with_image(store, number, number % 3) for number in range(200)))
-    store.close()
-    del store.writer
-    shutil.copyfile(store.root / "store.db", store.root / "copy.db")
-    path = store.root / "copy.db"
-    content = bytearray(path.read_bytes())
-    third = len(content) // 3
-    content[third : 2 * third] = bytes(third)
-    path.write_bytes(content)
-    checked = check_store(store.root, f"sqlite:///{path}", store.blobs)
-    assert any(problem.what in {"database", "row"} for problem in checked.problems)
 
 
 def test_a_backup_beside_a_writer_that_never_rests_loses_nothing(

@@ -156,7 +156,7 @@ def test_edge_cases_are_those_of_the_reference(name: str) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(30))  # each combination of what follows from it
 def test_random_cases_are_those_of_the_reference(seed: int) -> None:
     for mine, theirs in zip(ours(*random_case(seed)), reference(*random_case(seed)), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)

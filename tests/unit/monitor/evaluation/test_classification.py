@@ -478,24 +478,3 @@ def test_a_report_is_the_same_however_the_images_are_dealt_out(many):
         report = msgspec.structs.replace(report, id="", created="", provenance={})
         reports.append(msgspec.json.encode(report))
     assert reports[0] == reports[1] == reports[2]
-
-
-def test_models_may_differ_in_how_many_labels_an_image_has():
-    single_label = [image_of(at, SURE, ["cat"]) for at in range(4)]
-    several = [image_of(at, SURE, ["cat", "dog"]) for at in range(4)]
-    first, second = (
-        state_of_shards(ClassificationEvaluator(), images) for images in (single_label, several)
-    )
-    report = evaluate_state(
-        ClassificationEvaluator(),
-        first,
-        task="IMAGE_CLASSIFICATION",
-        model=ReportedModel("m"),
-        other_models=[(ReportedModel("n"), second), (ReportedModel("m"), first)],
-        options=EvaluationOptions(resamples=5),
-    )
-    different, same = report.comparisons
-    assert "HammingLoss" in {metric.type for metric in different.metrics}
-    assert {metric.type for metric in different.differences} == {"ROCAUC", "AveragePrecision"}
-    assert len(same.differences) == len(same.metrics)
-    assert same.differences[0].value == 0

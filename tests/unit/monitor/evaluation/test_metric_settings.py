@@ -20,12 +20,12 @@ from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import ReportedModel
 from tests import coco_reference
+from tests.unit.monitor.evaluation.detection_images import box, coco_of, made
 from tests.unit.monitor.evaluation.evaluation_images import (
     stable_report,
     state_of_shards,
     wire_image,
 )
-from tests.unit.monitor.evaluation.test_detection import box, coco_of, made
 
 COCO_TEN = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())
 CAR = box("car", 0, 0, 10, 10)

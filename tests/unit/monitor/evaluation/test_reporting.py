@@ -8,6 +8,7 @@ from quadriga.monitor.evaluation import headlines, reporting
 from quadriga.monitor.evaluation.evaluators import EVALUATORS, load_evaluator
 from quadriga.monitor.evaluation.headlines import bootstrap_weights
 from quadriga.monitor.evaluation.intervals import resampled_interval
+from quadriga.monitor.evaluation.labels.classification import ClassificationEvaluator
 from quadriga.monitor.evaluation.reporting import (
     EvaluationOptions,
     evaluate_state,
@@ -201,6 +202,27 @@ def test_models_are_compared_where_both_answered():
     assert comparison.excluded == {"not_answered": 1, "duplicate": 1, "no_truth": 1}
     assert comparison.metrics[0].value == 0.5
     assert comparison.differences[0].value == 0
+
+
+def test_models_may_differ_in_how_many_labels_an_image_has():
+    first, second = (
+        state_of_shards(
+            ClassificationEvaluator(), [labelled_image(at, "ab", there) for at in range(4)]
+        )
+        for there in ("a", "ab")
+    )
+    different, same = evaluate_state(
+        ClassificationEvaluator(),
+        first,
+        task="IMAGE_CLASSIFICATION",
+        model=MODEL,
+        other_models=[(OTHER, second), (MODEL, first)],
+        options=EvaluationOptions(resamples=5),
+    ).comparisons
+    assert "HammingLoss" in {metric.type for metric in different.metrics}
+    assert {metric.type for metric in different.differences} == {"ROCAUC", "AveragePrecision"}
+    assert len(same.differences) == len(same.metrics)
+    assert same.differences[0].value == 0
 
 
 @pytest.mark.parametrize("task", EVALUATORS)

@@ -16,6 +16,7 @@ def server(tmp_path_factory):
     """Yield a server with images of several moments."""
     with ServerProcess(tmp_path_factory.mktemp("times") / "data", SAMPLE_MODELS) as server:
         send_images(server, "detection", "shapes-detector")
+        server.query({})  # waits for the journal, so that each page has all of them
         yield server
 
 

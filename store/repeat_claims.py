@@ -149,7 +149,7 @@ class RepeatClaims:
             return self._connection
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._connection = connection = sqlite3.connect(
-            self._path, BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         self._process = os.getpid()
         connection.execute("PRAGMA journal_mode = WAL")

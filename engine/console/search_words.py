@@ -39,13 +39,13 @@ _SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "
 """Signs of comparisons, and the operator of the filter that each means."""
 
 _COMPARISON = re.compile(
-    r'\s*("(?:[^"\\]|\\.)*"|[^"=<>!:]+?)\s*(==|!=|>=|<=|=|>|<|:|\s(?:below|under|less than|above|over|more than|at least|at most|is)\s)'
+    r'("(?:[^"\\]|\\.)*"\s*|[^"=<>!:]+?)(==|!=|>=|<=|=|>|<|:|\s(?:below|under|less than|above|over|more than|at least|at most|is)\s)'
     r"\s*(\S.*)",
     re.IGNORECASE,
 )
 _OPERATOR = re.compile(r"(?:eq|ne|gt|ge|lt|le|in|contains|exists):")
-_ALTERNATIVE = re.compile(r"\s+or\s+", re.IGNORECASE)
-_CONJUNCTION = re.compile(r"\s+and\s+|\s*&&\s*", re.IGNORECASE)
+_ALTERNATIVE = re.compile(r"\sor\s", re.IGNORECASE)
+_CONJUNCTION = re.compile(r"\sand\s|&&", re.IGNORECASE)
 _KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "box", "geo"}
 
 FIELD_SYNONYMS: Mapping[str, tuple[str, ...]] = {
@@ -208,7 +208,7 @@ def _meanings(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
         and (meaning := _alternatives(typed, words, today))
     ):
         return [meaning]
-    match = _COMPARISON.fullmatch(typed)
+    match = _COMPARISON.fullmatch(typed.strip())
     if match is None:
         return _of_words(" ".join(typed.lower().split()), words, today)
     name, sign, operand = match[1].strip(), match[2].strip().lower(), match[3].strip()
@@ -302,14 +302,14 @@ def _of_several_words(typed: Sequence[str], words: StoredWords, today: date) -> 
 
 def _alternatives(typed: str, words: StoredWords, today: date) -> _Meaning | None:
     """Return alternatives that were joined by the word `or`."""
-    pieces = _ALTERNATIVE.split(typed)
+    pieces = [piece.strip() for piece in _ALTERNATIVE.split(typed)]
     field, first = field_and_rest(pieces[0])
     name = field.removesuffix("=").strip()
-    values = [piece.strip().removeprefix(field) for piece in pieces[1:]]
+    values = [piece.removeprefix(field) for piece in pieces[1:]]
     if field and not any(re.search(r"[=<>:]", value) for value in (first, *values)):
         listed = ",".join(_value_text(name, value, words) for value in (first, *values))
         return _Meaning(f"{field}in:{listed}")
-    if not all(field_and_rest(piece)[0] or _of_words(piece.strip(), words, today) for piece in pieces):  # fmt: skip
+    if not all(field_and_rest(piece)[0] or _of_words(piece, words, today) for piece in pieces):  # fmt: skip
         return None
     lines = [piece if check(piece) is None else next(iter(_meanings(piece, words, today)), _Meaning(piece)).line
              for piece in pieces]  # fmt: skip

@@ -114,6 +114,7 @@ RUN_BY = {
         f" {HERE}the_embedding_is_named_as_the_page_shows",
         f"toml {HERE}tables_of_model_toml_are_read",
     ],
+    "docs/measured.md": [],
     "docs/performance.md": [],
     "docs/protocols.md": [
         f"json {ENVELOPE}",

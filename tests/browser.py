@@ -45,6 +45,9 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
+        self.send("Page.setLifecycleEventsEnabled", enabled=True)
+        # As if its window were in front: without it a page beside others may get no focus events.
+        self.send("Emulation.setFocusEmulationEnabled", enabled=True)
 
     _session = None
 
@@ -69,8 +72,8 @@ class Browser:
         )  # fmt: skip
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", media=medium, features=features)
-        self.send("Page.navigate", url=url if isinstance(url, str) else url.as_uri())
-        while self._next().get("method") != "Page.loadEventFired":
+        page = self.send("Page.navigate", url=url if isinstance(url, str) else url.as_uri())
+        while not _is_loaded(self._next(), page["loaderId"]):  # the page before may be told of yet
             pass
 
     def run(self, script):
@@ -135,6 +138,13 @@ class Browser:
             if not url.startswith(("file:", "data:")):
                 self.errors.append(url)
         return message
+
+
+def _is_loaded(message, loader):
+    """Tell whether a message says that the page of a loader is there."""
+    event = message.get("params", {})
+    is_of_page = message.get("method") == "Page.lifecycleEvent" and event["loaderId"] == loader
+    return is_of_page and event["name"] == "load"
 
 
 def _pipe():

@@ -233,7 +233,9 @@ class Client:
             image_input(picture, f"image-{number}", metadata=metadata) for number in range(images)
         ]
         body = json.dumps({"inputs": inputs}).encode()
-        head = f"POST /v2/models/colours/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+        head = (
+            f"POST /v2/models/colours/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}"
+        )
         self._request = head.encode() + b"\r\n\r\n" + body
         self._free: asyncio.Queue[Any] = asyncio.Queue()
 

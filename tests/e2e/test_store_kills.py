@@ -30,8 +30,8 @@ from tests.clients import Clients
 from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess
 
-KILLS = [6, 20]
-OUTAGES = [4, 11]
+KILLS = [3, 20]
+OUTAGES = [2, 11]
 """One before the start, the others while serving."""
 MODEL = SAMPLE_MODELS / "shapes-classifier"
 _log = logging.getLogger(__name__)

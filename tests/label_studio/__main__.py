@@ -148,7 +148,8 @@ class Check:
     def close(self) -> None:
         """End both."""
         self.studio.close()
-        self.server.kill()
+        if self.server.process is not None:
+            self.server.kill()
 
 
 def _request(image: bytes) -> dict[str, Any]:
@@ -290,7 +291,10 @@ def main() -> int:
                 stored_tasks(check, options.picture)
                 uploaded_tasks(check)
         except BaseException:
-            print(check.studio.log(), check.server.log.read_text()[-3000:], file=sys.stderr)
+            for log in (check.studio.log_file, check.server.log):
+                print(
+                    log.read_text(errors="replace")[-4000:] if log.exists() else "", file=sys.stderr
+                )
             raise
         finally:
             check.close()

@@ -24,9 +24,10 @@ class LabelStudio:
     """
 
     def __init__(self, program: Path, folder: Path) -> None:
-        self._program = program
+        self._program = program.absolute()  # it starts in a folder of its own
         self._folder = folder
         self.files = folder / "files"
+        self.log_file = folder / "label-studio.log"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.host = f"127.0.0.1:{free.getsockname()[1]}"
         self.url = f"http://{self.host}"
@@ -52,7 +53,7 @@ class LabelStudio:
         command += ["--port", self.host.partition(":")[2], "--data-dir", str(self._folder / "data")]
         command += ["--username", USER, "--password", PASSWORD, "--user-token", TOKEN]
         command += ["--enable-legacy-api-token"]
-        with (self._folder / "label-studio.log").open("wb") as log:
+        with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, cwd=self._folder,
                 start_new_session=True,
@@ -66,7 +67,7 @@ class LabelStudio:
 
     def log(self) -> str:
         """Return the end of its log."""
-        return (self._folder / "label-studio.log").read_text(errors="replace")[-4000:]
+        return self.log_file.read_text(errors="replace")[-4000:]
 
     def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Send JSON with the user's token; return the JSON of the answer."""

@@ -191,6 +191,13 @@ def test_tables_leave_out_the_best_k_of_no_more_than_k_labels(label_count, shown
         assert (top["value"] is None) is not bool(shown)
 
 
+def test_a_compared_column_names_the_version(data, tmp_path) -> None:
+    output = tmp_path / "a.md"
+    table = run("--model", "ships", "--compare", "other", "--data", data, "--output", output).stdout
+    assert re.search(r"value ┃ +95 % ┃ +other 1 ┃", table)
+    assert "| metric | value | 95 % | than other 1 |" in output.read_text()
+
+
 def test_chosen_thresholds_are_those_of_every_form(data, records) -> None:
     chosen = ("--iou", 0.75, "--iou", 0.3, "--score", 0.4, "--bins", 4)
     stored = "--model", "ships", "--compare", "other", "--by", "meta.at", "--data", data

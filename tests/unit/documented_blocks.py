@@ -152,6 +152,7 @@ RUN_BY = {
         "sh tests/unit/test_kubernetes.py::test_the_secrets_of_the_page_are_values_of_their_settings",
         "sh tests/unit/test_kubernetes.py::test_the_secrets_of_the_page_are_values_of_their_settings",
         "sh tests/unit/test_kubernetes.py::test_a_job_migrates_the_database_of_the_servers",
+        "sh tests/unit/test_kubernetes.py::test_the_page_applies_files_that_are_there",
     ],
     "docs/operations.md": [
         *[f"{language} {HERE}a_server_without_a_container_is_installed_as_the_image" for language in ("sh", "ini")],

@@ -18,6 +18,7 @@ MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
 TRAFFIC = "tests/e2e/test_traffic.py::test_the_commands_of_the_page_try_a_version_and_promote_it"
 ELSEWHERE = "tests/e2e/test_elsewhere_page.py::test_"
+ROLES = "tests/e2e/test_database_roles.py::test_a_server_that_may_make_no_tables_works"
 KEYS = "tests/e2e/test_keys.py::test_the_commands_of_the_page_do_what_it_says"
 LIMITS = (
     "tests/e2e/test_key_limits.py::test_the_page_shows_the_commands_and_an_answer_of_the_server"
@@ -180,6 +181,7 @@ RUN_BY = {
         f"nginx {HERE}proxies_reach_the_ports_of_the_server",
         f"yaml {HERE}proxies_reach_the_ports_of_the_server",
         f"text {HERE}the_url_of_a_database_with_tls_is_one",
+        *[f"{language} {ROLES}" for language in ("sql", "sh", "sql")],
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",

@@ -31,6 +31,7 @@ TEXTS = {
     "quadriga_model_source_failed_looks": "Looks at the source of the models that failed. What is served stays; the log has the reason.",
     "quadriga_model_source_unserved": "Models whose newest files are not served, as they failed to load. Above 0, the versions before are served: GET /ready?verbose says why.",
     "quadriga_tls_certificate_end_timestamp_seconds": "When the certificate in use ends, in seconds since 1970; left out without TLS. If it is near, renew the files of tls_certificate and tls_key: they are read again by themselves.",
+    "quadriga_key_end_timestamp_seconds": "When a key ends, in seconds since 1970, of the keys that end within 30 days. If it is near, give its client a new one: quadriga keys rotate.",
     "quadriga_connections_refused": "Connections refused because there were more than max_connections. Look for clients that open one for each request.",
     "quadriga_connections_displaced": "Idle connections, and gRPC calls without their message, ended because others needed their places. If it rises, raise max_connections.",
     "quadriga_queries_waiting": "Searches of the store that wait for a thread, in all workers. Above 0 for long, searches are slow: narrow them, or raise query_threads.",

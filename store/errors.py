@@ -9,7 +9,8 @@ StoreError               500  a fault of the server or its machine
 ├── KeyReusedError       409  an idempotency key that another request has used
 ├── RevisionError        412  a change of a revision that is no longer current
 ├── NotReadyError        503  no database yet, or the writer is behind
-│   └── OtherVersionError 503 tables of another version, which this one may not use
+│   ├── OtherVersionError 503 tables of another version, which this one may not use
+│   └── MissingPartitionError 503 a month without a partition, which the server's user may not make
 ├── QueryTimeoutError    503  a query that took too long
 ├── QueryCancelledError  503  a query whose client left
 ├── TooManyJobsError     503  as many jobs wait as may
@@ -100,6 +101,10 @@ class NotReadyError(StoreError):
 
 class OtherVersionError(NotReadyError):
     """The tables are those of another version, and this one may not use them, or not yet."""
+
+
+class MissingPartitionError(NotReadyError):
+    """A month of PostgreSQL's tables has no partition, and the server's user may not make one."""
 
 
 class QueryTimeoutError(StoreError):

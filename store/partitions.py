@@ -1,5 +1,6 @@
 """Partitions of PostgreSQL's tables, one a month, by id, which is the time; SQLite has none."""
 
+import logging
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -8,6 +9,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store.database import execute, lock_tables
+from quadriga.store.errors import MissingPartitionError
 from quadriga.store.ids import smallest_id_at, time_ms
 
 PARTITIONED_TABLES = ("inference", "meta_num", "meta_str", "pred", "signal")
@@ -22,6 +24,7 @@ _FORGET_TRUTH = (  # what is said of inferences or requests of which none will c
 )
 _LINK_TABLES = ("ground_truth", "other_truth")
 _AHEAD = timedelta(days=7)  # partitions are made so long before they are needed
+_log = logging.getLogger(__name__)
 
 
 class Month(NamedTuple):
@@ -33,22 +36,66 @@ class Month(NamedTuple):
 
 
 def create_partitions(connection: sa.Connection, seqs: Iterable[int]) -> None:
-    """Make the partitions that ids fall into, and those of the days to come, and commit that."""
+    """Make the partitions that ids fall into, and those of the days to come, and commit that.
+
+    Where the user of the connection may not make any, they have to be there, see `make_months`.
+
+    Raises:
+        MissingPartitionError: They are not there.
+    """
     if connection.dialect.name == "sqlite":
         return
     created: set[tuple[int, int]] = connection.info.get("partitions", set())
     now_utc = datetime.now(UTC)
     soon = now_utc + _AHEAD
-    needed = {_month(time_ms(seq)) for seq in seqs} | {(soon.year, soon.month)}
+    of_ids = {_month(time_ms(seq)) for seq in seqs}
+    needed = of_ids | {(soon.year, soon.month)}
     if needed <= created:
         return
-    lock_tables(connection)
-    for year, month in sorted(needed - created):
-        _make_partitions(connection, _bounds(year, month))
-    connection.commit()
+    if may_change_tables(connection):
+        lock_tables(connection)
+        for year, month in sorted(needed - created):
+            _make_partitions(connection, _bounds(year, month))
+        connection.commit()
+    else:
+        needed -= _missing_partitions(connection, needed - created, of_ids)
     # Others are dropped.
     lasting = {month for month in needed if month >= (now_utc.year, now_utc.month)}
     connection.info["partitions"] = created | lasting
+
+
+def make_months(
+    connection: sa.Connection, count: int, first: tuple[int, int] | None = None
+) -> list[str]:
+    """Make the partitions of months, for servers whose user may make none; commit that and return the months.
+
+    Args:
+        connection: A connection of the owner of the tables.
+        count: Number of months.
+        first: Year and number of the first month; None for the present one.
+    """
+    if connection.dialect.name == "sqlite":
+        return []
+    year, month = first or (datetime.now(UTC).year, datetime.now(UTC).month)
+    numbers = range(12 * year + month - 1, 12 * year + month - 1 + count)
+    months = [(number // 12, number % 12 + 1) for number in numbers]
+    lock_tables(connection)
+    for year_and_month in months:
+        _make_partitions(connection, _bounds(*year_and_month))
+    connection.commit()
+    return [_month_text(year_and_month) for year_and_month in months]
+
+
+def may_change_tables(connection: sa.Connection) -> bool:
+    """Check whether the user of a connection owns the tables of PostgreSQL, and may make further ones."""
+    may: bool | None = connection.info.get("may_change_tables")
+    if may is None:
+        may = connection.exec_driver_sql(
+            "SELECT pg_has_role(relowner, 'USAGE') AND has_schema_privilege(relnamespace, 'CREATE')"
+            " FROM pg_class WHERE oid = 'inference'::regclass"
+        ).scalar_one()
+        connection.info["may_change_tables"] = may
+    return may
 
 
 def list_months(connection: sa.Connection) -> list[Month]:
@@ -66,8 +113,11 @@ def list_months(connection: sa.Connection) -> list[Month]:
 def drop_month(connection: sa.Connection, month: Month) -> bool:
     """Drop a partition of each table, and what hangs on its inferences in other tables.
 
-    False where others read or write it for longer than they may be kept waiting.
+    False where others read or write it for longer than they may be kept waiting, and where the user of the connection
+    may not drop it: then rows are removed one by one.
     """
+    if not may_change_tables(connection):
+        return False
     window = (month.start_id, month.stop_id)
     try:
         with connection.begin_nested():
@@ -96,6 +146,33 @@ def _make_partitions(connection: sa.Connection, month: Month) -> None:
             execute(connection, f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
             values = f"FOR VALUES FROM ({month.start_id}) TO ({month.stop_id})"
             execute(connection, f"ALTER TABLE {table} ATTACH PARTITION {name} {values}")
+
+
+def _missing_partitions(
+    connection: sa.Connection, months: set[tuple[int, int]], of_ids: set[tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """Return the months without partitions, with a warning of each; raise a MissingPartitionError if an id is of one."""
+    missing = set()
+    warned: set[tuple[int, int]] = connection.info.setdefault("missing_partitions", set())
+    for month in sorted(months):
+        names = [f"{table}_{_bounds(*month).suffix}" for table in PARTITIONED_TABLES]
+        if all(execute(connection, "SELECT to_regclass(?)", (name,)).scalar() for name in names):
+            continue
+        text = (
+            f"the database has no partition of {_month_text(month)}, and the server's user may not make it: "
+            "quadriga migrate --months, as the owner of the tables"
+        )
+        if month in of_ids:
+            raise MissingPartitionError(text)
+        if month not in warned:
+            _log.warning(text)
+        warned.add(month)
+        missing.add(month)
+    return missing
+
+
+def _month_text(year_and_month: tuple[int, int]) -> str:
+    return "{:04d}-{:02d}".format(*year_and_month)
 
 
 def _month(milliseconds_since_1970: int) -> tuple[int, int]:

@@ -25,7 +25,13 @@ from quadriga.store.changes.repeated_ids import keep_repeated
 from quadriga.store.commit_pace import CommitPace
 from quadriga.store.damaged_files import is_sign_of_damage, set_aside_if_damaged
 from quadriga.store.disk import try_lock
-from quadriga.store.errors import NotReadyError, OtherVersionError, StoreError, full_text
+from quadriga.store.errors import (
+    MissingPartitionError,
+    NotReadyError,
+    OtherVersionError,
+    StoreError,
+    full_text,
+)
 from quadriga.store.ids import IMPORT_WORKER
 from quadriga.store.journal_lag import write_offsets
 from quadriga.store.maintenance.eraser import Eraser
@@ -229,8 +235,8 @@ class Writer:
             try:
                 self._commit_journal(may_pause=may_pause)
             except NotReadyError as error:
-                if self._offsets is None:  # the tables are not right yet
-                    raise
+                if self._offsets is None or isinstance(error, MissingPartitionError):
+                    raise  # the tables are not right yet
                 _log.warning("the journal is moved again from where it is: %s", full_text(error))
                 self._reset()
                 self._commit_journal()

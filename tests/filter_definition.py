@@ -23,6 +23,8 @@ def part_holds(key: str, value: Any, record: InferenceRecord) -> bool:
         return prediction_holds(record, value)
     if key == "geo":
         return place_holds(record.metadata, value)
+    if key == "model.sha256":
+        return hash_holds(record.model.sha256, value)
     return field_holds(key, value, record)
 
 
@@ -116,6 +118,19 @@ def texts_hold(texts: list[str], condition: Any) -> bool:
             held.append(operand not in texts)
         else:
             held.append(any(compares(text, operator, operand) for text in texts))
+    return all(held)
+
+
+def hash_holds(digest: str, condition: Any) -> bool:
+    """Check a hash in lower case by each operator: a text stands for it if it is equal, or a beginning of eight digits."""
+    held = []
+    for operator, operand in operators(condition).items():
+        if operator == "exists":
+            held.append((digest != "") == operand)
+            continue
+        texts = operand if operator == "in" else [operand]
+        beginnings = {digest, *(digest[:end] for end in range(8, len(digest)))} - {""}
+        held.append(any(text.lower() in beginnings for text in texts) == (operator != "ne"))
     return all(held)
 
 

@@ -114,10 +114,10 @@ class Report(dict[str, Any]):
             yield f"{row['name']} {state}: {row['effect']} {value}"
 
     def _headlines(self) -> list[Metric]:
-        """Return the first metric of each type of all labels together."""
+        """Return the first metric of each type of all labels together that has a meaning for this model."""
         first: dict[str, Metric] = {}
-        for metric in self.metrics:
-            if not _has_label(metric) and metric.type != "Counts":
+        for row, metric in zip(self.get("metrics") or (), self.metrics, strict=True):
+            if not _has_label(metric) and metric.type != "Counts" and not _is_beyond_labels(row):
                 first.setdefault(metric.type, metric)
         return list(first.values())
 
@@ -126,6 +126,11 @@ _METRIC_COLUMNS = ("type", "value", "low", "high", "n")
 _SIGNAL_COLUMNS = (
     "name", "alarm", "status", "effect", "value", "minimum", "p_adjusted", "n_baseline", "n_current",
 )  # fmt: skip
+
+
+def _is_beyond_labels(row: dict[str, Any]) -> bool:
+    """Check whether a metric asks for the best k of no more than k labels, of which nothing can be measured."""
+    return row["type"] == "TopKAccuracy" and row.get("value") is None and not row.get("reason")
 
 
 def _metric(row: dict[str, Any]) -> Metric:

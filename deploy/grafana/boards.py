@@ -71,6 +71,7 @@ BOARDS = [
             Panel("Processor", "percentunit", {"{{process}}": f"sum by (process) (rate(process_cpu_seconds_total{{{_INSTANCE}}}[5m]))"}),
             Panel("Memory", "bytes", {"{{process}}": f"sum by (process) (process_resident_memory_bytes{{{_INSTANCE}}})"}),
             Panel("Certificate ends in", "s", {"{{instance}}": f"quadriga_tls_certificate_end_timestamp_seconds{{{_INSTANCE}}} - time()"}),
+            Panel("Keys end in", "s", {"{{name}} ({{key}})": f"min by (key, name) (quadriga_key_end_timestamp_seconds{{{_INSTANCE}}}) - time()"}, "Keys that end within 30 days."),
             Panel("Ends of processes", "short", {"{{process}} {{cause}}": f"sum by (process, cause) (increase(quadriga_process_ends_total{{{_INSTANCE}}}[15m]))"}),
         ],
     ),

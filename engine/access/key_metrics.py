@@ -1,5 +1,6 @@
 """Prometheus metrics of keys, by the id and the name of each, never its secret."""
 
+import time
 from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -8,9 +9,16 @@ from prometheus_client.registry import Collector
 from quadriga.engine.access.key_counts import KeyTotals
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.access.quotas import KeyUse
+from quadriga.engine.metric_texts import TEXTS
 
 MAX_KEYS_SHOWN = 1000
 """Keys with numbers of their own, the first ones used; the numbers of all others are summed."""
+
+ENDING_DAYS = 30
+"""Days before the end of a key from which its end is shown."""
+
+MAX_ENDING_KEYS = 100
+"""Keys whose end is shown, the soonest first."""
 
 OTHER_KEYS = "other"
 """Id and name of the sum of the keys that are not shown."""
@@ -34,7 +42,7 @@ _TOTALS = {
 
 
 class KeyMetrics(Collector):
-    """What the keys have used since the start of the server, summed over its workers.
+    """What the keys have used since the start of the server, summed over its workers, and when keys end that end soon.
 
     Args:
         keys: The keys; None for a server that needs none.
@@ -67,7 +75,16 @@ class KeyMetrics(Collector):
             for use in shown:
                 family.add_metric([use.key_id, use.name], use.totals.totals[counter])
             yield family
-        yield from (running, refused)
+        yield from (running, refused, self._ends())
+
+    def _ends(self) -> Metric:
+        name = "quadriga_key_end_timestamp_seconds"
+        ends = GaugeMetricFamily(name, TEXTS[name], labels=_LABELS)
+        before_ms = (time.time() + ENDING_DAYS * 86_400) * 1000
+        keys = [] if self._keys is None else self._keys.ending_keys(before_ms)
+        for key in keys[:MAX_ENDING_KEYS]:
+            ends.add_metric([key.id, key.name or key.id], (key.expires_ms or 0) / 1000)
+        return ends
 
 
 def _joined(uses: Iterable[KeyUse]) -> Iterator[KeyUse]:

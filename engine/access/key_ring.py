@@ -259,6 +259,16 @@ class KeyRing:
         """Return what each key has used since the start of the server, for metrics."""
         return self._quotas.uses()
 
+    def ending_keys(self, before_ms: float) -> list[AccessKey]:
+        """Return the valid keys that end before a time, the soonest first, for metrics."""
+        now_ms = time.time() * 1000
+        ending = [
+            (key.expires_ms, key.id, key)
+            for key in self._valid.values()
+            if key.expires_ms is not None and now_ms < key.expires_ms < before_ms
+        ]
+        return [key for *_, key in sorted(ending, key=lambda row: row[:2])]
+
     def _first_key(self) -> Iterable[AccessKey]:
         with suppress(OSError):
             text = (self._folder / FIRST_KEY_FILE).read_text().strip()

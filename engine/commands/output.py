@@ -312,11 +312,10 @@ def _slice_tables(report: Report) -> Iterator[Table]:
         if by in TIME_SLICES:
             slices.sort(key=lambda slice_: slice_.value or "")
         shown = f": {len(slices)} of {len(matching)} values" if len(matching) > len(slices) else ""
+        metrics = [metric_texts.slice_headlines(report, slice_)[:4] for slice_ in slices]
         rows = [
             [metric_texts.one_line(slice_.value), f"{slice_.n:,}"]
-            + [metric_texts.format_number(metric.value) for metric in slice_.metrics[:4]]
-            for slice_ in slices
+            + [metric_texts.format_number(metric.value) for metric in slice_metrics]
+            for slice_, slice_metrics in zip(slices, metrics, strict=True)
         ]
-        yield _number_table(
-            by + shown, ("images", *metric_texts.titles(slices[0].metrics[:4])), rows
-        )
+        yield _number_table(by + shown, ("images", *metric_texts.titles(metrics[0])), rows)

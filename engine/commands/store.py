@@ -1,6 +1,7 @@
 """The commands `quadriga migrate` and `quadriga store`: work on a whole database."""
 
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import rich_click as click
@@ -8,6 +9,7 @@ import rich_click as click
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.engine.commands.output import progress_printer
 from quadriga.store.disk import create_privately
+from quadriga.store.ids import EPOCH_MS
 
 
 @click.command()
@@ -17,7 +19,18 @@ from quadriga.store.disk import create_privately
     "Only say whether there is anything to do; exits with 1 if so.",
     is_flag=True,
 )
-def migrate(is_check: bool, **store: Any) -> None:
+@option(
+    "--months",
+    "Make PostgreSQL's partitions of so many months, for servers whose user may make no tables.",
+    type=click.IntRange(1, 120),
+)
+@option(
+    "--since",
+    "First of --months, such as before an import of older inferences. [default: this month]",
+    "YYYY-MM",
+    type=click.DateTime(["%Y-%m"]),
+)
+def migrate(is_check: bool, months: int | None, since: datetime | None, **store: Any) -> None:
     """Create the tables of the store, or bring them up to date. Exits with 2 if that fails.
 
     A server does so when it starts. If several servers share a database, run this before them. A database of a newer version
@@ -27,6 +40,12 @@ def migrate(is_check: bool, **store: Any) -> None:
     from quadriga.store.database import compare_revision
     from quadriga.store.database import migrate as bring_up_to_date
 
+    if months is None and since is not None:
+        raise click.UsageError("--since can only be used with --months")
+    if since is not None and since.year < datetime.fromtimestamp(EPOCH_MS / 1000, UTC).year:
+        raise click.UsageError(f"expected --since to be 2025-01 or later, got {since:%Y-%m}")
+    if months is not None and is_check:
+        raise click.UsageError("--months cannot be used with --check")
     settings = store_settings(**store, is_written=not is_check, reads_images=False)
     revisions = (compare_revision if is_check else bring_up_to_date)(settings.database_url)
     before, own = revisions.database, revisions.own
@@ -43,6 +62,21 @@ def migrate(is_check: bool, **store: Any) -> None:
         elif before is not None:
             click.echo(f"stop the servers of revision {before} first: they cannot run on {own}")
         sys.exit(1)
+    if months is not None:
+        _make_months(settings.database_url, months, since)
+
+
+def _make_months(url: str, count: int, since: datetime | None) -> None:
+    """Make the partitions of months, and say which."""
+    from quadriga.store.database import writer_engine
+    from quadriga.store.partitions import make_months
+
+    first = None if since is None else (since.year, since.month)
+    with writer_engine(url) as engine, engine.connect() as connection:
+        months = make_months(connection, count, first)
+    click.echo(
+        f"partitions from {months[0]} to {months[-1]}" if months else "SQLite has no partitions"
+    )
 
 
 @click.group()

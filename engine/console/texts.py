@@ -436,6 +436,7 @@ FIELD_WORDS: Mapping[str, str] = {
     "request_id": "id of the request",
     "model": "name, or name:version",
     "version": "version of the model",
+    "model.sha256": "hash of the model's file, or its first 8 digits",
     "task": "task of the model",
     "action": "action of the request",
     "ts": "time",

@@ -29,7 +29,7 @@ from quadriga.engine.retrying import retry_until_done
 from quadriga.engine.settings import Settings
 from quadriga.engine.settings_reading import SettingsError, add_extensions
 from quadriga.engine.trace_opening import open_tracing
-from quadriga.store.errors import OtherVersionError, StoreError
+from quadriga.store.errors import MissingPartitionError, OtherVersionError, StoreError
 
 _POLL_INTERVAL_S = 0.2
 _log = logging.getLogger("quadriga")
@@ -138,7 +138,7 @@ def _run_writer(
     tracing = open_tracing(settings, WRITER)
 
     def on_wait(failure: Exception | None) -> None:
-        if isinstance(failure, OtherVersionError):
+        if isinstance(failure, OtherVersionError | MissingPartitionError):
             mark(f"{failure}: records wait in the journal")
         else:
             mark("" if failure is None else DATABASE_AWAY)

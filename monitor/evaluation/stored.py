@@ -214,7 +214,7 @@ def _pooled_warnings(shards: Sequence[EvaluationShard], prefix: str = "") -> lis
             listed = ", ".join(f"{digest:.12} ({_images(n)})" for digest, n in files.items())
             warnings.append(
                 f"{prefix}{len(files)} files of version {version:.40} are counted together: {listed}; "
-                "the model was replaced in place, so a filter by time tells them apart"
+                "the model was replaced in place, and the filter model.sha256 tells them apart"
             )
     return warnings
 

@@ -114,7 +114,10 @@ def _headline_lines(report: Report) -> Iterator[str]:
         {metric_texts.title(metric): metric for metric in comparison.differences}
         for comparison in report.comparisons
     ]
-    others = [_text(f"than {comparison.model.name}") for comparison in report.comparisons]
+    others = [
+        _text(f"than {comparison.model.name} {comparison.model.version}")
+        for comparison in report.comparisons
+    ]
     columns = ["metric", "value", "95 %", *others]
     yield f"\n| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}"
     for name, metric in zip(metric_texts.titles(metrics), metrics, strict=True):

@@ -9,6 +9,7 @@ from quadriga.monitor.report.schema import (
     Comparison,
     Metric,
     Report,
+    Slice,
 )
 
 UNDEFINED = "—"
@@ -138,14 +139,16 @@ def format_interval(metric: Metric) -> str:
 def difference_rows(comparison: Comparison) -> list[tuple[str, Metric, Metric | None]]:
     """Return the name, the metric and the difference of each headline of another model.
 
-    The difference is None if the two models were not evaluated alike.
+    The difference is None if the two models were not evaluated alike. Metrics of the best k of no more than k labels
+    have no row.
     """
     differences_by_metric = {
         (metric.type, repr(metric.parameters)): metric for metric in comparison.differences
     }
+    metrics = [metric for metric in comparison.metrics if not is_beyond_labels(metric)]
     return [
         (name, metric, differences_by_metric.get((metric.type, repr(metric.parameters))))
-        for name, metric in zip(titles(comparison.metrics), comparison.metrics, strict=True)
+        for name, metric in zip(titles(metrics), metrics, strict=True)
     ]
 
 
@@ -162,10 +165,34 @@ def excluded_text(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
     return rows
 
 
+def is_beyond_labels(metric: Metric) -> bool:
+    """Check whether a metric asks for the best k of no more than k labels, of which nothing can be measured."""
+    return metric.type == "TopKAccuracy" and metric.value is None and not metric.reason
+
+
 def headlines(report: Report) -> list[Metric]:
-    """Return the headlines of an evaluation: the metrics that slices, other models and the bootstrap have, too."""
-    if report.kind == "drift":
-        return []
+    """Return the headlines of an evaluation that tables show.
+
+    They are the metrics that slices, other models and the bootstrap have, too, without those of the best k of no more
+    than k labels.
+    """
+    metrics = [] if report.kind == "drift" else _all_headlines(report)
+    return [metric for metric in metrics if not is_beyond_labels(metric)]
+
+
+def slice_headlines(report: Report, slice_: Slice) -> list[Metric]:
+    """Return the headlines of a slice, without those that the report's own headlines leave out."""
+    hidden = {
+        (metric.type, str(metric.parameters))
+        for metric in report.metrics
+        if is_beyond_labels(metric)
+    }
+    return [
+        metric for metric in slice_.metrics if (metric.type, str(metric.parameters)) not in hidden
+    ]
+
+
+def _all_headlines(report: Report) -> list[Metric]:
     compared_metrics = [item.metrics for item in report.comparisons] + [
         item.metrics for item in report.slices
     ]

@@ -22,6 +22,9 @@ SHORT_TASK_NAMES = {
 """Short names of tasks."""
 
 
+MIN_HASH_DIGITS = 8
+"""Fewest digits that stand for the hash of a model's file that begins with them."""
+
 _ID_PREFIX = "m-"
 _MAX_CACHED = 20_000
 """Names of teams that are kept with a connection when those of another team are added."""
@@ -50,6 +53,7 @@ class ModelRow(NamedTuple):
     id: int
     name: str
     version: str
+    sha256: str
     task: str
     team: str
 
@@ -113,11 +117,18 @@ class Catalog:
         return tuple(id_ for name in names for id_ in self._labels.get(name, ()))
 
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
-        """Return the ids of the models with one of these names, versions or tasks, ignoring case."""
+        """Return the ids of the models with one of these names, versions, hashes or tasks, ignoring case."""
         if field == "model":
             return tuple(id_ for name in names for id_ in self._ids_of_model(str(name)))
         requested = {str(name).lower() for name in names}
+        if field == "model.sha256":
+            return tuple(model.id for model in self.listed_models if _has_hash(model, requested))
         return tuple(model.id for model in self.listed_models if requested & _aliases(field, model))
+
+    @property
+    def hashed_model_ids(self) -> tuple[int, ...]:
+        """The ids of the models whose file is known by its hash: of those served elsewhere it may not be."""
+        return tuple(model.id for model in self.listed_models if model.sha256)
 
     def _ids_of_model(self, text: str) -> list[int]:
         """Return the ids of the versions of the model that a name means, or of one version by `name@version`."""
@@ -135,7 +146,7 @@ class Catalog:
     @cached_property
     def models(self) -> list[ModelRow]:
         """The models that the scope admits."""
-        select = "SELECT id, name, version, task, team FROM model"
+        select = "SELECT id, name, version, sha256, task, team FROM model"
         if self._scope.team:
             rows = fetch_all(self._connection, f"{select} WHERE team = ?", (self._scope.team,))
         else:
@@ -221,6 +232,16 @@ def _cache(connection: sa.Connection, kind: str, team: str) -> dict[str, Any]:
     if len(by_team) > 1 and sum(map(len, by_team.values())) > _MAX_CACHED:
         connection.info[kind] = {team: ids}
     return ids
+
+
+def _has_hash(model: ModelRow, texts: Iterable[str]) -> bool:
+    """Check whether the hash of a model's file is one of these texts in lower case, or begins with one."""
+    digest = model.sha256.lower()
+    return any(
+        text == digest or (len(text) >= MIN_HASH_DIGITS and digest.startswith(text))
+        for text in texts
+        if text
+    )
 
 
 def _aliases(field: str, model: ModelRow) -> set[str]:

@@ -350,7 +350,7 @@ def _is_among_models(tree: Filter) -> bool:
     """Check whether a condition admits rows of listed models alone, which are of the scope."""
     return (
         isinstance(tree, Compare)
-        and tree.field in {"model", "version", "task"}
+        and tree.field in {"model", "version", "model.sha256", "task"}
         and tree.operator != "exists"
     )
 

@@ -114,7 +114,7 @@ def compile_compare(leaf: Compare, catalog: Catalog, dialect: SqlDialect) -> Pre
     """Compile a comparison of a field that is not metadata."""
     compilers: dict[str, Callable[[Compare, Catalog, SqlDialect], Predicate]] = {
         "id": _seq, "ts": _seq,
-        "model": _model, "version": _model, "task": _model,
+        "model": _model, "version": _model, "model.sha256": _model, "task": _model,
         "answer": _answer, "geo": _place_exists,
         "ground_truth": _truth, "ground_truth.label": _truth,
         "ground_truth.review": _review, "feedback": _feedback,
@@ -155,7 +155,7 @@ def _seq(leaf: Compare, *_: object) -> Predicate:
 
 def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     if leaf.operator == "exists":
-        return TRUE
+        return of_models(catalog.hashed_model_ids) if leaf.field == "model.sha256" else TRUE
     return of_models(catalog.model_ids(leaf.field, compared_values(leaf)))
 
 

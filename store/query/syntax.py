@@ -140,6 +140,7 @@ FIELDS: dict[str, FieldKind] = {
     "request_id": "text",
     "model": "name",
     "version": "name",
+    "model.sha256": "name",
     "task": "name",
     "action": "text",
     "ts": "time",

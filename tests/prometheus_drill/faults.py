@@ -40,6 +40,7 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...]]] = {
         faults_monitoring.ending_certificate,
         ("QuadrigaCertificateEnds",),
     ),
+    "key of a day": (faults_monitoring.ending_key, ("QuadrigaKeyEnds",)),
     "keys tried": (faults_monitoring.tried_keys, ("QuadrigaKeysTried",)),
 }
 """Each fault with the alerts that have to fire."""

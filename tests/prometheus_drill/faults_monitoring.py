@@ -5,6 +5,9 @@ import ssl
 import cv2
 import numpy as np
 
+from quadriga.engine.settings import Settings
+from quadriga.store.access_keys import create_key, revoke_key
+from quadriga.store.database import writer_engine
 from tests.certificates import Authority, replace_by_link
 from tests.prometheus_drill.stage import Stage
 from tests.prometheus_drill.watch import Watch, repeating
@@ -12,6 +15,7 @@ from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
 DETECTOR = "shapes-detector"
 IMAGES_OF_A_WINDOW = 40
+MILLISECONDS_OF_A_DAY = 86_400_000
 ADMIN_KEY = "quadriga-drill.0123456789abcdef0123456789abcdef"
 
 
@@ -86,6 +90,20 @@ def ending_certificate(stage: Stage, watch: Watch) -> None:
         replace_by_link(link, authority.sign("of_a_day", days=1))
         watch.fires("QuadrigaCertificateEnds")
         replace_by_link(link, authority.sign("renewed", days=90))
+        watch.mended()
+
+
+def ending_key(stage: Stage, watch: Watch) -> None:
+    """Make a key of one day, and revoke it."""
+    server = stage.server("ending-key", "--open-metrics", "--admin-key", ADMIN_KEY)
+    with stage.running(server):
+        watch.begin(server)
+        with writer_engine(Settings(data=str(server.data)).database_url) as engine:
+            key, _ = create_key(
+                engine, name="line 4", roles=["infer"], expires_in_ms=MILLISECONDS_OF_A_DAY
+            )
+            watch.fires("QuadrigaKeyEnds")
+            revoke_key(engine, key.id)
         watch.mended()
 
 

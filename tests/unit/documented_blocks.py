@@ -18,6 +18,7 @@ MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
 TRAFFIC = "tests/e2e/test_traffic.py::test_the_commands_of_the_page_try_a_version_and_promote_it"
 ELSEWHERE = "tests/e2e/test_elsewhere_page.py::test_"
+ROLES = "tests/e2e/test_database_roles.py::test_a_server_that_may_make_no_tables_works"
 KEYS = "tests/e2e/test_keys.py::test_the_commands_of_the_page_do_what_it_says"
 LIMITS = (
     "tests/e2e/test_key_limits.py::test_the_page_shows_the_commands_and_an_answer_of_the_server"
@@ -152,6 +153,7 @@ RUN_BY = {
         "sh tests/unit/test_kubernetes.py::test_the_secrets_of_the_page_are_values_of_their_settings",
         "sh tests/unit/test_kubernetes.py::test_the_secrets_of_the_page_are_values_of_their_settings",
         "sh tests/unit/test_kubernetes.py::test_a_job_migrates_the_database_of_the_servers",
+        "sh tests/unit/test_kubernetes.py::test_the_page_applies_files_that_are_there",
     ],
     "docs/operations.md": [
         *[f"{language} {HERE}a_server_without_a_container_is_installed_as_the_image" for language in ("sh", "ini")],
@@ -179,6 +181,7 @@ RUN_BY = {
         f"nginx {HERE}proxies_reach_the_ports_of_the_server",
         f"yaml {HERE}proxies_reach_the_ports_of_the_server",
         f"text {HERE}the_url_of_a_database_with_tls_is_one",
+        *[f"{language} {ROLES}" for language in ("sql", "sh", "sql")],
         f"sh {HERE}commands_have_the_options_that_are_written",
         f"sh {HERE}tools_against_the_environment_are_given_what_is_there",
         "sh tests/unit/test_licences.py::test_the_command_of_the_page_lists_every_package",

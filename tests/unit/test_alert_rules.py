@@ -37,6 +37,9 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "QuadrigaCertificateEnds": [
         (f"quadriga_tls_certificate_end_timestamp_seconds{{{ONE}}}", "500000x60")
     ],
+    "QuadrigaKeyEnds": [
+        (f'quadriga_key_end_timestamp_seconds{{{ONE},key="a1",name="line 4"}}', "500000x60")
+    ],
     "QuadrigaStoreBehind": [(f"quadriga_store_oldest_waiting_seconds{{{ONE}}}", "0+60x60")],
     "QuadrigaJournalFillsUp": [
         (f"quadriga_store_lag_bytes{{{ONE}}}", "0+100x60"),
@@ -79,6 +82,7 @@ USUAL = [
     (f'quadriga_process_restarts_total{{{ONE},process="worker-0"}}', "0x40 1 2x20"),
     (f"quadriga_models_refused{{{ONE}}}", "0x60"),
     (f"quadriga_tls_certificate_end_timestamp_seconds{{{ONE}}}", "900000x60"),
+    (f'quadriga_key_end_timestamp_seconds{{{ONE},key="a1",name="line 4"}}', "900000x60"),
     (f"quadriga_store_oldest_waiting_seconds{{{ONE}}}", "0x30 100 0x30"),
     (f"quadriga_store_lag_bytes{{{ONE}}}", "100x60"),
     (f"quadriga_store_lag_limit_bytes{{{ONE}}}", "1000x60"),

@@ -1,6 +1,7 @@
 """The manifests for Kubernetes and KServe: their parts fit one another, their settings are there, and so are the paths that they probe."""
 
 import re
+import runpy
 import subprocess
 import tomllib
 from pathlib import Path
@@ -61,6 +62,26 @@ def test_selectors_select_the_pods():
     watched = [one for one in BASE.values() if wanted <= one["metadata"].get("labels", {}).items()]
     assert [one["metadata"]["name"] for one in watched] == ["quadriga-each"]
     assert watched[0]["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "quadriga"
+
+
+def test_the_alerts_for_kubernetes_are_those_of_prometheus():
+    script = runpy.run_path(str(DEPLOY / "prometheus" / "kubernetes.py"))
+    text = script["TARGET"].read_text()
+    assert text == script["prometheus_rule"]()
+    manifest = yaml.safe_load(text)
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"]
+    assert len(groups) == 3
+    scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    interval = scraped["global"]["evaluation_interval"]
+    assert manifest["spec"] == {"groups": [{**group, "interval": interval} for group in groups]}
+    assert (manifest["apiVersion"], manifest["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")  # fmt: skip
+
+
+def test_the_page_applies_files_that_are_there():
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    applied = re.findall(r" -[fk] (\S+)", page)
+    assert "deploy/kubernetes/overlays/prometheus-operator/prometheusrule.yaml" in applied
+    assert all((ROOT / path).exists() for path in applied)
 
 
 def test_settings_are_there():

@@ -73,7 +73,6 @@ def test_a_report_in_a_few_lines_has_its_warnings_and_headlines():
         "left out: 3 no_truth",
         "warning: mind the gap",
         "Accuracy 0.8 (0.5 to 0.95)",
-        "TopKAccuracy[k=5] —",
         "F1[average=macro] 0.75 (0.6 to —)",
         "AP[iou=0.50:0.95] 0.9",
     ]

@@ -96,3 +96,15 @@ def test_a_list_of_keys_that_no_terminal_shows_is_not_cut(data, monkeypatch):
     printed = CliRunner().invoke(main, ["keys", "list", "--data", str(data)]).output
     (line,) = [line for line in printed.splitlines() if name in line]
     assert all(text in line for text in ("read, monitor", "ships-*, shapes-*", "valid"))
+
+
+def test_a_list_of_keys_says_when_each_ends(data):
+    for name, expires in (("ends", ["--expires", "30d"]), ("stays", [])):
+        run("keys", "create", "--role", "read", "--name", name, *expires, "--data", data)
+    ends, stays = json.loads(run("keys", "list", "--json", "--data", data))
+    assert stays["expires_at"] is None
+    assert ends["expires_at"] > ends["created_at"]
+    printed = CliRunner().invoke(
+        main, ["keys", "list", "--data", str(data)], env={"COLUMNS": "200"}
+    )
+    assert f"valid until {ends['expires_at'][:16].replace('T', ' ')}" in printed.output

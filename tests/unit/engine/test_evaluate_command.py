@@ -159,6 +159,45 @@ def test_stored_inferences_are_evaluated_and_compared(data) -> None:
     )
 
 
+@pytest.mark.parametrize(("label_count", "shown"), [(4, []), (5, []), (6, ["TopKAccuracy, k = 5"])])
+def test_tables_leave_out_the_best_k_of_no_more_than_k_labels(label_count, shown, tmp_path) -> None:
+    labels = [f"class {at}" for at in range(label_count)]
+    lines = [
+        {"id": str((at * 2 + nth + 1) << 22), "model": MODEL | {"version": version},
+         "task": "IMAGE_CLASSIFICATION", "metadata": {"at": at % 2},
+         "predictions": [{"label": label, "score": 1 / label_count} for label in labels],
+         "input": {"hash": f"blake3:{at:064x}", "width": 20, "height": 20},
+         "ground_truth": [{"label": labels[at % label_count]}]}
+        for at in range(12) for nth, version in enumerate("12")
+    ]  # fmt: skip
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    data = ("--data", tmp_path / "data")
+    arguments = ["import", tmp_path / "in.jsonl", *data]
+    assert CliRunner().invoke(main, [*map(str, arguments)]).exit_code == 0
+    outputs = [tmp_path / f"r.{suffix}" for suffix in ("html", "md", "xml", "json")]
+    written = (text for path in outputs for text in ("--output", path))
+    form = ("--model", "ships@2", "--compare", "ships@1", "--by", "meta.at", *data, *written)
+    table = run(*form).stdout
+    html, markdown, junit, report = (path.read_text() for path in outputs)
+    page, _, all_metrics = html.partition("All numbers")
+    for text in (table, page, markdown, junit, all_metrics.partition("By slice")[2]):
+        assert ("TopKAccuracy" in text) is bool(shown)
+        assert "Accuracy" in text
+    report = json.loads(report)
+    own, other = report["metrics"], report["comparisons"][0]["metrics"]
+    for metrics in (own, other, *(slice_["metrics"] for slice_ in report["slices"])):
+        top = next(metric for metric in metrics if metric["type"] == "TopKAccuracy")
+        assert top["parameters"] == {"k": 5}
+        assert (top["value"] is None) is not bool(shown)
+
+
+def test_a_compared_column_names_the_version(data, tmp_path) -> None:
+    output = tmp_path / "a.md"
+    table = run("--model", "ships", "--compare", "other", "--data", data, "--output", output).stdout
+    assert re.search(r"value ┃ +95 % ┃ +other 1 ┃", table)
+    assert "| metric | value | 95 % | than other 1 |" in output.read_text()
+
+
 def test_chosen_thresholds_are_those_of_every_form(data, records) -> None:
     chosen = ("--iou", 0.75, "--iou", 0.3, "--score", 0.4, "--bins", 4)
     stored = "--model", "ships", "--compare", "other", "--by", "meta.at", "--data", data

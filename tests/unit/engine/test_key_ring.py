@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from quadriga.engine.access.gate import KeyGate
+from quadriga.engine.access.key_metrics import KeyMetrics
 from quadriga.engine.access.key_ring import COPY_FILE, FIRST_KEY_FILE, KeyRing, is_loopback
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import admit
 from quadriga.proto.errors import KeysNotRead, Unauthenticated
 from quadriga.store.access_keys import (
     create_key,
+    end_session,
     read_ended_sessions,
     read_keys,
     revoke_key,
@@ -25,6 +27,7 @@ from quadriga.store.database import migrate, writer_engine
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.key_texts import make_key
 
+DAY_MS = 86_400_000
 OTHERS_REACH_IT = "192.0.2.1"
 
 
@@ -334,3 +337,48 @@ def test_a_session_is_ended_while_the_database_is_away_and_written_later(data, c
 
 def test_a_server_with_an_identity_provider_is_never_open(data):
     assert not opened(settings_of(data, oidc_issuer="https://login.example.org")).is_open
+
+
+def ends_of(ring: KeyRing | None) -> list[tuple[str, str, float]]:
+    """Return the key, the name and the end of each key whose end the metrics show."""
+    families = {family.name: family.samples for family in KeyMetrics(ring).collect()}
+    samples = families["quadriga_key_end_timestamp_seconds"]
+    return [(sample.labels["key"], sample.labels["name"], sample.value) for sample in samples]
+
+
+def test_metrics_say_when_the_keys_end_that_end_within_30_days(data):
+    settings = settings_of(data)
+    ring = opened(settings)
+    assert ends_of(None) == ends_of(ring) == []
+    keys = {
+        name: changed(settings, create_key, name=name, roles=["infer"], expires_in_ms=expires_in_ms)
+        for name, expires_in_ms in (
+            ("for 29 days", 29 * DAY_MS),
+            ("for 31 days", 31 * DAY_MS),
+            ("for ever", None),
+            ("for an hour", DAY_MS // 24),
+            ("ended", 0),
+            ("revoked", DAY_MS),
+            ("", 2 * DAY_MS),
+        )
+    }
+    changed(settings, revoke_key, keys["revoked"][0].id)
+    changed(settings, end_session, "a" * 12, name="somebody", expires_ms=int(time.time() * 1000) + DAY_MS)  # fmt: skip
+    ring.refresh()
+    shown = [keys[name][0] for name in ("for an hour", "", "for 29 days")]
+    assert ends_of(ring) == [(key.id, key.name or key.id, key.expires_ms / 1000) for key in shown]
+    changed(settings, rotate_key, keys["for 29 days"][0].id, DAY_MS // 48)
+    ring.refresh()
+    names = [name for _, name, _ in ends_of(ring)]
+    assert names == ["for 29 days", "for an hour", shown[1].id, "for 29 days"]
+
+
+def test_metrics_show_the_ends_of_100_keys_the_soonest_first(data):
+    settings = settings_of(data)
+    ring = opened(settings)
+    with writer_engine(settings.database_url) as engine:
+        for number in range(130):
+            hours = number * 7 % 130 + 1
+            create_key(engine, name=str(hours), roles=["read"], expires_in_ms=hours * DAY_MS // 24)
+    ring.refresh()
+    assert [int(name) for _, name, _ in ends_of(ring)] == [*range(1, 101)]

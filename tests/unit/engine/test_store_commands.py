@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,24 @@ def test_tables_are_made_and_brought_up_to_date_once(data: Path) -> None:
     assert (first.exit_code, first.output) == (0, "from nothing to revision 2027.09\n")
     assert (second.exit_code, second.output) == (0, "at revision 2027.09 already\n")
     assert (data / "store.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "output"),
+    [
+        (["--months", "3"], 0, "SQLite has no partitions"),
+        (["--months", "0"], 2, "0 is not in the range 1<=x<=120"),
+        (["--since", "2026-01"], 2, "--since can only be used with --months"),
+        (["--months", "3", "--since", "2024-12"], 2, "expected --since to be 2025-01 or later"),
+        (["--months", "3", "--since", "May"], 2, "'May' does not match the format"),
+        (["--months", "3", "--check"], 2, "--months cannot be used with --check"),
+    ],
+)
+def test_months_are_made_where_there_are_partitions(data: Path, options, code, output) -> None:
+    assert call("migrate", "--data", data).exit_code == 0
+    result = call("migrate", *options, "--data", data)
+    assert result.exit_code == code
+    assert output in re.sub(r"[\s│]+", " ", result.output)
 
 
 def test_a_database_of_an_unknown_revision_is_refused(data: Path) -> None:

@@ -18,6 +18,8 @@ STRINGS = ["", "a", "A", "ab", "é", "\uffff", "\U0001f600", "1", "true", "x" * 
            "x" * 256 + "a", "%", "a'b\"\\"]  # fmt: skip
 scalars = st.sampled_from([*NUMBERS, *STRINGS, True, False])
 MODELS = [("m1", "1", "OBJECT_DETECTION"), ("m1", "2", "OBJECT_DETECTION"), ("M2", "1", "TENSOR")]
+FILES = {"m1": "cafe1234" * 8, "M2": ""}
+"""Hashes of the files of models."""
 ACTIONS = ["predict", "embed"]
 HASHES = [None, "blake3:" + "0" * 64]
 LATENCIES = [0.0, 1.001, 4.35, 7.0]
@@ -82,7 +84,7 @@ def random_records(pick: random.Random) -> list[dict[str, Any]]:
             {
                 "seq": smallest_id_at(BASE_MS + ms) | counter,
                 "request_id": f"r{ms}",
-                "model": ModelReference(name, version, ""),
+                "model": ModelReference(name, version, FILES[name] if version == "1" else "0" * 64),
                 "task": task,
                 "action": pick.choice(ACTIONS),
                 "latency_ms": pick.choice(LATENCIES),
@@ -155,6 +157,7 @@ comparisons = st.one_of(
     asked(st.sampled_from(["m1", "M1:2", "m-m2", "m3"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"model": v}),
     asked(st.sampled_from(["detection", "tensor", "TENSOR"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"task": v}),
     asked(st.sampled_from(LATENCIES), ORDERED).map(lambda v: {"latency_ms": v}),
+    asked(st.sampled_from(["CAFE1234", "00000000", "cafe", ""]), ["eq", "ne", "in", "exists"]).map(lambda v: {"model.sha256": v}),
     asked(st.sampled_from(["blake3:" + "0" * 64, "x"]), [*ORDERED, "contains"]).map(lambda v: {"input.hash": v}),
     asked(st.sampled_from(["a", "b", "z"]), ["eq", "ne", "in"]).map(lambda v: {"label": v}),
     st.builds(

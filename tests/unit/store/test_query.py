@@ -123,6 +123,7 @@ def found(
 
 
 LONG = "x" * 300
+HASH = "cafe1234" + 56 * "0"
 TABLE_RECORDS: list[dict[str, Any]] = [
     {"metadata": {"camera": "north", "altitude": 120.5, "location": {"floor": 2, "tags": ["a"]}}},
     {"metadata": {"camera": "North", "altitude": 2, "night": True}},
@@ -133,7 +134,7 @@ TABLE_RECORDS: list[dict[str, Any]] = [
     {"metadata": {}, "predictions": [{"label": "circle", "score": 0.3}, {"label": "square", "score": 0.8}]},
     {"metadata": {}, "predictions": [{"label": "circle"}], "latency_ms": 0.001},
     {"metadata": {}, "predictions": {"label": "circle", "score": 0.9}, "action": "embed",
-     "model": ModelReference("Ships", "2", ""), "task": "ORIENTED_OBJECT_DETECTION"},
+     "model": ModelReference("Ships", "2", HASH), "task": "ORIENTED_OBJECT_DETECTION"},
     {"metadata": {}, "predictions": [{"label": "neg", "score": -0.5}], "input": InputReference("x"), "request_id": "r",
      "model": ModelReference("Ships", "10", ""), "task": "TENSOR"},
     {"metadata": {"latitude": 51.5, "longitude": -0.12}, "status": 500, "standard": {"stage": {"decode_ms": 1.5}, "protocol": "v2"},
@@ -239,6 +240,19 @@ FILTERS: list[tuple[Any, str]] = [
     ({"status": 500}, "a"),
     ({"status": {"lt": 500}, "task": "segmentation"}, "c"),
     ({"version": {"in": ["2", "10"]}}, "89"),
+    ({"model.sha256": HASH}, "8"),
+    ({"model.sha256": "CAFE1234"}, "8"),
+    ({"model.sha256": "cafe12340"}, "8"),
+    ({"model.sha256": "cafe123"}, ""),
+    ({"model.sha256": "cafe12341"}, ""),
+    ({"model.sha256": HASH + "0"}, ""),
+    ({"model.sha256": ""}, ""),
+    ({"model.sha256": "afe12340"}, ""),
+    ({"model.sha256": {"ne": "cafe1234"}}, "012345679abcd"),
+    ({"model.sha256": {"in": ["", "00000000", HASH]}}, "8"),
+    ({"model.sha256": {"in": []}}, ""),
+    ({"model": "ships", "model.sha256": {"exists": False}}, "9"),
+    ({"model": "ships", "model.sha256": {"exists": True}}, "8"),
     ({"predictions": {"ge": 2}}, "56ad"),
     ({"predictions": {"exists": False}}, "8"),
     ({"answer": "no"}, "d"),

@@ -1,5 +1,7 @@
 """Evaluation of stored inferences, on both databases."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -481,3 +483,15 @@ def test_versions_and_files_that_are_counted_together_are_named(
     for text, expected in zip(report.warnings, warnings, strict=True):
         assert text.startswith(expected)
     assert report.model.is_pooled is bool(warnings)
+
+
+def test_the_digits_of_the_warning_tell_the_files_of_a_version_apart(store, answer) -> None:
+    files = [ModelReference("one", "1", digest * 32) for digest in ("aa", "bb", "bb")]
+    store.commit(*(answer(at, model=model) for at, model in enumerate(files, 1)))
+    store.commit_changes(*(truth(at) for at in range(1, 4)))
+    (warning,) = evaluated(store).warnings
+    assert warning.endswith("the filter model.sha256 tells them apart")
+    for digest, images in re.findall(r"(\w{12}) \((\d) images?\)", warning):
+        report = evaluated(store, where=f"model.sha256={digest}")
+        assert (report.warnings, report.data.current.n) == ([], int(images))
+        assert report.model.sha256.startswith(digest)

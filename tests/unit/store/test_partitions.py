@@ -1,0 +1,139 @@
+"""Partitions of PostgreSQL's tables: which months are made, and what a user does who may make none."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+
+from quadriga.store.database import open_writer
+from quadriga.store.errors import MissingPartitionError
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.maintenance.erased_pages import _vacuum_postgresql
+from quadriga.store.partitions import (
+    create_partitions,
+    drop_month,
+    list_months,
+    make_months,
+    may_change_tables,
+)
+from tests.postgres_server import PostgresServer
+
+ROLE = "partition_test"
+
+
+def id_in(year: int, month: int) -> int:
+    return smallest_id_at(round(datetime(year, month, 15, tzinfo=UTC).timestamp() * 1000))
+
+
+@pytest.fixture
+def owner(postgres: PostgresServer) -> Iterator[sa.Engine]:
+    """A database without partitions, opened by the owner of its tables."""
+    url = postgres.create()
+    engine = open_writer(url)
+    yield engine
+    engine.dispose()
+    postgres.drop(url)
+
+
+@pytest.fixture
+def other(owner: sa.Engine) -> Iterator[sa.Engine]:
+    """The same database, opened by a user who may read and write rows."""
+    with owner.begin() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {ROLE} LOGIN")
+        connection.exec_driver_sql(
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {ROLE}"
+        )
+    engine = open_writer(owner.url.set(username=ROLE).render_as_string(hide_password=False))
+    yield engine
+    engine.dispose()
+    with owner.begin() as connection:
+        connection.exec_driver_sql(f"DROP OWNED BY {ROLE}")
+        connection.exec_driver_sql(f"DROP ROLE {ROLE}")
+
+
+def months_of(engine: sa.Engine) -> list[str]:
+    with engine.connect() as connection:
+        return [month.suffix for month in list_months(connection)]
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "made"),
+    [
+        ((2031, 1), 1, ["2031-01"]),
+        ((2030, 12), 1, ["2030-12"]),
+        ((2030, 11), 4, ["2030-11", "2030-12", "2031-01", "2031-02"]),
+        ((2030, 12), 14, ["2030-12", *(f"2031-{month:02}" for month in range(1, 13)), "2032-01"]),
+    ],
+)
+def test_months_are_made_from_the_first_on(owner: sa.Engine, first, count, made) -> None:
+    with owner.connect() as connection:
+        assert make_months(connection, count, first) == made
+        assert make_months(connection, count, first) == made  # they are there
+    assert months_of(owner) == [f"y{text.replace('-', 'm')}" for text in made]
+
+
+def test_without_a_first_month_it_is_this_one(owner: sa.Engine) -> None:
+    before = f"{datetime.now(UTC):%Y-%m}"
+    with owner.connect() as connection:
+        months = make_months(connection, 2)
+    assert months[0] in {before, f"{datetime.now(UTC):%Y-%m}"}
+    assert len(months_of(owner)) == 2
+
+
+def test_sqlite_has_no_months(tmp_path) -> None:
+    engine = open_writer(f"sqlite:///{tmp_path}/store.db")
+    with engine.connect() as connection:
+        assert make_months(connection, 3) == []
+    engine.dispose()
+
+
+def test_a_user_who_may_make_no_partition_needs_those_of_the_rows(
+    owner: sa.Engine, other: sa.Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    may, june = id_in(2025, 5), id_in(2025, 6)
+    with owner.connect() as connection:
+        assert may_change_tables(connection)
+        make_months(connection, 1, (2025, 5))
+    with other.connect() as connection:
+        assert not may_change_tables(connection)
+        for _ in range(3):
+            create_partitions(connection, [may])
+            with pytest.raises(MissingPartitionError, match=r"2025-06.*quadriga migrate --months"):
+                create_partitions(connection, [may, june])
+        (warning,) = caplog.records  # of the days to come, once
+        assert "no partition of" in warning.getMessage()
+        with owner.connect() as owning:
+            make_months(owning, 1, (2025, 6))
+        connection.rollback()  # as each batch has a transaction of its own
+        create_partitions(connection, [may, june])
+    assert months_of(owner) == ["y2025m05", "y2025m06"]
+
+
+def test_a_month_to_come_that_is_missing_is_looked_for_again(
+    owner: sa.Engine, other: sa.Engine
+) -> None:
+    """A row without a partition would be taken for a wrong one, and set aside."""
+    now = datetime.now(UTC)
+    with owner.connect() as connection:
+        make_months(connection, 1, (2025, 5))
+    with other.connect() as connection:
+        create_partitions(connection, [id_in(2025, 5)])
+        for _ in range(2):
+            with pytest.raises(MissingPartitionError):
+                create_partitions(connection, [id_in(now.year, now.month)])
+
+
+def test_a_user_who_does_not_own_the_tables_neither_drops_nor_vacuums(
+    owner: sa.Engine, other: sa.Engine
+) -> None:
+    with owner.connect() as connection:
+        make_months(connection, 1, (2025, 5))
+    with other.begin() as connection:
+        assert not drop_month(connection, list_months(connection)[0])
+    assert months_of(owner) == ["y2025m05"]
+    assert "left to its owner" in _vacuum_postgresql(other)
+    assert _vacuum_postgresql(owner) == ""
+    with owner.begin() as connection:
+        assert drop_month(connection, list_months(connection)[0])
+    assert months_of(owner) == []

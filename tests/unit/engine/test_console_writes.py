@@ -228,6 +228,9 @@ def test_a_view_is_neither_replaced_nor_removed_without_a_question(keyed, role):
         assert asked in answer.text
         assert "<b>" not in answer.text
         assert "camera" in keyed.show("views", "admin").text
+    turned = keyed.send("views/new", role, VIEW.replace(b"=ts", b"=-ts")).text
+    assert "</code>, newest first" in turned
+    assert "</code>, oldest first" in turned
     assert keyed.send("views/new", role, other + b"&sure=yes").status == 303
     assert "camera" not in keyed.show("views", "admin").text
     assert keyed.send("views/remove", role, b"name=north&sure=yes").status == 303

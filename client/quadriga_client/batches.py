@@ -73,7 +73,7 @@ def images_of(images: Any) -> Iterable[Any]:
 
 def _paths_of(text: Any) -> list[Path]:
     folder = Path(text)
-    if folder.is_dir():
+    if os.path.isdir(text):  # noqa: PTH112 - no error of a text that is no path at all
         with os.scandir(folder) as entries:
             names = sorted(
                 entry.name
@@ -81,8 +81,8 @@ def _paths_of(text: Any) -> list[Path]:
                 if os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file()  # noqa: PTH122
             )
         return [folder / name for name in names]
-    expected = f"expected a folder of images, a pattern or an iterable, got {text!r}"
-    if folder.exists():
+    expected = f"expected a folder of images, a pattern or an iterable, got {text!r:.200}"
+    if os.path.exists(text):  # noqa: PTH110
         raise InputError(f"{expected}: infer takes one image")
     if not has_magic(text):
         raise InputError(f"{expected}, which does not exist")

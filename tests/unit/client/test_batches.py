@@ -203,6 +203,8 @@ def test_a_failed_inference_has_no_id(client):
         ("missing-folder", "expected a folder of images, a pattern or an iterable, got 'missing-folder', which does not exist"),
         ("missing-folder/*.jpg", r"got 'missing-folder/\*.jpg', which no file matches"),
         (__file__, "test_batches.py': infer takes one image"),
+        ("long" * 2000, "got 'longlong.*, which does not exist"),
+        ("long*" * 2000, "got 'long.*, which no file matches"),
     ],
 )  # fmt: skip
 def test_what_is_no_set_of_images_is_refused_at_once(client, images, message):

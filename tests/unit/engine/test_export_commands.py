@@ -64,6 +64,7 @@ ORDERS = [  # filter, --labels, what the names are
     ("model=other", None, ["hole"]),
     ("{}", None, OF_TWO),
     ("{}", "hole\n\nring\n", ["hole", "class_1", "ring", "disc", "bar"]),
+    ("{}", "hole\nhole\nring\n", ["hole", "class_1", "ring", "disc", "bar"]),
 ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from quadriga.engine.batched_runs import Batching
 from quadriga.engine.embedding_finder import EmbeddingSource
@@ -169,11 +170,11 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
         *([("then", inspection.then)] if inspection.then else []),
     ]
     for name, value in rows:
-        facts.add_row(f"[bold]{name}", value)
+        facts.add_row(f"[bold]{name}", Text(value))  # what stands in brackets is no markup
     decided = Table("field", "value", "because")
     for decision in inspection.decisions:
         if decision.field != "labels":
-            decided.add_row(decision.field, str(decision.value), decision.reason)
+            decided.add_row(*map(Text, (decision.field, str(decision.value), decision.reason)))
     console.print(facts)
     console.print(decided)
     for note in inspection.notes:

@@ -19,6 +19,7 @@ from quadriga_client.batches import (
     Progress,
     check_concurrency,
     failure,
+    until_fault,
 )
 from quadriga_client.client import Client
 from quadriga_client.errors import ClientError
@@ -96,11 +97,14 @@ class AsyncClient:
         batch = await self._run(Batch, images, metadata, path_key)
         shown = Progress(progress, batch.total)
         waiting: deque[tuple[str, asyncio.Task[Result]]] = deque()
-        pairs = iter(batch)
+        pairs = until_fault(batch)
+        fault: Exception | None = None
         try:
             while True:
                 pair = await self._run(next, pairs, _END)
-                if pair is _END:
+                if isinstance(pair, Exception):
+                    fault = pair
+                if pair is _END or fault is not None:
                     break
                 image, own = pair
                 if len(waiting) >= concurrency:
@@ -109,6 +113,8 @@ class AsyncClient:
                 waiting.append((source_name(image), asyncio.ensure_future(call)))
             while waiting:
                 yield shown.note(await _outcome(*waiting.popleft()))
+            if fault is not None:
+                raise fault
         finally:
             for _, task in waiting:
                 task.cancel()

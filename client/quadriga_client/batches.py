@@ -73,7 +73,7 @@ def images_of(images: Any) -> Iterable[Any]:
 
 def _paths_of(text: Any) -> list[Path]:
     folder = Path(text)
-    if folder.is_dir():
+    if os.path.isdir(text):  # noqa: PTH112 - no error of a text that is no path at all
         with os.scandir(folder) as entries:
             names = sorted(
                 entry.name
@@ -81,8 +81,8 @@ def _paths_of(text: Any) -> list[Path]:
                 if os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file()  # noqa: PTH122
             )
         return [folder / name for name in names]
-    expected = f"expected a folder of images, a pattern or an iterable, got {text!r}"
-    if folder.exists():
+    expected = f"expected a folder of images, a pattern or an iterable, got {text!r:.200}"
+    if os.path.exists(text):  # noqa: PTH110
         raise InputError(f"{expected}: infer takes one image")
     if not has_magic(text):
         raise InputError(f"{expected}, which does not exist")
@@ -200,20 +200,39 @@ def check_concurrency(concurrency: int) -> None:
         raise InputError(f"expected concurrency to be 1 to {MAX_CONCURRENCY}, got {concurrency}")
 
 
+def until_fault(batch: Batch) -> Iterator[tuple[Any, Mapping[str, Any] | None] | Exception]:
+    """Yield the images of a batch with their metadata; last the error that ends it, if one does.
+
+    What was sent before is stored by then: its results come before the error.
+    """
+    try:
+        yield from batch
+    except Exception as error:  # noqa: BLE001 - of the caller's iterable or function, to whom it is raised
+        yield error
+
+
 def run_in_order(
     batch: Batch, infer: Callable[..., Result], concurrency: int, progress: "Progress"
 ) -> Iterator[Result | FailedInference]:
     """Yield the results of images in their order; at most twice `concurrency` images are in memory."""
     pool = ThreadPoolExecutor(concurrency, "quadriga-client")
     waiting: deque[tuple[str, Future[Result]]] = deque()
+    fault: Exception | None = None
     try:
-        for image, metadata in batch:
+        for pair in until_fault(batch):
+            if isinstance(pair, Exception):
+                fault = pair
+                break
+            image, metadata = pair
+            del pair
             if len(waiting) >= _AHEAD * concurrency:
                 yield progress.note(outcome(*waiting.popleft()))
             waiting.append((source_name(image), pool.submit(infer, image, metadata)))
             del image
         while waiting:
             yield progress.note(outcome(*waiting.popleft()))
+        if fault is not None:
+            raise fault
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         progress.end()

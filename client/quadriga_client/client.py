@@ -216,7 +216,8 @@ class Client:
                 can be joined on `meta.path`; None for none. What the metadata have under it stays.
 
         Raises:
-            quadriga_client.errors.InputError: There are no such images, or the list of metadata is of another length.
+            quadriga_client.errors.InputError: There are no such images, or the list of metadata is of another length. An error
+                of the iterable or of the function comes after the results of the images before it.
         """
         check_concurrency(concurrency)
         batch = Batch(images, metadata, path_key)

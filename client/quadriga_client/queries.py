@@ -257,7 +257,7 @@ def table_columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> di
     """
     columns: dict[str, list[Any]] = {name: [] for name in names}
     for count, row in enumerate(rows):
-        for name in row.keys() - columns.keys():
+        for name in [name for name in row if name not in columns]:
             columns[name] = [None] * count
         for name, values in columns.items():
             values.append(row.get(name))

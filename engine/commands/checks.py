@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import rich_click as click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from quadriga.engine.commands.options import PATH, model_options, option, prepare_models
@@ -76,16 +77,17 @@ def validate(
     if as_json:
         echo_json(validation)
     else:
-        table = Table(f"{image.name}, {validation.width} x {validation.height}", "", "found")
+        size = f"{validation.width} x {validation.height}"
+        table = Table(escape(f"{image.name}, {size}"), "", "found")
         for check in validation.checks:
             table.add_row(check.name, "yes" if check.holds else "[red]NO", check.found)
         console = Console()
         for prediction in validation.predictions[:20]:
-            console.print(msgspec.json.encode(prediction).decode(), soft_wrap=True)
+            console.print(msgspec.json.encode(prediction).decode(), soft_wrap=True, markup=False)
         console.print(table)
         for note in validation.notes:
             console.print(note, style="yellow", soft_wrap=True, markup=False)
-        console.print(f"Picture: {validation.picture}", soft_wrap=True)
+        console.print(f"Picture: {validation.picture}", soft_wrap=True, markup=False)
     sys.exit(0 if all(check.holds for check in validation.checks) else 1)
 
 

@@ -145,6 +145,7 @@ def export_command(
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
     from quadriga.engine.commands.model_labels import labels_of_one_model
+    from quadriga.engine.recognition.labels import read_label_file
     from quadriga.engine.store_access import open_reader
     from quadriga.store.exchange.export import (
         NUMBERED_FORMATS,
@@ -155,12 +156,9 @@ def export_command(
     from quadriga.store.exchange.splits import parse_splits
     from quadriga.store.job_runner import QUERY_TIMEOUT_S
 
+    export_options["labels"] = [] if labels_file is None else [*read_label_file(labels_file)]
     settings = store_settings(data, database, must_exist=True)
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
-    lines = "" if labels_file is None else labels_file.read_text("utf-8-sig").rstrip()
-    export_options["labels"] = [
-        line.strip() or f"class_{number}" for number, line in enumerate(lines.splitlines())
-    ]
     parameters = msgspec.convert(
         {"where": parse_filter(filter_text), "split": parse_splits(split), **export_options},
         ExportParameters,

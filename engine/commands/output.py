@@ -112,7 +112,7 @@ def write_report(
     for renderable in render_drift(report) if report.kind == "drift" else render_evaluation(report):
         console.print(renderable)
     for output in options.output:
-        console.print(f"Report: {output}", soft_wrap=True)
+        console.print(f"Report: {output}", soft_wrap=True, markup=False)
 
 
 def _in_form_of(output: Path, report: Report, page: RenderPage, checks: Sequence[Check]) -> bytes:

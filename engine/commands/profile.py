@@ -6,6 +6,7 @@ from typing import Any
 import rich_click as click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from quadriga.engine.commands.options import PATH, model_options, option, prepare_models
 from quadriga.engine.commands.output import echo_json
@@ -70,7 +71,7 @@ def _print(profile: Any, console: Console) -> None:
     variants = Table("", "", "ms an image", "CPU ms", "times as fast", title=title)
     for variant in profile.variants:
         if variant.ms is None:
-            variants.add_row(variant.kind, variant.value, "", "", variant.problem)
+            variants.add_row(variant.kind, variant.value, "", "", Text(variant.problem))
             continue
         low, high = variant.factor_ci95 or (variant.factor, variant.factor)
         factor = f"{variant.factor:.2f} ({low:.2f} to {high:.2f})"

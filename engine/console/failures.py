@@ -58,7 +58,8 @@ def failure_handlers(frame: Frame, visitors: Visitors) -> ExceptionHandlersMap:
 
 def _words(status: int, error: Exception, request: PageRequest) -> tuple[str, list[str], str]:
     """Return title, sentences and details of a page about an error."""
-    if status == 404:
+    # Of a form the address is right, and what it names is wrong.
+    if status == 404 and (request.method != "POST" or isinstance(error, HTTPException)):
         return TEXTS["not_found"], [TEXTS["not_found_text"]], ""
     if status == 403 and isinstance(error, Forbidden):
         return TEXTS["forbidden"], _missing_right(request), ""

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -39,13 +40,14 @@ _SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "
 """Signs of comparisons, and the operator of the filter that each means."""
 
 _COMPARISON = re.compile(
-    r'("(?:[^"\\]|\\.)*"\s*|[^"=<>!:]+?)(==|!=|>=|<=|=|>|<|:|\s(?:below|under|less than|above|over|more than|at least|at most|is)\s)'
-    r"\s*(\S.*)",
-    re.IGNORECASE,
+    r'("(?:[^"\\]|\\.)*"\s*|[^"=<>!:]+?)(==|!=|>=|<=|=|>|<|:|\s(?ai:below|under|less than|above|over|more than|at least|at most|is)\s)'
+    r"\s*(\S.*)"
 )
 _OPERATOR = re.compile(r"(?:eq|ne|gt|ge|lt|le|in|contains|exists):")
 _ALTERNATIVE = re.compile(r"\sor\s", re.IGNORECASE)
-_CONJUNCTION = re.compile(r"\sand\s|&&", re.IGNORECASE)
+_CONJUNCTION = re.compile(r'("(?:[^"\\]|\\.)*"?)|\sand\s|&&', re.IGNORECASE)
+"""A quoted text, which stays as it is, or what joins comparisons."""
+
 _KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "box", "geo"}
 
 FIELD_SYNONYMS: Mapping[str, tuple[str, ...]] = {
@@ -116,6 +118,13 @@ class StoredWords:
 
     def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
         self._values = values
+        self._keys = {key.removeprefix("meta.").lower(): key for key in values if key.startswith("meta.")}  # fmt: skip
+        self._compared_by_lower_case: dict[str, list[tuple[str, str]]] = {}
+        for field, listed in values.items():
+            if field in {"label", "model"} or field.startswith("meta."):
+                for value in listed:
+                    entry = self._compared_by_lower_case.setdefault(value.lower(), [])
+                    entry.append((field, value))
 
     @classmethod
     def read(cls, store: InferenceReader) -> "StoredWords":
@@ -135,9 +144,13 @@ class StoredWords:
         """Check whether a value is one of those of a field."""
         return value in self._values.get(field, ())
 
+    def keys_named(self, name: str) -> list[str]:
+        """Return the key of the metadata of a name, in any letter case; none if it is not stored."""
+        return [key for key in [self._keys.get(name.strip('"').lower())] if key]
+
     def keys_like(self, name: str) -> list[str]:
         """Return the keys of the metadata that a name may mean, the nearest first."""
-        keys = {key.removeprefix("meta.").lower(): key for key in self._values if key.startswith("meta.")}  # fmt: skip
+        keys = self._keys
         sought = name.removeprefix("meta.").lower()
         parts_of = [key for short, key in keys.items() if sought in re.split(r"[._\W]+", short)]
         near = [
@@ -160,11 +173,8 @@ class StoredWords:
 
     def comparisons_with(self, value: str) -> list[str]:
         """Return comparisons of labels, models and metadata with a value that is stored, in any letter case."""
-        comparisons = []
-        for field, values in self._values.items():
-            if field in {"label", "model"} or field.startswith("meta."):
-                comparisons += [comparison_text(field, known) for known in values if known.lower() == value.lower()]  # fmt: skip
-        return comparisons[:MAX_OFFERED]
+        stored = self._compared_by_lower_case.get(value.lower(), [])
+        return [comparison_text(field, known) for field, known in stored[:MAX_OFFERED]]
 
     def example(self, field: str) -> str:
         """Return a comparison of a field with its most frequent value; an empty text if there is none."""
@@ -184,15 +194,16 @@ def corrections(line: str, words: StoredWords, today: date) -> list[Correction]:
         return []
     meanings_of_parts = [
         _meanings(part.text, words, today) or [_Meaning(part.text)]
-        for part in parts(_CONJUNCTION.sub(" & ", line))
+        for part in parts(_CONJUNCTION.sub(lambda match: match[1] or " & ", line))
     ]
     # Of several wrong parts the first meanings stand together; of one each of its meanings is offered.
     longest = max(meanings_of_parts, key=len, default=[])
+    typed = joined(as_part(part.text) for part in parts(line))
     offered = []
     for number in range(len(longest)):
         chosen = [meanings[min(number, len(meanings) - 1)] for meanings in meanings_of_parts]
         corrected = joined(as_part(meaning.line) for meaning in chosen)
-        if corrected != joined(part.text for part in parts(line)) and check(corrected) is None:
+        if corrected != typed and check(corrected) is None:
             words_of_all = "; ".join(meaning.words for meaning in chosen if meaning.words)
             offered.append(Correction(corrected, words_of_all))
     return list(dict.fromkeys(offered))[:MAX_OFFERED]
@@ -215,18 +226,23 @@ def _meanings(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
     sign = " ".join(sign.split())
     field = _field_of(name)
     operator = "" if _OPERATOR.match(operand) else _SIGNS[sign]
-    if field == "box=score":
-        return _of_score(operator, operand)
+    if operator and '"' not in operand and _ALTERNATIVE.search(operand):
+        return []
+    keys = words.keys_like(name) if field is None else [] if field == name else words.keys_named(name)  # fmt: skip
+    of_keys = [_Meaning(_compared(key, operator, operand, words)) for key in keys]
     if field is None:
-        keys = words.keys_like(name)
-        return [_Meaning(_compared(key, operator, operand, words)) for key in keys]
-    return _of_known_field(field, operator, operand, typed=typed, words=words, today=today)
+        return of_keys
+    return of_keys + _of_known_field(
+        field, operator, operand, typed=typed, words=words, today=today
+    )
 
 
 def _of_known_field(
     field: str, operator: str, operand: str, *, typed: str, words: StoredWords, today: date
 ) -> list[_Meaning]:
-    """Return what a comparison of a field of the filter may mean."""
+    """Return what a comparison of a field of the filter, or of a score, may mean."""
+    if field == "box=score":
+        return _of_score(operator, operand)
     if field == "ts" and (phrase := _phrase(operand.lower(), today)) is not None:
         return _of_time(operator, phrase)
     if field.startswith("meta.") and not words.is_stored(field):
@@ -247,7 +263,7 @@ def _of_known_field(
 def _of_time(operator: str, phrase: _Meaning) -> list[_Meaning]:
     """Return the comparison of the time with a phrase: all of it, what is since its beginning, or before."""
     begin = parts(phrase.line)[0].text
-    if not begin.startswith("ts=ge:"):
+    if not begin.startswith("ts=ge:") or operator == "ne:":
         return []
     if operator in {"gt:", "ge:"}:
         return [_Meaning(begin)]
@@ -323,10 +339,13 @@ def _value_text(field: str, value: str, words: StoredWords) -> str:
 
 def _phrase(typed: str, today: date) -> _Meaning | None:
     """Return the comparison that words stand for by themselves; None for others."""
-    for phrase in phrases(today):
-        if typed in phrase.names:
-            return _Meaning(phrase.line, TEXTS[phrase.meaning])
-    return None
+    phrase = _phrases_by_name(today).get(typed)
+    return None if phrase is None else _Meaning(phrase.line, TEXTS[phrase.meaning])
+
+
+@lru_cache(maxsize=2)
+def _phrases_by_name(today: date) -> Mapping[str, Phrase]:
+    return {name: phrase for phrase in reversed(phrases(today)) for name in phrase.names}
 
 
 def _field_of(name: str) -> str | None:

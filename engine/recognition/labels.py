@@ -47,11 +47,11 @@ def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
     """Yield the possible sources of labels, the decisive first: names, or None, and the source."""
     written = evidence.written.labels
     if isinstance(written, str):
-        yield _read_file(evidence.folder / written), f"model.toml, file {written}"
+        yield read_label_file(evidence.folder / written), f"model.toml, file {written}"
     yield written, "model.toml, labels"
     for name in _FILES:
         if (evidence.folder / name).is_file():
-            yield _read_file(evidence.folder / name), f"file {name}"
+            yield read_label_file(evidence.folder / name), f"file {name}"
     for name in _CONFIG_LABELS:
         yield evidence.config.get(name) or None, f"config.json, {name}"
     yield _rf_detr_names(evidence.metadata), _RF_DETR_NAMES
@@ -74,12 +74,12 @@ def _labels_above(folder: Path, count: int) -> tuple[tuple[str, ...], str] | Non
         return None
     for name in _FILES:
         if (folder.parent / name).is_file():
-            labels = _read_file(folder.parent / name)
+            labels = read_label_file(folder.parent / name)
             return (labels, f"file {name} of the folder above") if len(labels) == count else None
     return None
 
 
-def _read_file(path: Path) -> tuple[str, ...]:
+def read_label_file(path: Path) -> tuple[str, ...]:
     """Read one label per line; an empty line is a class without a name, so that indices stay right."""
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -30,6 +30,9 @@ FIELDS = (
 
 _MAX_TEXT = 256  # characters of a value
 _MAX_NAMES = 64  # names of fields in a request
+_LEAST_STEP = 1e-11
+"""Width of a bin, as a share of the largest number, from which on its bounds differ in twelve digits."""
+
 
 FacetType = Literal["string", "number", "boolean", "other"]
 _TYPES: dict[int, FacetType] = {
@@ -238,9 +241,11 @@ def histogram(weights: Iterable[tuple[float, float]], bins: int) -> list[Histogr
     low, high = min(number for number, _ in weights), max(number for number, _ in weights)
     step = _round_step((high - low) / bins)
     while step and math.isfinite(step) and _position(high, step) - _position(low, step) >= bins:
-        step = _round_step(step * 1.01)
+        wider = _round_step(step * 1.01)
+        step = wider if wider > step else 2 * step  # among the smallest floats none is wider
     # Where bounds cannot be told apart or are no finite numbers, there is one bin for all.
-    is_usable = step and math.isfinite(max(abs(low), abs(high)) + 2 * step)
+    largest = max(abs(low), abs(high))
+    is_usable = step and math.isfinite(largest + 2 * step) and step >= _LEAST_STEP * largest
     if not is_usable or low + step == low or high + step == high:
         return [HistogramBin(low, high, round(sum(weight for _, weight in weights)))]
     counts: defaultdict[int, float] = defaultdict(float)

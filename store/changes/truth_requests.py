@@ -40,7 +40,9 @@ _LINE_KEYS = {
 }
 """Keys that identify the datum of a line of `annotations.jsonl`, and their joins."""
 
-_LINE_VALUES = {"annotations", "source", "task", "model", "review"}
+_LINE_VALUES = {"annotations", "source", "task", "model", "review", "split"}
+"""Further keys of a line; `split` is of datasets, and changes nothing."""
+
 _ITEM_KEYS = {"value", "annotations"}
 _HASH = re.compile(r"blake3:[0-9a-f]{64}", re.ASCII)
 _OBJECTS = msgspec.Meta(extra_json_schema={"items": {"type": "object"}})  # validated later

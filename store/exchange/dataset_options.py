@@ -1,6 +1,6 @@
 """How a dataset is written: whose annotations, splits, and links to images that are not in it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,17 @@ class DatasetOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether images that are turned by their EXIF orientation are written upright, compressed anew."""
     labels: tuple[str, ...] = ()
     """Labels in the order of their numbers in YOLO and COCO; others follow in the order in which they appear."""
+
+
+def label_numbers(labels: Sequence[str], first: int) -> dict[str, int]:
+    """Return the number of each label, in their order.
+
+    The second of two equal labels is named `class_<number>`, so that all behind it keep their numbers.
+    """
+    numbers: dict[str, int] = {}
+    for number, label in enumerate(labels):
+        numbers[f"class_{number}" if label in numbers else label] = first + number
+    return numbers
 
 
 def check_link(template: str) -> None:

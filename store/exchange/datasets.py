@@ -18,7 +18,7 @@ from quadriga.store.blobs.interface import Blobs
 from quadriga.store.exchange.annotated_records import choose_annotations
 from quadriga.store.exchange.archives import Archive, image_name
 from quadriga.store.exchange.coco import coco_form
-from quadriga.store.exchange.dataset_options import DatasetOptions, link_of
+from quadriga.store.exchange.dataset_options import DatasetOptions, label_numbers, link_of
 from quadriga.store.exchange.predictions import chariot_annotation, decode_objects, score_of
 from quadriga.store.records import StoredInference
 
@@ -131,9 +131,7 @@ def write_coco(
         How many images have each kind of annotations.
     """
     sources: Counter[str] = Counter()
-    categories = {
-        label: number for number, label in enumerate(dict.fromkeys(options.labels), start=1)
-    }
+    categories = label_numbers(options.labels, 1)
     with Archive(target, images) as archive:
         parts = {
             split: _CocoPart(archive, split, categories) for split in options.splits.names or [""]

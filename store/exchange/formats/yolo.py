@@ -9,7 +9,7 @@ from typing import Literal
 import yaml
 
 from quadriga.store.exchange.archives import Archive
-from quadriga.store.exchange.dataset_options import DatasetOptions
+from quadriga.store.exchange.dataset_options import DatasetOptions, label_numbers
 from quadriga.store.exchange.formats.writing import Picture, check_any_written
 from quadriga.store.exchange.outlines import bridged, clamped
 from quadriga.tasks.shapes import XY, Shape, Xyxy, shape_of_json
@@ -33,9 +33,7 @@ class YoloWriter:
         self._archive = archive
         self._kind = kind
         self._splits = dict.fromkeys(options.splits.names or (_WITHOUT_SPLIT,), False)
-        self._classes = {
-            label: number for number, label in enumerate(dict.fromkeys(options.labels))
-        }
+        self._classes = label_numbers(options.labels, 0)
 
     def add(self, picture: Picture) -> str:
         """Write the labels of a picture; see `FormatWriter.add`."""

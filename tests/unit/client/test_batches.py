@@ -140,6 +140,31 @@ def test_metadata_of_images_that_nobody_counted_have_to_be_as_many(client, count
         list(results)
 
 
+async def test_what_was_sent_before_an_error_has_its_results(client, server):
+    def images():
+        yield b"1"
+        yield b"2"
+        raise OSError("the disk is gone")
+
+    def metadata_of(image):
+        return {"number": 1 / (image != b"3")}
+
+    async def of_twin(images, metadata):
+        async with AsyncClient(server.url, key="", retries=0) as twin:
+            async for outcome in twin.infer_many("m", images, metadata):
+                found.append(outcome.id)
+
+    for make, metadata in [(images, None), (lambda: [b"1", b"2", b"3"], metadata_of)]:
+        found = []
+        with pytest.raises((OSError, ZeroDivisionError), match=r"gone|zero"):
+            found.extend(outcome.id for outcome in client.infer_many("m", make(), metadata))
+        assert found == ["1", "2"]
+        found = []
+        with pytest.raises((OSError, ZeroDivisionError), match=r"gone|zero"):
+            await of_twin(make(), metadata)
+        assert found == ["1", "2"]
+
+
 def test_a_function_that_returns_no_metadata_ends_the_images(client):
     with pytest.raises(InputError, match="expected the metadata of bytes to be a dict, got int"):
         list(client.infer_many("m", [b"1"], len))
@@ -203,6 +228,8 @@ def test_a_failed_inference_has_no_id(client):
         ("missing-folder", "expected a folder of images, a pattern or an iterable, got 'missing-folder', which does not exist"),
         ("missing-folder/*.jpg", r"got 'missing-folder/\*.jpg', which no file matches"),
         (__file__, "test_batches.py': infer takes one image"),
+        ("long" * 2000, "got 'longlong.*, which does not exist"),
+        ("long*" * 2000, "got 'long.*, which no file matches"),
     ],
 )  # fmt: skip
 def test_what_is_no_set_of_images_is_refused_at_once(client, images, message):

@@ -104,6 +104,8 @@ def test_tables_have_a_column_for_each_path_of_the_metadata(client, server):
     table = client.query().to_arrow()
     assert isinstance(table, pa.Table)
     columns = table.to_pydict()
+    paths = ["camera", "place.floor", "place.tags", "mixed", "number", "big", "empty"]
+    assert [name for name in columns if name.startswith("meta.")] == [f"meta.{path}" for path in paths]  # fmt: skip
     assert columns["meta.camera"] == ["north", None, None]
     assert columns["meta.place.floor"] == [2, None, None]
     assert columns["meta.place.tags"] == ['[1, "a"]', None, None]

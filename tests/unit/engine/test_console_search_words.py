@@ -1,5 +1,6 @@
 """What is offered to who types words and signs that are no filter, or values that nothing has."""
 
+import time
 from datetime import date
 
 import pytest
@@ -64,6 +65,11 @@ WORDS = StoredWords(
         ("score<", []),
         ("score<high", []),
         ("score!=0.5", []),
+        ("ts!=today", []),
+        ("date != yesterday", []),
+        ("label!=star or square", []),
+        ("label=Zoo | label=Zebra", []),
+        ("camera i\u017f dock", []),
         ("", []),
         (" & ", []),
         ("constructor=1", []),
@@ -78,6 +84,29 @@ def test_what_was_meant_is_offered(typed, lines):
     offered = [correction.line for correction in corrections(typed, WORDS, TODAY)]
     assert offered == lines
     assert all(check(line) is None for line in offered)
+
+
+def test_a_quoted_value_keeps_its_words():
+    offered = corrections('meta.note="sugar and spice && all" & score<0.5', WORDS, TODAY)
+    assert [correction.line for correction in offered] == [
+        'meta.note="sugar and spice && all" & box=score:lt:0.5'
+    ]
+
+
+def test_a_stored_key_comes_before_the_field_that_its_name_also_stands_for():
+    words = StoredWords({"label": ["star"], "meta.category": ["food"], "meta.score": []})
+    offered = [correction.line for correction in corrections("category=Food", words, TODAY)]
+    assert offered == ["meta.category=food", "label=Food"]
+    offered = [correction.line for correction in corrections("score>3", words, TODAY)]
+    assert offered == ["meta.score=gt:3", "box=score:gt:0.03"]
+
+
+def test_many_words_beside_many_values_take_no_long_time():
+    values = {f"meta.key_{key}": [f"{key}-{n}" for n in range(100)] for key in range(60)}
+    begun_s = time.process_time()
+    assert corrections("low " * 240 + "nothing", StoredWords(values), TODAY) == []
+    # 57 s where each row of words is compared with each value
+    assert time.process_time() - begun_s < 5
 
 
 def test_a_hostile_value_is_quoted():

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Any, NamedTuple, get_args
 
 import pytest
@@ -189,6 +190,27 @@ def test_what_forms_change_is_in_the_audit_log_with_what_it_changes_but_no_secre
 
 
 VIEW = b"name=north&q=meta.camera%3Deq%3Anorth&order=ts"
+NAMED_NOTHING = {
+    "reports/compare": b"model=shapes-detectr&period=day&before=previous",
+    "reports/evaluate": b"model=shapes-detector%3A1&q=model%3Dshapes-detectr",
+    "inferences/export": b"format=coco&annotations=either&q=model%3Dshapes-detectr",
+}
+
+
+@pytest.mark.parametrize("path", NAMED_NOTHING)
+def test_a_form_that_names_what_is_not_there_is_told_what_that_is(keyed, path):
+    answer = keyed.send(path, "admin", NAMED_NOTHING[path])
+    assert answer.status == 404
+    expected = "model not found: 'shapes-detectr'; did you mean shapes-detector or "
+    assert expected in unescape(answer.text)
+
+
+def test_a_form_to_an_address_that_is_none_finds_no_page(keyed):
+    answer = keyed.send("reports/nothing", "admin", b"a=1")
+    assert answer.status in (404, 405)
+    assert "404" not in answer.text
+
+
 HOSTILE_VIEWS = {
     b"q=meta.camera%3Deq%3Anorth": "name of a view",
     b"name=.hidden": "begin with no dot",
@@ -228,6 +250,9 @@ def test_a_view_is_neither_replaced_nor_removed_without_a_question(keyed, role):
         assert asked in answer.text
         assert "<b>" not in answer.text
         assert "camera" in keyed.show("views", "admin").text
+    turned = keyed.send("views/new", role, VIEW.replace(b"=ts", b"=-ts")).text
+    assert "</code>, newest first" in turned
+    assert "</code>, oldest first" in turned
     assert keyed.send("views/new", role, other + b"&sure=yes").status == 303
     assert "camera" not in keyed.show("views", "admin").text
     assert keyed.send("views/remove", role, b"name=north&sure=yes").status == 303

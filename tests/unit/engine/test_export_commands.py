@@ -64,6 +64,7 @@ ORDERS = [  # filter, --labels, what the names are
     ("model=other", None, ["hole"]),
     ("{}", None, OF_TWO),
     ("{}", "hole\n\nring\n", ["hole", "class_1", "ring", "disc", "bar"]),
+    ("{}", "hole\nhole\nring\n", ["hole", "class_1", "ring", "disc", "bar"]),
 ]
 
 
@@ -120,6 +121,10 @@ def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monk
             "expected labels with coco",
         ),
         (["export", "--output", "x.zip", "--format", "coco", "--labels", "none.txt"], "none.txt"),
+        (
+            ["export", "--output", "x.zip", "--format", "coco", "--labels", "latin-1.txt"],
+            "expected labels in latin-1.txt",
+        ),
         (["import", "none.jsonl"], "none.jsonl"),
         (["import", "a.jsonl", "--join", "id"], "with --as ground-truth"),
         (["import", "a.jsonl", "--as", "ground-truth", "--join", "meta."], "meta.<key>"),
@@ -137,6 +142,7 @@ def test_invalid_arguments_are_reported(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.jsonl").write_text(json.dumps(LINE))
     (tmp_path / "bad.jsonl").write_text("no")
+    (tmp_path / "latin-1.txt").write_bytes("Stra\u00dfe".encode("latin-1"))
     run("import", "good.jsonl")
     result = CliRunner().invoke(main, arguments, terminal_width=200)
     assert result.exit_code == 2, result.output

@@ -22,6 +22,7 @@ def inspected(path, *options):
 
 SEGMENTERS = [  # labels, the rest of model.toml, the background, what the notes say
     (["background", "cat"], "", "background (class 0) is never predicted (its name says so)", []),
+    (["[blank]", "[/s]"], "[output]\nbackground = 1", "[/s] (class 1) is never predicted ([output] background)", []),
     (["nothing", "cat"], "", "none: each label is predicted", ["class 0 is 'nothing'"]),
     (["None", "cat"], "", "none: each label is predicted", ["background = 0 in [output]"]),
     (["nothing", "cat"], "[output]\nbackground = 0", "nothing (class 0) is never predicted ([output] background)", []),
@@ -43,7 +44,7 @@ def test_the_background_and_doubtful_values_are_named(tmp_path, labels, toml, ba
     assert len(inspection["notes"]) == len(notes)
     assert all(part in note for part, note in zip(notes, inspection["notes"], strict=True))
     printed = inspected(tmp_path)[1]
-    assert "background" in printed
+    assert background in printed
     assert all(part in printed for part in notes)
 
 
@@ -95,6 +96,17 @@ def test_one_prediction_is_counted_as_one(tmp_path):
     image = IMAGES / "detection" / "scene_01.jpg"
     checks = validate(tmp_path, image, tmp_path / "drawn.png", {}).checks
     assert {check.name: check.found for check in checks}["something found"] == "1 prediction"
+
+
+def test_a_label_in_brackets_is_printed_as_it_is(tmp_path):
+    head = np.zeros((6, 50), np.float32)
+    head[:, 0] = (16, 16, 8, 8, 0.9, 0)
+    metadata = {"task": "detect", "names": "{0: '[/s]', 1: 'dog'}", "stride": "32", "imgsz": "[32, 32]"}  # fmt: skip
+    detector(tmp_path / "model.onnx", head, metadata=metadata)
+    image = IMAGES / "detection" / "scene_01.jpg"
+    arguments = ["validate", tmp_path, "--image", image, "--output", tmp_path / "drawn.png"]
+    result = CliRunner().invoke(main, [*map(str, arguments)], terminal_width=300)
+    assert '"label":"[/s]"' in result.output, result.exception
 
 
 def test_the_help_of_a_server_begins_with_what_everybody_sets():

@@ -361,6 +361,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(1 << 
 
 @given(st.lists(numbers.map(float), min_size=1, max_size=50), st.integers(2, 100))
 @example([0.0, 1e15, -2.2e-309], 2)
+@example([1e-320, 2e-320], 10)  # no end was found among the smallest floats
 def test_a_histogram_has_each_number_in_its_bin(values: list[float], bins: int) -> None:
     result = histogram(Counter(values).items(), bins)
     assert len(result) <= bins
@@ -385,6 +386,7 @@ def test_a_histogram_has_each_number_in_its_bin(values: list[float], bins: int) 
         ([0.0, 999.0], 10, [(0, 100, 1), (900, 1000, 1)]),
         ([1e300, -1e300], 5, [(-1e300, 1e300, 2)]),
         ([0.0, 5e-324], 5, [(0, 5e-324, 2)]),
+        ([0.3, 0.1 + 0.2], 2, [(0.3, 0.1 + 0.2, 2)]),
     ],
 )
 def test_bins_have_round_bounds(

@@ -223,7 +223,7 @@ def test_ground_truth_comes_as_lines_of_a_chariot_dataset(server: Server) -> Non
     add(server, 2, task=LABELS, metadata={"datum_id": 12})
     add(server, 3, task="IMAGE_SEGMENTATION", input=InputReference("image", HASH), request_id="r")
     lines = [
-        {"path": "a/1.png", "annotations": [{"class_label": "cat", "bbox": BOX}]},
+        {"path": "a/1.png", "split": "train", "annotations": [{"class_label": "cat", "bbox": BOX}]},
         {"datum_id": "12", "annotations": [{"class_label": "cat"}], "source": "amy"},
         {"data_hash": HASH, "annotations": [{"class_label": "cat", "contours": [[{"x": 1, "y": 1}]]}]},
         {"inference_id": "77", "annotations": []},

@@ -22,7 +22,7 @@ PEER_ENVIRONMENTS := $(patsubst %,.peers/%/installed,$(PEERS) $(if $(TRITON_PYTH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser label-studio cuda docs lint bench bench-peers soak descriptors release-check lock clean
+.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser pictures label-studio cuda docs lint bench bench-peers soak descriptors release-check lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,9 @@ $(AXE):
 browser: $(INSTALLED)-dev  ## Open the pages of reports and the console in Chromium, which must be there
 	@$(MAKE) --no-print-directory $(AXE) || echo "without npm: accessibility is not checked"
 	@$(BIN)/python -m pytest --numprocesses 2 -m "browser $(EXCEPT)" $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.browser tests)
+
+pictures: $(INSTALLED)-dev  ## Make the pictures of docs/console.md anew, from a real server in Chromium
+	@$(BIN)/python -m tests.console_pictures
 
 lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .

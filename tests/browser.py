@@ -64,11 +64,11 @@ class Browser:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def open(self, url, *, scheme="light", medium="screen", width=1200):
+    def open(self, url, *, scheme="light", medium="screen", width=1200, height=900):
         """Load a page, or a file, and wait until it is there."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=900, deviceScaleFactor=1, mobile=False,
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", media=medium, features=features)

@@ -7,6 +7,8 @@ import re
 import time
 from http.client import HTTPConnection
 
+import cv2
+import numpy as np
 import pytest
 
 from quadriga.engine.settings import Settings
@@ -379,6 +381,19 @@ def test_axe_finds_nothing(browser, server, empty, scheme):
                 )
                 found += [(path, width, *violation) for violation in violations]
     assert not found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_progress_of_labelling_has_the_colours_of_the_page(browser, server, scheme):
+    open_page(browser, server, PAGES["label"], scheme=scheme)
+    x, y, width = browser.run(
+        "(({x, y, width, height}) => [x, y + height / 2, width])(document.querySelector('.progress').getBoundingClientRect())"
+    )
+    picture = cv2.imdecode(np.frombuffer(browser.picture(), np.uint8), cv2.IMREAD_COLOR)
+    for share, token in ((0.2, "--accent"), (0.8, "--line")):  # two of five are labelled
+        shown = picture[int(y), int(x + share * width), ::-1]
+        colour = browser.run(f"getComputedStyle(document.body).getPropertyValue('{token}')")
+        assert f"#{bytes(shown).hex()}" == colour, token
 
 
 def test_an_alarm_is_acknowledged_and_muted_by_hand(browser, server):

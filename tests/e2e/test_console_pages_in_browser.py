@@ -225,6 +225,22 @@ def test_no_page_asks_elsewhere_or_scrolls_sideways(browser, server, scheme, wid
         assert ground == ("rgb(246, 247, 248)" if scheme == "light" else "rgb(14, 17, 20)")
 
 
+def test_what_has_the_focus_is_not_behind_the_bar(browser, server):
+    open_page(browser, server, "/console/inferences?view=table")
+    browser.run("scrollTo(0, document.body.scrollHeight); [...document.links].at(-1).focus(); 0")
+    tops = []
+    for _ in range(40):
+        for kind in ("rawKeyDown", "keyUp"):
+            browser.send("Input.dispatchKeyEvent", type=kind, key="Tab", windowsVirtualKeyCode=9, modifiers=8)  # fmt: skip
+        tops += browser.run(
+            "(({tagName: tag}) => document.activeElement.closest('.bar') || tag === 'BODY' ? [] :"
+            " [document.activeElement.getBoundingClientRect().top])(document.activeElement)"
+        )
+    bar = browser.run("document.querySelector('.bar').getBoundingClientRect().bottom")
+    assert len(tops) > 20
+    assert min(tops) >= bar
+
+
 def test_every_page_of_an_empty_store_is_in_order(browser, empty):
     for path in PAGES.values():
         open_page(browser, empty, path)

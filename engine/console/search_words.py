@@ -261,13 +261,15 @@ def _of_known_field(
 
 
 def _of_time(operator: str, phrase: _Meaning) -> list[_Meaning]:
-    """Return the comparison of the time with a phrase: all of it, what is since its beginning, or before."""
-    begin = parts(phrase.line)[0].text
+    """Return the comparison of the time with a phrase: all of it, what is since its beginning, before, or until its end."""
+    begin, *end = (part.text for part in parts(phrase.line))
     if not begin.startswith("ts=ge:") or operator == "ne:":
         return []
     if operator in {"gt:", "ge:"}:
         return [_Meaning(begin)]
-    return [_Meaning(begin.replace("ge:", "lt:", 1))] if operator in {"lt:", "le:"} else [phrase]
+    if operator == "le:":
+        return [_Meaning(text) for text in end]
+    return [_Meaning(begin.replace("ge:", "lt:", 1))] if operator == "lt:" else [phrase]
 
 
 def _of_score(operator: str, operand: str) -> list[_Meaning]:

@@ -14,7 +14,8 @@ from tests.prometheus_drill.watch import Watch, repeating
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
 DETECTOR = "shapes-detector"
-IMAGES_OF_A_WINDOW = 40
+IMAGES_OF_A_WINDOW = 120
+"""Images resemble their neighbours by chance; a comparison needs 30 that are independent of each other."""
 MILLISECONDS_OF_A_DAY = 86_400_000
 ADMIN_KEY = "quadriga-drill.0123456789abcdef0123456789abcdef"
 

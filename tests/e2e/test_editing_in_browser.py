@@ -87,6 +87,7 @@ def test_editing_goes_on_after_the_first_change_is_undone(browser, server, ids):
     assert len(again) == len(before)
     press(browser, "z")
     wait_for_truth(server, ids[1], lambda truth: truth is None)
+    browser.wait_for("document.querySelector('.toast')?.innerText.startsWith('Undone.')")
     press(browser, "z")
     browser.wait_for("document.querySelector('.toast')?.innerText.startsWith('Nothing to undo.')")
     press(browser, "e")

@@ -22,10 +22,12 @@ PEER_ENVIRONMENTS := $(patsubst %,.peers/%/installed,$(PEERS) $(if $(TRITON_PYTH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test again drill prometheus-drill nightly longest clients conformance browser pictures label-studio cuda docs lint bench bench-peers soak descriptors release-check lock clean
+.PHONY: help installed demo serve test again drill prometheus-drill nightly longest clients conformance browser pictures label-studio cuda docs lint bench bench-peers soak descriptors release-check lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+installed: $(INSTALLED)-dev
 
 demo: $(INSTALLED)  ## Serve the sample models, send images, query what was stored
 	@$(BIN)/python -m sample_models.demo

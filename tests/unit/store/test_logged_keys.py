@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -111,5 +112,5 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_journal(keys, tmp_path
 
 def test_the_file_is_sqlite_that_survives_a_reader(keys, tmp_path) -> None:
     claimed(keys, ClaimRequest(random_digest(), None))
-    with sqlite3.connect(tmp_path / logged_keys.FILE) as connection:
+    with closing(sqlite3.connect(tmp_path / logged_keys.FILE)) as connection:
         assert connection.execute("SELECT count(*) FROM claim WHERE stored = 1").fetchone() == (1,)

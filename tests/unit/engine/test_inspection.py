@@ -88,21 +88,22 @@ def test_a_path_without_a_model_says_what_is_there(tmp_path, files, message):
     assert text.endswith(message)
 
 
-def test_one_prediction_is_counted_as_one(tmp_path):
+def detector_of_one_object(folder, label):
     head = np.zeros((6, 50), np.float32)
     head[:, 0] = (16, 16, 8, 8, 0.9, 0)
-    metadata = {"task": "detect", "names": "{0: 'cat', 1: 'dog'}", "stride": "32", "imgsz": "[32, 32]"}  # fmt: skip
-    detector(tmp_path / "model.onnx", head, metadata=metadata)
+    metadata = {"task": "detect", "names": f"{{0: '{label}', 1: 'dog'}}", "stride": "32", "imgsz": "[32, 32]"}  # fmt: skip
+    detector(folder / "model.onnx", head, metadata=metadata)
+
+
+def test_one_prediction_is_counted_as_one(tmp_path):
+    detector_of_one_object(tmp_path, "cat")
     image = IMAGES / "detection" / "scene_01.jpg"
     checks = validate(tmp_path, image, tmp_path / "drawn.png", {}).checks
     assert {check.name: check.found for check in checks}["something found"] == "1 prediction"
 
 
 def test_a_label_in_brackets_is_printed_as_it_is(tmp_path):
-    head = np.zeros((6, 50), np.float32)
-    head[:, 0] = (16, 16, 8, 8, 0.9, 0)
-    metadata = {"task": "detect", "names": "{0: '[/s]', 1: 'dog'}", "stride": "32", "imgsz": "[32, 32]"}  # fmt: skip
-    detector(tmp_path / "model.onnx", head, metadata=metadata)
+    detector_of_one_object(tmp_path, "[/s]")
     image = IMAGES / "detection" / "scene_01.jpg"
     arguments = ["validate", tmp_path, "--image", image, "--output", tmp_path / "drawn.png"]
     result = CliRunner().invoke(main, [*map(str, arguments)], terminal_width=300)

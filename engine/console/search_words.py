@@ -146,7 +146,8 @@ class StoredWords:
 
     def keys_named(self, name: str) -> list[str]:
         """Return the key of the metadata of a name, in any letter case; none if it is not stored."""
-        return [key for key in [self._keys.get(name.strip('"').lower())] if key]
+        key = self._keys.get(name.strip('"').lower())
+        return [] if key is None else [key]
 
     def keys_like(self, name: str) -> list[str]:
         """Return the keys of the metadata that a name may mean, the nearest first."""

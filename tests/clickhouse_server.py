@@ -19,7 +19,7 @@ class ClickHouseServer:
     """A server in a process of its own, on a free port of 127.0.0.1, with a folder of its own."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="quadriga-clickhouse-", dir="/tmp")
+        self._directory = tempfile.mkdtemp(prefix="quadriga-clickhouse-")
         self._port = 0
         self._numbers = itertools.count()
         self._process: subprocess.Popen[str] | None = None

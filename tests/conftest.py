@@ -1,8 +1,11 @@
 """Marks the tests of `nightly.txt`, which take too long for each change."""
 
+import gc
 from pathlib import Path
 
 import pytest
+
+gc.disable()  # until all tests are known: looking for garbage among them takes as long as collecting them
 
 NIGHTLY = Path(__file__).parent / "nightly.txt"
 
@@ -21,3 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             name = f"{item.path.relative_to(NIGHTLY.parent).as_posix()}::{item.name}"
             if not lines.isdisjoint({name, name.partition("[")[0]}):
                 item.add_marker(pytest.mark.nightly)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Look for garbage again, but not among what stays until the end."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()

@@ -28,7 +28,7 @@ class PostgresServer:
     """
 
     def __init__(self, **settings: str) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="quadriga-postgres-", dir="/tmp"))
+        self._directory = Path(tempfile.mkdtemp(prefix="quadriga-postgres-"))
         self._directory.chmod(0o755)  # as root, the server runs as another user
         self._server = get_server(self._directory / "data", cleanup_mode="stop")
         self._admin = sa.create_engine(

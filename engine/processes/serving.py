@@ -214,6 +214,7 @@ def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Applic
     )
     gc.collect()
     gc.freeze()  # what there is before models and requests stays: a search through it would stop the loop for 80 ms
+    gc.enable()
     return application
 
 

@@ -1,6 +1,7 @@
 """Databases and stores for the tests of every package."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,13 +27,23 @@ def postgres() -> Iterator[PostgresServer]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty, migrated database in one file, to copy."""
+    file = tmp_path_factory.mktemp("migrated") / "store.db"
+    migrate(f"sqlite:///{file}")
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    return file
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def database_url(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated_file: Path
+) -> Iterator[str]:
     """An empty, migrated database of each kind."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/store.db"
-        migrate(url)
-        yield url
+        shutil.copy(migrated_file, tmp_path / "store.db")
+        yield f"sqlite:///{tmp_path}/store.db"
         return
     server: PostgresServer = request.getfixturevalue("postgres")
     url = server.create()

@@ -9,6 +9,7 @@ they differ.
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -16,6 +17,7 @@ import grpc
 import msgspec
 from google.protobuf import json_format
 
+from quadriga.proto import idempotency
 from quadriga.proto.access import (
     Caller,
     admit,
@@ -169,8 +171,11 @@ class GrpcService:
             with self._shared.intake.hold(len(body)):
                 model = read_model_name(body)
                 request_id = current_notes().request_id
-                task = partial(self._infer, model, body, current_caller(), request_id)
-                response, trailer = await self._run(task, model, body, context=context)
+                key = idempotency.key_of_call(context.invocation_metadata())
+                task = partial(self._infer, model, body, current_caller(), request_id, key=key)
+                response, trailer = await self._run(
+                    task, model, body, context=context, may_be_at_once=key is None
+                )
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
         if trailer:
@@ -178,37 +183,52 @@ class GrpcService:
         return response
 
     async def _run(
-        self, task: Callable[[], Result], model: str, body: bytes, *, context: Any
+        self,
+        task: Callable[[], Result],
+        model: str,
+        body: bytes,
+        *,
+        context: Any,
+        may_be_at_once: bool = True,
     ) -> Result:
         """Run an inference at once if it is cheap, else in the pool of threads; its time ends with that of the call.
 
-        If the client leaves, grpc cancels the handler, and so the request.
+        If the client leaves, grpc cancels the handler, and so the request. One with a key, which is noted in a file, always
+        takes a thread.
         """
         deadline = Deadline(self._request_timeout_s)
         deadline.facts = current_facts()
         if (remaining_s := context.time_remaining()) is not None:
             deadline.shorten(remaining_s, CALL_LIMIT)
-        result = self._serving.run_at_once(
-            task, model=model, deadline=deadline, body_bytes=len(body)
-        )
-        if result is not None:
-            return result
+        if may_be_at_once:
+            result = self._serving.run_at_once(
+                task, model=model, deadline=deadline, body_bytes=len(body)
+            )
+            if result is not None:
+                return result
         return await self._serving.run(
             task, model=model, deadline=deadline, connection=context.peer()
         )
 
     def _infer(
-        self, model: str, body: bytes, caller: Caller, request_id: str = ""
+        self,
+        model: str,
+        body: bytes,
+        caller: Caller,
+        request_id: str = "",
+        *,
+        key: bytes | None = None,
     ) -> tuple[bytes, _Trailer]:
         """Decode, run and encode an inference; return the bytes, and the result of storing as trailing metadata.
 
-        The id is that of a request whose message has none.
+        The id is that of a request whose message has none; under a key the request is stored once.
         """
         set_current_caller(caller)
         request = decode_message(_REQUEST, body)
         check_model_name(request, model)
         message = _RESPONSE()
-        headers = store_headers(_infer(self._serving, request, message, request_id))
+        with nullcontext() if key is None else idempotency.repeatable_message(key, caller, request):
+            headers = store_headers(_infer(self._serving, request, message, request_id))
         trailer = tuple((name.decode(), value.decode()) for name, value in headers)
         return message.SerializeToString(), trailer
 

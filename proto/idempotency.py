@@ -1,4 +1,4 @@
-"""The header `Idempotency-Key`: a request that is sent again under its key is stored once.
+"""The header `Idempotency-Key`, over gRPC metadata of that name: a request that is sent again under its key is stored once.
 
 A key counts for one caller, and for one request: with another body, path or model it is refused. The answer of a repeated
 request is computed again, so that nobody gets the answer of another caller.
@@ -8,8 +8,8 @@ its like, and never 422.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,6 +20,7 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.quoting import quoted
 
 HEADER = b"idempotency-key"
+_METADATA_NAME = HEADER.decode()
 MAX_KEY_BYTES = 255
 DIGEST_BYTES = 16
 
@@ -115,6 +116,23 @@ def repeatable(
         yield
     finally:
         _current.reset(token)
+
+
+def key_of_call(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes | None:
+    """Return the key in the metadata of a gRPC call; None if there is none."""
+    for name, value in metadata or ():
+        if name == _METADATA_NAME:
+            return value.encode() if isinstance(value, str) else value
+    return None
+
+
+def repeatable_message(key: bytes, caller: Caller, request: Any) -> AbstractContextManager[None]:
+    """Mark what this thread does meanwhile as one request over gRPC with a key; see `repeatable`.
+
+    A client that writes its message again may write the same parameters in another order, so they are ordered first.
+    """
+    body = request.SerializeToString(deterministic=True)
+    return repeatable(key, caller, path=("ModelInfer", {}), headers={}, body=body)
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -25,15 +25,18 @@ class Client:
         """Call an RPC with a message, bytes, or the fields of its message."""
         return self.call_whole(method, request, service=service, timeout=timeout, **fields)[0]
 
-    def call_whole(self, method, /, request=None, *, service=SERVICE, timeout=60, **fields):
-        """Call an RPC; gives the answer and the call."""
+    def call_whole(
+        self, method, /, request=None, *, service=SERVICE, timeout=60, key=None, **fields
+    ):
+        """Call an RPC, maybe with an idempotency key; gives the answer and the call."""
         described = POOL.FindServiceByName(service).methods_by_name.get(method)
         if request is None:
             request = message_class(described.input_type)(**fields)
         body = request if isinstance(request, bytes) else request.SerializeToString()
         read = None if described is None else message_class(described.output_type).FromString
         rpc = self.channel.unary_unary(f"/{service}/{method}", None, read)
-        return rpc.with_call(body, timeout=timeout)
+        metadata = () if key is None else (("idempotency-key", key),)
+        return rpc.with_call(body, timeout=timeout, metadata=metadata)
 
     def stream(self, requests, answer="ModelStreamInferResponse"):
         """Open ModelStreamInfer."""

@@ -211,6 +211,60 @@ def test_a_stream_answers_each_request_in_order_and_outlives_errors(client):
     assert answers[2].infer_response.parameters["triton_final_response"].bool_param
 
 
+def keyed_rows(key: str, scale: int, *names: str):
+    """A request of tensors with further parameters, written in the order of their names."""
+    request = rows_request(ROW * scale)
+    for name in names:
+        request.parameters[name].string_param = name
+    request.parameters["metadata"].string_param = json.dumps({"key": key})
+    return request
+
+
+def ids_of(client: Client, key: str, request) -> str:
+    """Send a request under a key; gives the ids of what it stored."""
+    answer, call = client.call_whole("ModelInfer", request, key=key)
+    assert answer.outputs
+    return dict(call.trailing_metadata())["quadriga-inference-ids"]
+
+
+def test_a_call_that_is_sent_again_under_its_key_is_stored_once(speaking, client):
+    names = [f"n{number}" for number in range(12)]
+    for _ in range(40):  # the model is known to be cheap then, and answers without a thread
+        client.call("ModelInfer", rows_request(ROW))
+    orders = [names, names[::-1], names[6:] + names[:6]] * 4
+    ids, threads = [], []
+    for order in orders:
+        request = keyed_rows("once", 1, *order)
+        threads.append(
+            threading.Thread(target=lambda sent=request: ids.append(ids_of(client, "k1", sent)))
+        )
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids) == len(orders)
+    assert len(set(ids)) == 1
+    assert [row["id"] for row in speaking.query({"meta.key": "once"})] == [ids[0]]
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "reason"),
+    [
+        ("k2", "ALREADY_EXISTS", "another request"),
+        ("", "INVALID_ARGUMENT", "1 to 255 visible ASCII"),
+        ("a b", "INVALID_ARGUMENT", "1 to 255 visible ASCII"),
+        ("x" * 256, "INVALID_ARGUMENT", "1 to 255 visible ASCII"),
+    ],
+)
+def test_a_key_of_another_call_or_none_is_refused(speaking, client, key, code, reason):
+    ids_of(client, "k2", keyed_rows("first", 1))
+    with pytest.raises(grpc.RpcError, match=reason) as refused:
+        client.call_whole("ModelInfer", keyed_rows("second", 2), key=key)
+    assert refused.value.code().name == code
+    assert len(speaking.query({"meta.key": "first"})) == 1
+    assert not speaking.query({"meta.key": "second"})
+
+
 def test_a_client_that_goes_away_leaves_nothing_behind(speaking, client):
     with Client(speaking.grpc) as leaving:
         streams = [leaving.stream(iter(threading.Event().wait, True)) for _ in range(3)]

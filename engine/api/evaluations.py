@@ -111,7 +111,7 @@ def evaluation_routes(
     @get("/api/reports", sync_to_thread=True, need="read")
     def list_reports() -> ReportList:
         """Return all reports, newest first."""
-        return ReportList(reports.within(caller_scope()).all())
+        return reports.within(caller_scope()).read_all()
 
     @get("/api/reports/{report_id:str}", need="read", **lookup)
     def get_report(report_id: FromPath[str]) -> Response[Report]:

@@ -84,10 +84,10 @@ def begin_evaluation(
     """Submit an evaluation of what the caller may see.
 
     Raises:
-        NotFoundError: A model is not known.
+        NotFoundError: A model, or a report of a filter, is not known.
     """
-    names = inferences.within(caller_scope()).names
-    job = jobs.within(caller_scope()).submit("evaluation", with_model_names(parameters, names))
+    named = with_model_names(parameters, inferences.within(caller_scope()))
+    job = jobs.within(caller_scope()).submit("evaluation", named)
     note_target(job.id)
     return job
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -302,12 +303,36 @@ def note_places(settings: Settings) -> None:
         write_atomically(path, msgspec.json.format(msgspec.json.encode(places), indent=1), 0o600)
 
 
+def check_data_path(settings: Settings) -> None:
+    """Check that the path of the data folder can be used, and that no earlier version kept its database elsewhere.
+
+    Version 0.1.0 put the path into a URL as it is: SQLAlchemy cut it at a `?`, and read `%41` as `A`.
+
+    Raises:
+        SettingsError: The path is not in UTF-8, or its database is at the place of 0.1.0 and not at that of this version.
+    """
+    if "\0" in settings.data or settings.data.encode(errors="replace").decode() != settings.data:
+        raise SettingsError(f"expected data to be a path in UTF-8, got {settings.data!r}")
+    path = Path(settings.data).absolute() / "store.db"
+    if settings.database or path.exists() or not settings.journal_directory.is_dir():
+        return
+    cut = str(path).partition("?")[0]
+    for earlier in (Path(cut), Path(unquote(cut))):
+        # A folder with a journal is the data folder of another server, whose database stays.
+        if earlier != path and earlier.is_file() and not (earlier.parent / "journal").exists():
+            raise SettingsError(
+                f"the database of {settings.data} is {earlier}, where version 0.1.0 kept it: move it to {path}, and "
+                f"{earlier.name}-wal beside it, if it is there, to {path}-wal"
+            )
+
+
 def check_places(settings: Settings, *, reads_images: bool) -> None:
     """Check that a command uses the store that the server of its data folder uses.
 
     Raises:
         SettingsError: It would use another database, or, where it reads images, other images.
     """
+    check_data_path(settings)
     path = Path(settings.data) / STORE_FILE
     noted, own = _noted_places(path), _places(settings)
     if noted is None:

@@ -21,7 +21,7 @@ from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.dead_records import DeadRecords
-from quadriga.store.errors import StoreError
+from quadriga.store.errors import JSON_ERRORS, StoreError
 from quadriga.store.ids import time_ms
 from quadriga.store.jobs import JOB_STATES, Jobs
 from quadriga.store.journal_lag import oldest_waiting_id
@@ -183,7 +183,7 @@ class StoreMetrics(Collector):
     def _alarmed_signals(self, report_id: str) -> int:
         if report_id in self._alarms:  # a report does not change
             return self._alarms[report_id]
-        with suppress(StoreError, msgspec.MsgspecError):  # removed since, or damaged
+        with suppress(StoreError, *JSON_ERRORS):  # removed since, or damaged
             report = msgspec.json.decode(self._reports.read(report_id), type=_Drift)
             return sum(signal.alarm for signal in report.signals)
         return 0

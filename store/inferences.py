@@ -184,6 +184,10 @@ class InferenceReader:
         self.names.check_filter(tree)
         return find_cells(tree, self.scope, self._cell_ids)
 
+    def check_where(self, where: Any) -> None:
+        """Check a filter as JSON or text before a job uses it; raises as `read_filter`."""
+        self.read_filter(QueryRequest(where=where))
+
     def query(self, request: QueryRequest, now_us: int | None = None) -> Page:
         """Return a page of matches; `now_us` as for `QueryRequest.parse_filter`.
 

@@ -20,6 +20,7 @@ import msgspec
 
 from quadriga.store.disk import lock, write_atomically
 from quadriga.store.errors import (
+    JSON_ERRORS,
     NotFoundError,
     TooManyJobsError,
     translate_disk_errors,
@@ -228,7 +229,7 @@ class Jobs:
         folder = self._folder(job_id)
         try:
             job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
-        except (FileNotFoundError, msgspec.MsgspecError) as error:
+        except (FileNotFoundError, *JSON_ERRORS) as error:
             # The file may be damaged if power was lost while it was written.
             raise _not_found(job_id) from error
         if job.state == "queued" and (folder / "cancel").exists():

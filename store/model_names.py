@@ -5,12 +5,10 @@ Every path, command and protocol that takes the name of a model finds the model 
 
 import difflib
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 from quadriga.store.errors import NotFoundError
 from quadriga.store.query.catalog import model_spellings, split_version
-from quadriga.store.query.json_form import parse
 from quadriga.store.query.syntax import Compare, Filter, leaves
 
 _MAX_LISTED = 5
@@ -65,11 +63,6 @@ class ModelNames:
         if self._served is None:
             return name
         raise NotFoundError(unknown_model_text(name, names))
-
-    def check_where(self, where: Any) -> None:
-        """Check a filter as JSON or text, as `check_filter`; a `QueryError` if it is none."""
-        if self._served is not None:
-            self.check_filter(parse(where, 0))
 
     def check_filter(self, tree: Filter) -> None:
         """Check that the models a filter compares with, with or without a version, are known; raises as `resolve`."""

@@ -84,10 +84,10 @@ def begin_evaluation(
     """Submit an evaluation of what the caller may see.
 
     Raises:
-        NotFoundError: A model is not known.
+        NotFoundError: A model, or a report of a filter, is not known.
     """
-    names = inferences.within(caller_scope()).names
-    job = jobs.within(caller_scope()).submit("evaluation", with_model_names(parameters, names))
+    named = with_model_names(parameters, inferences.within(caller_scope()))
+    job = jobs.within(caller_scope()).submit("evaluation", named)
     note_target(job.id)
     return job
 
@@ -111,7 +111,7 @@ def evaluation_routes(
     @get("/api/reports", sync_to_thread=True, need="read")
     def list_reports() -> ReportList:
         """Return all reports, newest first."""
-        return ReportList(reports.within(caller_scope()).all())
+        return reports.within(caller_scope()).read_all()
 
     @get("/api/reports/{report_id:str}", need="read", **lookup)
     def get_report(report_id: FromPath[str]) -> Response[Report]:

@@ -34,11 +34,11 @@ def begin_export(
     """Submit an export of what the caller may see.
 
     Raises:
-        NotFoundError: A model of the filter is not known.
+        NotFoundError: A model or a report of the filter is not known.
     """
     if (quota := current_caller().quota) is not None:
         quota.check_export()
-    inferences.within(caller_scope()).names.check_where(parameters.where)
+    inferences.within(caller_scope()).check_where(parameters.where)
     job = jobs.within(caller_scope()).submit("export", parameters)
     note_target(job.id)
     return job

@@ -20,7 +20,12 @@ from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Metric
 from quadriga.monitor.watch.mutes import Mute, MuteStore
 from quadriga.proto.messages import ModelState
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryTimeoutError
+from quadriga.store.errors import (
+    JSON_ERRORS,
+    NotFoundError,
+    NotReadyError,
+    QueryTimeoutError,
+)
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.model_counts import StoredVersion, stored_versions
 from quadriga.store.model_names import find_model_name
@@ -296,7 +301,7 @@ def _last_drift(
     last = LastDrift(summary.id, summary.created, summary.status, undecided=summary.undecided)
     if summary.status != "drift":
         return last
-    with suppress(NotFoundError, msgspec.MsgspecError):  # removed since, or damaged
+    with suppress(NotFoundError, *JSON_ERRORS):  # removed since, or damaged
         return replace(
             last,
             acknowledged=read_acknowledgement(reports, summary.id),

@@ -112,7 +112,7 @@ class ModelSchedules(Generic[ScheduleT, State]):
         """Set the schedule of a model, by whose name it is decoded, and completed once it is checked."""
         schedules, model = self.find(name)
         schedule = decode(model)
-        self._inferences.within(caller_scope()).names.check_where(schedule.where)
+        self._inferences.within(caller_scope()).check_where(schedule.where)
         check_webhook_hosts(schedule.webhooks, self._hosts)
         schedules.put(model, complete(model, schedule))
         return self.read(name)

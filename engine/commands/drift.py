@@ -169,7 +169,7 @@ def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     baselines = BaselineStore(settings.baselines_directory)
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
     with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
-        parameters = with_model_name(parameters, inferences.names)
+        parameters = with_model_name(parameters, inferences)
         parameters = baselines.resolve_rolling(parameters)
         name = parameters.baseline
         baseline = baselines.read_summary(parameters.model, name) if isinstance(name, str) else None

@@ -288,7 +288,7 @@ def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
         print_progress(f"read {done} of {total} inferences{computing}" if total else "choosing")
 
     with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
-        parameters = with_model_names(parameters, inferences.names)
+        parameters = with_model_names(parameters, inferences)
         report = evaluate_stored(inferences, parameters, show, executor=executor)
     return report, page_writer(image_from_store(blobs))
 

@@ -37,14 +37,18 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
     if context.invoked_subcommand is not None:
         return
     client = ServerClient(server)
-    reports = client.request_json("GET", "/api/reports")["reports"]
+    listed = client.request_json("GET", "/api/reports")
+    reports = listed["reports"]
+    unreadable = listed.get("unreadable", [])  # a server of 0.1.0 has no such field
     if model is not None:
         name = _name_of(client, model)
         reports = [report for report in reports if report["model"]["name"] == name]
     if as_json:
-        echo_json({"reports": reports})
+        echo_json({"reports": reports, "unreadable": unreadable})
         return
     Console().print(plain_table(_COLUMNS, map(_cells, reports)) if reports else "no reports")
+    for report_id in unreadable:
+        click.echo(f"report {report_id} is damaged, or of a newer version", err=True)
 
 
 @reports_command.command("show")

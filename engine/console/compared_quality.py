@@ -10,7 +10,7 @@ from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Comparison, Metric, Report
-from quadriga.store.errors import NotFoundError
+from quadriga.store.errors import JSON_ERRORS, NotFoundError
 
 AXIS_WIDTH = 260
 _MAX_REPORTS = 20
@@ -79,7 +79,7 @@ def find_quality(
         and report_id in {"", summary.id}
     ]
     for summary in summaries[:_MAX_REPORTS]:
-        with suppress(NotFoundError):  # removed since
+        with suppress(NotFoundError, *JSON_ERRORS):  # removed since, or damaged
             report = _decoder.decode(reports.read(summary.id))
             comparison = _comparison_with(report, first)
             if comparison is not None and _filter_of(report) == line:

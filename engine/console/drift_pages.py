@@ -29,7 +29,7 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ANYBODY, current_caller
-from quadriga.store.errors import NotFoundError
+from quadriga.store.errors import JSON_ERRORS, NotFoundError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped
 
@@ -104,7 +104,7 @@ def read_last_report(
     frame: Frame, reports: ReportStore, report_id: str, inferences: InferenceReader
 ) -> LastReport | None:
     """Return a report in words; None if it was removed meanwhile or cannot be read."""
-    with suppress(NotFoundError, msgspec.MsgspecError):
+    with suppress(NotFoundError, *JSON_ERRORS):
         report = _decoder.decode(reports.read(report_id))
         window = window_filter(report.model, report.data.current)
         target = min(LABEL_TARGET, report.data.current.n)

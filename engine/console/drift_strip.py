@@ -12,7 +12,7 @@ from quadriga.monitor.report.change_texts import signal_title
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect
-from quadriga.store.errors import NotFoundError
+from quadriga.store.errors import JSON_ERRORS, NotFoundError
 from quadriga.store.model_names import find_model_name
 
 MAX_WINDOWS = 24
@@ -96,7 +96,7 @@ def read_windows(reports: ReportStore, summaries: Sequence[ReportSummary]) -> li
     """Return the newest reports, oldest first; `summaries` begin with the newest. Damaged and removed ones are left out."""
     windows = []
     for summary in summaries[:MAX_WINDOWS]:
-        with suppress(NotFoundError, msgspec.MsgspecError):
+        with suppress(NotFoundError, *JSON_ERRORS):
             windows.append(_decoder.decode(reports.read(summary.id)))
     return windows[::-1]
 

@@ -14,7 +14,7 @@ from quadriga.engine.console.charts import IntervalMarks, Timeline, interval, li
 from quadriga.monitor.report.change_texts import headline
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import JSON_ERRORS, NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job
 from quadriga.store.maintenance.aggregates import AggregateRequest, Metric, aggregate
@@ -143,7 +143,7 @@ def read_overview(
 def _alarm(changed: list[ModelEntry], reports: ReportStore | None) -> str:
     """Return what the report about the only changed model says; empty for several, or if it is gone."""
     if len(changed) == 1 and changed[0].drift is not None and reports is not None:
-        with suppress(NotFoundError, msgspec.MsgspecError):
+        with suppress(NotFoundError, *JSON_ERRORS):
             report = msgspec.json.decode(reports.read(changed[0].drift.report), type=Report)
             return headline(report)
     return ""

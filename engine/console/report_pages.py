@@ -87,11 +87,13 @@ def report_pages(
     @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
     def show_reports(request: PageRequest) -> Response[bytes]:
         """Show all reports, the newest first, and the forms that start some."""
+        listed = reports.within(caller_scope()).read_all()
         return frame.page(
             "reports",
             page="reports",
             title=TEXTS["reports"],
-            reports=reports.within(caller_scope()).all(),
+            reports=listed.reports,
+            unreadable=listed.unreadable,
             start=start_choices(models(), query_string(request)),
             metric_name=lambda metric: metric_texts.titles([metric])[0],
             metric_value=lambda metric: metric_texts.format_number(metric.value),

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quadriga.engine.processes.answers import encode_head
+from quadriga.engine.processes.answers import encode_head, encode_refusal
 from quadriga.engine.processes.framing import FramingError, check_headers
 from quadriga.engine.processes.idle_connections import IdleConnections
 from quadriga.engine.processes.transports import LingeringTransport, OrderedFlow, arrived_bytes
@@ -29,7 +29,6 @@ from quadriga.proto.http import (
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
     WholeAnswer,
-    error_body,
 )
 from quadriga.proto.intake import Intake
 
@@ -48,8 +47,6 @@ FRAMING_PER_BYTE = 8
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 AnswerAtOnce = Callable[[Any, bytes | None], WholeAnswer | None]
 """Answers a request by its scope and its body, or None while it is not all there; None if it takes longer."""
-
-_HEAD = b"HTTP/1.1 %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 _COPIED_BYTES = 64 * 1024
 """Largest response that is copied so that it leaves by one call of the system."""
@@ -103,7 +100,7 @@ class HttpProtocol(HttpToolsProtocol):
         if len(self.connections) > self.max_connections and not self.idle.close_one():
             self.intake.refused_connections += 1
             text = f"expected at most {self.max_connections} connections, got one more"
-            self._refuse(b"503 Service Unavailable", text, b"retry-after: 1\r\n")
+            self._refuse(503, text, b"retry-after: 1\r\n")
             return
         self.idle.add(self, has_key=False)
         self._expect_header()
@@ -209,10 +206,7 @@ class HttpProtocol(HttpToolsProtocol):
                 if self._in_request():
                     self._close_behind_answers()
                     return
-                self._refuse(
-                    b"431 Request Header Fields Too Large",
-                    f"expected headers of at most {MAX_HEADER_BYTES} bytes",
-                )
+                self._refuse(431, f"expected headers of at most {MAX_HEADER_BYTES} bytes")
                 return
             end = len(data) if end < 0 else end
             if data.find(b"h2c", 0, end) >= 0:
@@ -389,7 +383,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._close_behind_answers()
         else:
             problem = self._framing_problem or f"expected an HTTP/1.1 request: {msg}"
-            self._refuse(b"400 Bad Request", problem)
+            self._refuse(400, problem)
 
     def _close_behind_answers(self) -> None:
         """Take nothing more, and close the connection behind the answer to the last request that was taken."""
@@ -421,7 +415,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.cycle.disconnected = True
         self.cycle.message_event.set()
         self._write_refusal(
-            b"431 Request Header Fields Too Large",
+            431,
             f"expected trailers and the framing of chunks of at most {MAX_HEADER_BYTES} bytes",
         )
         self._discarding = True
@@ -434,16 +428,19 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
-    def _refuse(self, status: bytes, text: str, headers: bytes = b"") -> None:
+    def _refuse(self, status: int, text: str, headers: bytes = b"") -> None:
         self._write_refusal(status, text, headers)
         self.close()
 
-    def _write_refusal(self, status: bytes, text: str, headers: bytes = b"") -> None:
+    def _write_refusal(self, status: int, text: str, headers: bytes = b"") -> None:
         self._forget_deadline()
         self.flush()
-        body = error_body(text)
-        self.transport.write(_HEAD % (status, headers, len(body)) + body)
-        self.intake.note_refusal(int(status[:3]))
+        is_begun = (
+            self._header_open or self._body_open
+        )  # else the headers are of the request before
+        sent = self.headers if is_begun else None
+        self.transport.write(encode_refusal(status, text, sent, headers))
+        self.intake.note_refusal(status)
 
     def _await_reading(self) -> None:
         """Give the client the time of a body to read, in which each byte that arrives adds as much as one of a body."""
@@ -475,7 +472,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._deadline = None
         if not self.transport.is_closing():
             text = f"expected whole headers within {self.header_timeout_s:g} s"
-            self._refuse(b"408 Request Timeout", text)
+            self._refuse(408, text)
 
     def _forget_deadline(self) -> None:
         if self._deadline is not None:

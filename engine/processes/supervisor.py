@@ -34,7 +34,12 @@ from quadriga.engine.processes.log_pipes import LogPipes
 from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.engine.readiness import ProcessStates, worker_name
 from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import STORE_FILE, SettingsError, note_places
+from quadriga.engine.settings_reading import (
+    STORE_FILE,
+    SettingsError,
+    check_data_path,
+    note_places,
+)
 from quadriga.engine.shared_counts import ENDS, OTHER, SharedCounts
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
@@ -255,6 +260,8 @@ def supervise(
         SettingsError: The address is in use, another server uses the data folder, or the TLS files cannot be used.
     """
     tls_files = _tls_files(settings)
+    if settings.store:
+        check_data_path(settings)
     data_folder = DataFolder(Path(settings.data)) if settings.store else None
     if settings.store:
         _note_store(settings)

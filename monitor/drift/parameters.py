@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.significance.kernels import Kernel
 from quadriga.monitor.spans import moment_us
 from quadriga.store.errors import QueryError
-from quadriga.store.model_names import ModelNames
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
@@ -80,16 +80,16 @@ def decode_parameters(body: bytes) -> DriftParameters:
     return parameters
 
 
-def with_model_name(parameters: DriftParameters, names: ModelNames) -> DriftParameters:
+def with_model_name(parameters: DriftParameters, inferences: InferenceReader) -> DriftParameters:
     """Return parameters with the model under the name that its inferences are stored with.
 
     Raises:
-        NotFoundError: The model, or one of a filter, is not known.
+        NotFoundError: The model, or a model or report of a filter, is not known.
     """
-    names.check_where(parameters.where)
+    inferences.check_where(parameters.where)
     if isinstance(parameters.baseline, StoredWindow):
-        names.check_where(parameters.baseline.where)
-    return replace(parameters, model=names.resolve(parameters.model))
+        inferences.check_where(parameters.baseline.where)
+    return replace(parameters, model=inferences.names.resolve(parameters.model))
 
 
 def resolve_times(parameters: DriftParameters, now_us: int) -> DriftParameters:

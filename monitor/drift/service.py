@@ -51,7 +51,7 @@ class DriftService:
     def submit(self, body: bytes) -> Job:
         """Submit the comparison of a window with its baseline."""
         parameters = resolve_times(decode_parameters(body), time.time_ns() // 1000)
-        parameters = with_model_name(parameters, self._inferences.names)
+        parameters = with_model_name(parameters, self._inferences)
         parameters = self._baselines.resolve_rolling(parameters)
         if isinstance(parameters.baseline, str):
             baseline = self._baselines.get(parameters.model, parameters.baseline)
@@ -71,10 +71,9 @@ class DriftService:
 
     def put_baseline(self, model: str, body: bytes) -> Baseline:
         """Create a baseline, with the job that reads it, in place of its namesake."""
-        names = self._inferences.names
-        model = names.resolve(model)
+        model = self._inferences.names.resolve(model)
         request = decode_baseline(model, body, time.time_ns() // 1000)
-        names.check_where(request.where)
+        self._inferences.check_where(request.where)
         namesakes = [
             baseline for baseline in self._baselines.all(model) if baseline.name == request.name
         ]

@@ -18,7 +18,7 @@ from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Metric
 from quadriga.quoting import quoted
 from quadriga.store.errors import QueryError
-from quadriga.store.model_names import ModelNames
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
 
@@ -111,19 +111,21 @@ def decode_parameters(body: bytes) -> EvaluationParameters:
     return parameters
 
 
-def with_model_names(parameters: EvaluationParameters, names: ModelNames) -> EvaluationParameters:
+def with_model_names(
+    parameters: EvaluationParameters, inferences: InferenceReader
+) -> EvaluationParameters:
     """Return parameters with each model under the name that its inferences are stored with.
 
     Raises:
-        NotFoundError: A model, or one of a filter, is not known.
+        NotFoundError: A model, or a report of a filter, is not known.
     """
     for where in (parameters.where, *parameters.slices.values()):
-        names.check_where(where)
+        inferences.check_where(where)
     compare = []
     for other in parameters.compare:
-        names.check_where(other.where)
-        compare.append(replace(other, model=names.resolve(other.model)))
-    return replace(parameters, model=names.resolve(parameters.model), compare=compare)
+        inferences.check_where(other.where)
+        compare.append(replace(other, model=inferences.names.resolve(other.model)))
+    return replace(parameters, model=inferences.names.resolve(parameters.model), compare=compare)
 
 
 def check_parameters(parameters: EvaluationParameters) -> None:

@@ -1,8 +1,10 @@
 """The stored reports of jobs: each is the result of its job, is stored as long, and has its id."""
 
+import logging
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec.structs import asdict
@@ -18,7 +20,7 @@ from quadriga.monitor.report.schema import (
 )
 from quadriga.store.columns import is_input_kept
 from quadriga.store.disk import write_atomically
-from quadriga.store.errors import NotFoundError, StoreError
+from quadriga.store.errors import JSON_ERRORS, NotFoundError, StoreError
 from quadriga.store.job_runner import JobRun
 from quadriga.store.jobs import Jobs
 from quadriga.store.scope import Scope
@@ -29,12 +31,12 @@ PAGE_FILE = "report.html"
 
 class _Named(msgspec.Struct, frozen=True):
     id: str
-    kind: str
+    kind: Literal["evaluation", "drift"]
     task: str
     model: ReportedModel
     created: str
     """RFC 3339, UTC."""
-    status: str
+    status: Literal["ok", "drift", "insufficient", "error"]
 
 
 class ReportSummary(_Named, frozen=True):
@@ -55,6 +57,8 @@ class ReportList(msgspec.Struct, frozen=True):
 
     reports: list[ReportSummary]
     """Summaries, the newest first."""
+    unreadable: list[str] = []
+    """Ids of reports whose files are damaged or were written by a newer version, the newest first."""
 
 
 class _Report(_Named, frozen=True):
@@ -66,6 +70,7 @@ class _Report(_Named, frozen=True):
     history: list[msgspec.Raw] = []
 
 
+_log = logging.getLogger(__name__)
 _decoder = msgspec.json.Decoder(_Report)
 _MAX_SUMMARIES = 10_000
 """Number of summaries in memory, those of removed reports among them, after which all are read again."""
@@ -80,6 +85,7 @@ class ReportStore:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._summaries: dict[str, ReportSummary] = {}
+        self._logged: set[str] = set()  # ids of unreadable reports that the log already names
 
     def within(self, scope: Scope) -> "ReportStore":
         """Return a view of the reports of the jobs that a scope covers."""
@@ -88,16 +94,34 @@ class ReportStore:
         return view
 
     def all(self) -> list[ReportSummary]:
-        """Return all reports, the newest first; each is read once, as it does not change."""
-        summaries = {}
+        """Return all reports that can be read, the newest first."""
+        return self.read_all().reports
+
+    def read_all(self) -> ReportList:
+        """Return all reports; each is decoded once, as it does not change."""
+        summaries, unreadable = {}, []
         for job in self._jobs.all():
-            if job.result is not None and job.result.file == REPORT_FILE:
-                with suppress(NotFoundError):  # removed since
+            if job.result is None or job.result.file != REPORT_FILE:
+                continue
+            with suppress(NotFoundError):  # removed since
+                try:
                     summaries[job.id] = self._summaries.get(job.id) or _summary(self.read(job.id))
+                except (OSError, *JSON_ERRORS) as error:
+                    unreadable.append(job.id)
+                    self._log_once(job.id, error)
         if len(self._summaries) > _MAX_SUMMARIES:
             self._summaries.clear()
         self._summaries.update(summaries)
-        return list(summaries.values())
+        return ReportList([*summaries.values()], unreadable)
+
+    def _log_once(self, report_id: str, error: Exception) -> None:
+        if report_id not in self._logged:
+            self._logged.add(report_id)
+            _log.warning(
+                "report %s cannot be read and is left out of lists: it is damaged, or of a newer version: %s",
+                report_id,
+                error,
+            )
 
     def read(self, report_id: str) -> bytes:
         """Return the JSON of a report."""

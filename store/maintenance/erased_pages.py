@@ -106,10 +106,16 @@ def _vacuum_postgresql(engine: sa.Engine) -> str:
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             if not may_change_tables(connection):  # VACUUM would skip them with a warning
-                return "VACUUM of the database is left to its owner, who is another user; its own comes later"
+                return (
+                    "deleted rows in the files of PostgreSQL, until VACUUM is run by the owner of the tables, who is "
+                    "another user, or by PostgreSQL itself later"
+                )
             for table in _TABLES:
                 if table in COLUMNS:
                     connection.exec_driver_sql(f"VACUUM {table}")
     except sa.exc.DBAPIError as error:
-        return f"VACUUM of the database failed: {type(error.orig).__name__}; its own comes later"
+        return (
+            "deleted rows in the files of PostgreSQL, until it runs VACUUM itself later: that of the server failed with "
+            f"{type(error.orig).__name__}"
+        )
     return ""

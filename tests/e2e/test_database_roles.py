@@ -81,6 +81,18 @@ def test_a_server_that_may_make_no_tables_works(urls, data, photo) -> None:
         deletion = {"where": {"meta.number": 1}}
         assert server.call("POST", "/api/inferences/delete", deletion)[0] == 200
         assert {row["id"] for row in server.query({})} == {ids[0], *ids[2:]}
+        copies = data.parent / "copies"
+        store = ("--data", data, "--database", url)
+        assert ": 5 inferences, " in quadriga("backup", copies, *store).stdout
+        assert ": 0 problems" in quadriga("check", *store).stdout
+        erasing = ("erase", "meta.number=5", "--yes", "--server", f"http://{server.host}")
+        receipt = quadriga(*erasing, code=1).stdout
+        assert "1 inferences removed" in receipt
+        (remaining,) = re.findall(r"for you to remove:\n((?:  - .*\n)*)", receipt)
+        assert "until VACUUM is run by the owner of the tables" in remaining
+        assert remaining.count("\n") == 1
+        assert {row["id"] for row in server.query({})} == {ids[0], *ids[2:5]}
+        execute(urls["quadriga_owner"], "VACUUM")
         rule = {"inferences_days": 1e-5}
         status, answer = server.call("PUT", f"/api/models/{MODEL}/retention", rule)
         assert status == 200, answer

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,3 +111,26 @@ def test_schedules_are_listed_with_who_is_alerted(serving):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands(shell):
     assert "_QUADRIGA_COMPLETE" in quadriga("completion", shell).stdout
+
+
+def test_a_damaged_report_is_named_below_the_others(serving):
+    (job,) = [job for job in jobs_of(serving, "evaluation") if job["state"] == "succeeded"]
+    jobs_folder = Path(serving.data) / "jobs"
+    damaged = jobs_folder / "1000000000000000000-0001"
+    shutil.copytree(jobs_folder / str(job["id"]), damaged)
+    described = (damaged / "job.json").read_bytes()
+    (damaged / "job.json").write_bytes(
+        described.replace(str(job["id"]).encode(), damaged.name.encode())
+    )
+    (damaged / "report.json").write_bytes(b"{")
+    try:
+        table = asked(serving, "reports")
+        listed = json.loads(asked(serving, "reports", "--json"))
+    finally:
+        shutil.rmtree(damaged)
+    assert f"report {damaged.name} is damaged, or of a newer version\n" in table
+    assert str(job["id"]) in table
+    assert ([report["id"] for report in listed["reports"]], listed["unreadable"]) == (
+        [job["id"]],
+        [damaged.name],
+    )

@@ -19,16 +19,20 @@ from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.model_names import ModelNames
+from quadriga.store.query.json_form import parse
 from quadriga.store.scope import Scope
 
 
 class NoStore:
-    """No store: each name is that of a model, whoever asks."""
+    """No store: each name is that of a model, and each report is there, whoever asks."""
 
     names = ModelNames(tuple)
 
     def within(self, _: Scope) -> "NoStore":
         return self
+
+    def check_where(self, where: Any) -> None:
+        parse(where, 0)
 
 
 def client_of(handlers: Sequence[HTTPRouteHandler]) -> TestClient[Litestar]:

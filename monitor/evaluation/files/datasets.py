@@ -22,6 +22,7 @@ from quadriga.store.exchange.dataset_files import (
     open_dataset_files,
 )
 from quadriga.store.exchange.datasets import GPS, OWN
+from quadriga.store.exchange.formats.reading import split_of_name
 from quadriga.store.exchange.formats.recognition import read_tool_dataset
 
 _INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASCII)
@@ -132,7 +133,7 @@ def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
     find_image = _image_finder(files, name, split)
     for file_name, annotations in annotated_images(files.read(name), name, task):
         path = find_image(file_name)
-        yield DatasetImage(path, partial(files.read, path), annotations, split)
+        yield DatasetImage(path, partial(files.read, path), annotations, split_of_name(split))
 
 
 def _image_finder(files: DatasetFiles, name: str, split: str | None) -> Callable[[str], str]:

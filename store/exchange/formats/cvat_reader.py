@@ -20,6 +20,7 @@ from quadriga.store.exchange.formats.reading import (
     box_of,
     contour_of,
     oriented_if,
+    split_of_name,
 )
 from quadriga.store.exchange.outlines import unbridged
 from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
@@ -139,7 +140,7 @@ def read_cvat(
     for name in cvat_files(files):
         path = PurePosixPath(name)
         folder = str(path.parent / "_")[:-1]
-        subset = None if path.name == _OWN_NAME else path.stem
+        subset = None if path.name == _OWN_NAME else split_of_name(path.stem)
         with files.open(name) as file:
             for image in read_cvat_file(file, name, images, task, folder=folder):
                 yield msgspec.structs.replace(image, split=image.split or subset)
@@ -179,7 +180,7 @@ def _annotated(
         place=place,
         path=path,
         annotations=oriented_if(annotations, task or _known_task(about), size_wh),
-        split=subset or about.get("split"),
+        split=split_of_name(subset) or about.get("split"),
         about=about,
     )
 

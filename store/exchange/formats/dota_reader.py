@@ -16,6 +16,7 @@ from quadriga.store.exchange.formats.reading import (
     DatasetImages,
     box_of,
     read_text,
+    split_of_name,
 )
 from quadriga.store.exchange.outlines import oriented_box
 
@@ -56,7 +57,7 @@ def read_dota(
                 size_wh = size_wh or images.size_wh(image, name)
                 item |= oriented_box(corners, *size_wh)
             annotations.append(item | ({"difficult": True} if is_difficult else {}))
-        split = folders[position - 1] if position else None
+        split = split_of_name(folders[position - 1] if position else None) or about.get("split")
         yield AnnotatedImage(
             place=name, path=image, annotations=annotations, split=split, about=about
         )

@@ -8,7 +8,13 @@ from pathlib import PurePosixPath
 
 from quadriga.store.exchange.dataset_files import DatasetFiles
 from quadriga.store.exchange.formats.label_folders import folder_of_label, label_of_folder
-from quadriga.store.exchange.formats.reading import IMAGES, AnnotatedImage, DatasetImages
+from quadriga.store.exchange.formats.reading import (
+    IMAGES,
+    NO_SPLIT,
+    AnnotatedImage,
+    DatasetImages,
+    split_of_name,
+)
 
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 """Names of folders of splits, which hold a folder for each label."""
@@ -22,12 +28,12 @@ def read_label_folders(
     paths = [path for path in paths if path.suffix.lower() in IMAGES and len(path.parts) > 1]
     splits = images.splits()
     has_splits = {path.parts[0] for path in paths} <= splits or (
-        {path.parts[0].lower() for path in paths} <= SPLITS
+        {path.parts[0].lower() for path in paths} <= SPLITS | {NO_SPLIT}
     )
     for path in paths:
-        split = path.parts[0] if has_splits and len(path.parts) > 2 else None
+        is_below_split = has_splits and len(path.parts) > 2
         about = images.about(str(path))
-        folder = path.parts[0 if split is None else 1]
+        folder = path.parts[1 if is_below_split else 0]
         exported = about.get("labels") or [""]
         is_unmoved = folder == folder_of_label(str(exported[0]))
         label = str(exported[0]) if is_unmoved else label_of_folder(folder)
@@ -35,6 +41,6 @@ def read_label_folders(
             place=str(path),
             path=str(path),
             annotations=[{"label": label}],
-            split=split,
+            split=(split_of_name(path.parts[0]) or about.get("split")) if is_below_split else None,
             about=about,
         )

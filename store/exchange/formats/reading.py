@@ -17,6 +17,9 @@ from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 """Endings of the names of images."""
 
+NO_SPLIT = "default"
+"""Name that Datumaro and CVAT give to the subset of images that are in none."""
+
 _SIDEWAYS = {5, 6, 7, 8}  # EXIF orientations that swap width and height
 _about = msgspec.json.Decoder(dict[str, Any])
 
@@ -136,6 +139,11 @@ def _read_sidecar(files: DatasetFiles) -> dict[str, bytes]:
                     ) from error
                 described[PurePosixPath(str(about.get("path", ""))).stem] = line
     return described
+
+
+def split_of_name(name: str | None) -> str | None:
+    """Return the split that a folder, file or attribute names; None for no name, and for that of images without a split."""
+    return None if name in {"", NO_SPLIT} else name
 
 
 def oriented_if(

@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -34,6 +34,16 @@ from tests.unit.engine.drift_reports import (
 
 HOSTILE = "<script>alert(1)</script>"
 PAGE = f"/console/models/{MODEL}/drift"
+DAMAGED_REPORTS: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "cut": lambda report: report[: len(report) // 2],
+    "zeros": lambda report: bytes(len(report)),
+    "another type": lambda report: report.replace(b'"data":{', b'"data":7,"was":{', 1),
+    "bytes that are no text": lambda report: report.replace(b"OBJECT_DETECTION", b"\xff" * 16),
+    "very deep": lambda _: b"[" * 100_000,
+    "a kind of a newer version": lambda report: report.replace(b'"kind":"drift"', b'"kind":"outlook"'),
+    "a status of a newer version": lambda report: report.replace(b'"status":"drift"', b'"status":"odd"'),
+}  # fmt: skip
 ROLES_THAT_READ = ("read", "annotate", "monitor", "operate", "admin")
 
 
@@ -102,6 +112,28 @@ def test_a_model_that_is_not_there_has_no_page(server, name):
     page = open_page(server, f"/console/models/{name}/drift")
     assert page.status == 404
     assert "<script>" not in page.text
+
+
+@pytest.mark.parametrize("damage", DAMAGED_REPORTS.values(), ids=DAMAGED_REPORTS)
+def test_a_report_that_cannot_be_read_is_named_and_the_others_are_listed(
+    server, settings, caplog, damage
+):
+    for number in range(3):
+        folder = keep_report(settings, drift_report(number, numeric("score", 5, 7)))
+    (folder / "report.json").write_bytes(damage((folder / "report.json").read_bytes()))
+    for _ in range(2):
+        listed = json.loads(open_page(server, "/api/reports").text)
+        assert [report["id"] for report in listed["reports"]] == [report_id(1), report_id(0)]
+        assert listed["unreadable"] == [report_id(2)]
+    page = open_page(server, "/console/reports")
+    assert page.status == 200
+    assert f'/console/reports/{report_id(1)}"' in page.text
+    assert re.search(rf"{TEXTS['unreadable_reports']}.*/console/jobs/{report_id(2)}", page.text)
+    for path in ("/console/", "/console/models", "/api/models", f"/console/jobs/{report_id(2)}"):
+        assert open_page(server, path).status == 200
+    assert f'/console/reports/{report_id(1)}"' in open_page(server, PAGE).text
+    assert f'quadriga_drift_alarm{{model="{MODEL}"' in open_page(server, "/metrics").text
+    assert caplog.text.count(f"report {report_id(2)} cannot be read") == 1
 
 
 def test_windows_stand_from_the_oldest_to_the_newest_with_the_alarms_first(server, settings):

@@ -1,6 +1,8 @@
 """Connections after a response that came before the end of the request."""
 
 import asyncio
+import json
+import re
 
 import pytest
 import uvicorn
@@ -36,6 +38,51 @@ async def close(writer, server):
     writer.close()
     server.close()
     await asyncio.sleep(0)
+
+
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
+REFUSED_REQUESTS = {
+    "no HTTP": (b"\x16\x03\x01\r\n\r\n", 400, None),
+    "two hosts": (GET + b"Host: b\r\nX-Request-ID: own-1\r\n\r\n", 400, "own-1"),
+    "a header without a name": (GET + b": b\r\n\r\n", 400, None),
+    "an id that is not sound": (GET + b"Host: b\r\nX-Request-ID: o wn\r\n\r\n", 400, None),
+    "large headers": (GET + b"x: " + b"a" * 70_000, 431, None),
+    "late headers": (GET + b"X-Request-ID: own-4\r\nx:", 408, "own-4"),
+    "nothing": (b"", 408, None),
+    "no HTTP behind a request": (GET + b"X-Request-ID: own-5\r\n\r\n\x16\x03\r\n", 400, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "expected"), REFUSED_REQUESTS.values(), ids=REFUSED_REQUESTS
+)
+def test_what_is_no_request_is_refused_with_an_id(sent, status, expected):
+    async def ask():
+        config = uvicorn.Config(refuse, lifespan="off", log_config=None)
+        protocol, state = with_limits(0.5, 10, Intake()), ServerState()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        )
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        first, found, behind = sent.partition(b"own-5\r\n\r\n")
+        writer.write(first + found)
+        if found:
+            await reader.readuntil(b"\r\n\r\n{}")
+            writer.write(behind)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        await close(writer, server)
+        return answer
+
+    head, _, body = asyncio.run(ask()).partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines[1:])
+    assert lines[0].split(" ", 2)[:2] == ["HTTP/1.1", str(status)]
+    assert headers["content-length"] == str(len(body))
+    assert list(json.loads(body)) == ["error"]
+    if expected is not None:
+        assert headers["x-request-id"] == expected
+    else:
+        assert re.fullmatch(r"[0-9a-z-]{8,}", headers["x-request-id"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Commands beside a server: they use its database and its images, say what is not there, and make nothing to read it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,19 @@ from click.testing import CliRunner, Result
 
 from quadriga.engine.cli import main
 from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import STORE_FILE, SettingsError, check_places, note_places
+from quadriga.engine.settings_reading import (
+    STORE_FILE,
+    SettingsError,
+    check_data_path,
+    check_places,
+    note_places,
+)
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import make_tables
 from quadriga.store.records import InputReference
 from quadriga.store.sqlite import database_path, sqlite_url
 from tests.postgres_server import PostgresServer
+from tests.server_process import SAMPLE_MODELS, quadriga
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import select_rows, store_entries
 
@@ -181,6 +189,53 @@ def test_a_backup_that_lacks_images_says_so_by_its_exit_status(data: Path):
 def test_a_data_folder_may_have_what_a_url_has_for_itself(tmp_path: Path, name: str):
     settings = Settings(data=str(tmp_path / name))
     assert database_path(settings.database_url) == tmp_path / name / "store.db"
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier"),
+    [
+        ("what?", "what"),
+        ("100%41", "100A/store.db"),
+        ("100%41 what?%42#", "100A what"),
+        ("%41/b?%42", "%41/b"),
+    ],
+)
+def test_a_database_where_an_earlier_version_kept_it_is_not_left_behind(
+    data: Path, name: str, earlier: str
+):
+    data, kept = data.parent / name, data.parent / earlier
+    (data / "journal").mkdir(parents=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    make_tables(sqlite_url(kept))
+    for words in (["migrate"], ["migrate", "--check"], ["query", ""], ["backup", "copy"]):
+        result = call(*words, "--data", data)
+        assert result.exit_code == 2
+        assert f"move it to {data}/store.db" in result.output
+        assert str(kept) in result.output
+    refused = quadriga("serve", SAMPLE_MODELS, "--data", data, "--port", 0, code=2)
+    assert f"move it to {data}/store.db" in refused.stderr
+    assert not (data / "store.db").exists()
+    kept.rename(data / "store.db")
+    assert call("migrate", "--check", "--data", data).exit_code == 0
+
+
+def test_the_database_of_another_server_is_no_earlier_one(data: Path):
+    data = data.parent / "100%41"
+    other = data.parent / "100A"
+    for folder in (data, other):
+        (folder / "journal").mkdir(parents=True)
+    make_tables(sqlite_url(other / "store.db"))
+    assert call("migrate", "--data", data).exit_code == 0
+    assert (data / "store.db").exists()
+
+
+def test_a_path_that_is_no_text_is_refused(data: Path):
+    not_utf8 = os.fsdecode(os.fsencode(data) + b"\xff")
+    refused = quadriga("serve", SAMPLE_MODELS, "--data", not_utf8, "--port", 0, code=2)
+    assert "expected data to be a path in UTF-8, got" in refused.stderr
+    for path in (not_utf8, "a\0b"):
+        with pytest.raises(SettingsError, match="a path in UTF-8"):
+            check_data_path(Settings(data=path))
 
 
 def test_a_database_may_be_named_with_parameters(tmp_path: Path):

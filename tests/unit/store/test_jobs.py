@@ -200,9 +200,10 @@ def test_what_is_no_job_is_said(jobs: Jobs, job_id: str) -> None:
             method(job_id)
 
 
-def test_a_job_that_power_took_half_of_stops_no_other(jobs: Jobs) -> None:
+@pytest.mark.parametrize("damaged", [b"", b"{}", b'{"id": "\xff"', b"[" * 100_000])
+def test_a_job_that_power_took_half_of_stops_no_other(jobs: Jobs, damaged: bytes) -> None:
     broken, next_one = (jobs.submit("test", {"work": "write"}) for _ in range(2))
-    (jobs.directory / broken.id / "job.json").write_bytes(b"")
+    (jobs.directory / broken.id / "job.json").write_bytes(damaged)
     with runner(jobs):
         until(lambda: ended(jobs, next_one.id))
     assert [job.id for job in jobs.all()] == [next_one.id]

@@ -132,7 +132,7 @@ def test_a_user_who_does_not_own_the_tables_neither_drops_nor_vacuums(
     with other.begin() as connection:
         assert not drop_month(connection, list_months(connection)[0])
     assert months_of(owner) == ["y2025m05"]
-    assert "left to its owner" in _vacuum_postgresql(other)
+    assert "by the owner of the tables" in _vacuum_postgresql(other)
     assert _vacuum_postgresql(owner) == ""
     with owner.begin() as connection:
         assert drop_month(connection, list_months(connection)[0])

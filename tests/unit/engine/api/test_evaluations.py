@@ -90,7 +90,7 @@ def report_of(jobs, job_id):
 
 
 def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, store):
-    assert client.get("/api/reports").json() == {"reports": []}
+    assert client.get("/api/reports").json() == {"reports": [], "unreadable": []}
     job_id = submit(client, by=["hour"])
     assert client.get(f"/api/reports/{job_id}").status_code == 404
     job = finished(jobs, store, job_id)
@@ -152,7 +152,7 @@ def test_reports_are_listed_newest_first(client, jobs, store):
             ::-1
         ]
     jobs.remove_old(-1)
-    assert client.get("/api/reports").json() == {"reports": []}
+    assert client.get("/api/reports").json() == {"reports": [], "unreadable": []}
 
 
 def test_a_job_that_is_stopped_goes_on_later(client, jobs, store, monkeypatch):

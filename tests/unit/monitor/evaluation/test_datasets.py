@@ -171,6 +171,52 @@ def test_forms_of_other_tools_are_datasets(dataset, files, split) -> None:
     assert (image.split, image.read()) == (split, b"A")
 
 
+CVAT_IMAGE = ('<annotations><image name="a.jpg"{} width="100" height="100">'
+              '<box label="ship" xtl="40" ytl="40" xbr="60" ybr="60"/></image></annotations>')  # fmt: skip
+INSTANCES = jsonl({"images": [{"id": 1, "file_name": "a.jpg", "width": 100, "height": 100}], "categories": [{"id": 1, "name": "ship"}],
+              "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [40, 40, 20, 20]}]})  # fmt: skip
+WITHOUT_SPLIT = {
+    "cvat of datumaro": {"default.xml": CVAT_IMAGE.format(""), "images/a.jpg": "A"},
+    "cvat": {
+        "annotations.xml": CVAT_IMAGE.format(' subset="default"'),
+        "images/default/a.jpg": "A",
+    },
+    "coco": {"annotations/instances_default.json": INSTANCES, "images/default/a.jpg": "A"},
+    "dota": {
+        "default/labelTxt/a.txt": "40 40 60 40 60 60 40 60 ship 0",
+        "default/images/a.jpg": "A",
+    },
+    "imagefolder": {"default/ship/a.jpg": "A"},
+}
+
+
+@pytest.mark.parametrize("files", WITHOUT_SPLIT.values(), ids=WITHOUT_SPLIT)
+def test_the_default_subset_of_other_tools_is_no_split(dataset, files) -> None:
+    is_folders = "default/ship/a.jpg" in files
+    (image,) = dataset(files, "IMAGE_CLASSIFICATION" if is_folders else "OBJECT_DETECTION")
+    assert [item["label"] for item in image.annotations] == ["ship"]
+    assert (image.split, image.read()) == (None, b"A")
+
+
+def test_images_beside_a_default_subset_have_their_split(dataset) -> None:
+    files = {"default/ship/a.jpg": "A", "val/buoy/b.jpg": "B", "train/default/c.jpg": "C"}
+    found = [(i.path, i.split, i.annotations) for i in dataset(files, "IMAGE_CLASSIFICATION")]
+    assert found == [
+        ("default/ship/a.jpg", None, [{"label": "ship"}]),
+        ("train/default/c.jpg", "train", [{"label": "default"}]),
+        ("val/buoy/b.jpg", "val", [{"label": "buoy"}]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "files", [{"default/a.jpg": "A"}, {"default/a.jpg": "A", "ship/b.jpg": "B"}]
+)
+def test_default_may_be_a_label(dataset, files) -> None:
+    images = dataset(files, "IMAGE_CLASSIFICATION")
+    labels = [(image.split, image.annotations) for image in images]
+    assert labels == [(None, [{"label": name.partition("/")[0]}]) for name in files]
+
+
 def test_a_wrong_file_of_a_tool_is_named(dataset) -> None:
     with pytest.raises(EvaluationError, match=r"labels/a\.txt:1: expected the number of a class"):
         dataset({**YOLO, "labels/a.txt": "ship 1"})

@@ -1,0 +1,90 @@
+"""Jobs and schedules that name a report, a model or a baseline that is not there are refused before they are kept."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quadriga.engine.app import Application
+from quadriga.engine.settings import Settings
+from quadriga.store.database import migrate
+from quadriga.store.jobs import Jobs
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.asgi_request import send_request
+from tests.unit.engine.drift_reports import MODEL, drift_report, keep_report, numeric
+
+UNKNOWN = "1790000000000000000-abcd"
+WINDOW = {"from": "-2d", "to": "-1d"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    return settings
+
+
+@pytest.fixture
+def server(settings: Settings) -> Iterator[Application]:
+    """Yield a server that needs no key."""
+    application = Application(settings)
+    assert application._keys is not None
+    application._keys.refresh()
+    yield application
+    application.close()
+
+
+def send(server: Application, method: str, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    response = send_request(server, method, f"/api/{path}", {}, body=json.dumps(body).encode())
+    return response.status, response.body.decode()
+
+
+USES_OF_A_FILTER = [
+    ("POST", "exports", lambda where: {"where": where}),
+    ("POST", "evaluations", lambda where: {"model": MODEL, "where": where}),
+    ("POST", "evaluations", lambda where: {"model": MODEL, "slices": {"some": where}}),
+    ("POST", "evaluations", lambda where: {"model": MODEL, "compare": [{"model": MODEL, "where": where}]}),
+    ("POST", "drift", lambda where: {"model": MODEL, **WINDOW, "where": where, "baseline": WINDOW}),
+    ("POST", "drift", lambda where: {"model": MODEL, **WINDOW, "baseline": WINDOW | {"where": where}}),
+    ("PUT", f"models/{MODEL}/baseline", lambda where: {**WINDOW, "where": where}),
+    ("PUT", f"models/{MODEL}/drift-schedule", lambda where: {"every": "1d", "where": where}),
+    ("PUT", f"models/{MODEL}/evaluation-schedule", lambda where: {"every": "1d", "where": where}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path", "body"), USES_OF_A_FILTER)
+@pytest.mark.parametrize(
+    ("where", "status", "message"),
+    [
+        (f"report={UNKNOWN}", 404, f"job not found: {UNKNOWN}"),
+        (f"status=200 & (report={UNKNOWN} & truth=star)", 404, f"job not found: {UNKNOWN}"),
+        ("report=../../etc", 404, "job not found: "),
+        ("model=shape-detectr", 404, "model not found: "),
+        ("truth=star", 400, "beside one report"),
+    ],
+)
+def test_a_filter_of_what_is_not_there_is_refused_at_once(
+    server, settings, *, method, path, body, where, status, message
+):
+    answer, text = send(server, method, path, body(where))
+    assert (answer, message in text) == (status, True), text
+    assert Jobs(settings.jobs_directory).ids() == []
+
+
+@pytest.mark.parametrize(("method", "path", "body"), USES_OF_A_FILTER)
+def test_a_filter_of_a_report_that_is_there_is_taken(server, settings, method, path, body):
+    folder = keep_report(settings, drift_report(1, numeric("score", 5, 7)))
+    where = f"report={folder.name} & truth=star"
+    assert send(server, method, path, body(where))[0] == 404  # it lists no inferences
+    (folder / "inferences.jsonl").write_text('{"truth": "star", "predicted": "", "ids": ["7"]}\n')
+    answer, text = send(server, method, path, body(where))
+    assert answer in {200, 202}, text
+
+
+@pytest.mark.parametrize("baseline", ["nope", "../default"])
+def test_a_baseline_that_is_not_there_is_refused_at_once(server, settings, baseline):
+    answer, text = send(server, "POST", "drift", {"model": MODEL, **WINDOW, "baseline": baseline})
+    assert answer in {400, 404}, text
+    assert Jobs(settings.jobs_directory).ids() == []

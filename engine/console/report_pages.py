@@ -35,6 +35,7 @@ from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_f
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
 from quadriga.proto.access import current_caller
+from quadriga.store.errors import JSON_ERRORS
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped
 
@@ -131,8 +132,19 @@ def report_pages(
 def _report_page(
     frame: Frame, report_id: str, stored: ReportStore, inferences: InferenceReader
 ) -> Response[bytes]:
-    """Return the page of one report."""
-    report = _decoder.decode(stored.read(report_id))
+    """Return the page of one report, or one that says that it cannot be read."""
+    try:
+        report = _decoder.decode(stored.read(report_id))
+    except JSON_ERRORS:  # the log has it from the list of reports
+        return frame.page(
+            "message",
+            status=500,
+            page="reports",
+            title=TEXTS["failed"],
+            sentences=[TEXTS["unreadable_report"]],
+            details="",
+            request_id="",
+        )
     is_drift = report.kind == "drift"
     sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
     data = report.data

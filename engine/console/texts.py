@@ -162,6 +162,7 @@ TEXTS: Mapping[str, str] = {
     "outcome": "Outcome",
     "images": "Images",
     "no_reports": "No report yet.",
+    "unreadable_report": "This report cannot be read: its file is damaged, or a newer version wrote it.",
     "unreadable_reports": "These reports cannot be read: their files are damaged, or a newer version wrote them.",
     "whole_report": "The whole report, to print and pass on",
     "images_of_report": "Images of this time",

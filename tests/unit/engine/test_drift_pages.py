@@ -131,6 +131,8 @@ def test_a_report_that_cannot_be_read_is_named_and_the_others_are_listed(
     assert re.search(rf"{TEXTS['unreadable_reports']}.*/console/jobs/{report_id(2)}", page.text)
     for path in ("/console/", "/console/models", "/api/models", f"/console/jobs/{report_id(2)}"):
         assert open_page(server, path).status == 200
+    damaged = open_page(server, f"/console/reports/{report_id(2)}")
+    assert (damaged.status, TEXTS["unreadable_report"] in damaged.text) == (500, True)
     assert f'/console/reports/{report_id(1)}"' in open_page(server, PAGE).text
     assert f'quadriga_drift_alarm{{model="{MODEL}"' in open_page(server, "/metrics").text
     assert caplog.text.count(f"report {report_id(2)} cannot be read") == 1

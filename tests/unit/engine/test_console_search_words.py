@@ -55,6 +55,10 @@ WORDS = StoredWords(
         ("meta.camera=DOCK", ["meta.camera_id=dock"]),
         ("camera", ["meta.camera_id=dock"]),
         ("altitude>100", ["meta.altitude=gt:100"]),
+        ("altitude le : 100", ["meta.altitude=le:100"]),
+        ("camera ne: dock", ["meta.camera_id=ne:dock"]),
+        ("camera_id in: dock,yard", ["meta.camera_id=in:dock,yard"]),
+        ("camera_id Is Not dock", ["meta.camera_id=ne:dock"]),
         ("meta.camera_id=dock or meta.camera_id=yard", ["meta.camera_id=in:dock,yard"]),
         ("label=star or Square", ["label=in:star,square"]),
         ("star or dock", ["(label=star | meta.camera_id=dock)"]),
@@ -71,6 +75,11 @@ WORDS = StoredWords(
         ("ts!=today", []),
         ("date != yesterday", []),
         ("label!=star or square", []),
+        ("altitude!=gt:100", []),
+        ("no square", []),
+        ("not square", []),
+        ("label=not square", []),
+        ("non camera_id=dock", []),
         ("label=Zoo | label=Zebra", []),
         ("camera i\u017f dock", []),
         ("", []),
@@ -102,6 +111,12 @@ def test_a_stored_key_comes_before_the_field_that_its_name_also_stands_for():
     assert offered == ["meta.category=food", "label=Food"]
     offered = [correction.line for correction in corrections("score>3", words, TODAY)]
     assert offered == ["meta.score=gt:3", "box=score:gt:0.03"]
+
+
+def test_a_stored_name_that_begins_with_not_is_found():
+    words = StoredWords({"label": ["working", "not working"]})
+    offered = corrections("label=not workin", words, TODAY)
+    assert [correction.line for correction in offered] == ["label=not working"]
 
 
 def test_many_words_beside_many_values_take_no_long_time():

@@ -21,7 +21,7 @@ from quadriga.engine.console.filter_line import (
 from quadriga.engine.console.inference_filter import FilterLinks
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.syntax import FIELDS, OPERATORS, SIGNAL_FIELDS
@@ -410,11 +410,12 @@ def meant_lines(store: InferenceReader, line: str, links: FilterLinks) -> list[M
     """
     today = datetime.now(UTC).date()
     meant: list[tuple[bool, MeantLine]] = []
-    for correction in corrections(line, StoredWords.read(store), today):
-        with suppress(QueryError, NotFoundError):
-            counted = store.count(QueryRequest(correction.line))
-            count = f"{counted.count:,}{'' if counted.is_exact else TEXTS['or_more']}"
-            words = ", ".join(filter(None, (correction.words, text("found_count", n=count))))
-            link = links.to(correction.line)
-            meant.append((not counted.count, MeantLine(correction.line, words, link)))
+    with suppress(NotReadyError, QueryTimeoutError):  # the page says without them what is wrong
+        for correction in corrections(line, StoredWords.read(store), today):
+            with suppress(QueryError, NotFoundError):
+                counted = store.count(QueryRequest(correction.line))
+                count = f"{counted.count:,}{'' if counted.is_exact else TEXTS['or_more']}"
+                words = ", ".join(filter(None, (correction.words, text("found_count", n=count))))
+                link = links.to(correction.line)
+                meant.append((not counted.count, MeantLine(correction.line, words, link)))
     return [shown for _, shown in sorted(meant, key=lambda entry: entry[0])]

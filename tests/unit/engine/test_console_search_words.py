@@ -6,7 +6,11 @@ from datetime import date
 import pytest
 
 from quadriga.engine.console.filter_line import check
+from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.search_words import StoredWords, corrections, phrases
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 
 TODAY = date(2026, 3, 1)
@@ -133,6 +137,16 @@ def test_a_hostile_value_is_quoted():
         QueryRequest(where=offered.line).parse_filter()
         == QueryRequest(where={"label": HOSTILE}).parse_filter()
     )
+
+
+def test_a_wrong_filter_is_explained_while_the_database_is_away(tmp_path):
+    store = InferenceReader(f"sqlite:///{tmp_path}/none.db", tmp_path, FileBlobs(tmp_path))
+    filter_ = InferenceFilter("score<0.5")
+    page = read_inferences(store, filter_, FilterLinks(filter_, lambda path, **_: path, "/"))
+    store.close()
+    assert page.problem is not None
+    assert page.problem.position == 5
+    assert page.meant == []
 
 
 def test_every_phrase_is_a_filter_and_belongs_to_one_comparison():

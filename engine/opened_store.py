@@ -37,6 +37,7 @@ from quadriga.engine.logged.described_models import DescribedModels
 from quadriga.engine.logged.event_pairs import EventPairs
 from quadriga.engine.logged.log_recorder import LogRecorder
 from quadriga.engine.logged.log_service import LogService, known_model_name
+from quadriga.engine.logged.past_months import PastMonths
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
@@ -252,6 +253,7 @@ def _open_log(
         lambda name: known_model_name(name, served_name, stored_name),
         settings,
         version=version("quadriga"),
+        has_place=PastMonths(inferences).has_place,
     )
     folder = Path(settings.events or Path(settings.data) / "events")
     halves = EventHalves(folder, is_synced=settings.durability == "power")

@@ -86,6 +86,13 @@ def make_months(
     return [_month_text(year_and_month) for year_and_month in months]
 
 
+def has_partitions(connection: sa.Connection, month: tuple[int, int]) -> bool:
+    """Check whether a year's month has its partitions, or gets them as soon as rows need them."""
+    if connection.dialect.name == "sqlite" or may_change_tables(connection):
+        return True
+    return _are_there(connection, month)
+
+
 def may_change_tables(connection: sa.Connection) -> bool:
     """Check whether the user of a connection owns the tables of PostgreSQL, and may make further ones."""
     may: bool | None = connection.info.get("may_change_tables")
@@ -155,8 +162,7 @@ def _missing_partitions(
     missing = set()
     warned: set[tuple[int, int]] = connection.info.setdefault("missing_partitions", set())
     for month in sorted(months):
-        names = [f"{table}_{_bounds(*month).suffix}" for table in PARTITIONED_TABLES]
-        if all(execute(connection, "SELECT to_regclass(?)", (name,)).scalar() for name in names):
+        if _are_there(connection, month):
             continue
         text = (
             f"the database has no partition of {_month_text(month)}, and the server's user may not make it: "
@@ -169,6 +175,11 @@ def _missing_partitions(
         warned.add(month)
         missing.add(month)
     return missing
+
+
+def _are_there(connection: sa.Connection, month: tuple[int, int]) -> bool:
+    names = [f"{table}_{_bounds(*month).suffix}" for table in PARTITIONED_TABLES]
+    return all(execute(connection, "SELECT to_regclass(?)", (name,)).scalar() for name in names)
 
 
 def _month_text(year_and_month: tuple[int, int]) -> str:

@@ -13,6 +13,7 @@ from quadriga.store.maintenance.erased_pages import _vacuum_postgresql
 from quadriga.store.partitions import (
     create_partitions,
     drop_month,
+    has_partitions,
     list_months,
     make_months,
     may_change_tables,
@@ -85,6 +86,7 @@ def test_sqlite_has_no_months(tmp_path) -> None:
     engine = open_writer(f"sqlite:///{tmp_path}/store.db")
     with engine.connect() as connection:
         assert make_months(connection, 3) == []
+        assert has_partitions(connection, (2025, 5))
     engine.dispose()
 
 
@@ -94,9 +96,12 @@ def test_a_user_who_may_make_no_partition_needs_those_of_the_rows(
     may, june = id_in(2025, 5), id_in(2025, 6)
     with owner.connect() as connection:
         assert may_change_tables(connection)
+        assert has_partitions(connection, (2025, 6))  # as soon as it is needed
         make_months(connection, 1, (2025, 5))
     with other.connect() as connection:
         assert not may_change_tables(connection)
+        assert has_partitions(connection, (2025, 5))
+        assert not has_partitions(connection, (2025, 6))
         for _ in range(3):
             create_partitions(connection, [may])
             with pytest.raises(MissingPartitionError, match=r"2025-06.*quadriga migrate --months"):

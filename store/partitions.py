@@ -2,14 +2,16 @@
 
 import logging
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from quadriga.store.database import execute, lock_tables
-from quadriga.store.errors import MissingPartitionError
+from quadriga.store.errors import MissingPartitionError, NotReadyError, QueryTimeoutError
 from quadriga.store.ids import smallest_id_at, time_ms
 
 PARTITIONED_TABLES = ("inference", "meta_num", "meta_str", "pred", "signal")
@@ -24,6 +26,12 @@ _FORGET_TRUTH = (  # what is said of inferences or requests of which none will c
 )
 _LINK_TABLES = ("ground_truth", "other_truth")
 _AHEAD = timedelta(days=7)  # partitions are made so long before they are needed
+_KNOWN_S = 60.0
+"""Seconds for which it is known that a month has its partitions, which their owner may drop."""
+
+_AWAY_S = 5.0
+"""Seconds for which a database that did not answer is not asked again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -143,6 +151,39 @@ def drop_month(connection: sa.Connection, month: Month) -> bool:
             raise
         return False
     return True
+
+
+class PastMonths:
+    """Says whether inferences of a time can be stored; safe to use from several threads.
+
+    PostgreSQL may have no partition of a past month, and the server's user may not make it: an inference of that month
+    would keep all others waiting in the journal. The present month is not looked at: without it nothing can be stored.
+
+    Args:
+        snapshot: Opens a connection that reads the database.
+    """
+
+    def __init__(self, snapshot: Callable[[], AbstractContextManager[sa.Connection]]) -> None:
+        self._snapshot = snapshot
+        self._known_until_s: dict[tuple[int, int], float] = {}
+        self._away_until_s = 0.0
+
+    def has_place(self, milliseconds_since_1970: int) -> bool:
+        """Check whether inferences of a time can be stored, as far as the database answers."""
+        month, now = _month(milliseconds_since_1970), datetime.now(UTC)
+        if month >= (now.year, now.month):
+            return True
+        if time.monotonic() < max(self._known_until_s.get(month, 0.0), self._away_until_s):
+            return True
+        try:
+            with self._snapshot() as connection:
+                is_there = has_partitions(connection, month)
+        except (NotReadyError, QueryTimeoutError):
+            self._away_until_s = time.monotonic() + _AWAY_S
+            return True
+        if is_there:
+            self._known_until_s[month] = time.monotonic() + _KNOWN_S
+        return is_there
 
 
 def _make_partitions(connection: sa.Connection, month: Month) -> None:

@@ -60,7 +60,9 @@ def test_what_the_first_change_stores_is_said_before_and_after(browser, server, 
     assert said.startswith(f"Not stored yet. Your first change states all {predicted} objects")
     counts = "document.querySelector('[data-counts]').innerText"
     assert f"{predicted} not stored yet" in browser.run(counts)
-    slider = "document.querySelector('[data-score]')"  # it chooses what is shown, not what is stated
+    slider = (
+        "document.querySelector('[data-score]')"  # it chooses what is shown, not what is stated
+    )
     browser.run(f"{slider}.value = {score}; {slider}.dispatchEvent(new Event('input')); 0")
     assert "matched" not in browser.run("document.querySelector('.objects').innerText")
     assert truth_of(server, ids[1]) is None

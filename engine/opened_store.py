@@ -61,6 +61,7 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
 from quadriga.store.model_names import ModelNames
+from quadriga.store.partitions import PastMonths
 
 CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
 """Changes of the store that a worker makes at once, that wait for that, and how long each waits at most."""
@@ -252,6 +253,7 @@ def _open_log(
         lambda name: known_model_name(name, served_name, stored_name),
         settings,
         version=version("quadriga"),
+        has_place=PastMonths(inferences.snapshot).has_place,
     )
     folder = Path(settings.events or Path(settings.data) / "events")
     halves = EventHalves(folder, is_synced=settings.durability == "power")

@@ -2,14 +2,16 @@
 
 import logging
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from quadriga.store.database import execute, lock_tables
-from quadriga.store.errors import MissingPartitionError
+from quadriga.store.errors import MissingPartitionError, NotReadyError, QueryTimeoutError
 from quadriga.store.ids import smallest_id_at, time_ms
 
 PARTITIONED_TABLES = ("inference", "meta_num", "meta_str", "pred", "signal")
@@ -24,6 +26,12 @@ _FORGET_TRUTH = (  # what is said of inferences or requests of which none will c
 )
 _LINK_TABLES = ("ground_truth", "other_truth")
 _AHEAD = timedelta(days=7)  # partitions are made so long before they are needed
+_KNOWN_S = 60.0
+"""Seconds for which it is known that a month has its partitions, which their owner may drop."""
+
+_AWAY_S = 5.0
+"""Seconds for which a database that did not answer is not asked again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -86,6 +94,13 @@ def make_months(
     return [_month_text(year_and_month) for year_and_month in months]
 
 
+def has_partitions(connection: sa.Connection, month: tuple[int, int]) -> bool:
+    """Check whether a year's month has its partitions, or gets them as soon as rows need them."""
+    if connection.dialect.name == "sqlite" or may_change_tables(connection):
+        return True
+    return _are_there(connection, month)
+
+
 def may_change_tables(connection: sa.Connection) -> bool:
     """Check whether the user of a connection owns the tables of PostgreSQL, and may make further ones."""
     may: bool | None = connection.info.get("may_change_tables")
@@ -138,6 +153,39 @@ def drop_month(connection: sa.Connection, month: Month) -> bool:
     return True
 
 
+class PastMonths:
+    """Says whether inferences of a time can be stored; safe to use from several threads.
+
+    PostgreSQL may have no partition of a past month, and the server's user may not make it: an inference of that month
+    would keep all others waiting in the journal. The present month is not looked at: without it nothing can be stored.
+
+    Args:
+        snapshot: Opens a connection that reads the database.
+    """
+
+    def __init__(self, snapshot: Callable[[], AbstractContextManager[sa.Connection]]) -> None:
+        self._snapshot = snapshot
+        self._known_until_s: dict[tuple[int, int], float] = {}
+        self._away_until_s = 0.0
+
+    def has_place(self, milliseconds_since_1970: int) -> bool:
+        """Check whether inferences of a time can be stored, as far as the database answers."""
+        month, now = _month(milliseconds_since_1970), datetime.now(UTC)
+        if month >= (now.year, now.month):
+            return True
+        if time.monotonic() < max(self._known_until_s.get(month, 0.0), self._away_until_s):
+            return True
+        try:
+            with self._snapshot() as connection:
+                is_there = has_partitions(connection, month)
+        except (NotReadyError, QueryTimeoutError):
+            self._away_until_s = time.monotonic() + _AWAY_S
+            return True
+        if is_there:
+            self._known_until_s[month] = time.monotonic() + _KNOWN_S
+        return is_there
+
+
 def _make_partitions(connection: sa.Connection, month: Month) -> None:
     """Make one partition of each table; attaching it keeps no reader waiting."""
     for table in PARTITIONED_TABLES:
@@ -155,8 +203,7 @@ def _missing_partitions(
     missing = set()
     warned: set[tuple[int, int]] = connection.info.setdefault("missing_partitions", set())
     for month in sorted(months):
-        names = [f"{table}_{_bounds(*month).suffix}" for table in PARTITIONED_TABLES]
-        if all(execute(connection, "SELECT to_regclass(?)", (name,)).scalar() for name in names):
+        if _are_there(connection, month):
             continue
         text = (
             f"the database has no partition of {_month_text(month)}, and the server's user may not make it: "
@@ -169,6 +216,11 @@ def _missing_partitions(
         warned.add(month)
         missing.add(month)
     return missing
+
+
+def _are_there(connection: sa.Connection, month: tuple[int, int]) -> bool:
+    names = [f"{table}_{_bounds(*month).suffix}" for table in PARTITIONED_TABLES]
+    return all(execute(connection, "SELECT to_regclass(?)", (name,)).scalar() for name in names)
 
 
 def _month_text(year_and_month: tuple[int, int]) -> str:

@@ -9,7 +9,7 @@ import rich_click as click
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.engine.commands.output import progress_printer
 from quadriga.store.disk import create_privately
-from quadriga.store.ids import EPOCH_MS
+from quadriga.store.ids import EPOCH_MS, LARGEST_ID, time_ms
 
 
 @click.command()
@@ -42,8 +42,8 @@ def migrate(is_check: bool, months: int | None, since: datetime | None, **store:
 
     if months is None and since is not None:
         raise click.UsageError("--since can only be used with --months")
-    if since is not None and since.year < datetime.fromtimestamp(EPOCH_MS / 1000, UTC).year:
-        raise click.UsageError(f"expected --since to be 2025-01 or later, got {since:%Y-%m}")
+    if months is not None and since is not None:
+        _check_years(months, since)
     if months is not None and is_check:
         raise click.UsageError("--months cannot be used with --check")
     settings = store_settings(**store, is_written=not is_check, reads_images=False)
@@ -64,6 +64,18 @@ def migrate(is_check: bool, months: int | None, since: datetime | None, **store:
         sys.exit(1)
     if months is not None:
         _make_months(settings.database_url, months, since)
+
+
+def _check_years(count: int, since: datetime) -> None:
+    """Refuse months in which no inference can be: ids begin and end with certain years."""
+    begin, end = (
+        datetime.fromtimestamp(ms / 1000, UTC).year for ms in (EPOCH_MS, time_ms(LARGEST_ID))
+    )
+    last_year = since.year + (since.month + count - 2) // 12
+    if since.year < begin or last_year >= end:
+        raise click.UsageError(
+            f"expected the months to be of {begin} to {end - 1}, got {count} from {since:%Y-%m} on"
+        )
 
 
 def _make_months(url: str, count: int, since: datetime | None) -> None:

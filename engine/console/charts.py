@@ -136,8 +136,8 @@ def _bar_length(first: datetime, last: datetime, count: int) -> str:
         if seconds >= size * 0.999:
             n = seconds / size
             is_whole = abs(n - round(n)) < 0.001
-            number = f"{round(n)}" if is_whole else f"about {float(f'{n:.2g}'):g}"
-            return f"{number} {unit}{'' if is_whole and round(n) == 1 else 's'}"
+            number = f"{round(n)}" if is_whole else f"{float(f'{n:.2g}'):g}"
+            return f"{'' if is_whole else 'about '}{number} {unit}{'' if number == '1' else 's'}"
     return ""
 
 

@@ -51,8 +51,10 @@ class LabelTable(msgspec.Struct, frozen=True):
     """Name of the metric that they are in order of."""
     rows: list[LabelRow]
     more: int
-    """Number of labels that are left out: the best ones."""
+    """Number of labels that are left out: the best ones, and those without a value."""
     has_counts: bool
+    unit: str
+    """What the confusion matrix counts: objects, images or pixels."""
 
 
 def label_table(report: Report, report_id: str, link: Link) -> LabelTable | None:
@@ -74,6 +76,7 @@ def label_table(report: Report, report_id: str, link: Link) -> LabelTable | None
         rows,
         max(len(ordered) - MAX_ROWS, 0),
         any(row.total is not None for row in rows),
+        unit=str((report.confusion or Confusion()).parameters.get("of", "objects")),
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 REPORT_TEXTS: Mapping[str, str] = {
     "labels_note": "the worst first; numbers lead to their images",
-    "labels_more": "{n} more labels are better than these; the whole report has them.",
-    "labels_counts": "Objects, recall and precision are counted in the confusion matrix",
+    "labels_more": "{n} more labels come after these; the whole report has them.",
+    "labels_counts": "What is true, missed or false, recall and precision count {unit}, as the confusion matrix does",
     "labels_true": "True",
     "labels_lost": "Missed or taken for another",
     "labels_wrong": "False",

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -21,10 +21,10 @@ from quadriga.engine.console.filter_line import (
 from quadriga.engine.console.inference_filter import FilterLinks
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import FIELDS, SIGNAL_FIELDS
+from quadriga.store.query.syntax import FIELDS, OPERATORS, SIGNAL_FIELDS
 
 MAX_OFFERED = 3
 _MAX_READ = 1000
@@ -36,12 +36,16 @@ _NEAR = 0.7
 
 _SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "", "=": "", ":": "",
           "below": "lt:", "under": "lt:", "less than": "lt:", "above": "gt:", "over": "gt:", "more than": "gt:",
-          "at least": "ge:", "at most": "le:", "is": ""}  # fmt: skip
+          "at least": "ge:", "at most": "le:", "is not": "ne:", "is": "",
+          **{f"{operator}:": f"{operator}:" for operator in OPERATORS["value"]}, "eq:": ""}  # fmt: skip
 """Signs of comparisons, and the operator of the filter that each means."""
 
+_NEGATION = re.compile(r"(?:no|non|not|without)\b")
+"""The beginning of a name in lower case that may be the opposite of the rest."""
+
 _COMPARISON = re.compile(
-    r'("(?:[^"\\]|\\.)*"\s*|[^"=<>!:]+?)(==|!=|>=|<=|=|>|<|:|\s(?ai:below|under|less than|above|over|more than|at least|at most|is)\s)'
-    r"\s*(\S.*)"
+    r'("(?:[^"\\]|\\.)*"\s*|[^"=<>!:]+?)(==|!=|>=|<=|=|>|<|:|\s(?ai:below|under|less than|above|over|more than|at least|at most|is not|is)\s'
+    rf"|\s(?ai:{'|'.join(OPERATORS['value'])})\s*:)\s*(\S.*)"
 )
 _OPERATOR = re.compile(r"(?:eq|ne|gt|ge|lt|le|in|contains|exists):")
 _ALTERNATIVE = re.compile(r"\sor\s", re.IGNORECASE)
@@ -94,6 +98,13 @@ def phrases(today: date) -> list[Phrase]:
         Phrase(("labelled", "labeled", "annotated", "with truth"), "ground_truth=exists:true", "phrase_truth"),
         Phrase(("unlabelled", "unlabeled", "not labelled", "without truth"), "ground_truth=exists:false", "phrase_no_truth"),
     ]  # fmt: skip
+
+
+def _near_names(sought: str, names: Iterable[str]) -> list[str]:
+    """Return the names that are spelled nearly as one, all in lower case, and do not say the opposite, as `no ship` of `ship`."""
+    is_negated = _NEGATION.match(sought) is not None
+    alike = [name for name in names if (_NEGATION.match(name) is not None) == is_negated]
+    return difflib.get_close_matches(sought, alike, MAX_OFFERED, _NEAR)
 
 
 class Correction(msgspec.Struct, frozen=True):
@@ -154,9 +165,7 @@ class StoredWords:
         keys = self._keys
         sought = name.removeprefix("meta.").lower()
         parts_of = [key for short, key in keys.items() if sought in re.split(r"[._\W]+", short)]
-        near = [
-            keys[match] for match in difflib.get_close_matches(sought, keys, MAX_OFFERED, _NEAR)
-        ]
+        near = [keys[match] for match in _near_names(sought, keys)]
         exact = [keys[sought]] if sought in keys else []
         return list(dict.fromkeys([*exact, *parts_of, *near]))[:MAX_OFFERED]
 
@@ -169,8 +178,8 @@ class StoredWords:
         if sought in by_lower_case:
             return [by_lower_case[sought]]
         begun = [known for lower, known in by_lower_case.items() if len(sought) > 1 and lower.startswith(sought)]  # fmt: skip
-        near = difflib.get_close_matches(sought, by_lower_case, MAX_OFFERED, _NEAR)
-        return list(dict.fromkeys([*begun, *(by_lower_case[match] for match in near)]))[:MAX_OFFERED]  # fmt: skip
+        near = [by_lower_case[match] for match in _near_names(sought, by_lower_case)]
+        return list(dict.fromkeys([*begun, *near]))[:MAX_OFFERED]
 
     def comparisons_with(self, value: str) -> list[str]:
         """Return comparisons of labels, models and metadata with a value that is stored, in any letter case."""
@@ -224,10 +233,11 @@ def _meanings(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
     if match is None:
         return _of_words(" ".join(typed.lower().split()), words, today)
     name, sign, operand = match[1].strip(), match[2].strip().lower(), match[3].strip()
-    sign = " ".join(sign.split())
+    sign = " ".join(sign.split()).replace(" :", ":")
     field = _field_of(name)
-    operator = "" if _OPERATOR.match(operand) else _SIGNS[sign]
-    if operator and '"' not in operand and _ALTERNATIVE.search(operand):
+    operator = _SIGNS[sign]
+    is_alternative = '"' not in operand and _ALTERNATIVE.search(operand)
+    if operator and (is_alternative or _OPERATOR.match(operand)):
         return []
     keys = words.keys_like(name) if field is None else [] if field == name else words.keys_named(name)  # fmt: skip
     of_keys = [_Meaning(_compared(key, operator, operand, words)) for key in keys]
@@ -400,11 +410,12 @@ def meant_lines(store: InferenceReader, line: str, links: FilterLinks) -> list[M
     """
     today = datetime.now(UTC).date()
     meant: list[tuple[bool, MeantLine]] = []
-    for correction in corrections(line, StoredWords.read(store), today):
-        with suppress(QueryError, NotFoundError):
-            counted = store.count(QueryRequest(correction.line))
-            count = f"{counted.count:,}{'' if counted.is_exact else TEXTS['or_more']}"
-            words = ", ".join(filter(None, (correction.words, text("found_count", n=count))))
-            link = links.to(correction.line)
-            meant.append((not counted.count, MeantLine(correction.line, words, link)))
+    with suppress(NotReadyError, QueryTimeoutError):  # the page says without them what is wrong
+        for correction in corrections(line, StoredWords.read(store), today):
+            with suppress(QueryError, NotFoundError):
+                counted = store.count(QueryRequest(correction.line))
+                count = f"{counted.count:,}{'' if counted.is_exact else TEXTS['or_more']}"
+                words = ", ".join(filter(None, (correction.words, text("found_count", n=count))))
+                link = links.to(correction.line)
+                meant.append((not counted.count, MeantLine(correction.line, words, link)))
     return [shown for _, shown in sorted(meant, key=lambda entry: entry[0])]

@@ -226,7 +226,7 @@ class EventPairs:
         half = request or response
         assert half is not None
         item = LoggedItem(
-            time=_known_time(half.time),
+            time=self._known_time(half.time),
             latency_ms=_latency_ms(request, response),
             error="" if response is not None else _NO_RESPONSE,
             status=200 if response is not None else 500,
@@ -294,6 +294,13 @@ class EventPairs:
             facts=facts,
             team=half.team,
         )
+
+    def _known_time(self, text: str) -> str | None:
+        """Return the time of an event; None where it is no time that an inference may have."""
+        with suppress(InvalidRequest):
+            self._service.read_time(text)
+            return text
+        return None
 
     def _check_body(self, half: EventHalf) -> None:
         """Refuse a body that is neither V2 nor V1 before it is acknowledged."""
@@ -398,14 +405,6 @@ def _metadata(half: EventHalf) -> dict[str, Any]:
     except MetadataError:
         return {"kserve": places}
     return metadata
-
-
-def _known_time(text: str) -> str | None:
-    """Return the time of an event; None where it is no time that an inference may have."""
-    with suppress(InvalidRequest):
-        read_time(text)
-        return text
-    return None
 
 
 def _latency_ms(request: EventHalf | None, response: EventHalf | None) -> float:

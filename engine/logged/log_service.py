@@ -15,6 +15,7 @@ from quadriga.engine.logged.descriptions import ModelDescription, check_descript
 from quadriga.engine.logged.log_items import (
     MAX_ITEMS,
     MAX_VERSION_CHARACTERS,
+    ItemTime,
     LoggedItem,
     check_model_name,
     check_texts,
@@ -32,6 +33,7 @@ from quadriga.proto.chariot import parse_metadata_value
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.proto.json_text import check_amount
 from quadriga.proto.messages import check_name, new_request_id
+from quadriga.quoting import quoted
 from quadriga.store.errors import MetadataError, StoreError
 from quadriga.store.logged_keys import key_digest
 from quadriga.store.metadata import check
@@ -88,6 +90,7 @@ class LogService:
         resolve: Finds the model that a name means.
         settings: Settings of the server.
         version: Version of the engine.
+        has_place: Says whether inferences of a time, in milliseconds since 1970, can be stored.
     """
 
     def __init__(
@@ -98,12 +101,14 @@ class LogService:
         settings: Settings,
         *,
         version: str,
+        has_place: Callable[[int], bool],
     ) -> None:
         self.recorder = recorder
         self.described = described
         self._resolve = resolve
         self._settings = settings
         self._version = version
+        self._has_place = has_place
 
     def log(self, body: bytes) -> LogAnswer:
         """Store the inferences of a body.
@@ -162,6 +167,16 @@ class LogService:
         admit_model(current_caller(), name, resolved)
         return resolved
 
+    def read_time(self, value: str | float | None) -> ItemTime:
+        """Read the time of an inference; raise an `InvalidRequest` for one that it cannot be stored with."""
+        item_time = read_time(value)
+        if item_time.ms is not None and not self._has_place(item_time.ms):
+            raise InvalidRequest(
+                f"expected time to be of a month that the database has a partition of, got {quoted(str(value), 60)}: the "
+                "owner of its tables makes one, by quadriga migrate --months"
+            )
+        return item_time
+
     def description_of(self, model: str, team: str) -> ModelToml | None:
         """Return the kept description of a model of a team; None where there is none."""
         description = self.described.find(model, team)
@@ -216,7 +231,7 @@ class LogService:
         """
         team = current_caller().team if team is None else team
         check_name("request_id", request_id)
-        time = read_time(item.time)
+        time = self.read_time(item.time)
         images = read_images(sent, limits)
         standard: dict[str, Any] = {"engine": self._version, "protocol": protocol, **(facts or {})}
         if item.error:

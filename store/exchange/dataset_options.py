@@ -29,11 +29,18 @@ class DatasetOptions(msgspec.Struct, frozen=True, kw_only=True):
 def label_numbers(labels: Sequence[str], first: int) -> dict[str, int]:
     """Return the number of each label, in their order.
 
-    The second of two equal labels is named `class_<number>`, so that all behind it keep their numbers.
+    The second of two equal labels is named `class_<number>`, so that all behind it keep their numbers; with `_` behind it
+    where another label has that name.
     """
+    given = set(labels)
     numbers: dict[str, int] = {}
     for number, label in enumerate(labels):
-        numbers[f"class_{number}" if label in numbers else label] = first + number
+        name = label
+        if name in numbers:
+            name = f"class_{number}"
+            while name in given:
+                name += "_"
+        numbers[name] = first + number
     return numbers
 
 

@@ -18,7 +18,7 @@ from quadriga.quoting import quoted
 from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.changes.annotations import parse_annotations
-from quadriga.store.database import translate_database_errors
+from quadriga.store.database import ReaderPool, translate_database_errors
 from quadriga.store.disk import try_lock
 from quadriga.store.errors import NotReadyError, QueryError, StoreError
 from quadriga.store.exchange.import_files import ImportedInference, Item
@@ -26,11 +26,13 @@ from quadriga.store.exchange.truth_matching import FileTruth, Match, TruthMatche
 from quadriga.store.ids import IMPORT_WORKER, IdSource, time_ms
 from quadriga.store.journal import Journal
 from quadriga.store.journal_lag import read_offsets
+from quadriga.store.partitions import PastMonths
 from quadriga.store.records import (
     InputReference,
     JournaledChange,
     JournaledRecord,
     TruthStatement,
+    timestamp_text,
 )
 from quadriga.store.scope import check_team, owner_of
 from quadriga.store.truth_scope import check_fit, derived_task, fits
@@ -101,6 +103,8 @@ class Importer:
         self._tasks: set[str] = set()
         self._empty: list[FileTruth] = []
         self._ids = IdSource(IMPORT_WORKER)
+        self._readers = ReaderPool(url, connections=1)
+        self._months = PastMonths(self._readers.snapshot)
         self._imported = ImportCounts()
         self.reasons: list[str] = []
         """Why the first ground truths are for no stored inference, each with its place."""
@@ -126,6 +130,7 @@ class Importer:
                     tell(done)
             finally:
                 appending.close()
+                self._readers.close()
         return self._imported
 
     def check(
@@ -166,6 +171,11 @@ class Importer:
         seq = int(imported.id)
         if time_ms(seq) > time.time() * 1000 + _DAY_MS:
             raise QueryError(f"inference id {seq} is dated in the future")
+        if not self._months.has_place(time_ms(seq)):
+            raise QueryError(
+                f"the database has no partition of the month of inference id {seq}, {timestamp_text(time_ms(seq)):.7}: "
+                "quadriga migrate --months, as the owner of the tables"
+            )
         reference_fields = msgspec.structs.asdict(imported.input)
         reference_fields["hash"] = self._store_image(imported.input.hash, image)
         reference_fields["kept"] = imported.input.kept or image is not None

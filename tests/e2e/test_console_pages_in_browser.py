@@ -457,7 +457,8 @@ def test_labels_of_an_evaluation_stand_worst_first_and_lead_to_their_errors(brow
     assert cells[0][0] == "barge"
     assert cells[0][3:5] == ["1", "1"]
     score = report["confusion"]["parameters"]["score"]
-    assert f"a score of at least {score}, overlap (IoU) at least 0.5" in browser.run("document.querySelector('main').innerText")  # fmt: skip
+    words = browser.run("document.querySelector('main').innerText")
+    assert f"precision count objects, as the confusion matrix does: predictions with a score of at least {score}, overlap (IoU) at least 0.5." in words  # fmt: skip
     name = next(row[0] for row in cells if row[6] not in {"0", "\N{EN DASH}"})
     for label, column in (("barge", 4), (name, 6)):
         open_page(browser, server, f"/console/reports/{job['id']}")

@@ -142,3 +142,18 @@ def test_records_wait_for_a_month_that_the_owner_makes(urls, data, photo) -> Non
             lambda: server.request("GET", f"/api/inferences/{inference_id}")[0] == 200
         )
     assert not (data / "dead.jsonl").exists()
+
+
+def test_a_time_that_has_no_partition_is_refused_and_keeps_nothing_waiting(urls, data) -> None:
+    sent = {"model": "elsewhere", "task": "OBJECT_DETECTION", "width": 9, "height": 9, "predictions": []}  # fmt: skip
+    with ServerProcess(data, SAMPLE_MODELS / MODEL, "--database", urls["quadriga"]) as server:
+        old = sent | {"time": "2025-03-31T23:59:59Z"}
+        status, answer = server.call("POST", "/api/inferences", old)
+        assert (status, "partition" in answer["error"]) == (400, True), answer
+        status, answer = server.call("POST", "/api/inferences", {"inferences": [old, sent]})
+        assert (status, answer["stored"]) == (200, 1), answer
+        (stored,) = server.query({"model": "elsewhere"})
+        assert [stored["id"]] == answer["inferences"][1]["ids"]
+        quadriga("migrate", "--database", urls["quadriga_owner"], "--months", "1", "--since", "2025-03")  # fmt: skip
+        server.wait_until(lambda: server.call("POST", "/api/inferences", old)[0] == 200)
+        assert len(server.query({"model": "elsewhere"})) == 2

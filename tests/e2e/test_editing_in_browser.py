@@ -49,7 +49,8 @@ def ids(server: ServerProcess) -> list[str]:
 DRAFT = "document.querySelector('[data-draft]')"
 
 
-def test_what_the_first_change_stores_is_said_before_and_after(browser, server, ids):
+@pytest.mark.parametrize("score", [0, 1])
+def test_what_the_first_change_stores_is_said_before_and_after(browser, server, ids, score):
     predicted = len(server.call("GET", f"/api/inferences/{ids[1]}")[1]["predictions"])
     assert predicted > 1
     show(browser, server, ids[1])
@@ -59,6 +60,10 @@ def test_what_the_first_change_stores_is_said_before_and_after(browser, server, 
     assert said.startswith(f"Not stored yet. Your first change states all {predicted} objects")
     counts = "document.querySelector('[data-counts]').innerText"
     assert f"{predicted} not stored yet" in browser.run(counts)
+    slider = (
+        "document.querySelector('[data-score]')"  # it chooses what is shown, not what is stated
+    )
+    browser.run(f"{slider}.value = {score}; {slider}.dispatchEvent(new Event('input')); 0")
     assert "matched" not in browser.run("document.querySelector('.objects').innerText")
     assert truth_of(server, ids[1]) is None
     other = browser.run(

@@ -16,6 +16,7 @@ const actions = document.querySelector("[data-actions]"), conflict = document.qu
 
 let saved = data.ground_truth; // annotations as they were committed last; null for none
 let revision = data.revision;
+let draft = []; // what the model answered, as it is shown before the first change
 let editing = false;
 let label = data.labels[0] ?? "object"; // of what is drawn next
 let sending = Promise.resolve(true);
@@ -138,7 +139,8 @@ addEventListener("beforeunload", (event) => { if (unsent || conflict?.childEleme
 /** Show annotations as the truth; while one edits, what the model answered where there is none. */
 function showTruth(annotations) {
   state.isDraft = annotations === null && editing;
-  setTruth(state.isDraft ? predicted() : annotations);
+  draft = state.isDraft ? predicted() : [];
+  setTruth(state.isDraft ? draft : annotations);
   showDraft();
 }
 
@@ -151,7 +153,7 @@ function showDraft() {
 
 /** What a change to a draft stores besides: the predictions that were left as they were. */
 function storedBesides(annotations) {
-  const drafts = new Set(predicted().map((item) => JSON.stringify(item)));
+  const drafts = new Set(draft.map((item) => JSON.stringify(item)));
   const left = annotations.filter((item) => drafts.has(JSON.stringify(item))).length;
   return left ? ` ${count(annotations)} stored as truth: ${annotations.length - left} changed, ${left} as predicted.` : "";
 }

@@ -257,6 +257,8 @@ export function suggest(text, caret, words, facets) {
   const name = match ? null : /^(?:"(?:[^"\\]|\\.)*"?|[^"=])*=/.exec(text.slice(caret, end));
   const list = match && /^\s*(?:eq:|in:)?/.test(match[3]) && /(^|[:=]\s*)in\s*:/.test(typed) ? pieces(text.slice(caret, end), ",").slice(1) : [];
   const stop = name ? caret + name[0].length : end, rest = list.map((piece) => `,${piece}`).join("");
-  const fit = items.map((item) => ({ ...item, text: item.text + rest }));
+  const isNegated = /!\s*$/.test(text.slice(0, start)); // a day is two comparisons, which ! negates together
+  const inParentheses = (line) => (isNegated && pieces(line, "&").length > 1 ? `(${line})` : line);
+  const fit = items.map((item) => ({ ...item, text: inParentheses(item.text + rest) }));
   return { start, end: stop, items: fit.filter((item) => item.text.trim() !== text.slice(start, stop).trim()).slice(0, MOST) };
 }

@@ -28,6 +28,7 @@ def slices(length, count, start=START):
         (timedelta(milliseconds=20), 10, ["24 Nov 05:02:00"], "20 milliseconds"),
         (timedelta(days=365), 40, [], "365 days"),
         (timedelta(days=153, hours=6), 40, [], "about 150 days"),
+        (timedelta(minutes=62), 40, [], "about 1 hour"),
     ],
 )  # fmt: skip
 def test_labels_are_round_and_each_day_has_its_date(length, count, words, bar_length):

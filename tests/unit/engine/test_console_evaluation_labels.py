@@ -79,6 +79,18 @@ def test_reports_without_labels_and_with_too_many(metrics, confusion, kind, coun
     assert count is None or table.more == max(len(metrics) - MAX_ROWS, 0)
 
 
+@pytest.mark.parametrize(
+    ("confusion", "unit"),
+    [
+        (CONFUSION, "objects"),
+        (Confusion(["star"], [[7]], parameters={"of": "pixels", "labels": 1}), "pixels"),
+        (None, "objects"),
+    ],
+)
+def test_the_table_says_what_it_counts(confusion, unit):
+    assert table_of([metric("star", 0.5)], confusion).unit == unit
+
+
 def test_shares_are_left_out_where_the_matrix_leaves_labels_out():
     cut = Confusion(["star"], [[1]], parameters={"labels": 500})
     (row,) = table_of([metric("star", 0.5)], cut).rows

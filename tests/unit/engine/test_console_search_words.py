@@ -6,7 +6,11 @@ from datetime import date
 import pytest
 
 from quadriga.engine.console.filter_line import check
+from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.search_words import StoredWords, corrections, phrases
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 
 TODAY = date(2026, 3, 1)
@@ -55,6 +59,10 @@ WORDS = StoredWords(
         ("meta.camera=DOCK", ["meta.camera_id=dock"]),
         ("camera", ["meta.camera_id=dock"]),
         ("altitude>100", ["meta.altitude=gt:100"]),
+        ("altitude le : 100", ["meta.altitude=le:100"]),
+        ("camera ne: dock", ["meta.camera_id=ne:dock"]),
+        ("camera_id in: dock,yard", ["meta.camera_id=in:dock,yard"]),
+        ("camera_id Is Not dock", ["meta.camera_id=ne:dock"]),
         ("meta.camera_id=dock or meta.camera_id=yard", ["meta.camera_id=in:dock,yard"]),
         ("label=star or Square", ["label=in:star,square"]),
         ("star or dock", ["(label=star | meta.camera_id=dock)"]),
@@ -71,6 +79,11 @@ WORDS = StoredWords(
         ("ts!=today", []),
         ("date != yesterday", []),
         ("label!=star or square", []),
+        ("altitude!=gt:100", []),
+        ("no square", []),
+        ("not square", []),
+        ("label=not square", []),
+        ("non camera_id=dock", []),
         ("label=Zoo | label=Zebra", []),
         ("camera i\u017f dock", []),
         ("", []),
@@ -104,6 +117,12 @@ def test_a_stored_key_comes_before_the_field_that_its_name_also_stands_for():
     assert offered == ["meta.score=gt:3", "box=score:gt:0.03"]
 
 
+def test_a_stored_name_that_begins_with_not_is_found():
+    words = StoredWords({"label": ["working", "not working"]})
+    offered = corrections("label=not workin", words, TODAY)
+    assert [correction.line for correction in offered] == ["label=not working"]
+
+
 def test_many_words_beside_many_values_take_no_long_time():
     values = {f"meta.key_{key}": [f"{key}-{n}" for n in range(100)] for key in range(60)}
     begun_s = time.process_time()
@@ -118,6 +137,16 @@ def test_a_hostile_value_is_quoted():
         QueryRequest(where=offered.line).parse_filter()
         == QueryRequest(where={"label": HOSTILE}).parse_filter()
     )
+
+
+def test_a_wrong_filter_is_explained_while_the_database_is_away(tmp_path):
+    store = InferenceReader(f"sqlite:///{tmp_path}/none.db", tmp_path, FileBlobs(tmp_path))
+    filter_ = InferenceFilter("score<0.5")
+    page = read_inferences(store, filter_, FilterLinks(filter_, lambda path, **_: path, "/"))
+    store.close()
+    assert page.problem is not None
+    assert page.problem.position == 5
+    assert page.meant == []
 
 
 def test_every_phrase_is_a_filter_and_belongs_to_one_comparison():

@@ -65,6 +65,7 @@ ORDERS = [  # filter, --labels, what the names are
     ("{}", None, OF_TWO),
     ("{}", "hole\n\nring\n", ["hole", "class_1", "ring", "disc", "bar"]),
     ("{}", "hole\nhole\nring\n", ["hole", "class_1", "ring", "disc", "bar"]),
+    ("{}", "hole\nclass_2\nhole\n", ["hole", "class_2", "class_2_", "disc", "bar", "ring"]),
 ]
 
 

@@ -1,18 +1,25 @@
 """Partitions of PostgreSQL's tables: which months are made, and what a user does who may make none."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store.database import open_writer
-from quadriga.store.errors import MissingPartitionError
-from quadriga.store.ids import smallest_id_at
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import ReaderPool, open_writer
+from quadriga.store.errors import MissingPartitionError, QueryError
+from quadriga.store.exchange.import_files import read
+from quadriga.store.exchange.imports import Importer
+from quadriga.store.ids import smallest_id_at, time_ms
 from quadriga.store.maintenance.erased_pages import _vacuum_postgresql
 from quadriga.store.partitions import (
+    PastMonths,
     create_partitions,
     drop_month,
+    has_partitions,
     list_months,
     make_months,
     may_change_tables,
@@ -44,6 +51,7 @@ def other(owner: sa.Engine) -> Iterator[sa.Engine]:
         connection.exec_driver_sql(
             f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {ROLE}"
         )
+        connection.exec_driver_sql(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {ROLE}")
     engine = open_writer(owner.url.set(username=ROLE).render_as_string(hide_password=False))
     yield engine
     engine.dispose()
@@ -85,6 +93,7 @@ def test_sqlite_has_no_months(tmp_path) -> None:
     engine = open_writer(f"sqlite:///{tmp_path}/store.db")
     with engine.connect() as connection:
         assert make_months(connection, 3) == []
+        assert has_partitions(connection, (2025, 5))
     engine.dispose()
 
 
@@ -94,9 +103,12 @@ def test_a_user_who_may_make_no_partition_needs_those_of_the_rows(
     may, june = id_in(2025, 5), id_in(2025, 6)
     with owner.connect() as connection:
         assert may_change_tables(connection)
+        assert has_partitions(connection, (2025, 6))  # as soon as it is needed
         make_months(connection, 1, (2025, 5))
     with other.connect() as connection:
         assert not may_change_tables(connection)
+        assert has_partitions(connection, (2025, 5))
+        assert not has_partitions(connection, (2025, 6))
         for _ in range(3):
             create_partitions(connection, [may])
             with pytest.raises(MissingPartitionError, match=r"2025-06.*quadriga migrate --months"):
@@ -122,6 +134,39 @@ def test_a_month_to_come_that_is_missing_is_looked_for_again(
         for _ in range(2):
             with pytest.raises(MissingPartitionError):
                 create_partitions(connection, [id_in(now.year, now.month)])
+
+
+def test_an_import_is_refused_before_it_keeps_others_waiting(
+    owner: sa.Engine, other: sa.Engine, tmp_path: Path
+) -> None:
+    line = {"model": {"name": "m", "version": "1"}, "task": "OBJECT_DETECTION", "predictions": []}
+    lines = [
+        {"id": str(id_in(2025, month)), "input": {"name": "a.png"}, **line} for month in (5, 6)
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    url = other.url.render_as_string(hide_password=False)
+
+    def import_lines() -> int:
+        importer = Importer(tmp_path / "journal", url, FileBlobs(tmp_path), "inferences", None)
+        return importer.run(read(tmp_path / "in.jsonl")).inferences
+
+    with owner.connect() as connection:
+        make_months(connection, 1, (2025, 5))
+    with pytest.raises(QueryError, match=r"line 2: the database has no partition .* 2025-06: q"):
+        import_lines()
+    with owner.connect() as connection:
+        make_months(connection, 1, (2025, 6))
+        assert import_lines() == 2
+        assert connection.exec_driver_sql("SELECT count(*) FROM inference").scalar() == 2
+
+
+def test_a_database_that_is_away_takes_any_time_and_is_not_asked_for_each(tmp_path: Path) -> None:
+    pool = ReaderPool(f"sqlite:///{tmp_path}/none.db")
+    snapshots = []
+    months = PastMonths(lambda: snapshots.append(1) or pool.snapshot())
+    assert all(months.has_place(time_ms(id_in(2025, month))) for month in (5, 6, 5))
+    assert len(snapshots) == 1
+    pool.close()
 
 
 def test_a_user_who_does_not_own_the_tables_neither_drops_nor_vacuums(

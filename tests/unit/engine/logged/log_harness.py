@@ -39,6 +39,7 @@ class LogHarness:
 
     def __init__(self, data: Path, worker: int = 1, **settings: Any) -> None:
         self.data = data
+        self.first_place_ms = 0
         self.settings = Settings(data=str(data), **settings)
         ids, journal = IdSource(worker), Journal(self.settings.journal_directory, worker)
         self.blobs = open_blobs(str(data / "blobs"), 3600)
@@ -52,6 +53,7 @@ class LogHarness:
             lambda name: "served" if name.lower() in ("served", "m-served") else name,
             self.settings,
             version="1",
+            has_place=lambda time_ms: time_ms >= self.first_place_ms,
         )
         self.halves = EventHalves(data / "events", max_bytes=1_000_000)
         self.events = EventPairs(self.service, self.halves, alone_s=0)

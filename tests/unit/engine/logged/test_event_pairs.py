@@ -234,6 +234,15 @@ def test_an_event_without_a_time_that_means_something_is_of_now(harness, text) -
     assert record.latency_ms == 0
 
 
+def test_an_event_of_a_time_without_a_place_is_of_now(harness) -> None:
+    harness.first_place_ms = 1_770_000_000_000
+    take(harness, "request")
+    take(harness, "response")
+    (record,) = harness.records()
+    assert time_ms(record.seq) > 1_770_000_000_000
+    assert record.latency_ms == 250
+
+
 def test_bytes_behind_the_json_of_v2_are_read(harness) -> None:
     raw = picture()
     request = {

@@ -126,6 +126,17 @@ def test_what_is_wrong_is_refused_with_the_reason_and_nothing_is_stored(harness,
     assert harness.records() == []
 
 
+def test_a_time_without_a_place_refuses_its_inference_alone(harness) -> None:
+    harness.first_place_ms = 1_767_225_600_000
+    old, new = "2025-12-31T23:59:59Z", "2026-01-01T00:00:00Z"
+    answer = harness.log({**ITEM, "inferences": [{"time": old}, {"time": new}, {}]})
+    assert answer.stored == 2
+    (refused,) = answer.refused
+    assert refused.item == 0
+    assert f"a partition of, got '{old}'" in refused.reason
+    assert time_ms(harness.records()[0].seq) == harness.first_place_ms
+
+
 @pytest.mark.parametrize("token", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
 def test_a_score_that_is_no_number_refuses_its_inference_alone(harness, token) -> None:
     good = msgspec.json.encode(ITEM)

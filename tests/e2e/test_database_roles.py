@@ -96,7 +96,8 @@ def test_a_server_that_may_make_no_tables_works(urls, data, photo) -> None:
         rule = {"inferences_days": 1e-5}
         status, answer = server.call("PUT", f"/api/models/{MODEL}/retention", rule)
         assert status == 200, answer
-        server.wait_until(lambda: server.query({}) == [])
+        # A minute is removed once it is over, and is looked for every ten seconds.
+        server.wait_until(lambda: server.query({}) == [], timeout_s=100)
         status, ready = server.call("GET", "/ready?verbose")
         assert (status, ready["status"]) == (200, "ready"), ready
         assert quadriga("migrate", "--check", "--database", url).stdout.startswith("at revision")

@@ -178,21 +178,21 @@ LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --
 clean:  ## Remove the environment and what a server and the demo wrote
 	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .label-studio .peers .release .site .axe site bench-data data demo-output
 
-# The mark names the version: another PYTHON makes the environment anew.
+# The mark names the version: another PYTHON makes the environment anew. Python compiles what is imported, which takes
+# half the time of compiling all of it.
 $(INSTALLED): requirements.lock pyproject.toml client/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Quadriga needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
 	@echo "Setting up $(VENV): about a minute, once"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable client --editable .
 	@touch $@
 
 $(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
-# Each client lives in an environment of its own: two of them bring the same protocol buffers. Python compiles what a
-# client imports, which takes half the time of compiling all of it.
+# Each client lives in an environment of its own: two of them bring the same protocol buffers.
 .conformance/%/$(CLIENTS_INSTALLED): tests/conformance/requirements-%.lock
 	@echo "Setting up .conformance/$*: under a minute, once"
 	@$(CLIENTS_PYTHON) -m venv --clear .conformance/$*

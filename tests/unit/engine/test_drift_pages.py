@@ -4,7 +4,6 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,10 +17,9 @@ from quadriga.engine.settings import Settings
 from quadriga.monitor.report.schema import Data, ReportedModel, Window
 from quadriga.proto.access import ROLES
 from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database import writer_engine
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.scope import Scope
-from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, open_page
 from tests.unit.engine.drift_reports import (
     MODEL,
@@ -58,23 +56,6 @@ class Keyed(NamedTuple):
         """Open a page."""
         headers = {"authorization": f"Bearer {self.keys[key]}"}
         return open_page(self.server, path, headers=headers)
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
-    migrate(settings.database_url)
-    return settings
-
-
-@pytest.fixture
-def server(settings: Settings) -> Iterator[Application]:
-    """Yield a server that needs no key."""
-    application = Application(settings)
-    assert application._keys is not None
-    application._keys.refresh()
-    yield application
-    application.close()
 
 
 @pytest.fixture

@@ -1,39 +1,17 @@
 """Jobs and schedules that name a report, a model or a baseline that is not there are refused before they are kept."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
-from quadriga.store.database import migrate
 from quadriga.store.jobs import Jobs
-from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.asgi_request import send_request
 from tests.unit.engine.drift_reports import MODEL, drift_report, keep_report, numeric
 
 UNKNOWN = "1790000000000000000-abcd"
 WINDOW = {"from": "-2d", "to": "-1d"}
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
-    migrate(settings.database_url)
-    return settings
-
-
-@pytest.fixture
-def server(settings: Settings) -> Iterator[Application]:
-    """Yield a server that needs no key."""
-    application = Application(settings)
-    assert application._keys is not None
-    application._keys.refresh()
-    yield application
-    application.close()
 
 
 def send(server: Application, method: str, path: str, body: dict[str, Any]) -> tuple[int, str]:

@@ -19,10 +19,12 @@ class Browser:
     """One page in a browser.
 
     `errors` holds what the console, the network and the content security policy complained about.
+    `questions` holds the kinds of dialogs that pages opened; each is answered with yes.
     """
 
     def __init__(self):
         self.errors = []
+        self.questions = []
         self._numbers = itertools.count(1)
         self._kept = b""
         self._stack = contextlib.ExitStack()
@@ -53,11 +55,7 @@ class Browser:
 
     def send(self, method, **params):
         """Send a command and return its result."""
-        number = next(self._numbers)
-        message = {"id": number, "method": method, "params": params}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        os.write(self._out, msgspec.json.encode(message) + b"\0")
+        number = self._write(method, params)
         while True:
             answer = self._next()
             if answer.get("id") == number:
@@ -65,7 +63,8 @@ class Browser:
                 return answer["result"]
 
     def open(self, url, *, scheme="light", medium="screen", width=1200, height=900):
-        """Load a page, or a file, and wait until it is there."""
+        """Load a page, or a file, and wait until it is there, even if the page before asks whether to leave it."""
+        self.questions.clear()
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=False,
@@ -115,6 +114,15 @@ class Browser:
         os.close(self._out)
         self._stack.close()
 
+    def _write(self, method, params):
+        """Send a command and return its number."""
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        os.write(self._out, msgspec.json.encode(message) + b"\0")
+        return number
+
     def _next(self):
         """Return the next message and note what it complains about."""
         while b"\0" not in self._kept:
@@ -131,6 +139,9 @@ class Browser:
             "Network.loadingFailed",
         }:
             self.errors.append(params)
+        if method == "Page.javascriptDialogOpening":  # the page answers nothing until it is closed
+            self.questions.append(params["type"])
+            self._write("Page.handleJavaScriptDialog", {"accept": True})
         if method == "Log.entryAdded" and params["entry"]["level"] in {"error", "warning"}:
             self.errors.append(params)
         if method == "Network.requestWillBeSent":

@@ -365,6 +365,17 @@ def test_leaving_warns_while_a_change_is_on_its_way(browser, server, ids):
     browser.wait_for(f"!location.pathname.endsWith('{ids[0]}') || {LEAVES}")
 
 
+def test_whoever_leaves_all_the_same_is_not_held(browser, server, ids):
+    """The question whether to leave is asked, and the next page comes once it is answered."""
+    show(browser, server, ids[0])
+    browser.run(STUB % "if (options?.method === 'PUT') return new Promise(() => {})")
+    press(browser, "n")
+    browser.wait_for(f"!({LEAVES})")
+    show(browser, server, ids[1])
+    assert browser.questions == ["beforeunload"]
+    assert truth_of(server, ids[0]) is None
+
+
 def test_a_conflict_that_cannot_be_read_is_no_silence(browser, server, ids):
     """The change is said not to be stored, and storing goes on once the server answers again."""
     show(browser, server, ids[0], "")

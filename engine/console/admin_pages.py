@@ -77,6 +77,7 @@ def audit_page(frame: Frame, folder: Path, options: dict[str, Any]) -> HTTPRoute
             page="audit",
             title=TEXTS["audit"],
             lines=page.entries,
+            is_of_several=len({entry.host for entry in page.entries}) > 1,
             cursor=page.cursor,
             sent=sent,
         )

@@ -363,6 +363,7 @@ TEXTS: Mapping[str, str] = {
     "target": "Target",
     "number": "Number",
     "address": "Address",
+    "written_on": "Written on",
     # overview
     "nothing_stored": "Nothing stored yet.",
     "send_first": "Send a first image:",

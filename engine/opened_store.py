@@ -1,6 +1,7 @@
 """Opens the store of a server, and makes the routes that find and change what is in it."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,7 @@ def open_store(
         ids.source,
         read_metadata=parse_metadata_value,
         erasures=Erasures(settings.erasures_directory),
+        labels_of=partial(_labels_of, repository, service.described),
     )
     queries = StoreQueries(inferences, query_threads)
     reports = ReportStore(jobs)
@@ -179,6 +181,17 @@ def open_store(
         models=models.all,
         events=events,
     )
+
+
+def _labels_of(
+    repository: ModelRepository, described: DescribedModels, model: str, team: str
+) -> set[str]:
+    """Return the labels of all loaded versions of a model, or of its description; none if those of a version are not known."""
+    versions = [version for version in repository.served_versions() if version.name == model]
+    if not versions:
+        return set(described.labels(model, team))
+    loaded = [version.labels for version in versions if version.sha256 is not None]
+    return set().union(*loaded) if loaded and all(loaded) else set()
 
 
 def _query_routes(

@@ -22,6 +22,7 @@ from quadriga_client.errors import (
     ServerBusy,
     ServerFault,
     ServerRefused,
+    TruthWarning,
     Unauthenticated,
     Unreachable,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "ServerFault",
     "ServerRefused",
     "StoredInference",
+    "TruthWarning",
     "Unauthenticated",
     "Unreachable",
 ]

@@ -1,12 +1,13 @@
 """Stored inferences one by one and in bulk, their ground truth, and saved filters."""
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from quadriga_client.calls import json_call, present, read_bytes, read_call
 from quadriga_client.class_labels import ClassLabels
-from quadriga_client.errors import InputError
+from quadriga_client.errors import InputError, TruthWarning
 from quadriga_client.inference import read_events
 from quadriga_client.queries import StoredInference
 from quadriga_client.resources import Resource, Sender
@@ -245,6 +246,7 @@ class Truth(Resource):
 
         Raises:
             InputError: `annotations` is neither a list of objects nor a text.
+            TruthWarning: The model does not have a label; as a warning of Python, since the truth is stated nevertheless.
             quadriga_client.errors.Conflict: Somebody else changed it meanwhile.
         """
         body = {
@@ -256,7 +258,8 @@ class Truth(Resource):
         call = json_call(
             "PUT", f"{_INFERENCE}/ground-truth", inference_id, body=body, headers=headers
         )
-        return StoredInference(self._send(call), self._image, self._labels)
+        stated = _warned(self._send(call))
+        return StoredInference(stated, self._image, self._labels)
 
     def withdraw(self, inference_id: str, *, revision: str | None = None) -> StoredInference:
         """Remove the ground truth of an inference."""
@@ -283,14 +286,21 @@ class Truth(Resource):
 
         Raises:
             InputError: The items are neither, or the file cannot be read.
+            TruthWarning: As for `state`.
         """
         call = statements_call(items, join, present(**parameters))
-        result: dict[str, Any] = self._send(call)
-        return result
+        return _warned(self._send(call))
 
     def _image(self, inference_id: str) -> bytes:
         data: bytes = self._send(read_call(f"{_INFERENCE}/input", inference_id), read_bytes)
         return data
+
+
+def _warned(answer: dict[str, Any]) -> dict[str, Any]:
+    """Raise the warnings of an answer as those of Python, and return the answer."""
+    for text in answer.get("warnings", ()):
+        warnings.warn(text, TruthWarning, stacklevel=3)
+    return answer
 
 
 class Views(Resource):

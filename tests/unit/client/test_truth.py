@@ -5,7 +5,7 @@ import json
 import pytest
 
 from quadriga_client import Client
-from quadriga_client.errors import InputError
+from quadriga_client.errors import InputError, TruthWarning
 from tests.unit.client.conftest import json_response
 
 STAR, DISC = [{"label": "star"}], [{"label": "disc"}]
@@ -106,3 +106,18 @@ def test_a_line_that_is_no_json_is_named_by_its_number(client, tmp_path):
     path.write_text(json.dumps(LINE) + "\n\n{broken\n")
     with pytest.raises(InputError, match=r"truth.jsonl, line 3: "):
         client.truth.bulk(path)
+
+
+STATED = {
+    "one": lambda truth: truth.state("1", "discc").id == "1",
+    "many": lambda truth: truth.bulk([{"value": "1", "annotations": "discc"}])["stated"] == 1,
+}
+
+
+@pytest.mark.parametrize("state", STATED.values(), ids=STATED)
+def test_what_the_server_doubts_is_a_warning_where_it_was_stated(server, state):
+    text = "'discc' is not a label of 'gauge'; did you mean disc?"
+    server.answers(json_response({"id": "1", "stated": 1, "warnings": [text]}))
+    with Client(server.url, key="", retries=0) as client, pytest.warns(TruthWarning) as caught:
+        assert state(client.truth)
+    assert [(str(warning.message), warning.filename) for warning in caught] == [(text, __file__)]

@@ -145,39 +145,49 @@ class Query:
         for page in self.pages():
             yield from page
 
-    def to_pandas(self, *, detections: bool = False) -> Any:
-        """Return a `pandas.DataFrame` with a row for each inference, or for each prediction; see `rows` and `detections`.
+    def to_pandas(self, *, detections: bool = False, annotations: bool = False) -> Any:
+        """Return a `pandas.DataFrame` with a row for each inference, prediction or annotation of ground truth.
+
+        See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
             quadriga_client.errors.MissingPackage: pandas is not installed.
         """
         pandas = load_package("pandas", "pandas", "to_pandas()")
-        columns = self._columns(detections=detections)
+        columns = self._columns(detections=detections, annotations=annotations)
         columns["created_at"] = pandas.to_datetime(
             columns["created_at"], utc=True, format="ISO8601"
         )
         return pandas.DataFrame(columns)
 
-    def to_polars(self, *, detections: bool = False) -> Any:
-        """Return a `polars.DataFrame` with a row for each inference, or for each prediction; see `rows` and `detections`.
+    def to_polars(self, *, detections: bool = False, annotations: bool = False) -> Any:
+        """Return a `polars.DataFrame` with a row for each inference, prediction or annotation of ground truth.
+
+        See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
             quadriga_client.errors.MissingPackage: polars is not installed.
         """
         polars = load_package("polars", "polars", "to_polars()")
-        columns = self._columns(detections=detections)
+        columns = self._columns(detections=detections, annotations=annotations)
         return polars.DataFrame(columns, infer_schema_length=None, strict=False)
 
-    def to_arrow(self, *, detections: bool = False) -> Any:
-        """Return a `pyarrow.Table` with a row for each inference, or for each prediction; see `rows` and `detections`.
+    def to_arrow(self, *, detections: bool = False, annotations: bool = False) -> Any:
+        """Return a `pyarrow.Table` with a row for each inference, prediction or annotation of ground truth.
+
+        See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
             quadriga_client.errors.MissingPackage: pyarrow is not installed.
         """
         pyarrow = load_package("pyarrow", "arrow", "to_arrow()")
-        return pyarrow.table(self._columns(detections=detections))
+        return pyarrow.table(self._columns(detections=detections, annotations=annotations))
 
-    def _columns(self, *, detections: bool) -> dict[str, list[Any]]:
+    def _columns(self, *, detections: bool, annotations: bool) -> dict[str, list[Any]]:
+        if detections and annotations:
+            raise InputError("expected detections or annotations, got both: make a table of each")
+        if annotations:
+            return table_columns(self.annotations(), DETECTION_COLUMNS)
         if detections:
             return table_columns(self.detections(), DETECTION_COLUMNS)
         return table_columns(self.rows(), INFERENCE_COLUMNS)
@@ -200,7 +210,16 @@ class Query:
         `meta.<path>` for each key of the metadata. What a prediction does not have is None.
         """
         for inference in self:
-            yield from detection_rows(inference)
+            yield from detection_rows(inference, inference.predictions)
+
+    def annotations(self) -> Iterator[dict[str, Any]]:
+        """Yield each annotation of the ground truth as one flat row, with the columns of `detections`.
+
+        An inference without ground truth has none, nor has one whose image is stated to be empty. A `score` is None; several
+        answers are JSON.
+        """
+        for inference in self:
+            yield from detection_rows(inference, inference.ground_truth or [])
 
 
 def flat_row(inference: StoredInference) -> dict[str, Any]:
@@ -229,8 +248,10 @@ def flat_row(inference: StoredInference) -> dict[str, Any]:
     return row | dict(_flat(inference.metadata, "meta."))
 
 
-def detection_rows(inference: StoredInference) -> Iterator[dict[str, Any]]:
-    """Yield the predictions of an inference as rows of a table; see `Query.detections`."""
+def detection_rows(
+    inference: StoredInference, predictions: Iterable[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield predictions or annotations of an inference as rows of a table; see `Query.detections`."""
     stored = inference.raw.get("input") or {}
     of_inference = {
         "id": inference.id,
@@ -241,8 +262,10 @@ def detection_rows(inference: StoredInference) -> Iterator[dict[str, Any]]:
         "height": stored.get("height"),
         **dict(_flat(inference.metadata, "meta.")),
     }
-    for number, prediction in enumerate(inference.predictions):
+    for number, prediction in enumerate(predictions):
         row = {name: prediction.get(name) for name in _PREDICTION_KEYS}
+        if "answers" in prediction:
+            row["answer"] = json.dumps(prediction["answers"], ensure_ascii=False)
         if "contour" in prediction:
             row |= zip(_BOX_KEYS, box_xyxy(prediction), strict=True)
         yield {**of_inference, "number": number, **row}

@@ -141,6 +141,30 @@ def test_a_table_of_detections_has_a_row_for_each(client, server):
     assert [row["label"] for row in client.query().detections()][:2] == ["ü", "ü"]
 
 
+def test_a_table_of_ground_truth_has_the_columns_of_detections(client, server):
+    ring = [{"x": 1.0, "y": 2.0}, {"x": 5.0, "y": 2.0}, {"x": 5.0, "y": 9.0}]
+    box = {"label": "star", "xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}
+    rows = [record(seq, camera="north") for seq in range(1, 8)]
+    truths = [[box, box], [], None, [{"label": "lake", "contour": [ring]}], [{"label": "disc"}]]
+    truths += [[{"prompt": "?", "answers": ["yes", "ja"]}], [{"answer": "no"}]]
+    for row, truth in zip(rows, truths, strict=True):
+        row["ground_truth"] = truth
+    server.answers(*pages(rows))
+    columns = client.query().to_arrow(annotations=True).to_pydict()
+    assert list(columns) == list(client.query().to_arrow(detections=True).to_pydict())
+    assert columns["id"] == ["1", "1", "4", "5", "6", "7"]
+    assert columns["number"] == [0, 1, 0, 0, 0, 0]
+    assert columns["label"] == ["star", "star", "lake", "disc", None, None]
+    assert columns["score"] == [None] * 6
+    boxes = list(zip(*(columns[name] for name in ("xmin", "ymin", "xmax", "ymax")), strict=True))
+    assert boxes == [(1, 2, 3, 4)] * 2 + [(1, 2, 5, 9)] + [(None,) * 4] * 3
+    assert columns["answer"] == [None] * 4 + ['["yes", "ja"]', "no"]
+    assert columns["meta.camera"] == ["north"] * 6
+    assert [row["label"] for row in client.query().annotations()] == columns["label"]
+    with pytest.raises(InputError, match="expected detections or annotations, got both"):
+        client.query().to_arrow(detections=True, annotations=True)
+
+
 def test_a_frame_has_rows_of_inferences_or_of_detections(client, server):
     pytest.importorskip("pandas")
     rows = [record(1), record(2)]

@@ -4,7 +4,7 @@ import logging
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -20,13 +20,15 @@ from quadriga.monitor.report.schema import (
 )
 from quadriga.store.columns import is_input_kept
 from quadriga.store.disk import write_atomically
-from quadriga.store.errors import JSON_ERRORS, NotFoundError, StoreError
+from quadriga.store.errors import JSON_ERRORS, DamagedError, NotFoundError, StoreError
 from quadriga.store.job_runner import JobRun
 from quadriga.store.jobs import Jobs
 from quadriga.store.scope import Scope
 
 REPORT_FILE = "report.json"
 PAGE_FILE = "report.html"
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -126,6 +128,20 @@ class ReportStore:
     def read(self, report_id: str) -> bytes:
         """Return the JSON of a report."""
         return _read(self._path(report_id))
+
+    def decode(self, report_id: str, type_: type[StructT]) -> StructT:
+        """Return some fields of a report.
+
+        Raises:
+            DamagedError: The report cannot be read.
+        """
+        try:
+            return msgspec.json.decode(self.read(report_id), type=type_)
+        except (OSError, *JSON_ERRORS) as error:
+            raise DamagedError(
+                f"the report {report_id} cannot be read: its file is damaged, or a newer version wrote it",
+                detail=str(error),
+            ) from error
 
     def page(self, report_id: str) -> bytes:
         """Return the HTML of a report."""

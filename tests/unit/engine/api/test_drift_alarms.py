@@ -231,6 +231,30 @@ def test_a_damaged_report_does_not_hide_the_models(keyed):
     assert entry(keyed)["drift"]["muted"] is False
 
 
+DAMAGED_REPORTS = {
+    "half": b'{"kind": "drift"',
+    "of another form": b'{"kind": "drift"}',
+    "empty": b"",
+    "no text": b"\xff\xfe",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED_REPORTS.values(), ids=DAMAGED_REPORTS)
+def test_a_damaged_report_is_named_and_acknowledged_by_nobody(keyed, data):
+    folder = keep_report(keyed.settings, drift_report(0, DARK))
+    (folder / "report.json").write_bytes(data)
+    status, answer = keyed.call("monitor", "POST", ACKNOWLEDGE)
+    assert status == 409
+    expected = f"the report {report_id(0)} cannot be read: its file is damaged, or a newer version wrote it"
+    assert answer["error"] == expected
+    assert not (folder / "acknowledged.json").exists()
+    reference = {"every": "1d", "reference": report_id(0)}
+    status, answer = keyed.call("monitor", "PUT", f"/api/models/{MODEL}/evaluation-schedule", reference)  # fmt: skip
+    assert (status, answer["error"]) == (400, f"reference: {expected}")
+
+
 def test_both_are_in_the_audit_log_with_what_they_change(keyed):
     keep_report(keyed.settings, drift_report(0, DARK))
     keyed.call("monitor", "POST", ACKNOWLEDGE, {"note": "a secret of the house"})

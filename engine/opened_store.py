@@ -233,7 +233,7 @@ def _monitoring_routes(
         *evaluation_routes(store.jobs, inferences, reports),
         *drift_routes(drift),
         *model_routes(models),
-        *schedule_routes(settings.drift_directory, inferences, hosts),
+        *schedule_routes(settings.drift_directory, inferences, hosts, drift=drift),
         *drift_alarm_routes(reports, store.mutes, inferences),
         *view_routes(settings.views_directory),
         *evaluation_schedule_routes(

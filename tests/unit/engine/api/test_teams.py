@@ -71,7 +71,7 @@ class Teams:
                 ),
                 *evaluation_routes(self.jobs, reader, reports),
                 *drift_routes(drift),
-                *schedule_routes(store.root / "drift", reader),
+                *schedule_routes(store.root / "drift", reader, drift=drift),
                 *evaluation_schedule_routes(store.root / "evaluation", reader, reports),
             ]
         )

@@ -51,6 +51,7 @@ class ModelVersion(msgspec.Struct, frozen=True):
     """Name of the model that answers its crops; null without one, and where it is not loaded."""
     inferences: int
     last_at: str | None
+    """Time of the last inference, RFC 3339, UTC; its minute if it is not stored any more."""
 
 
 class LastBaseline(msgspec.Struct, frozen=True):
@@ -118,6 +119,7 @@ class ModelEntry(msgspec.Struct, frozen=True):
     first_at: str | None
     """Minute of the first inference, RFC 3339, UTC."""
     last_at: str | None
+    """Time of the last inference, RFC 3339, UTC; its minute if it is not stored any more."""
     baseline: LastBaseline | None
     drift: LastDrift | None
     evaluation: LastEvaluation | None

@@ -45,7 +45,7 @@ def test_the_last_inference_is_known_to_the_millisecond(filled: StoreHarness) ->
 
 
 def test_of_what_is_not_stored_any_more_the_minute_is_known(filled: StoreHarness) -> None:
-    newest = [str((LATE_MS << TIME_SHIFT)), str(((LATE_MS + 999) << TIME_SHIFT) + 1)]
+    newest = [str(LATE_MS << TIME_SHIFT), str(((LATE_MS + 999) << TIME_SHIFT) + 1)]
     filled.execute(f"DELETE FROM inference WHERE seq IN ({','.join(newest)})")  # as retention does
     assert times(filled)["gauge"] == ("12:00:00.000Z", "12:02:00.000Z")
     filled.execute("DELETE FROM inference")

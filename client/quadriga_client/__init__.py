@@ -26,6 +26,7 @@ from quadriga_client.errors import (
     Unauthenticated,
     Unreachable,
 )
+from quadriga_client.masks import mask_annotations
 from quadriga_client.queries import Query, StoredInference
 from quadriga_client.reports import Metric, Report
 from quadriga_client.results import Boxes, OrientedBoxes, Region, Result
@@ -59,6 +60,7 @@ __all__ = [
     "TruthWarning",
     "Unauthenticated",
     "Unreachable",
+    "mask_annotations",
 ]
 
 

@@ -2,13 +2,14 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from quadriga_client.calls import json_call, present, read_bytes, read_call
 from quadriga_client.class_labels import ClassLabels
 from quadriga_client.errors import InputError, TruthWarning
 from quadriga_client.inference import read_events
+from quadriga_client.masks import Labels, mask_annotations
 from quadriga_client.queries import StoredInference
 from quadriga_client.resources import Resource, Sender
 from quadriga_client.statements import annotation_list, statements_call
@@ -260,6 +261,34 @@ class Truth(Resource):
         )
         stated = _warned(self._send(call))
         return StoredInference(stated, self._image, self._labels)
+
+    def state_mask(
+        self,
+        inference_id: str,
+        mask: Any,
+        labels: Labels,
+        *,
+        ignore: Collection[int] = (),
+        **options: Any,
+    ) -> StoredInference:
+        """State a mask of classes as the ground truth of a segmentation.
+
+        Args:
+            inference_id: The inference.
+            mask: PNG or array of the size of the image; see `mask_annotations`, which makes annotations for `bulk` of it.
+            labels: Label of each value, such as `{1: "lake", 2: "wood"}`, or one for all pixels that are not 0.
+            ignore: Values that are not stated; 0 is the background anyway, unless it has a label.
+            options: `source`, `review` and `revision`, as for `state`, whose errors this raises too.
+
+        Raises:
+            InputError: It is no such mask, has another size than the image, or a value without a label.
+        """
+        stored = self._send(read_call(_INFERENCE, inference_id)).get("input") or {}
+        width, height = stored.get("width"), stored.get("height")
+        size = (width, height) if width and height else None
+        return self.state(
+            inference_id, mask_annotations(mask, labels, ignore=ignore, size=size), **options
+        )
 
     def withdraw(self, inference_id: str, *, revision: str | None = None) -> StoredInference:
         """Remove the ground truth of an inference."""

@@ -180,6 +180,6 @@ class LeftOver:
     def _say(self) -> None:
         if self._moved and self._began_s is not None:
             _log.info(
-                "moved %d records and changes into the database in %.1f s, which the last run left in the journal",
+                "moved %d records and changes into the database in %.2f s, which the last run left in the journal",
                 self._moved, time.monotonic() - self._began_s,
             )  # fmt: skip

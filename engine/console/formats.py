@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from quadriga.proto.access import ANYBODY
+
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")  # fmt: skip
 _TASKS: Mapping[str, str] = {
     "OBJECT_DETECTION": "boxes",
@@ -84,6 +86,11 @@ def day_month(value: str) -> str:
     return f"{at.day} {_MONTHS[at.month - 1][:3]}"
 
 
+def person(name: str) -> str:
+    """Return the name of who did something; `somebody` without one, as on a server that needs no keys."""
+    return "somebody" if name in ("", ANYBODY.name) else name
+
+
 def state_word(state: str) -> str:
     """Return the state of a model as a word."""
     return state.lower() if state else "not served"
@@ -124,5 +131,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "day_month": day_month,
     "state_word": state_word,
     "ago": ago,
+    "person": person,
     "task_words": task_words,
 }

@@ -20,7 +20,7 @@ TEXTS: Mapping[str, str] = {
     "jobs": "Jobs",
     "views": "Views",
     "compare": "Compare",
-    "keys": "Keys",
+    "keys": "Access keys",
     "audit": "Audit",
     "you": "You",
     "filter": "Filter",
@@ -91,6 +91,7 @@ TEXTS: Mapping[str, str] = {
     "model_behind": "Answers crops",
     "monitoring": "Monitoring",
     "on_images": "{n} images",
+    "on_images_one": "1 image",
     # reports
     "report": "Report",
     "created": "Made",
@@ -368,7 +369,13 @@ TEXTS: Mapping[str, str] = {
 
 
 def text(name: str, **values: object) -> str:
-    """Return a text with its values; a KeyError without one of that name."""
+    """Return a text with its values; for an `n` of 1 its singular, if it has one.
+
+    Raises:
+        KeyError: There is no text of that name.
+    """
+    if str(values.get("n")) == "1":
+        name = f"{name}_one" if f"{name}_one" in TEXTS else name
     return TEXTS[name].format(**values) if values else TEXTS[name]
 
 

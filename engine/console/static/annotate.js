@@ -24,6 +24,8 @@ let unsent = 0; // changes on their way to the server, or waiting for their turn
 const undone = [], done = [];
 
 const plain = (item) => Object.fromEntries(KEPT.filter((name) => item[name] != null).map((name) => [name, item[name]]));
+/** Who did something: `anybody` is the caller of a server that needs no keys. */
+const person = (name) => (!name || name === "anybody" ? "somebody" : name);
 const current = () => (state.truth ?? []).map(({ source }) => source);
 
 /** What the model answered, as truth: of labels for the whole image the best one. */
@@ -75,7 +77,7 @@ function send(annotations) {
     const answer = annotations === null ? await request("DELETE", null, revision) : await request("PUT", annotations, revision);
     if (answer?.ok) {
       revision = annotations === null ? "" : (answer.headers.get("etag") ?? "").replaceAll('"', "");
-      document.querySelector("[data-stated]").textContent = annotations === null ? "removed just now" : `stored just now, by ${data.source}`;
+      document.querySelector("[data-stated]").textContent = annotations === null ? "removed just now" : `stored just now, by ${person(data.source)}`;
       return true;
     }
     if (answer?.status === 412) await showConflict(annotations);
@@ -114,8 +116,8 @@ async function showConflict(mine) {
   for (const made of [keep, take, both]) made.className = "button s";
   const row = element("span", "", { className: "row" });
   row.append(both, keep, take);
-  const who = newest?.source || "Somebody";
-  conflict.replaceChildren(element("b", `${who} changed this ${newest ? ago(newest.created_at) : "meanwhile"}.`), row);
+  const who = person(newest?.source);
+  conflict.replaceChildren(element("b", `${who === "somebody" ? "Somebody" : who} changed this ${newest ? ago(newest.created_at) : "meanwhile"}.`), row);
   conflict.scrollIntoView({ block: "nearest" });
 }
 

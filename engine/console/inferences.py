@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import Timeline, timeline
 from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
 from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
@@ -142,14 +142,16 @@ def _page(
     facets: Facets,
 ) -> InferencesPage:
     conditions = meant_conditions(filter_.line)
-    cards = [
-        card(
-            inference,
-            metadata_values=_METADATA_VALUES,
-            is_meant=lambda item: bool(conditions) and is_meant(item, conditions),
-        )
-        for inference in page.inferences
-    ]
+    cards = told_apart(
+        [
+            card(
+                inference,
+                metadata_values=_METADATA_VALUES,
+                is_meant=lambda item: bool(conditions) and is_meant(item, conditions),
+            )
+            for inference in page.inferences
+        ]
+    )
     groups, more_groups = facet_groups(facets.facets, links)
     is_of_objects = filter_.view == "objects"
     objects, more_objects = (

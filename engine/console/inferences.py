@@ -9,7 +9,13 @@ import msgspec
 
 from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import Timeline, timeline
-from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
+from quadriga.engine.console.facet_links import (
+    BINS,
+    VALUES,
+    FacetGroup,
+    counted_facets,
+    facet_groups,
+)
 from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import (
@@ -152,7 +158,7 @@ def _page(
             for inference in page.inferences
         ]
     )
-    groups, more_groups = facet_groups(facets.facets, links)
+    groups, more_groups = facet_groups(counted_facets(store, facets, links), links)
     is_of_objects = filter_.view == "objects"
     objects, more_objects = (
         object_cards(page.inferences, filter_.line) if is_of_objects else ([], 0)
@@ -173,7 +179,7 @@ def _page(
         times=timeline(_time_slices(facets)),
         groups=groups,
         more_groups=more_groups + facets.more_facets,
-        is_sampled=not facets.exact,
+        is_sampled=not all(group.is_exact for group in groups),
         hints=_hints(store, filter_, links) if is_empty else [],
         meant=meant_lines(store, filter_.line, links) if is_empty and filter_.line else [],
         example=_example(facets),

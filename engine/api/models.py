@@ -50,7 +50,12 @@ class ModelVersion(msgspec.Struct, frozen=True):
     behind: str | None
     """Name of the model that answers its crops; null without one, and where it is not loaded."""
     inferences: int
+    first_at: str | None
+    """Minute of the first stored inference of this file, RFC 3339, UTC."""
     last_at: str | None
+    """Minute of the last one."""
+    is_replaced: bool = False
+    """Whether another file is served under the number of this version now."""
 
 
 class LastBaseline(msgspec.Struct, frozen=True):
@@ -384,10 +389,18 @@ def _versions(served: list[ServedVersion], stored: list[StoredVersion]) -> list[
                 reason=version.reason,
                 behind=version.behind,
                 inferences=count.inferences if count else 0,
+                first_at=count.first_at if count else None,
                 last_at=count.last_at if count else None,
             )
         )
-    return [*versions, *map(_stored_version, reversed(counts.values()))]
+    current = {version.version for version in served if version.sha256}
+    return [
+        *versions,
+        *(
+            replace(_stored_version(count), is_replaced=count.version in current)
+            for count in reversed(counts.values())
+        ),
+    ]
 
 
 def _stored_version(count: StoredVersion) -> ModelVersion:
@@ -400,5 +413,6 @@ def _stored_version(count: StoredVersion) -> ModelVersion:
         reason="",
         behind=None,
         inferences=count.inferences,
+        first_at=count.first_at,
         last_at=count.last_at,
     )

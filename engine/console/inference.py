@@ -12,6 +12,7 @@ from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import Problem, check, comparison_text
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import meant_labels
+from quadriga.engine.console.same_image import SameImage, find_same_image
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
@@ -111,6 +112,8 @@ class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
     pairs: list[Pair]
     more_pairs: int
     same_image: str
+    others: SameImage
+    """Other inferences of the same image."""
     same_source: str
     more_like_this: str
     """Link to what resembles it; empty where it has no embedding."""
@@ -170,6 +173,7 @@ def read_inference(
         pairs=pairs[:MAX_LISTED],
         more_pairs=max(len(pairs) - MAX_LISTED, 0),
         same_image=_same_image(inference, links),
+        others=find_same_image(store, inference, links),
         same_source=_same_source(inference, links),
         more_like_this=links.similar(inference.id, line) if has_embedding else "",
         truth_events=[_event(stated) for stated in statements],

@@ -51,3 +51,41 @@ def test_a_very_long_value_is_whole_once_it_has_the_focus(browser, server):
     browser.send("Input.dispatchKeyEvent", type="keyDown", key="Tab", windowsVirtualKeyCode=9)
     browser.run(f"{value}.closest('a').focus()")
     assert browser.run(f"{value}.scrollHeight <= {value}.clientHeight")
+
+
+BOX = {"label": "star", "xmin": 10, "ymin": 10, "xmax": 60, "ymax": 70}
+
+
+def test_truth_of_the_same_image_is_taken_over_and_taken_back(browser, server):
+    image = sorted((IMAGES / "detection").glob("*.jpg"))[7].read_bytes()
+    first, second = (server.store(MODEL, image, metadata="{}") for _ in range(2))
+    put = server.call("PUT", f"/api/inferences/{first}/ground-truth", {"annotations": [BOX], "source": "mara"})  # fmt: skip
+    assert put[0] == 200
+    open_page(browser, server, f"/console/inferences/{first}")
+    assert browser.run("document.querySelector('.same-image a').href").endswith(f"/{second}")
+    assert browser.run("document.querySelector('[data-take-truth]')") is None
+    open_page(browser, server, f"/console/inferences/{second}")
+    browser.run("document.querySelector('[data-take-truth]').click()")
+    browser.wait_for("document.querySelector('.toast')?.textContent.includes('taken over')")
+    (stored,) = server.query({"id": second})
+    assert [item["label"] for item in stored["ground_truth"]] == ["star"]
+    assert stored["ground_truth"][0]["xmax"] == 60
+    assert browser.run("document.querySelector('[data-take-truth]').hidden")
+    assert browser.run("document.querySelectorAll('[data-objects=truth] li').length") == 1
+    browser.run("document.querySelector('.toast button').click()")
+    browser.wait_for("document.querySelector('.toast')?.textContent.includes('Undone')")
+    (stored,) = server.query({"id": second})
+    assert stored["ground_truth"] is None
+
+
+def test_truth_that_is_gone_meanwhile_is_not_taken_over(browser, server):
+    image = sorted((IMAGES / "detection").glob("*.jpg"))[8].read_bytes()
+    first, second = (server.store(MODEL, image, metadata="{}") for _ in range(2))
+    path = f"/api/inferences/{first}/ground-truth"
+    assert server.call("PUT", path, {"annotations": [BOX], "source": "mara"})[0] == 200
+    open_page(browser, server, f"/console/inferences/{second}")
+    assert server.call("DELETE", path)[0] == 200
+    browser.run("document.querySelector('[data-take-truth]').click()")
+    browser.wait_for("document.querySelector('[data-take-note]').textContent.includes('not there any more')")  # fmt: skip
+    (stored,) = server.query({"id": second})
+    assert stored["ground_truth"] is None

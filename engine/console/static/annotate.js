@@ -161,7 +161,7 @@ function storedBesides(annotations) {
 }
 
 /** Change the truth, and say what happened. */
-function commit(annotations, words, { isAccepted = false } = {}) {
+export function commit(annotations, words, { isAccepted = false } = {}) {
   if (conflict.childElementCount) { conflict.scrollIntoView({ block: "nearest" }); showTruth(saved); return Promise.resolve(false); }
   const before = saved, said = words + (state.isDraft && !isAccepted ? storedBesides(annotations) : "");
   done.push(before);

@@ -16,6 +16,7 @@ from quadriga.store.records import (
     InferenceRecord,
     InputReference,
     JournaledChange,
+    ModelReference,
     TruthStatement,
 )
 from tests.server_process import SAMPLE_MODELS
@@ -192,3 +193,53 @@ def test_the_strip_has_what_comes_before_and_after_in_the_filter(tmp_path):
         assert strip_of(show(keyed, f"{FIRST + 5}?by=score", "")) == []  # in the queue
     finally:
         server.close()
+
+
+SAME = "blake3:" + "5a" * 32
+STATED = [{"label": "circle", **BOX}]
+
+
+def copy_of(number: int, version: str, **fields: Any) -> InferenceRecord:
+    """Return an inference of the one image."""
+    source = InputReference("image", SAME, 640, 480, "image/jpeg", kept=True)
+    return make_record(FIRST + number, input=source, model=ModelReference("shapes", version, version * 64), **fields)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("further", "statements", "answered", "truth"),
+    [
+        ([], {}, [], None),
+        ([copy_of(2, "2")], {}, [2], None),
+        ([copy_of(2, "2"), copy_of(3, "1")], {2: STATED}, [3, 2], 2),
+        ([copy_of(2, "2"), copy_of(3, "2")], {2: STATED, 3: []}, [3, 2], 3),  # nothing is there
+        ([copy_of(2, "2")], {1: STATED, 2: STATED}, [2], None),  # which has its own
+        ([copy_of(2, "2", task="IMAGE_CLASSIFICATION")], {2: [{"label": "circle"}]}, [2], None),
+        ([copy_of(number, "2") for number in range(2, 9)], {2: STATED}, [8, 7, 6, 5], 2),
+        ([make_record(FIRST + 9, predictions=[])], {9: STATED}, [], None),  # without an image
+        ([copy_of(2, "2", team="b")], {2: STATED}, [], None),
+    ],
+)
+def test_other_inferences_of_the_same_image_are_named_with_where_its_truth_is(tmp_path, further, statements, answered, truth):  # fmt: skip
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    truths = [
+        JournaledChange(FIRST + 100 + number, TruthStatement("id", str(FIRST + number), annotations, "mara"))
+        for number, annotations in statements.items()
+    ]  # fmt: skip
+    entries = [copy_of(1, "1", team="a"), *further, *truths]
+    store_entries(settings.database_url, settings.journal_directory, entries)
+    with keyed_server(settings, a={"roles": ["annotate"], "team": "a" if any(record.team == "b" for record in further) else ""}) as keyed:  # fmt: skip
+        page = show(keyed, str(FIRST + 1), "a").text
+        reader = show(keyed, str(FIRST + 1), "read").text
+    said = "".join(re.findall(r"The same image was answered by (.*?)</p>", page, re.DOTALL))
+    assert [int(id_) - FIRST for id_ in re.findall(r"/inferences/(\d+)", said)] == answered
+    assert ("and more" in said) == (len(further) > 4)
+    stated = re.search(
+        r"Truth of it is stated at <a href=\"/console/inferences/(\d+)\">shapes", page
+    )
+    assert (stated and int(stated[1]) - FIRST) == truth
+    assert (f'data-take-truth="/api/inferences/{FIRST + (truth or 0)}"' in page) == (
+        truth is not None
+    )
+    assert ("same_image.js" in page) == (truth is not None)
+    assert "data-take-truth" not in reader

@@ -13,10 +13,12 @@ from quadriga.engine.console.filter_line import Problem, check, comparison_text
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import meant_labels
 from quadriga.engine.console.same_image import SameImage, find_same_image
+from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
 from quadriga.proto.access import Caller
+from quadriga.store.browsing.image_measures import UsualMeasures, find_usual_measures
 from quadriga.store.browsing.neighbours import (
     NeighboursRequest,
     Surroundings,
@@ -75,6 +77,8 @@ class Pair(msgspec.Struct, frozen=True):
     field: str
     value: str
     link: str = ""
+    scale: str = ""
+    """Between which values it may be, and which are usual; empty where it says so itself."""
 
 
 class TruthEvent(msgspec.Struct, frozen=True):
@@ -110,6 +114,8 @@ class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
     more: int
     """Number of objects that are not listed."""
     pairs: list[Pair]
+    usual_of: int
+    """Number of images of the model that the usual values are of; 0 where none are said."""
     more_pairs: int
     same_image: str
     others: SameImage
@@ -158,7 +164,8 @@ def read_inference(
     truth = None if inference.ground_truth is None else _items(inference.ground_truth)
     signals = store.signals([seq]).get(seq)
     has_embedding = signals is not None and has_direction(signals.embedding)
-    pairs = list(_pairs(inference, signals, links))
+    usual = _usual_measures(store, inference, signals)
+    pairs = list(_pairs(inference, signals, links, usual=usual))
     seen = [item.label for item in [*(truth or []), *detections] if item.label]
     return InferencePage(
         card=card(inference, outlines=MAX_PICTURED),
@@ -171,6 +178,7 @@ def read_inference(
         truth=None if truth is None else _listed("truth", truth),
         more=sum(max(len(items) - MAX_LISTED, 0) for items in (detections, truth or [])),
         pairs=pairs[:MAX_LISTED],
+        usual_of=usual.images if usual.spans else 0,
         more_pairs=max(len(pairs) - MAX_LISTED, 0),
         same_image=_same_image(inference, links),
         others=find_same_image(store, inference, links),
@@ -264,8 +272,32 @@ def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:
     ]
 
 
+def _usual_measures(
+    store: InferenceReader, inference: StoredInference, signals: StoredSignals | None
+) -> UsualMeasures:
+    """Return what is usual for the model; nothing where this image was not measured, or it takes too long."""
+    if signals is not None and signals.picture:
+        with suppress(QueryError, NotFoundError):
+            return find_usual_measures(store, inference.model.name)
+    return UsualMeasures(0, {})
+
+
+def _scale(name: str, usual: UsualMeasures) -> str:
+    """Return the scale of a number that was measured on the image, with what is usual for the model."""
+    span = usual.spans.get(name)
+    scale = text(f"measure_{name}")
+    if span is None:
+        return scale
+    low, high = (f"{bound:.4g}" for bound in span)
+    return f"{scale}; {text('measure_usual', low=low, high=high)}"
+
+
 def _pairs(
-    inference: StoredInference, signals: StoredSignals | None, links: FilterLinks
+    inference: StoredInference,
+    signals: StoredSignals | None,
+    links: FilterLinks,
+    *,
+    usual: UsualMeasures,
 ) -> Iterator[Pair]:
     """Yield the fields of an inference, those of a filter with a link."""
     model = f"{inference.model.name}:{inference.model.version}"
@@ -280,7 +312,7 @@ def _pairs(
     if signals and signals.picture and len(signals.picture) == 4 * len(IMAGE_STATISTICS):
         numbers = np.frombuffer(signals.picture, "<f4").tolist()
         for name, number in zip(IMAGE_STATISTICS, numbers, strict=True):
-            yield Pair(f"sig.image.{name}", f"{number:.4g}")
+            yield Pair(f"sig.image.{name}", f"{number:.4g}", scale=_scale(name, usual))
     source = inference.input
     if source.width and source.height:
         yield Pair("size", f"{source.width} \N{MULTIPLICATION SIGN} {source.height} px")

@@ -4,19 +4,24 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from quadriga.engine.app import Application
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import create_key
+from quadriga.store.browsing.image_measures import LEAST
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.records import (
+    IMAGE_STATISTICS,
     Feedback,
+    ImageSignals,
     InferenceRecord,
     InputReference,
     JournaledChange,
     ModelReference,
+    SignalsOfImages,
     TruthStatement,
 )
 from tests.server_process import SAMPLE_MODELS
@@ -243,3 +248,34 @@ def test_other_inferences_of_the_same_image_are_named_with_where_its_truth_is(tm
     )
     assert ("same_image.js" in page) == (truth is not None)
     assert "data-take-truth" not in reader
+
+
+MEASURED = (14.65, 30.5, -1.806, 0.25, -3.0, 7.5, 0.5, 0.0)
+
+
+@pytest.mark.parametrize(("images", "usual"), [(0, ""), (5, ""), (LEAST, "; usual 13.65 to 14.65")])
+def test_what_was_measured_on_the_image_has_its_scale(tmp_path, images, usual):
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    records = [make_record(FIRST + number, predictions=[]) for number in range(max(images, 1))]
+    signals = [
+        ImageSignals(FIRST + number, np.array((MEASURED[0] - number % 2, *MEASURED[1:]), "<f4").tobytes())
+        for number in range(images)
+    ]  # fmt: skip
+    changes = [JournaledChange(FIRST + 100, SignalsOfImages(signals))] if signals else []
+    store_entries(settings.database_url, settings.journal_directory, [*records, *changes])
+    with keyed_server(settings) as keyed:
+        page = show(keyed, str(FIRST)).text
+    shown = dict(
+        re.findall(r'<dt title="sig.image.(\w+)">.*?</dt><dd title="[^"]*">(.*?)</dd>', page)
+    )
+    assert list(shown) == (list(IMAGE_STATISTICS) if images else [])
+    if not images:
+        assert "Usual: nine in ten" not in page
+        return
+    assert shown["brightness"] == f'14.65<span class="scale">0 black, 100 white{usual}</span>'
+    assert shown["blur"].startswith(
+        '-1.806<span class="scale">0 without edges; the lower the sharper'
+    )
+    assert all("scale" in value for value in shown.values())
+    assert (f"nine in ten of the newest {LEAST} measured images" in page) == (images == LEAST)

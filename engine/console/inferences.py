@@ -72,6 +72,8 @@ class InferencesPage(msgspec.Struct, frozen=True, kw_only=True):
     view: str = "grid"
     objects: list[ObjectCard] = []
     """Predicted objects, in the view of them."""
+    answered_by: dict[str, str] = {}
+    """Which model or version answered, by the id of the inference, where the page has several."""
     more_objects: int = 0
     columns: list[str] = []
     """Metadata that the table shows."""
@@ -174,6 +176,7 @@ def _page(
         is_partial=page.partial,
         view=filter_.view or ("grid" if has_images or not cards else "table"),
         objects=objects,
+        answered_by={item.id: item.answered_by for item in cards if item.answered_by},
         more_objects=more_objects,
         columns=_columns(cards),
         times=timeline(_time_slices(facets)),

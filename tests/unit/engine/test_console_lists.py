@@ -89,6 +89,22 @@ def test_cards_of_several_models_or_versions_say_which_answered(serve, files, sa
     assert HOSTILE not in newest
 
 
+def test_single_objects_of_several_versions_say_which_answered(serve):
+    image = InputReference("image", "blake3:" + "0" * 64, 640, 480, "image/jpeg", kept=True)
+    found = [{"label": "star", "score": 0.5, **BOX}]
+    records = [
+        make_record(FIRST + number, model=FILES[name], input=image, predictions=found)
+        for number, name in enumerate(("1", "hostile"))
+    ]
+    server = serve(*records)
+    page = open_page(server, "/console/inferences?view=objects").text
+    assert page.count("<span>version 1</span><time") == 1
+    assert page.count(f"<span>version {html.escape(HOSTILE)}</span><time") == 1
+    alone = open_page(server, "/console/inferences?view=objects&q=version%3D1").text
+    assert "star" in alone
+    assert "<span>version 1</span>" not in alone
+
+
 @pytest.mark.parametrize(
     ("scores", "query", "words", "title"),
     [

@@ -90,7 +90,7 @@ TEXTS: Mapping[str, str] = {
     "task": "Task",
     "model_behind": "Answers crops",
     "first_answer": "First answer (minute)",
-    "last_answer": "Last answer (minute)",
+    "last_answer": "Last answer",
     "replaced": "replaced",
     "monitoring": "Monitoring",
     "on_images": "{n} images",

@@ -17,7 +17,9 @@ from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
-START_MS = 1_790_000_000_000
+START_MS = 1_790_000_040_000
+"""A whole minute."""
+
 MINUTE_MS = 60_000
 OLD, NEVER_SERVED = "ab" * 32, "cd" * 32
 
@@ -62,8 +64,8 @@ def test_a_replaced_file_is_told_from_the_one_that_answers_now(served):
     application, new = served
     page = open_page(application, "/console/models/gauge").text
     first, second, third, fourth = sorted(rows(page), key=lambda row: (row[0], "replaced" in row))
-    assert re.match(rf"1\|ready +now\|.*\|2\|21 September 14:16:00\|21 September 14:17:00\|{new[:12]}\|", first)  # fmt: skip
-    assert re.match(rf"1\|replaced\|.*\|3\|21 September 14:13:00\|21 September 14:15:00\|{OLD[:12]}\|", second)  # fmt: skip
+    assert re.match(rf"1\|ready +now\|.*\|2\|21 September 14:17:00\|21 September 14:18:00\|{new[:12]}\|", first)  # fmt: skip
+    assert re.match(rf"1\|replaced\|.*\|3\|21 September 14:14:00\|21 September 14:16:00\|{OLD[:12]}\|", second)  # fmt: skip
     assert re.match(r"2\|ready\|.*\|0\|–\|–\|", third)  # noqa: RUF001 - as the page has it
     assert re.match(rf"3\|not served\|.*\|1\|.*\|{NEVER_SERVED[:12]}\|", fourth)
     link = re.search(rf'<a href="([^"]*{OLD[:12]}[^"]*)">1</a>', page)
@@ -85,8 +87,8 @@ def test_the_list_of_models_says_since_when_each_file_answered(served):
         (version["version"], version["sha256"]): (version["first_at"], version["last_at"], version["is_replaced"])
         for version in answer["versions"]
     }  # fmt: skip
-    assert said["1", OLD] == ("2026-09-21T14:13:00.000Z", "2026-09-21T14:15:00.000Z", True)
-    assert said["1", new] == ("2026-09-21T14:16:00.000Z", "2026-09-21T14:17:00.000Z", False)
+    assert said["1", OLD] == ("2026-09-21T14:14:00.000Z", "2026-09-21T14:16:00.000Z", True)
+    assert said["1", new] == ("2026-09-21T14:17:00.000Z", "2026-09-21T14:18:00.000Z", False)
     assert said["3", NEVER_SERVED][2] is False
     assert [version for (version, _), (first, *_) in said.items() if first is None] == ["2"]
     states = _cells(answer)[2].split("\n")  # as `quadriga models` prints them

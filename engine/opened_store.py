@@ -46,6 +46,8 @@ from quadriga.engine.store_access import open_reader
 from quadriga.engine.worker_ids import WorkerIds
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.drift.watch.current import CurrentDrift
+from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
@@ -149,15 +151,25 @@ def open_store(
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
     mutes = MuteStore(settings.drift_directory)
+    current_drift = CurrentDrift(reports, drift_schedules(settings.drift_directory))
     models = ModelEntries(
         repository.served_versions,
         inferences,
         reports=reports,
         drift=drift,
         mutes=mutes,
+        current_drift=current_drift,
         labels=service.described.labels,
     )
-    console = ConsoleStore(queries, inferences, jobs, reports=reports, mutes=mutes, drift=drift)
+    console = ConsoleStore(
+        queries,
+        inferences,
+        jobs,
+        reports=reports,
+        mutes=mutes,
+        drift=drift,
+        current_drift=current_drift,
+    )
     routes = [
         *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
         *_query_routes(settings, queries, inferences, streams),

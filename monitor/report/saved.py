@@ -4,7 +4,7 @@ import logging
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import asdict
@@ -50,6 +50,8 @@ class ReportSummary(_Named, frozen=True):
     """Signals of a drift comparison that moved by more than matters, with too few independent values to say so."""
     is_scheduled: bool = False
     """Whether a schedule submitted a drift comparison."""
+    filter: Any = None
+    """Filter that selected the images, in the form of a query's; None for all of the model."""
 
 
 class ReportList(msgspec.Struct, frozen=True):
@@ -166,6 +168,7 @@ def _summary(data: bytes) -> ReportSummary:
         headline=metrics[0] if metrics else None,
         undecided=[signal.name for signal in sorted_by_effect(filter(is_undecided, signals))],
         is_scheduled=bool(history),
+        filter=current.filter,
     )
 
 

@@ -22,6 +22,8 @@ from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.job_kinds import JOB_KINDS
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.drift.watch.current import CurrentDrift
+from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ROLES, Caller, set_current_caller
@@ -67,7 +69,14 @@ class Teams:
                 *store_routes(reader, changes),
                 *job_routes(self.jobs, reader),
                 *model_routes(
-                    ModelEntries(list, reader, reports, drift, MuteStore(store.root / "drift"))
+                    ModelEntries(
+                        list,
+                        reader,
+                        reports,
+                        drift,
+                        MuteStore(store.root / "drift"),
+                        current_drift=CurrentDrift(reports, drift_schedules(store.root / "drift")),
+                    )
                 ),
                 *evaluation_routes(self.jobs, reader, reports),
                 *drift_routes(drift),

@@ -69,6 +69,7 @@ def drift_pages(
         stored = reports.within(scope)
         summaries = drift_reports_of(stored.all(), model)
         windows = read_windows(stored, summaries)
+        mute = mutes.within(scope).active(model)
         shown = monitoring.current.within(scope).choose(model, summaries)
         last = (
             None
@@ -86,7 +87,10 @@ def drift_pages(
             places_of=partial(place_links, frame),
             strip=make_strip(windows),
             total=len(summaries),
-            mute=mutes.within(scope).active(model),
+            mute=mute,
+            muted_signals=[change_texts.signal_title(name) for name in mute.signals]
+            if mute is not None
+            else [],
             mute_hours=MUTE_HOURS,
             may_monitor=opens(current_caller(), "monitor"),
             commands=[]

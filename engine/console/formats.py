@@ -78,6 +78,20 @@ def day_clock(value: str) -> str:
     return f"{at.day} {_MONTHS[at.month - 1][:3]} {at:%H:%M}"
 
 
+def time_range(start: str, end: str) -> str:
+    """Format two times in RFC 3339 without their year, in UTC: `2 Oct 14:03`, a dash, `15:03 UTC`, and the other day if it is one."""
+    if _parsed(start) == _parsed(end):
+        return f"{day_clock(end)} UTC"
+    is_one_day = _parsed(start).date() == _parsed(end).date()
+    last = clock(end) if is_one_day else day_clock(end)
+    return f"{day_clock(start)} \N{EN DASH} {last} UTC"
+
+
+def seconds_between(start: str, end: str) -> float:
+    """Return the seconds between two times in RFC 3339."""
+    return (_parsed(end) - _parsed(start)).total_seconds()
+
+
 def day_month(value: str) -> str:
     """Format the day of a time in RFC 3339 without its year: `2 Oct`."""
     at = _parsed(value)

@@ -283,7 +283,7 @@ TEXTS: Mapping[str, str] = {
     "links_without_filter": "The links to images have the model and the time: the comparison's filter was sent as JSON, which a line cannot hold.",
     "last_window": "Last window",
     "last_windows": "Last {n} windows",
-    "strip_note": "a comparison a column, the newest right; a dot is an alarm; a cell leads to its report",
+    "strip_note": "a comparison a column, by the times of its images, the newest right; a dot is an alarm; a cell leads to its report",
     "strip_caption": "Effects of the signals by window, as multiples of the smallest effect that matters",
     "moved_far": "moved far",
     "cell_usual": "{signal}, {at}: moved {ratio} times what matters, no alarm",

@@ -1,6 +1,7 @@
 """Texts of what changed, for the person on duty: a headline, what to look at, and a line for each signal."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from quadriga.monitor.report.drift_texts import undecided_signals, verdict
@@ -112,6 +113,13 @@ def signal_title(name: str) -> str:
     """Name a signal in words, such as `brightness` for `image.brightness`."""
     words = _WORDS.get(name)
     return words.title if words is not None else one_line(name.removeprefix("meta."))
+
+
+def signal_titles(names: Iterable[str]) -> dict[str, str]:
+    """Name signals that stand together in words; those of one title, such as `score` and `meta.score`, by their names."""
+    titles = {name: signal_title(name) for name in names}
+    counts = Counter(titles.values())
+    return {name: title if counts[title] == 1 else one_line(name) for name, title in titles.items()}
 
 
 def headline(report: Report) -> str:

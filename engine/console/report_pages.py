@@ -14,7 +14,12 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
-from quadriga.engine.console.drift_changes import image_links, place_links, signal_changes
+from quadriga.engine.console.drift_changes import (
+    image_links,
+    place_links,
+    signal_changes,
+    undecided_places,
+)
 from quadriga.engine.console.drift_links import WindowFilter, window_filter
 from quadriga.engine.console.evaluation_labels import confusion_rule, label_table
 from quadriga.engine.console.evaluation_parts import (
@@ -168,6 +173,7 @@ def _report_page(
         metrics=_metric_rows(shown),
         signals=sorted_by_effect(report.signals),
         signal_titles=change_texts.signal_titles(signal.name for signal in report.signals),
+        places=undecided_places(frame, report),
         changes=signal_changes(report, inferences) if is_drift else [],
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
         may_monitor=opens(current_caller(), "monitor"),

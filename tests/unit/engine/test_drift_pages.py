@@ -16,7 +16,7 @@ from quadriga.engine.console.drift_strip import MAX_ROWS, MAX_WINDOWS, make_stri
 from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.page import render_page
-from quadriga.monitor.report.schema import Data, Report, ReportedModel, Window
+from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel, Slice, Window
 from quadriga.monitor.watch.mutes import MuteBody, MuteStore
 from quadriga.proto.access import ROLES
 from quadriga.store.access_keys import create_key
@@ -208,6 +208,17 @@ def test_a_signal_has_one_name_on_all_pages(server, settings):
     printed = words(render_page(report, lambda _: None))
     assert "brightness image.brightness ALARM ks" in printed
     assert " meta.score ALARM ks" in printed
+
+
+def test_what_could_not_be_judged_says_where_it_moved_and_leads_there(server, settings):
+    few = numeric("score", 5, 9, alarm=False, status="insufficient")
+    part = Slice("meta.camera", HOSTILE, 40, [Metric("wasserstein_iqr", 0.6, {"signal": "score", "other": 0.1})])  # fmt: skip
+    keep_report(settings, drift_report(0, few, numeric("width", 5, 5), slices=[part]))
+    headline = f"which moved, most where camera is {html.escape(HOSTILE)}."
+    for path in (PAGE, f"/console/reports/{report_id(0)}"):
+        assert headline in open_page(server, path).text
+    (link,) = re.findall(r'<a href="([^"]*)">most where camera is [^<]*: moved 0.6 there, 0.1 elsewhere</a>', open_page(server, f"/console/reports/{report_id(0)}").text)  # fmt: skip
+    assert open_page(server, html.unescape(link)).status == 200
 
 
 def test_the_way_leads_to_the_images_of_the_last_window(server, settings):

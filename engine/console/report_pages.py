@@ -31,6 +31,7 @@ from quadriga.engine.console.evaluation_parts import (
 )
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
+from quadriga.engine.console.report_print import report_print_page
 from quadriga.engine.console.start_forms import start_choices
 from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.console.word_texts import words_of_metrics
@@ -131,7 +132,8 @@ def report_pages(
             to_list=cell_list_link(frame, report_id, cells),
         )
 
-    return [show_reports, show_report, show_cell]
+    whole = report_print_page(frame, reports, REPORTS_PATH + "/{report_id:str}", options)
+    return [show_reports, show_report, show_cell, whole]
 
 
 def _report_page(

@@ -13,6 +13,7 @@ REPORT_TEXTS: Mapping[str, str] = {
     "confusion_note": "rows: truth; columns: predicted; a cell leads to its images",
     "moved_where": "most where {by} is {value}: moved {effect} there, {other} elsewhere",
     "moved_where_alone": "most where {by} is {value}: moved {effect} there",
+    "back_to_console": "Back to the report in the console",
     "strip_few": "too few values, or not compared",
     "drift_over": "as usual since then",
     "compare_counted": "Images: those that both have answered and that have truth. A row leads to the images of {b} with truth there; those that {a} has not "

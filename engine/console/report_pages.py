@@ -132,8 +132,8 @@ def report_pages(
             to_list=cell_list_link(frame, report_id, cells),
         )
 
-    whole = report_print_page(frame, reports, REPORTS_PATH + "/{report_id:str}", options)
-    return [show_reports, show_report, show_cell, whole]
+    to_print = report_print_page(frame, reports, REPORTS_PATH + "/{report_id:str}", options)
+    return [show_reports, show_report, show_cell, to_print]
 
 
 def _report_page(

@@ -61,7 +61,7 @@ def with_links(page: bytes, report_id: str, url: str) -> bytes:
     """
     console = escape(f"{url}/console").encode()
     linked = _INFERENCE.sub(
-        lambda found: b'<a href="%s/inferences/%s">' % (console, found[1]), page
+        lambda match: b'<a href="%s/inferences/%s">' % (console, match[1]), page
     )
     back = b'<p class="back"><a href="%s/reports/%s">%s</a></p>\n' % (
         console,

@@ -163,7 +163,7 @@ def _card(
     truth = _outlines("truth", annotations, (width, height), letters)
     drawn = _drawable_predictions(predictions, notes)
     predicted = _outlines("prediction", drawn, (width, height), letters)
-    in_turns = [one for pair in zip_longest(truth, predicted) for one in pair if one is not None]
+    in_turns = [outline for pair in zip_longest(truth, predicted) for outline in pair if outline]
     return ImageCard(
         inference_id=image.inference_id,
         reasons=reasons,

@@ -60,6 +60,8 @@ class Teams:
         )
         self.reader = reader
         reports = ReportStore(self.jobs)
+        current = CurrentDrift(reports, drift_schedules(store.root / "drift"))
+        mutes = MuteStore(store.root / "drift")
         drift = DriftService(self.jobs, reader, BaselineStore(store.root / "baselines"))
         changes = ChangeService(
             reader, store.journal, IdSource(0), parse_metadata_value, erasures=store.erasures
@@ -69,14 +71,7 @@ class Teams:
                 *store_routes(reader, changes),
                 *job_routes(self.jobs, reader),
                 *model_routes(
-                    ModelEntries(
-                        list,
-                        reader,
-                        reports,
-                        drift,
-                        MuteStore(store.root / "drift"),
-                        current_drift=CurrentDrift(reports, drift_schedules(store.root / "drift")),
-                    )
+                    ModelEntries(list, reader, reports, drift, mutes, current_drift=current)
                 ),
                 *evaluation_routes(self.jobs, reader, reports),
                 *drift_routes(drift),

@@ -39,7 +39,8 @@ export function showTime(element) {
   if (form === "ago") return;
   const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(form === "clock" ? {} : { second: "2-digit" }) };
   if (form === "day") { element.textContent = at.toLocaleString("en-GB", { day: "numeric", month: "short" }); return; }
-  const day = sameDay(at, new Date()) || form === "clock" ? {} : { day: "numeric", month: "short" };
+  const isToday = [at, new Date(element.dataset.beside ?? at)].every((end) => sameDay(end, new Date())); // both ends of a span
+  const day = isToday || form === "clock" ? {} : { day: "numeric", month: "short" };
   element.textContent = at.toLocaleString("en-GB", { ...day, ...clock });
 }
 

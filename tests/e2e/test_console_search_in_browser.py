@@ -401,6 +401,24 @@ def test_at_most_ten_recent_lines_and_no_trust_in_what_is_kept(browser, page):
     assert browser.run("document.title") != "taken"
 
 
+@pytest.mark.parametrize("width", [1200, 360])
+def test_recent_lines_can_be_told_apart_by_their_ends_and_the_list_moves_nothing(
+    browser, page, width
+):
+    page(width=width)
+    begin = "model=shapes-detector & meta.camera=in:north,east,south,west & meta.altitude=ge:100 & ts=ge:-24h & label="
+    lines = json.dumps([f"{begin}{label}" for label in ("star", "circle")])
+    key = "quadriga.recent:/console/inferences"
+    browser.run(f"localStorage.setItem({json.dumps(key)}, {json.dumps(lines)}); 0")
+    grid = "JSON.stringify(document.querySelector('.grid').getBoundingClientRect())"
+    before = browser.run(grid)
+    browser.run("document.querySelector('[data-filter]').focus()")
+    names = "[...document.querySelectorAll('.suggestions:not([hidden]) [role=option]')].slice(0, 2).map((o) => o.firstChild)"
+    assert browser.run(f"{names}.map((n) => n.textContent.split('=').pop())") == ["star", "circle"]
+    assert browser.run(f"{names}.every((n) => n.scrollWidth <= n.clientWidth && n.scrollHeight <= n.clientHeight)")  # fmt: skip
+    assert browser.run(grid) == before
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_axe_finds_nothing_while_the_list_is_open(browser, page, scheme, width):

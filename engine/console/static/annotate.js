@@ -206,6 +206,7 @@ async function commitAndGo(annotations, words) {
 
 /** Undo what was done on the page before, and go back there. */
 async function undoEarlier() {
+  await sending; // else its words would stand over those about this
   const kept = keptChange(page.api);
   if (!kept) { toast("Nothing to undo."); return; }
   forgetChange();
@@ -340,7 +341,7 @@ function editText() {
 }
 
 // Labels beside the chosen object, with their digits.
-let pop = null;
+let pop = null, placed = {};
 function showLabels() {
   pop?.remove();
   pop = null;
@@ -372,10 +373,14 @@ function place() {
   const corners = [[6, height], [width, height], [6, 6], [width, 6]];
   const box = chosen?.rings.length ? picture.onStage(chosen) : null;
   const beside = box ? [[box[0], box[3] + 10], [box[2] + 10, box[1]], [box[0] - w - 10, box[1]], [box[0], box[1] - h - 30]] : [];
-  // Of the places beside the object and in the corners that which covers the least of any object; the first, if several do.
+  // Of the places beside the object and in the corners that which covers the least of any object; the first, if several do. Labels stay
+  // where they are beside an object, as long as they do not cover it: what jumps is missed by the hand.
   const covered = ([x, y]) => picture.items.reduce((sum, item) => sum + picture.covers(item, [x, y, x + w, y + h]) * (item === chosen ? 10 : 1), 0);
-  const places = [...beside, ...corners].map(fit).map((at) => [covered(at), at]);
-  const [, [left, top]] = places.reduce((best, each) => (each[0] < best[0] ? each : best));
+  const places = [...beside, ...corners].map(fit).map((at, number) => ({ at, number, covered: covered(at) }));
+  const held = places[placed.number], best = places.reduce((least, each) => (each.covered < least.covered ? each : least));
+  const isSame = held && chosen && placed.object === chosen.number && picture.covers(chosen, [...held.at, held.at[0] + w, held.at[1] + h]) === 0;
+  const { at: [left, top], number } = isSame || held?.covered === best.covered ? held : best;
+  placed = { object: chosen?.number, number };
   pop.style.left = `${left}px`;
   pop.style.top = `${top}px`;
 }

@@ -16,7 +16,8 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card, names_of
 from quadriga.engine.console.compared_quality import ComparedQuality, find_quality
-from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
+from quadriga.engine.console.filter_line import comparison_text, joined
+from quadriga.engine.console.filter_problems import absent, check
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
 from quadriga.engine.console.page_queries import run_in_queries
@@ -132,7 +133,7 @@ def compare_pages(
                 try:
                     content = _content(store, monitoring, frame, pair=pair, comparison=comparison)
                 except (QueryError, NotFoundError) as error:
-                    problem = Problem(str(error), comparison.line, 0)
+                    problem = absent(comparison.line, str(error))
             html = frame.html(
                 "compare",
                 page="compare",

@@ -4,7 +4,8 @@ import re
 
 import msgspec
 
-from quadriga.engine.console.filter_line import as_part, check, comparison_text, joined
+from quadriga.engine.console.filter_line import as_part, comparison_text, joined
+from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.formats import number
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.presence import PRESENCE_SUFFIX

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.filter_line import Problem, check, comparison_text
+from quadriga.engine.console.filter_line import comparison_text
+from quadriga.engine.console.filter_problems import Problem, absent, check
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import meant_labels
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
@@ -201,7 +202,7 @@ def _around(
         request = NeighboursRequest(filter_.line or {}, filter_.order)  # type: ignore[arg-type]  # one of ORDERS
         return find_surroundings(store, inference_id, request, AROUND), None
     except (QueryError, NotFoundError) as error:
-        return nothing, Problem(str(error), filter_.line, 0)
+        return nothing, absent(filter_.line, str(error))
 
 
 def _ordered_labels(labels: list[str], seen: list[str]) -> list[str]:

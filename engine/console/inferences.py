@@ -10,7 +10,8 @@ import msgspec
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.charts import Timeline, timeline
 from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
-from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
+from quadriga.engine.console.filter_line import comparison_text, joined
+from quadriga.engine.console.filter_problems import Problem, absent, check
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import (
     INFERENCES,
@@ -127,7 +128,7 @@ def read_inferences(
         facets = find_facets(store, FacetsRequest(where, None, VALUES, BINS))
     except (QueryError, NotFoundError) as error:
         return InferencesPage(
-            problem=Problem(str(error), filter_.line, 0),
+            problem=absent(filter_.line, str(error)),
             meant=meant_lines(store, filter_.line, links),
         )
     return _page(store, filter_, links, page=page, facets=facets)

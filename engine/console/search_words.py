@@ -12,12 +12,12 @@ import msgspec
 
 from quadriga.engine.console.filter_line import (
     as_part,
-    check,
     comparison_text,
     field_and_rest,
     joined,
     parts,
 )
+from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.inference_filter import FilterLinks
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.store.browsing.facets import FacetsRequest, find_facets

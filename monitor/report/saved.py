@@ -136,7 +136,12 @@ class ReportStore:
         return self._path(report_id).parent
 
     def _path(self, report_id: str) -> Path:
-        path = self._jobs.result(report_id)
+        try:
+            path = self._jobs.result(report_id)
+        except (
+            NotFoundError
+        ) as error:  # a report is the result of a job, which who asks for it does not know
+            raise NotFoundError(str(error).replace("job not", "report not", 1)) from error
         if path.name != REPORT_FILE:
             raise NotFoundError(f"report not found: {report_id} is the id of another job")
         return path

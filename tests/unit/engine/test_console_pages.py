@@ -151,10 +151,10 @@ def test_a_page_of_one_inference_keeps_the_filter(server):
     ("line", "sentence"),
     [
         ("meta.altitude=gt:", "A value is missing after gt:"),
-        ("label=ship & altitude", "expected = after"),
+        ("label=ship & altitude", "“altitude” is compared with nothing"),
         ("nothing=5", "nothing"),
         ("model=shapes-detecto", "shapes-detector"),
-        ("(label=ship", "closing parenthesis"),
+        ("(label=ship", "This parenthesis is not closed"),
     ],
 )
 def test_an_error_stands_at_its_place(server, line, sentence):

@@ -5,7 +5,7 @@ from datetime import date
 
 import pytest
 
-from quadriga.engine.console.filter_line import check
+from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.search_words import StoredWords, corrections, phrases

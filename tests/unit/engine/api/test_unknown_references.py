@@ -36,9 +36,9 @@ USES_OF_A_FILTER = [
 @pytest.mark.parametrize(
     ("where", "status", "message"),
     [
-        (f"report={UNKNOWN}", 404, f"job not found: {UNKNOWN}"),
-        (f"status=200 & (report={UNKNOWN} & truth=star)", 404, f"job not found: {UNKNOWN}"),
-        ("report=../../etc", 404, "job not found: "),
+        (f"report={UNKNOWN}", 404, f"report not found: {UNKNOWN}"),
+        (f"status=200 & (report={UNKNOWN} & truth=star)", 404, f"report not found: {UNKNOWN}"),
+        ("report=../../etc", 404, "report not found: "),
         ("model=shape-detectr", 404, "model not found: "),
         ("truth=star", 400, "beside one report"),
     ],

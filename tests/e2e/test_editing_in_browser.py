@@ -133,14 +133,16 @@ def test_labels_stay_beside_an_object_that_is_moved_over_others(browser, server,
     press(browser, "p", "e")
     place = "(({left, top}) => [left, top])(document.querySelector('.pop').getBoundingClientRect())"
     scale = browser.run("document.querySelector('canvas').getBoundingClientRect().height") / height
-    places = [browser.run(place)]
-    for _ in range(200):
+    places, steps_px = [browser.run(place)], 100
+    for _ in range(steps_px):
         press(browser, "ArrowDown")
         places.append(browser.run(place))
     steps = [(abs(x - a), abs(y - b)) for (a, b), (x, y) in pairwise(places)]
     assert max(x for x, _ in steps) < 1
     assert max(y for _, y in steps) < scale + 1
     assert places[-1][1] > places[0][1] + 10 * scale
+    # Each is stored after the one before, and leaving the page earlier asks.
+    wait_for_truth(server, ids[1], lambda truth: truth[0]["ymin"] == moving["ymin"] + steps_px)
 
 
 def test_an_edit_is_undone_from_the_next_page(browser, server, ids):

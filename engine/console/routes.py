@@ -214,6 +214,7 @@ def inferences_page(
                 to_label=frame.link("/console/label", q=filter_.line)
                 if opens(current_caller(), "annotate")
                 else "",
+                view_option=filter_.view,
                 may_save_view=opens(current_caller(), "annotate"),
                 may_evaluate=opens(current_caller(), "monitor"),
                 export_formats=EXPORT_FORMATS,

@@ -7,6 +7,7 @@ import msgspec
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.inference_filter import FilterLinks
 from quadriga.store.browsing.facets import Facet
+from quadriga.store.query.catalog import CLASSIFICATION
 
 VALUES, BINS = 8, 16
 """Maximum values and bins of a facet."""
@@ -59,7 +60,10 @@ class FacetGroup(msgspec.Struct, frozen=True, kw_only=True):
 def facet_groups(facets: Iterable[Facet], links: FilterLinks) -> tuple[list[FacetGroup], int]:
     """Return the facets that tell something, those of metadata in the middle, and how many more there are."""
     ordered = sorted(facets, key=_rank)
-    groups = [group for facet in ordered if (group := _group(facet, links)) is not None]
+    # A classification counts for its best label, whatever others it stored, so its label is asked for as `best`.
+    has_classes = any(value.value == CLASSIFICATION for facet in ordered if facet.field == "task" for value in facet.values)  # fmt: skip
+    label_field = "best" if has_classes else "label"
+    groups = [group for facet in ordered if (group := _group(facet, links, label_field)) is not None]  # fmt: skip
     return groups[:MAX_GROUPS], max(len(groups) - MAX_GROUPS, 0)
 
 
@@ -71,11 +75,11 @@ def _rank(facet: Facet) -> tuple[int, int]:
     return 1, 0  # in the order of the answer
 
 
-def _group(facet: Facet, links: FilterLinks) -> FacetGroup | None:
+def _group(facet: Facet, links: FilterLinks, label_field: str) -> FacetGroup | None:
     """Return a group; None for a field that all have alike, or all have differently."""
     if facet.count is None or facet.type == "other":
         return None
-    values = [] if facet.field == "score" else _values(facet, links)
+    values = [] if facet.field == "score" else _values(facet, links, label_field)
     is_chosen = any(value.is_chosen for value in values)
     if values and not is_chosen:
         is_same = facet.distinct < 2 and not facet.field.startswith(("meta.", "label"))
@@ -96,11 +100,13 @@ def _group(facet: Facet, links: FilterLinks) -> FacetGroup | None:
     )
 
 
-def _values(facet: Facet, links: FilterLinks) -> list[ValueLink]:
+def _values(facet: Facet, links: FilterLinks, label_field: str) -> list[ValueLink]:
     top = max((value.count for value in facet.values), default=1) or 1
     shown = []
     for value in facet.values[:VALUES]:
-        text = _value_text(facet, value.value)
+        text = _value_text(facet.field, value.value)
+        if facet.field == "label" and not links.has(text):
+            text = _value_text(label_field, value.value)
         shown.append(
             ValueLink(
                 name=_name(facet.field, value.value),
@@ -113,10 +119,10 @@ def _values(facet: Facet, links: FilterLinks) -> list[ValueLink]:
     return shown
 
 
-def _value_text(facet: Facet, value: str | float | bool) -> str:  # noqa: FBT001 - a value of metadata
-    if facet.field == "ground_truth":
+def _value_text(field: str, value: str | float | bool) -> str:  # noqa: FBT001 - a value of metadata
+    if field == "ground_truth":
         return comparison_text("ground_truth", value, "exists")
-    return comparison_text(facet.field, value)
+    return comparison_text(field, value)
 
 
 def _name(field: str, value: str | float | bool) -> str:  # noqa: FBT001 - as above

@@ -154,8 +154,8 @@ def _of_comparison(comparison: str) -> tuple[str, int]:
     value_at = len(comparison) - len(rest.lstrip())
     if field in {"label", "box"}:
         return _of_prediction(field, rest, value_at)
-    if field == "geo":
-        return text("problem_place", value=_cut(rest)), value_at
+    if field in {"geo", "best"}:
+        return text("problem_place" if field == "geo" else "problem_best", value=_cut(rest)), value_at  # fmt: skip
     kind = kind_of(field)
     if kind is None:
         name = "problem_of_prediction" if field in PROPERTIES else "problem_field"

@@ -53,7 +53,7 @@ _ALTERNATIVE = re.compile(r"\sor\s", re.IGNORECASE)
 _CONJUNCTION = re.compile(r'("(?:[^"\\]|\\.)*"?)|\sand\s|&&', re.IGNORECASE)
 """A quoted text, which stays as it is, or what joins comparisons."""
 
-_KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "box", "geo"}
+_KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "best", "box", "geo"}
 
 FIELD_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "box=score": ("score", "scores", "confidence", "conf", "certainty", "probability"),
@@ -147,6 +147,8 @@ class StoredWords:
             for facet in find_facets(store, FacetsRequest({}, None, _VALUES, 2)).facets:
                 listed = values.setdefault(facet.field, [])
                 listed += [entry.value for entry in facet.values if isinstance(entry.value, str)]
+        if "label" in values:
+            values["best"] = values["label"]
         return cls(values)
 
     def is_stored(self, field: str) -> bool:

@@ -455,6 +455,7 @@ FIELD_WORDS: Mapping[str, str] = {
     "truth": "true label in a cell of the report",
     "predicted": "predicted label in a cell of the report",
     "label": "label of a prediction",
+    "best": "as label, of a classification the best one",
     "box": "a prediction of any label",
     "geo": "place, as 51.5,-0.12,5km",
     "sig.image": "measured on the image",

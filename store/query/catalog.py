@@ -12,8 +12,11 @@ from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
 from quadriga.store.shadows import is_shadow
 
+CLASSIFICATION = "IMAGE_CLASSIFICATION"
+"""Task whose inferences have one label: the best one, that of the highest score."""
+
 SHORT_TASK_NAMES = {
-    "IMAGE_CLASSIFICATION": "classification",
+    CLASSIFICATION: "classification",
     "OBJECT_DETECTION": "detection",
     "ORIENTED_OBJECT_DETECTION": "oriented",
     "IMAGE_SEGMENTATION": "segmentation",

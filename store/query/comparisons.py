@@ -61,6 +61,8 @@ class ComparisonParser:
             QueryError: The field or the value is invalid; the message says what is allowed at `path`.
         """
         check_text(field, "the name of a field")
+        if field == "best":
+            return self._label_alone(value, path, is_best=True)
         if field in {"label", "box"}:
             return self._prediction(field, value, path)
         if field == "geo" and not (isinstance(value, dict) and "exists" in value):
@@ -127,11 +129,12 @@ class ComparisonParser:
         properties = tuple(bound for bound in bounds if bound[0] != "n")
         return [PredictionCondition(labels, properties, count)]  # type: ignore[arg-type]  # as checked
 
-    def _label_alone(self, value: Any, path: str) -> list[Filter]:
+    def _label_alone(self, value: Any, path: str, *, is_best: bool = False) -> list[Filter]:
         """Parse what a label is compared with, without properties of its predictions."""
         conditions: list[Filter] = []
         for operator, operand, operand_path in _operators(value, path, ("eq", "ne", "in")):
-            condition = PredictionCondition(self._labels(operator, operand, operand_path))
+            labels = self._labels(operator, operand, operand_path)
+            condition = PredictionCondition(labels, is_best=is_best)
             conditions.append(Not(condition) if operator == "ne" else condition)
         return conditions
 
@@ -206,7 +209,7 @@ class ComparisonParser:
 
 def _unknown_field(field: str, path: str) -> QueryError:
     """Return the error of a field that there is not."""
-    fields = (*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>", "sig.<signal>")
+    fields = (*FIELDS, "label", "best", "box", "geo", "meta.<key>", "std.<key>", "sig.<signal>")
     allowed = ", ".join(SIGNAL_FIELDS if field.startswith("sig.") else fields)
     key = "<key>" if field == "metadata" else field.removeprefix("metadata.")[:80]
     hint = "of a prediction it stands in label or box, " if field in PROPERTIES else ""

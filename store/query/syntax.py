@@ -61,6 +61,8 @@ class PredictionCondition(msgspec.Struct, frozen=True):
     """Bounds of properties; lengths in pixels of the image."""
     count: tuple[tuple[BoundOperator, float], ...] = ()
     """Bounds of the number of such predictions; without bounds at least one is required."""
+    is_best: bool = False
+    """Whether a label of a classification has to be its best one, that of the highest score."""
 
 
 class GeoCircle(msgspec.Struct, frozen=True):

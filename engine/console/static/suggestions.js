@@ -106,7 +106,7 @@ class Vocabulary {
   otherName(name) { return new Map(Object.entries(this.words.names)).get(name.trim().toLowerCase()); }
 
   values(name) {
-    const stored = this.facets.get(name)?.values ?? [];
+    const stored = this.facets.get(name === "best" ? "label" : name)?.values ?? [];
     const possible = (this.words.values[name] ?? []).filter((value) => !stored.some((entry) => entry.value === value));
     return [...stored.filter(({ value }) => typeof value !== "string" || [...value].length < CUT), ...possible.map((value) => ({ value }))];
   }

@@ -93,7 +93,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 FIELDS = (
     "id, request_id, model, version, model.sha256, task, action, ts, latency_ms, status, predictions, answer, input.hash, "
-    "ground_truth, ground_truth.label, ground_truth.review, feedback, report, truth, predicted, label, box, geo, meta.<key>, std.<key>, sig.<signal>"
+    "ground_truth, ground_truth.label, ground_truth.review, feedback, report, truth, predicted, label, best, box, geo, meta.<key>, std.<key>, sig.<signal>"
 )
 
 

@@ -1,0 +1,30 @@
+"""Facets as links: of what a value is counted, its link finds."""
+
+import pytest
+
+from quadriga.engine.console.facet_links import facet_groups
+from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.store.browsing.facets import Facet, FacetValue
+
+
+def facet(field: str, *values: str) -> Facet:
+    listed = [FacetValue(value, 5) for value in values]
+    return Facet(field, "string", 5, distinct=len(values), values=listed, histogram=[])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "line", "link", "is_chosen"),
+    [
+        (["OBJECT_DETECTION"], "", "label=ring", False),
+        (["IMAGE_CLASSIFICATION"], "", "best=ring", False),
+        (["OBJECT_DETECTION", "IMAGE_CLASSIFICATION"], "meta.a=1", "meta.a=1 & best=ring", False),
+        (["IMAGE_CLASSIFICATION"], "best=ring", "", True),
+        (["IMAGE_CLASSIFICATION"], "meta.a=1 & label=ring", "meta.a=1", True),
+        ([], "", "label=ring", False),
+    ],
+)
+def test_a_label_leads_to_what_was_counted_for_it(tasks, line, link, is_chosen):
+    links = FilterLinks(InferenceFilter(line), lambda path, q: q, "/")
+    groups, _ = facet_groups([facet("task", *tasks), facet("label", "ring", "disc")], links)
+    ring = next(group for group in groups if group.field == "label").values[0]
+    assert (ring.name, ring.link, ring.is_chosen) == ("ring", link, is_chosen)

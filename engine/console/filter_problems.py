@@ -24,7 +24,7 @@ _SIGNS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "!=": "ne", "!": "ne"}
 
 _OF_KINDS: Mapping[FieldKind, str] = {
     "time": "problem_time", "number": "problem_number", "id": "problem_id", "review": "problem_review",
-    "presence": "problem_presence", "cell": "problem_cell",
+    "presence": "problem_presence", "hash": "problem_hash", "cell": "problem_cell",
 }  # fmt: skip
 """Texts of what is wrong with a value, by the kind of its field."""
 

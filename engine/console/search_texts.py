@@ -30,6 +30,7 @@ SEARCH_TEXTS: Mapping[str, str] = {
     "problem_condition": "“{value}” is no condition of a prediction. Write a property, a comparison and a number, as in {example}.",
     "problem_place": "“{value}” is no place. Write the latitude, the longitude and a distance: geo=51.5,-0.12,5km.",
     "problem_best": "“{value}” cannot be asked of best, but a label can: best=star, best=in:star,ring or best=ne:star.",
+    "problem_hash": "“{value}” is too short for the hash of a model's file: it takes its first 8 digits or more.",
     "problem_time": "“{value}” is no time. Write it in UTC as 2026-01-31T12:00:00Z, or back from now as -24h, -7d or now.",
     "problem_number": "“{value}” is no number, and {field} is compared with numbers.",
     "problem_id": "“{value}” is no id. An id has digits only.",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store.database import execute, fetch_all, fetch_in
-from quadriga.store.query.syntax import Compare, Filter, IdList, leaves
+from quadriga.store.query.syntax import MIN_HASH_DIGITS, Compare, Filter, IdList, leaves
 from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
 from quadriga.store.shadows import is_shadow
@@ -24,9 +24,6 @@ SHORT_TASK_NAMES = {
 }
 """Short names of tasks."""
 
-
-MIN_HASH_DIGITS = 8
-"""Fewest digits that stand for the hash of a model's file that begins with them."""
 
 _ID_PREFIX = "m-"
 _MAX_CACHED = 20_000

@@ -118,7 +118,18 @@ Leaf = Compare | Range | PredictionCondition | PlaceCondition | ReportCells | Id
 Filter = And | Or | Not | Leaf
 
 FieldKind = Literal[
-    "id", "time", "text", "texts", "name", "number", "value", "presence", "review", "report", "cell"
+    "id",
+    "time",
+    "text",
+    "texts",
+    "name",
+    "hash",
+    "number",
+    "value",
+    "presence",
+    "review",
+    "report",
+    "cell",
 ]
 
 _ORDERED = ("eq", "ne", "gt", "ge", "lt", "le", "in", "exists")
@@ -130,6 +141,7 @@ OPERATORS: dict[FieldKind, tuple[str, ...]] = {
     "value": (*_ORDERED, "contains"),
     "texts": ("eq", "ne", "in", "exists", "contains"),
     "name": ("eq", "ne", "in", "exists"),
+    "hash": ("eq", "ne", "in", "exists"),
     "review": ("eq", "ne", "in", "exists"),
     "presence": ("exists",),
     "report": ("eq",),
@@ -142,7 +154,7 @@ FIELDS: dict[str, FieldKind] = {
     "request_id": "text",
     "model": "name",
     "version": "name",
-    "model.sha256": "name",
+    "model.sha256": "hash",
     "task": "name",
     "action": "text",
     "ts": "time",
@@ -160,6 +172,9 @@ FIELDS: dict[str, FieldKind] = {
     "predicted": "cell",
 }
 """Fields beside `label`, `box`, `geo`, `meta.<path>` and `std.<path>`."""
+
+MIN_HASH_DIGITS = 8
+"""Fewest digits that stand for the hash of a model's file that begins with them."""
 
 SIGNAL_FIELDS = tuple(f"sig.image.{name}" for name in IMAGE_STATISTICS)
 """Fields of the numbers that were measured on the image, for drift; not every image has them."""

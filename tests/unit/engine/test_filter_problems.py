@@ -46,6 +46,7 @@ from quadriga.engine.console.filter_problems import absent, check
         ("label=ne:star:ge:0.5", "ge:0.5", "“ge:0.5” is no condition of a prediction."),
         ("box=score", "score", "as in box=score:ge:0.5."),
         ("best=star:ge:0.5", "star:ge:0.5", "best=in:star,ring"),
+        ("model.sha256=in:cafe1234,cafe", "cafe", "“cafe” is too short"),
         ("geo=51.5", "51.5", "“51.5” is no place."),
         ("label=ship & truth=star", "star", "report=ID & truth=star"),
         ("ts=" + "x" * 300, "x" * 300, "xx… ".strip()),

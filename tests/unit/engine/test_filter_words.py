@@ -25,6 +25,7 @@ VALUES = {
     "review": "approved",
     "report": "1",
     "presence": "true",
+    "hash": "cafe1234",
     "geo": "true",
 }
 EXAMPLES = {"label": "circle", "box": "score:ge:0.5", "geo": "51.5,-0.12,5km", "ground_truth": "exists:true", "feedback": "exists:true"}  # fmt: skip

@@ -161,7 +161,7 @@ comparisons = st.one_of(
     asked(st.sampled_from(["m1", "M1:2", "m-m2", "m3"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"model": v}),
     asked(st.sampled_from(["detection", "tensor", "TENSOR"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"task": v}),
     asked(st.sampled_from(LATENCIES), ORDERED).map(lambda v: {"latency_ms": v}),
-    asked(st.sampled_from(["CAFE1234", "00000000", "cafe", ""]), ["eq", "ne", "in", "exists"]).map(lambda v: {"model.sha256": v}),
+    asked(st.sampled_from(["CAFE1234", "00000000", "cafe12345"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"model.sha256": v}),
     asked(st.sampled_from(["blake3:" + "0" * 64, "x"]), [*ORDERED, "contains"]).map(lambda v: {"input.hash": v}),
     asked(st.sampled_from(["a", "b", "z"]), ["eq", "ne", "in"]).map(lambda v: {"label": v}),
     asked(st.sampled_from(["a", "b", "z"]), ["eq", "ne", "in"]).map(lambda v: {"best": v}),

@@ -1,6 +1,7 @@
 """Stored inferences: pages, one after the other, and as tables of pandas, polars and Arrow."""
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +12,12 @@ from quadriga_client.results import Predictions, box_xyxy, summary
 
 PAGE_SIZE = 1000
 """Inferences of a page, unless fewer are wanted; the server's maximum."""
+
+
+def show_warnings(answer: Mapping[str, Any]) -> None:
+    """Show what the server says about a filter that finds nothing, such as a metadata key that nothing has."""
+    for text in answer.get("warnings") or ():
+        warnings.warn(str(text), UserWarning, stacklevel=3)
 
 
 class StoredInference(Predictions):
@@ -119,6 +126,8 @@ class Query:
     def pages(self) -> Iterator[list[StoredInference]]:
         """Yield lists of up to 1,000 inferences; every call begins anew.
 
+        Where the first page is empty, as no inference has a metadata key of the filter, a `UserWarning` says so.
+
         Raises:
             BadAnswer: The server repeats a page, or answers without inferences.
         """
@@ -130,6 +139,7 @@ class Query:
             answer = self._read_page(body if cursor is None else {**body, "cursor": cursor})
             if not isinstance(answer, dict) or not isinstance(answer.get("inferences"), list):
                 raise BadAnswer(f"expected a page of inferences, got {str(answer)[:200]}")
+            show_warnings(answer)
             page = [self._make(row) for row in answer["inferences"]]
             if page:
                 yield page

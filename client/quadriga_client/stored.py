@@ -8,7 +8,7 @@ from quadriga_client.calls import json_call, present, read_bytes, read_call
 from quadriga_client.class_labels import ClassLabels
 from quadriga_client.errors import InputError
 from quadriga_client.inference import read_events
-from quadriga_client.queries import StoredInference
+from quadriga_client.queries import StoredInference, show_warnings
 from quadriga_client.resources import Resource, Sender
 from quadriga_client.statements import annotation_list, statements_call
 from quadriga_client.versions import model_body
@@ -92,8 +92,10 @@ class Inferences(Resource):
         return self._send(read_call(f"{_INFERENCE}/similar", inference_id, query=query))
 
     def count(self, where: Where = None, *, consistency: str | None = None) -> int:
-        """Return how many inferences a filter finds; `consistency` as for `Client.query`."""
-        return int(self._read("/count", present(where=where, consistency=consistency))["count"])
+        """Return how many inferences a filter finds; `consistency` and warnings as for `Client.query`."""
+        answer = self._read("/count", present(where=where, consistency=consistency))
+        show_warnings(answer)
+        return int(answer["count"])
 
     def aggregate(
         self,

@@ -60,6 +60,20 @@ def test_a_limit_ends_the_pages(client, server):
     assert len(server.requests) == 2
 
 
+def test_what_the_server_says_about_an_empty_answer_is_a_warning(client, server):
+    said = "no stored inference has the metadata key 'rum'; did you mean meta.run?"
+    server.answers(
+        json_response({"inferences": [], "cursor": None, "warnings": [said]}),
+        json_response({"count": 0, "is_exact": True, "warnings": [said]}),
+        *pages([]),
+    )
+    with pytest.warns(UserWarning, match="did you mean meta.run"):
+        assert list(client.query("meta.rum=v1")) == []
+    with pytest.warns(UserWarning, match="did you mean meta.run"):
+        assert client.inferences.count("meta.rum=v1") == 0
+    assert list(client.query("meta.run=v9")) == []  # a warning would be an error here
+
+
 def test_a_count_waits_as_its_query_does(client, server):
     server.answers(json_response({"count": 24, "is_exact": True}))
     assert client.query("label=ü", consistency="journal").count() == 24

@@ -190,6 +190,8 @@ def test_image_is_read_in_every_form(name):
 REFUSED = {
     "nothing": ("echo:predict", b"", "The document is empty"),
     "neither key": ("echo:predict", {}, "Missing 'inputs' or 'instances' key"),
+    "a key nearly right": ("echo:predict", {"instance": [[1, 2]]}, "key; did you mean 'instances' by 'instance'?"),
+    "a key in capitals": ("boxes:predict", {"Inputs": ["AA=="]}, "key; did you mean 'inputs' by 'Inputs'?"),
     "both keys": ("echo:predict", {"inputs": [], "instances": []}, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"),
     "instances no list": ("echo:predict", {"instances": {}}, "Expecting 'instances' to be an list/array"),
     "no instances": ("echo:predict", {"instances": []}, "No values in 'instances' array"),

@@ -6,6 +6,8 @@ from contextlib import suppress
 
 import msgspec
 
+from quadriga.engine.console.tensor_words import has_tensors
+from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items, item_outline, item_texts
 from quadriga.store.records import StoredInference
@@ -105,7 +107,9 @@ def card(
         created_at=inference.created_at,
         latency_ms=inference.latency_ms,
         has_failed=inference.status >= 400,
-        words=_words(detections, {item.label for item in meant}),
+        words=TEXTS["tensors"]
+        if has_tensors(inference)
+        else _words(detections, {item.label for item in meant}),
         score=min(scores, default=None),
         has_image=is_image,
         ratio=nearest_ratio(width, height),

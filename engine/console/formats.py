@@ -6,11 +6,12 @@ from typing import Any
 
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")  # fmt: skip
 _TASKS: Mapping[str, str] = {
-    "OBJECT_DETECTION": "boxes",
-    "ORIENTED_OBJECT_DETECTION": "oriented boxes",
-    "INSTANCE_SEGMENTATION": "contours",
-    "IMAGE_CLASSIFICATION": "labels",
-    "IMAGE_SEGMENTATION": "areas",
+    "OBJECT_DETECTION": "detection",
+    "ORIENTED_OBJECT_DETECTION": "oriented detection",
+    "IMAGE_CLASSIFICATION": "classification",
+    "IMAGE_SEGMENTATION": "segmentation",
+    "IMAGE_TEXT_TO_TEXT": "image-text",
+    "TENSOR": "tensors",
 }
 _DAY_S = 86_400
 
@@ -101,7 +102,7 @@ def ago(value: str) -> str:
 
 
 def task_words(task: str | None) -> str:
-    """Return a task as words: `oriented boxes`."""
+    """Return the plain name of a task, as commands have it: `oriented detection`."""
     if not task:
         return ""
     return _TASKS.get(task, task.replace("_", " ").lower())

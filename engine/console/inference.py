@@ -13,6 +13,7 @@ from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_problems import Problem, absent, check
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import meant_labels
+from quadriga.engine.console.tensor_words import has_tensors, tensor_texts
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
@@ -165,7 +166,7 @@ def read_inference(
         next_link=links.inference(around.after[0]) if around.after else "",
         is_partial=around.partial,
         strip=_strip(store, inference, around, links),
-        predictions=_listed("pred", detections),
+        predictions=_listed_predictions(inference, detections),
         truth=None if truth is None else _listed("truth", truth),
         more=sum(max(len(items) - MAX_LISTED, 0) for items in (detections, truth or [])),
         pairs=pairs[:MAX_LISTED],
@@ -250,6 +251,15 @@ def _plain(items: object) -> Any:
         if isinstance(decoded, list):
             return [item for item in decoded if isinstance(item, dict)]
     return []
+
+
+def _listed_predictions(
+    inference: StoredInference, detections: list[DrawnItem]
+) -> list[ListedObject]:
+    if not has_tensors(inference):
+        return _listed("pred", detections)
+    texts = tensor_texts(inference.predictions)[:MAX_LISTED]
+    return [ListedObject("pred", number, words, None) for number, words in enumerate(texts)]
 
 
 def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:

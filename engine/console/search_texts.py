@@ -39,6 +39,7 @@ SEARCH_TEXTS: Mapping[str, str] = {
     "problem_order": "“{value}” is neither more nor less than anything. In double quotes it is a text.",
     "problem_cell": "truth and predicted are labels of one report, which stands beside them: report=ID & truth=star.",
     "problem_exists": "“{value}” is neither true nor false: write {field}=exists:true or {field}=exists:false.",
+    "tensors": "tensors",
     "found_count": "finds {n}",
     "find_hint": "Find inferences, by label, score, time, model or metadata",
     "find_example": "Find inferences, such as {example}",

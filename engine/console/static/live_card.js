@@ -98,7 +98,8 @@ export function cardOf(record) {
   const time = element("time", "");
   time.dateTime = record.created_at;
   showTime(time);
-  const words = wordsOf(items) || (failed ? texts.failed : texts.nothing);
+  const found = record.task === "TENSOR" && !failed ? texts.tensors : wordsOf(items);
+  const words = found || (failed ? texts.failed : texts.nothing);
   const score = scores.length ? element("span", "quiet", Math.min(...scores).toFixed(2)) : null;
   const lines = element("span", "words",
     element("span", "", element("b", "", words), score),

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from quadriga.engine.app import Application
+from quadriga.engine.console.formats import task_words
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import create_key
@@ -18,6 +19,7 @@ from quadriga.store.records import (
     JournaledChange,
     TruthStatement,
 )
+from quadriga.tasks import SHORT_NAMES
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.store.conftest import make_record
@@ -32,6 +34,9 @@ RECORDS = [
     make_record(FIRST + 2, metadata={"camera": HOSTILE, HOSTILE: 1}, predictions=[{"label": HOSTILE, "score": 0.5, **BOX}]),
     make_record(FIRST + 3, metadata={"camera": "north"}, status=500, predictions=[]),
     make_record(FIRST + 4, metadata={}, task="TENSOR", predictions={"shape": [1]}),
+    make_record(FIRST + 6, metadata={}, task="TENSOR", predictions=[
+        {"name": "probabilities", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}, {"name": HOSTILE}]),
+    make_record(FIRST + 7, metadata={}, task="TENSOR", status=500, predictions=[]),
     make_record(FIRST + 5, metadata={}, task="IMAGE_TEXT_TO_TEXT", predictions=[{"prompt": "What?", "answer": "two ships"}]),
 ]  # fmt: skip
 CHANGES: list[Any] = [
@@ -122,7 +127,7 @@ def test_texts_of_clients_are_texts(keyed):
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(3, "failed after"), (4, "Nothing found."), (5, "What? → two ships")]
+    ("number", "words"), [(3, "failed after"), (4, ">tensors<"), (5, "What? → two ships")]
 )
 def test_other_answers_have_their_page(keyed, number, words):
     page = show(keyed, str(FIRST + number))
@@ -130,10 +135,37 @@ def test_other_answers_have_their_page(keyed, number, words):
     assert words in page.text
 
 
+def test_tensors_are_said_with_their_names_types_and_shapes(keyed):
+    page = show(keyed, str(FIRST + 6))
+    assert "probabilities FP32 [1, 4]" in page.text
+    assert HOSTILE not in page.text
+    grid = show(keyed, f"?q=id%3D{FIRST + 6}").text
+    assert ">tensors<" in grid
+    for text in (page.text, grid, show(keyed, str(FIRST + 4)).text):
+        assert "(empty)" not in text
+    assert ">tensors<" not in show(keyed, f"?q=id%3D{FIRST + 7}").text  # the model failed
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("IMAGE_CLASSIFICATION", "classification"), ("OBJECT_DETECTION", "detection"), ("TENSOR", "tensors"),
+        ("ORIENTED_OBJECT_DETECTION", "oriented detection"), ("IMAGE_SEGMENTATION", "segmentation"),
+        ("IMAGE_TEXT_TO_TEXT", "image-text"), ("OF_ANOTHER", "of another"), ("", ""), (None, ""),
+    ],
+)  # fmt: skip
+def test_a_task_has_its_plain_name(task, words):
+    assert task_words(task) == words
+    assert task not in SHORT_NAMES.values() or task_words(task).split()[0] in {
+        *SHORT_NAMES,
+        "tensors",
+    }
+
+
 def test_a_filter_that_is_none_is_said_and_the_inference_is_there(keyed):
     page = show(keyed, f"{FIRST}?q=meta.camera")
     assert page.status == 200
-    assert "expected = after" in page.text
+    assert "“meta.camera” is compared with nothing" in page.text
     assert "2 true, 1 predicted" in page.text
 
 

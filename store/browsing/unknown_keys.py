@@ -48,7 +48,7 @@ def unknown_key_warnings(inferences: InferenceReader, where: Any) -> list[str]:
         return []
     fields = [
         leaf.field
-        for leaf in leaves(inferences.read_filter(QueryRequest(where=where)))
+        for leaf in leaves(QueryRequest(where=where).parse_filter())
         if isinstance(leaf, Compare | Range) and leaf.field.startswith("meta.")
     ]
     paths = list(dict.fromkeys(field.removeprefix("meta.") for field in fields))

@@ -3,6 +3,8 @@
 import logging
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -127,7 +129,7 @@ def _value_name(kind: Any) -> str | None:
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder or ONNX file, or s3://BUCKET/FOLDER."""
     from quadriga.engine.processes.log_pipes import LogPipes, SupervisorLines
-    from quadriga.engine.processes.logs import configure_logging
+    from quadriga.engine.processes.logs import configure_logging, json_line
     from quadriga.engine.processes.supervisor import supervise
     from quadriga.engine.trace_opening import check_tracing
     from quadriga.store.disk import create_privately
@@ -154,7 +156,8 @@ def serve(config: Path | None, **flags: Any) -> None:
     if pipes is None:
         sys.exit(supervise(settings, _announce))
     try:
-        status = supervise(settings, _announce, pipes)
+        announce = partial(_announce, make_line=partial(json_line, "supervisor"))
+        status = supervise(settings, announce, pipes)
     except settings_reading.SettingsError as error:  # as a line of the log, like all others
         logging.getLogger("quadriga.supervisor").critical("%s", error)
         status = 2
@@ -177,11 +180,11 @@ def completion(shell: str) -> None:
         click.echo(made(main, {}, "quadriga", "_QUADRIGA_COMPLETE").source())
 
 
-def _announce(url: str, grpc_address: str) -> None:
-    click.echo(f"Quadriga listens on {url}")
+def _announce(url: str, grpc_address: str, make_line: Callable[[str], str] = str) -> None:
+    click.echo(make_line(f"Quadriga listens on {url}"))
     if grpc_address:
-        click.echo(f"gRPC on {grpc_address}")
-    click.echo(f"Console on {url}/console/")
+        click.echo(make_line(f"gRPC on {grpc_address}"))
+    click.echo(make_line(f"Console on {url}/console/"))
     sys.stdout.flush()
 
 

@@ -48,6 +48,8 @@ class Inspection(msgspec.Struct, frozen=True):
     """How a segmentation treats the background; empty for other tasks."""
     notes: list[str] = []
     """What may be right, but is also what a wrong model.toml looks like."""
+    proposals: tuple[str, ...] = ()
+    """Lines of model.toml of which one may make a model that answers tensors more than that."""
 
 
 def open_model(path: Path) -> Model:
@@ -110,6 +112,7 @@ def inspect_model(path: Path) -> Inspection:
         providers=model.session.providers,
         background=_background_text(model.spec) if model.spec else "",
         notes=list(_notes(model.spec)) if model.spec else [],
+        proposals=recognition.proposals,
     )
 
 
@@ -179,6 +182,11 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
     console.print(decided)
     for note in inspection.notes:
         console.print(note, style="yellow", soft_wrap=True, markup=False)
+    if inspection.proposals:
+        title = "It answers tensors as they are. If it is meant for more, write one of these lines in model.toml, beside the file:"
+        console.print(title, style="yellow", soft_wrap=True, markup=False)
+        for line in inspection.proposals:
+            console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
 
 
 def describe_then(then: ThenOptions | None) -> str:

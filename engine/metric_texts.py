@@ -56,7 +56,7 @@ TEXTS = {
     "quadriga_store_measured_timestamp_seconds": "When a size was measured, in seconds since 1970: of the images, each hour, and of a PostgreSQL, each minute. Long ago: the database is away, or the writer is, see GET /ready?verbose.",
     "quadriga_disk_free_bytes": "Free bytes of the disk of a folder: the data folder, and that of the images. Low: shorten retention, or enlarge the disk, before inferences are refused.",
     "quadriga_jobs": "Jobs by kind and state, 0 included, as of at most 15 s ago. failed: GET /api/jobs/{id} has the reason; queued for long: a job before them runs long.",
-    "quadriga_drift_alarm": "Whether the newest drift report of a model says drift (1) or not (0). At 1, open the report and look at the signals with the largest effects.",
+    "quadriga_drift_alarm": "Whether the newest drift report of a model, of its schedule if it has one, says drift (1) or not (0). At 1, open the report and look at the signals with the largest effects.",
     "quadriga_drift_alarmed_signals": "Signals with an alarm in the newest drift report of a model. Many at once mostly have one cause, such as another camera.",
     "quadriga_drift_report_timestamp_seconds": "When the newest drift report of a model was made, in seconds since 1970. Long ago: its schedule does not run, see GET /api/jobs.",
     "quadriga_evaluation_metric": "First metric of the newest evaluation of a model, by its type. If it falls, compare the slices of the report with the one before.",

@@ -50,6 +50,8 @@ def find_models(
     """
     if root.is_file():
         path = root.resolve()
+        if root.stem == "model" and (named := _numbered(model_folder(path))) is not None:
+            return {named[0]: {named[1]: root}}
         name = model_folder(path).name if root.stem == "model" else root.stem
         return {archive_name(root) or name: {"1": root}}
     if not root.is_dir():
@@ -57,13 +59,13 @@ def find_models(
     root = root.resolve()
     root_versions = find_versions(root)
     if _is_model_itself(root, root_versions):
-        return {root.name: root_versions}  # other folders beside it do not matter
+        return _named(root, root_versions)  # other folders beside it do not matter
     folders = sorted(path for path in root.iterdir() if path.is_dir())
     by_folder = {folder: find_versions(folder) for folder in folders}
     archives = [path for path in sorted(root.iterdir()) if archive_name(path) and path.is_file()]
     has_models = any(paths and not folder.name.isdecimal() for folder, paths in by_folder.items())
     if root_versions and not has_models and not archives:
-        return {root.name: root_versions}  # a stray file beside model folders does not hide them
+        return _named(root, root_versions)  # a stray file beside model folders does not hide them
     if not root_versions:
         _report_mlflow(root, report)
     for file in sorted(root.glob("*.onnx")):
@@ -77,6 +79,31 @@ def find_models(
     candidates = [(folder.name, folder.name, paths) for folder, paths in by_folder.items() if paths]
     candidates += [(archive_name(path) or "", path.name, {"1": path}) for path in archives]
     return _without_duplicates(candidates, report)
+
+
+def _named(root: Path, versions: dict[str, Path]) -> dict[str, dict[str, Path]]:
+    """Return the versions of a folder by the name of the model, which is that of the folder above if it is a version."""
+    named = _numbered(root) if list(versions) == ["1"] else None
+    return {root.name: versions} if named is None else {named[0]: {named[1]: versions["1"]}}
+
+
+def _numbered(folder: Path) -> tuple[str, str] | None:
+    """Return the model and the version that a folder such as `gauge/2` is; None for one of any other kind.
+
+    It is a version only where the folder above has nothing but versions, as in one of models `2` may be a model's name.
+    """
+    number, above = folder.name, folder.parent
+    if not (number.isascii() and number.isdecimal() and NAME.fullmatch(above.name)):
+        return None
+    try:
+        path = find_versions(above).get(number)
+        if path is None or not path.is_relative_to(folder):
+            return None
+        others = (sub for sub in above.iterdir() if sub.is_dir() and not sub.name.isdecimal())
+        is_of_models = any(find_versions(sub) for sub in others if sub.name != ONNX_SUBFOLDER)
+    except OSError:  # only the folder itself can be read
+        return None
+    return None if is_of_models else (above.name, number)
 
 
 def _is_model_itself(root: Path, versions: Mapping[str, Path]) -> bool:

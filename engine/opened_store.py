@@ -1,6 +1,7 @@
 """Opens the store of a server, and makes the routes that find and change what is in it."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ from quadriga.engine.store_access import open_reader
 from quadriga.engine.worker_ids import WorkerIds
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.drift.watch.current import CurrentDrift
+from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
@@ -144,20 +147,31 @@ def open_store(
         ids.source,
         read_metadata=parse_metadata_value,
         erasures=Erasures(settings.erasures_directory),
+        labels_of=partial(_labels_of, repository, service.described),
     )
     queries = StoreQueries(inferences, query_threads)
     reports = ReportStore(jobs)
     drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
     mutes = MuteStore(settings.drift_directory)
+    current_drift = CurrentDrift(reports, drift_schedules(settings.drift_directory))
     models = ModelEntries(
         repository.served_versions,
         inferences,
         reports=reports,
         drift=drift,
         mutes=mutes,
+        current_drift=current_drift,
         labels=service.described.labels,
     )
-    console = ConsoleStore(queries, inferences, jobs, reports=reports, mutes=mutes, drift=drift)
+    console = ConsoleStore(
+        queries,
+        inferences,
+        jobs,
+        reports=reports,
+        mutes=mutes,
+        drift=drift,
+        current_drift=current_drift,
+    )
     routes = [
         *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
         *_query_routes(settings, queries, inferences, streams),
@@ -179,6 +193,17 @@ def open_store(
         models=models.all,
         events=events,
     )
+
+
+def _labels_of(
+    repository: ModelRepository, described: DescribedModels, model: str, team: str
+) -> set[str]:
+    """Return the labels of all loaded versions of a model, or of its description; none if those of a version are not known."""
+    versions = [version for version in repository.served_versions() if version.name == model]
+    if not versions:
+        return set(described.labels(model, team))
+    loaded = [version.labels for version in versions if version.sha256 is not None]
+    return set().union(*loaded) if loaded and all(loaded) else set()
 
 
 def _query_routes(
@@ -220,7 +245,7 @@ def _monitoring_routes(
         *evaluation_routes(store.jobs, inferences, reports),
         *drift_routes(drift),
         *model_routes(models),
-        *schedule_routes(settings.drift_directory, inferences, hosts),
+        *schedule_routes(settings.drift_directory, inferences, hosts, drift=drift),
         *drift_alarm_routes(reports, store.mutes, inferences),
         *view_routes(settings.views_directory),
         *evaluation_schedule_routes(

@@ -309,21 +309,42 @@ def check_data_path(settings: Settings) -> None:
     Version 0.1.0 put the path into a URL as it is: SQLAlchemy cut it at a `?`, and read `%41` as `A`.
 
     Raises:
-        SettingsError: The path is not in UTF-8, or its database is at the place of 0.1.0 and not at that of this version.
+        SettingsError: The path is not in UTF-8, or its database is at the place of 0.1.0 and not at that of this version;
+            or one of both places cannot be looked at.
     """
     if "\0" in settings.data or settings.data.encode(errors="replace").decode() != settings.data:
         raise SettingsError(f"expected data to be a path in UTF-8, got {settings.data!r}")
     path = Path(settings.data).absolute() / "store.db"
-    if settings.database or path.exists() or not settings.journal_directory.is_dir():
-        return
+    try:
+        if settings.database or _is_there(path) or not _is_there(settings.journal_directory):
+            return
+    except OSError as error:
+        raise SettingsError(
+            f"cannot use the data folder {settings.data}: {error.strerror}"
+        ) from error
     cut = str(path).partition("?")[0]
     for earlier in (Path(cut), Path(unquote(cut))):
         # A folder with a journal is the data folder of another server, whose database stays.
-        if earlier != path and earlier.is_file() and not (earlier.parent / "journal").exists():
+        try:
+            is_earlier = _is_there(earlier) and not _is_there(earlier.parent / "journal")
+        except OSError as error:
+            raise SettingsError(
+                f"cannot see whether version 0.1.0 kept the database of {settings.data} as {earlier}: {error.strerror}"
+            ) from error
+        if earlier != path and is_earlier and earlier.is_file():
             raise SettingsError(
                 f"the database of {settings.data} is {earlier}, where version 0.1.0 kept it: move it to {path}, and "
                 f"{earlier.name}-wal beside it, if it is there, to {path}-wal"
             )
+
+
+def _is_there(path: Path) -> bool:
+    """Check whether there is anything at a path; unlike `Path.exists` of some Pythons it raises what keeps one from looking."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def check_places(settings: Settings, *, reads_images: bool) -> None:

@@ -18,6 +18,8 @@ from prometheus_client.registry import Collector
 from quadriga.engine.job_kinds import BULK_INFERENCE, JOB_KINDS
 from quadriga.engine.metric_texts import TEXTS
 from quadriga.engine.settings import Settings
+from quadriga.monitor.drift.watch.current import comparisons_that_count
+from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.store.damaged_files import damaged_files
 from quadriga.store.dead_records import DeadRecords
@@ -26,7 +28,7 @@ from quadriga.store.ids import time_ms
 from quadriga.store.jobs import JOB_STATES, Jobs
 from quadriga.store.journal_lag import oldest_waiting_id
 from quadriga.store.renumbering import renumbered_count
-from quadriga.store.scope import EVERYTHING, Scoped
+from quadriga.store.scope import EVERYTHING, Scope, Scoped
 from quadriga.store.sizes import read_size
 from quadriga.store.sqlite import database_path
 
@@ -72,6 +74,7 @@ class StoreMetrics(Collector):
         self._data = Path(settings.data)
         self._jobs = jobs
         self._reports = reports.within(EVERYTHING)
+        self._schedules = drift_schedules(settings.drift_directory)
         self._clock = clock
         self._dead = DeadRecords(self._data)
         self._lock = threading.Lock()
@@ -161,10 +164,7 @@ class StoreMetrics(Collector):
                 ("quadriga_evaluation_timestamp_seconds", ()),
             )
         )
-        newest: dict[tuple[str, str, str], ReportSummary] = {}
-        for summary in self._reports.all():  # the newest first
-            key = (summary.kind, summary.model.name, teams.get(summary.id, ""))
-            newest.setdefault(key, summary)
+        newest = self._last_reports(teams)
         alarmed = {}
         for (kind, *labels), summary in sorted(newest.items())[:MAX_REPORTED]:
             created_s = _seconds(summary.created)
@@ -179,6 +179,22 @@ class StoreMetrics(Collector):
                 value.add_metric([*labels, summary.headline.type], summary.headline.value)
         self._alarms = alarmed
         yield from (alarm, signals, drift_at, value, evaluated_at)
+
+    def _last_reports(self, teams: Mapping[str, str]) -> dict[tuple[str, str, str], ReportSummary]:
+        """Return the newest report by kind, model and team, given the team of each; of drift, the newest that counts."""
+        listed: dict[tuple[str, str, str], list[ReportSummary]] = {}
+        for summary in self._reports.all():  # the newest first
+            key = (summary.kind, summary.model.name, teams.get(summary.id, ""))
+            listed.setdefault(key, []).append(summary)
+        scheduled = {team: {*self._schedules.within(Scope(team)).models()} for _, _, team in listed}
+        return {
+            (kind, model, team): comparisons_that_count(
+                summaries, is_scheduled=model in scheduled[team]
+            )[0]
+            if kind == "drift"
+            else summaries[0]
+            for (kind, model, team), summaries in listed.items()
+        }
 
     def _alarmed_signals(self, report_id: str) -> int:
         if report_id in self._alarms:  # a report does not change

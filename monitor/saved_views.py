@@ -1,6 +1,7 @@
 """Saved views: filters with a name and an owner, a file each below the data folder, apart for each team."""
 
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -19,6 +20,10 @@ MAX_VIEWS = 200
 MAX_QUERY_CHARACTERS = 8192
 _MAX_NAME_BYTES = 200
 _SUFFIX = ".view.json"
+_CHANGE_SUFFIX = ".before.json"
+
+Form = Literal["", "grid", "table", "objects"]
+"""How the console shows inferences; empty for what fits them."""
 
 
 class ViewBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,6 +32,7 @@ class ViewBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: str
     """Filter as one line of text; empty for everything."""
     order: Order = "-ts"
+    view: Form = ""
 
 
 class SavedView(msgspec.Struct, frozen=True):
@@ -39,6 +45,12 @@ class SavedView(msgspec.Struct, frozen=True):
     """Name of the key or person that saved it first."""
     saved_at: str
     """RFC 3339, UTC."""
+    view: Form = ""
+
+
+def is_same(a: SavedView | ViewBody, b: SavedView | ViewBody) -> bool:
+    """Check whether two views show the same in the same way, whoever saved them."""
+    return (a.query, a.order, a.view) == (b.query, b.order, b.view)
 
 
 class ViewList(msgspec.Struct, frozen=True):
@@ -52,6 +64,14 @@ class _ViewFile(msgspec.Struct, frozen=True):
     view: SavedView
     owner_id: str
     """Id of the key; empty where none is needed."""
+
+
+class ViewChange(msgspec.Struct, frozen=True):
+    """The last view that somebody replaced or removed, kept so that it can be undone."""
+
+    before: _ViewFile
+    after: SavedView | None
+    """What took its place; None if it was removed."""
 
 
 class OtherOwnerError(Exception):
@@ -99,19 +119,18 @@ class ViewStore:
             QueryError: There are as many views as there may be.
             JournalError: The file could not be written, as on a full disk.
         """
-        path = self._path(name)
+        path, caller_id = self._path(name), owner_id
         previous = read_model_file(path, _ViewFile)
-        if previous is None and len(self._paths()) >= MAX_VIEWS:
-            raise QueryError(
-                f"expected at most {MAX_VIEWS} views, got one more: delete some that are not used"
-            )
+        if previous is None:
+            self._check_room()
         if previous is not None:
             _check_owner(previous, owner_id, may_replace=may_replace)
             owner, owner_id = previous.view.owner, previous.owner_id
-        saved_at = now_text()
-        view = SavedView(name, body.query, body.order, owner=owner, saved_at=saved_at)
+        view = SavedView(name, body.query, body.order, owner, saved_at=now_text(), view=body.view)
         with translate_disk_errors("save the view"):
             self._directory.mkdir(parents=True, exist_ok=True)
+            if previous is not None and not is_same(previous.view, view):
+                write_model_file(self._change_path(caller_id), ViewChange(previous, view))
             write_model_file(path, _ViewFile(view, owner_id))
         return view
 
@@ -129,8 +148,46 @@ class ViewStore:
             raise NotFoundError(f"view not found: {quoted(name, 80)}")
         _check_owner(file, owner_id, may_replace=may_replace)
         with translate_disk_errors("remove the view"):
+            write_model_file(self._change_path(owner_id), ViewChange(file, None))
             path.unlink(missing_ok=True)
         return file.view
+
+    def last_change(self, owner_id: str) -> ViewChange | None:
+        """Return the last view that somebody replaced or removed, with the id of their key; None for none, and once it was undone."""
+        return read_model_file(self._change_path(owner_id), ViewChange)
+
+    def undo(self, owner_id: str) -> SavedView:
+        """Bring back the last view that somebody replaced or removed, with its owner, and return it.
+
+        Raises:
+            NotFoundError: They changed none, or undid it.
+            QueryError: It was changed again since, or there are as many views as there may be.
+            JournalError: The file could not be written.
+        """
+        change = self.last_change(owner_id)
+        if change is None:
+            raise NotFoundError("view not found: there is no change to undo")
+        path = self._path(change.before.view.name)
+        current = read_model_file(path, _ViewFile)
+        if (None if current is None else current.view) != change.after:
+            name = quoted(change.before.view.name, 80)
+            raise QueryError(f"the view {name} was changed again since, and stays as it is")
+        if current is None:
+            self._check_room()
+        with translate_disk_errors("save the view"):
+            write_model_file(path, change.before)
+            self._change_path(owner_id).unlink(missing_ok=True)
+        return change.before.view
+
+    def _check_room(self) -> None:
+        if len(self._paths()) >= MAX_VIEWS:
+            raise QueryError(
+                f"expected at most {MAX_VIEWS} views, got one more: delete some that are not used"
+            )
+
+    def _change_path(self, owner_id: str) -> Path:
+        """Return the path of somebody's last change; no view has a name that begins with a dot."""
+        return self._directory / f".{quote(owner_id, safe='')}{_CHANGE_SUFFIX}"
 
     def _paths(self) -> list[Path]:
         return [
@@ -158,7 +215,7 @@ def decode_view(body: bytes) -> ViewBody:
         view = msgspec.json.decode(body, type=ViewBody)
     except JSON_ERRORS as error:
         raise QueryError(
-            f"expected the body to be a JSON object with query and order (-ts, ts), got: {error}"
+            f"expected the body to be a JSON object with query, order (-ts, ts) and view (grid, table, objects), got: {error}"
         ) from error
     if len(view.query) > MAX_QUERY_CHARACTERS:
         raise QueryError(

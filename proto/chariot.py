@@ -15,7 +15,13 @@ import pybase64
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import parse_json
-from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
+from quadriga.proto.messages import (
+    DEFAULT_STORAGE,
+    ImageInput,
+    InferRequest,
+    StorageOptions,
+    Tensor,
+)
 from quadriga.quoting import quoted
 from quadriga.tasks.image_text import PROMPTS
 from quadriga.tasks.parameters import TextNumbers
@@ -57,11 +63,7 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
     for number, tensor in enumerate(request.inputs):
         location = f"inputs[{number}] ({quoted(tensor.name, 60)})"
         if not isinstance(tensor.data, list):
-            raise InvalidRequest(
-                f"{location}: expected images in datatype BYTES, base64-encoded in JSON, got "
-                f"{tensor.datatype}; a number beside an image stands in parameters, and content_type raw in requests "
-                "of tensors alone sends them to the graph and answers its outputs"
-            )
+            raise _no_images(request, tensor, location)
         if not tensor.data:
             raise InvalidRequest(f"{location}: data is empty: at least one image is required")
         defaults = request.parameters
@@ -83,6 +85,17 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
             metadata=metadata,
             storage=storage,
         )
+
+
+def _no_images(request: InferRequest, tensor: Tensor, location: str) -> InvalidRequest:
+    """Return the error of numbers in the place of images, with what fits a request of these inputs."""
+    is_beside_image = any(isinstance(other.data, list) for other in request.inputs)
+    advice = "the parameter content_type raw sends tensors to the graph as they are, and answers its outputs"
+    if is_beside_image:
+        advice = "a number beside an image stands in parameters"
+    return InvalidRequest(
+        f"{location}: expected images in datatype BYTES, base64-encoded in JSON, got {tensor.datatype}; {advice}"
+    )
 
 
 def _image_files(

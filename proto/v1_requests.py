@@ -7,6 +7,8 @@ Source: TensorFlow Serving, "RESTful API" and "Classify and Regress API"; KServe
 """
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -36,6 +38,12 @@ MAX_FEATURE_CHARACTERS = 1024
 
 _NOUNS = {"classify": "classification", "regress": "regression"}
 _TENSOR = SHORT_NAMES["tensor"]
+_MAX_KEYS, _LONGEST_KEY = 20, 40
+"""Keys of a body that are compared with those that it should have."""
+
+_NEAR = 0.75
+"""Likeness from which a key is near, 0 to 1."""
+
 _FLOATS = ("FP16", "FP32", "FP64")
 
 
@@ -99,9 +107,18 @@ def _instances_or_inputs(document: Mapping[str, Any]) -> tuple[Any, bool]:
             "'instances' keys to exist"
         )
     if "instances" not in document and "inputs" not in document:
-        raise InvalidRequest("Missing 'inputs' or 'instances' key")
+        raise InvalidRequest(f"Missing 'inputs' or 'instances' key{_meant_key(document)}")
     by_rows = "instances" in document
     return document["instances" if by_rows else "inputs"], by_rows
+
+
+def _meant_key(document: Mapping[str, Any]) -> str:
+    """Return which key may have been meant by one of a body, as the end of a sentence; empty for none."""
+    keys = {key.lower(): key for key in islice(document, _MAX_KEYS) if len(key) < _LONGEST_KEY}
+    for known in ("instances", "inputs"):
+        if near := get_close_matches(known, keys, 1, _NEAR):
+            return f"; did you mean '{known}' by {quoted(keys[near[0]], _LONGEST_KEY)}?"
+    return ""
 
 
 def render_predict(

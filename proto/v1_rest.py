@@ -77,13 +77,17 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     ]
 
 
+# Relative, as a proxy may serve all paths below one of its own.
+_CONSOLE = "console/"
+_OPENAPI = "schema/openapi.json"
+
+
 def _root(http_request: HttpRequest) -> HttpResponse:
-    """Answer that the server runs; lead a browser, which asks for a page, to the console."""
+    """Answer that the server runs, and where its pages and its API are; lead a browser, which asks for a page, to the console."""
     vary = ((b"vary", b"accept"),)
     if b"text/html" in http_request.headers.get(b"accept", b"").lower():
-        # Relative, as a proxy may serve all paths below one of its own.
-        return HttpResponse(b"", status=302, headers=((b"location", b"console/"), *vary))
-    alive = json_response({"status": "alive"})
+        return HttpResponse(b"", status=302, headers=((b"location", _CONSOLE.encode()), *vary))
+    alive = json_response({"status": "alive", "console": _CONSOLE, "openapi": _OPENAPI})
     return msgspec.structs.replace(alive, headers=(*alive.headers, *vary))
 
 

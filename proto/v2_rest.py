@@ -4,6 +4,7 @@ Source: Open Inference Protocol, inference_rest.md; Triton's extensions where na
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.datatypes import Datatype
 from quadriga.proto.errors import InvalidRequest, ModelNotReady
-from quadriga.proto.messages import HealthReport, ModelInfo, Serving
+from quadriga.proto.messages import HealthReport, InferRequest, ModelInfo, Serving
 from quadriga.proto.operations import (
     HttpRequest,
     HttpResponse,
@@ -126,20 +127,12 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
 
 def answer_infer(serving: Serving, options: WireOptions, http_request: HttpRequest) -> HttpResponse:
     """Run an inference request to the model named in the path."""
-    request_id = http_request.headers.get(b"x-request-id", b"").decode("latin-1") or None
-    version, json_bytes = http_request.path_parameters["version"], _json_bytes(http_request)
-    if json_bytes == 0:
-        request = parse_raw(
-            http_request.body, named_model(serving, http_request), version, request_id
-        )
-    else:
-        request = parse_infer(
-            http_request.body,
-            model=http_request.path_parameters["name"],
-            version=version,
-            header_id=request_id,
-            json_bytes=json_bytes,
-        )
+    try:
+        request = _read_request(serving, http_request)
+    except InvalidRequest:
+        with suppress(ModelNotReady):
+            named_model(serving, http_request)  # a name that is none is said before its body
+        raise
     response = infer_and_classify(serving, mark_cloud_event(http_request, request))
     body, json_bytes = render_infer(request, response, options.not_finite)
     headers = store_headers(response)
@@ -147,6 +140,22 @@ def answer_infer(serving: Serving, options: WireOptions, http_request: HttpReque
         return HttpResponse(body, headers=headers)
     headers = [*headers, (_JSON_BYTES, str(json_bytes).encode())]
     return HttpResponse(body, media_type=b"application/octet-stream", headers=headers)
+
+
+def _read_request(serving: Serving, http_request: HttpRequest) -> InferRequest:
+    """Read an inference request, whose body is JSON, JSON and the data behind it, or one tensor's data alone."""
+    request_id = http_request.headers.get(b"x-request-id", b"").decode("latin-1") or None
+    version, json_bytes = http_request.path_parameters["version"], _json_bytes(http_request)
+    if json_bytes == 0:
+        info = named_model(serving, http_request)
+        return parse_raw(http_request.body, info, version, request_id)
+    return parse_infer(
+        http_request.body,
+        model=http_request.path_parameters["name"],
+        version=version,
+        header_id=request_id,
+        json_bytes=json_bytes,
+    )
 
 
 def _json_bytes(http_request: HttpRequest) -> int | None:

@@ -6,6 +6,7 @@ StoreError               500  a fault of the server or its machine
 ├── MetadataError        400  metadata that breaks the rules of `quadriga.store.metadata`
 ├── OutOfScopeError      403  an action that touches more than the caller may see
 ├── NotFoundError        404  an inference that does not exist, or whose input was not stored
+├── DamagedError         409  a stored file that is damaged, or that a newer version wrote
 ├── KeyReusedError       409  an idempotency key that another request has used
 ├── RevisionError        412  a change of a revision that is no longer current
 ├── NotReadyError        503  no database yet, or the writer is behind
@@ -73,6 +74,12 @@ class OutOfScopeError(StoreError):
     """The action touches more than the caller may see."""
 
     status = 403
+
+
+class DamagedError(StoreError):
+    """What the request is about cannot be read, as its file is damaged or a newer version wrote it."""
+
+    status = 409
 
 
 class KeyReusedError(StoreError):

@@ -94,6 +94,7 @@ class Page(msgspec.Struct, frozen=True):
     """Whether the time limit was reached before the page was full; `cursor` continues from there."""
     count_is_exact: bool | None = None
     """`False` if there may be more than `count`, None if nothing was counted."""
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 _record_decoder = msgspec.json.Decoder(JournaledRecord)

@@ -3,10 +3,11 @@
 The writer publishes its offsets in a file beside the journal after each commit; workers read it.
 """
 
+import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,7 @@ SMALLEST_LIMIT_BYTES = 1 << 20
 _FILE = "journal.offsets"
 _MAX_LOOKED_AT = 1000  # frames of a segment in which the first id of a worker is searched
 _IMPORTED = f"{IMPORT_WORKER:04d}-"
+_log = logging.getLogger(__name__)
 
 
 def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
@@ -137,3 +139,47 @@ class JournalLag:
             finally:
                 self._lock.release()
         return self._bytes
+
+
+class LeftOver:
+    """What the last run of a server left in its journal: how much the next writer moves into the database, in one line.
+
+    Args:
+        directory: The journal.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._sizes = journal.segment_sizes(directory)
+        self._moved = 0
+        self._began_s: float | None = None
+
+    def begin(self, offsets: Mapping[str, int]) -> None:
+        """Note that moving begins; `offsets` is how far each segment is in the database."""
+        self._began_s = self._began_s or time.monotonic()
+        self._forget_moved(offsets)
+
+    def note_moved(self, ends: Iterable[tuple[str, int]], offsets: Mapping[str, int]) -> None:
+        """Count what a transaction has moved, given by segment and end, and say the sum once all of it is moved."""
+        if self._sizes:
+            self._moved += sum(end <= self._sizes.get(segment, 0) for segment, end in ends)
+            self._forget_moved(offsets)
+            if not self._sizes:
+                self._say()
+
+    def end(self) -> None:
+        """Say the sum now, as nothing that can be read is left."""
+        if self._sizes:
+            self._sizes = {}
+            self._say()
+
+    def _forget_moved(self, offsets: Mapping[str, int]) -> None:
+        self._sizes = {
+            name: size for name, size in self._sizes.items() if offsets.get(name, 0) < size
+        }
+
+    def _say(self) -> None:
+        if self._moved and self._began_s is not None:
+            _log.info(
+                "moved %d records and changes into the database in %.2f s, which the last run left in the journal",
+                self._moved, time.monotonic() - self._began_s,
+            )  # fmt: skip

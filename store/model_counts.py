@@ -5,12 +5,14 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store.database import execute
+from quadriga.store.ids import time_ms
 from quadriga.store.records import timestamp_text
 from quadriga.store.rollups import MINUTE_MS
 from quadriga.store.scope import Scope
 
 _COUNTS = (
-    "SELECT m.name, m.version, m.sha256, m.task, m.team, r.n, r.errors, r.first, r.last FROM model AS m JOIN"
+    "SELECT m.name, m.version, m.sha256, m.task, m.team, r.n, r.errors, r.first, r.last,"
+    " (SELECT max(seq) FROM inference WHERE model_id = m.id) AS newest FROM model AS m JOIN"
     " (SELECT model_id, sum(n) AS n, sum(errors) AS errors, min(minute) AS first, max(minute) AS last"
     " FROM rollup WHERE n > 0 GROUP BY model_id) AS r ON r.model_id = m.id ORDER BY m.id"
 )
@@ -30,6 +32,7 @@ class StoredVersion(NamedTuple):
     first_at: str
     """Minute of the first inference, RFC 3339, UTC."""
     last_at: str
+    """Time of the last one, to the millisecond; its minute if it was deleted, or removed by retention."""
 
 
 def stored_versions(connection: sa.Connection, scope: Scope) -> list[StoredVersion]:
@@ -37,7 +40,10 @@ def stored_versions(connection: sa.Connection, scope: Scope) -> list[StoredVersi
     counts: dict[tuple[str, str, str, str], _Counts] = {}
     for name, version, sha256, task, team, *counted in execute(connection, _COUNTS):
         if scope.admits(name, team):
-            key, row = (name, version, sha256, task), _Counts(*map(int, counted))
+            *numbers, newest = counted
+            n, errors, first, last = map(int, numbers)
+            row = _Counts(n, errors, first, last=_last_ms(last, newest))
+            key = name, version, sha256, task
             counts[key] = counts[key].plus(row) if key in counts else row
     return [
         StoredVersion(
@@ -48,7 +54,7 @@ def stored_versions(connection: sa.Connection, scope: Scope) -> list[StoredVersi
             inferences=count.inferences,
             errors=count.errors,
             first_at=timestamp_text(count.first * MINUTE_MS),
-            last_at=timestamp_text(count.last * MINUTE_MS),
+            last_at=timestamp_text(count.last),
         )
         for (name, version, sha256, task), count in counts.items()
     ]
@@ -62,6 +68,7 @@ class _Counts(NamedTuple):
     first: int
     """Minute since 1970 of the first inference."""
     last: int
+    """Time of the last one, in milliseconds since 1970."""
 
     def plus(self, other: "_Counts") -> "_Counts":
         return _Counts(
@@ -70,3 +77,9 @@ class _Counts(NamedTuple):
             min(self.first, other.first),
             last=max(self.last, other.last),
         )
+
+
+def _last_ms(minute: int, newest: int | None) -> int:
+    """Return the time of the newest inference that is stored if it is of the last minute, else that minute."""
+    newest_ms = 0 if newest is None else time_ms(int(newest))
+    return max(minute * MINUTE_MS, newest_ms)

@@ -33,7 +33,7 @@ from quadriga.store.errors import (
     full_text,
 )
 from quadriga.store.ids import IMPORT_WORKER
-from quadriga.store.journal_lag import write_offsets
+from quadriga.store.journal_lag import LeftOver, write_offsets
 from quadriga.store.maintenance.eraser import Eraser
 from quadriga.store.maintenance.retention import RetentionCleaner
 from quadriga.store.records import JournaledChange, is_add_only, is_change
@@ -111,6 +111,7 @@ class Writer:
         self._lock = _lock(self._data_directory / "writer.lock")
         self._renumbering = Renumbering(self._data_directory)
         self._pace = CommitPace(journal_directory)
+        self._left_over = LeftOver(journal_directory)
         self._offsets: dict[str, int] | None = None
         self._published_offsets: dict[str, int] | None = None  # offsets that workers can read
         self._names: NameIds | None = None
@@ -255,6 +256,7 @@ class Writer:
             self._journal_id, self._offsets = journal_id, None
         if self._offsets is None:
             self._offsets = self._begin()
+            self._left_over.begin(self._offsets)
         while True:
             if self._numbers is not None:
                 self._numbers.hold(self._engine)
@@ -266,6 +268,8 @@ class Writer:
             if batch:
                 self._commit(batch, self._offsets)
                 self._pace.note_commit()
+            else:
+                self._left_over.end()
             if not batch or (may_pause and len(batch) < SMALL_BATCH):
                 self._remove(closed, self._offsets)
                 self._publish(self._offsets)
@@ -356,6 +360,8 @@ class Writer:
             committed = 0
         offsets.update(ends)
         self.records_committed += committed
+        moved = [(frame.segment, frame.end) for frame in batch] if committed else []
+        self._left_over.note_moved(moved, offsets)
         if self._on_commit is not None and committed:
             self._on_commit([frame.payload for frame in batch], begun_ns, time.time_ns())
 

@@ -19,8 +19,8 @@ def part_holds(key: str, value: Any, record: InferenceRecord) -> bool:
         return (all if key == "and" else any)(holds(part, record) for part in value)
     if key == "not":
         return not holds(value, record)
-    if key in {"label", "box"}:
-        return prediction_holds(record, value)
+    if key in {"label", "box", "best"}:
+        return (best_holds if key == "best" else prediction_holds)(record, value)
     if key == "geo":
         return place_holds(record.metadata, value)
     if key == "model.sha256":
@@ -119,6 +119,15 @@ def texts_hold(texts: list[str], condition: Any) -> bool:
         else:
             held.append(any(compares(text, operator, operand) for text in texts))
     return all(held)
+
+
+def best_holds(record: InferenceRecord, condition: Any) -> bool:
+    """Some label holds, each operator by itself; of a classification one of those with the highest score."""
+    scored = [(p["label"], p.get("score")) for p in listed(record) if isinstance(p.get("label"), str)]  # fmt: skip
+    numbers = [score if kind(score) == "number" else -math.inf for _, score in scored]
+    is_classification = record.task == "IMAGE_CLASSIFICATION"
+    labels = [label for (label, _), score in zip(scored, numbers, strict=True) if not is_classification or score == max(numbers)]  # fmt: skip
+    return texts_hold(labels, condition)
 
 
 def hash_holds(digest: str, condition: Any) -> bool:

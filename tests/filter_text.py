@@ -77,12 +77,13 @@ def _predicted(leaf: PredictionCondition) -> str:
     bounds = ":".join(f"{name}:{operator}:{number!r}" for name, operator, number in within)
     if leaf.labels is None:
         return f"box={bounds}"
+    field = "best" if leaf.is_best else "label"
     names = ",".join(map(_text, leaf.labels))
     if len(leaf.labels) != 1:
         names = f"in:{names}"
     elif names in {"eq", "ne", "in"}:
         names = f'"{names}"'
-    return f"label={names}:{bounds}" if bounds else f"label={names}"
+    return f"{field}={names}:{bounds}" if bounds else f"{field}={names}"
 
 
 def _shape(place: PlaceCondition) -> str:

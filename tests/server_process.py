@@ -72,15 +72,25 @@ class ServerProcess:
                 start_new_session=True,
             )
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = self.read_announced()
         scheme = "http" if self.tls is None else "https"
         assert f"{scheme}://" in line, f"no address in {line!r}: {self.log.read_text()}"
         self.host = line.split("://")[1].strip()
         if "--grpc-port" in self.flags:
-            self.grpc = self.process.stdout.readline().removeprefix("gRPC on ").strip()
+            self.grpc = self.read_announced().removeprefix("gRPC on ").strip()
         if ready:
             self.wait_until(lambda: self.call("GET", "/v2/health/ready")[0] == 200)
         return self
+
+    def read_announced(self) -> str:
+        """Read the next line in which the server says where it is, which is JSON if its log is."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if "json" not in self.flags:
+            return line
+        text: str = json.loads(line)["message"]
+        return text
 
     def wait_until(self, condition: Any, timeout_s: float = 60) -> None:
         """Wait until a condition holds."""

@@ -22,9 +22,11 @@ from quadriga_client.errors import (
     ServerBusy,
     ServerFault,
     ServerRefused,
+    TruthWarning,
     Unauthenticated,
     Unreachable,
 )
+from quadriga_client.masks import mask_annotations
 from quadriga_client.queries import Query, StoredInference
 from quadriga_client.reports import Metric, Report
 from quadriga_client.results import Boxes, OrientedBoxes, Region, Result
@@ -55,8 +57,10 @@ __all__ = [
     "ServerFault",
     "ServerRefused",
     "StoredInference",
+    "TruthWarning",
     "Unauthenticated",
     "Unreachable",
+    "mask_annotations",
 ]
 
 

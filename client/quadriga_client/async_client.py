@@ -200,17 +200,21 @@ class AsyncQuery:
         count: int = await self._run(self._query.count)
         return count
 
-    async def to_pandas(self, *, detections: bool = False) -> Any:
+    async def to_pandas(self, *, detections: bool = False, annotations: bool = False) -> Any:
         """Return a `pandas.DataFrame`; see `Query.to_pandas`."""
-        return await self._run(self._query.to_pandas, detections=detections)
+        return await self._run(
+            self._query.to_pandas, detections=detections, annotations=annotations
+        )
 
-    async def to_polars(self, *, detections: bool = False) -> Any:
+    async def to_polars(self, *, detections: bool = False, annotations: bool = False) -> Any:
         """Return a `polars.DataFrame`; see `Query.to_polars`."""
-        return await self._run(self._query.to_polars, detections=detections)
+        return await self._run(
+            self._query.to_polars, detections=detections, annotations=annotations
+        )
 
-    async def to_arrow(self, *, detections: bool = False) -> Any:
+    async def to_arrow(self, *, detections: bool = False, annotations: bool = False) -> Any:
         """Return a `pyarrow.Table`; see `Query.to_arrow`."""
-        return await self._run(self._query.to_arrow, detections=detections)
+        return await self._run(self._query.to_arrow, detections=detections, annotations=annotations)
 
 
 async def _iterate(items: Iterator[Any], run: Run) -> AsyncIterator[Any]:

@@ -84,7 +84,7 @@ def _paths_of(text: Any) -> list[Path]:
     expected = f"expected a folder of images, a pattern or an iterable, got {text!r:.200}"
     if os.path.exists(text):  # noqa: PTH110
         raise InputError(f"{expected}: infer takes one image")
-    if not has_magic(text):
+    if not has_magic(text) or "\0" in text:
         raise InputError(f"{expected}, which does not exist")
     paths = [Path(name) for name in sorted(glob(text, recursive=True)) if os.path.isfile(name)]  # noqa: PTH113, PTH207
     if not paths:

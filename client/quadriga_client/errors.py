@@ -107,6 +107,10 @@ class ServerBusy(ServerRefused):
     """The server has too much to do, or is not ready: 429, 503."""
 
 
+class TruthWarning(UserWarning):
+    """What was stated as ground truth may be a mistake, such as a label that the model does not have."""
+
+
 class ServerFault(ServerRefused):
     """The server or the model failed: 5xx."""
 

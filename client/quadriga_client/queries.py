@@ -1,6 +1,7 @@
 """Stored inferences: pages, one after the other, and as tables of pandas, polars and Arrow."""
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -11,6 +12,12 @@ from quadriga_client.results import Predictions, box_xyxy, summary
 
 PAGE_SIZE = 1000
 """Inferences of a page, unless fewer are wanted; the server's maximum."""
+
+
+def show_warnings(answer: Mapping[str, Any]) -> None:
+    """Show what the server says about a filter that finds nothing, such as a metadata key that nothing has."""
+    for text in answer.get("warnings") or ():
+        warnings.warn(str(text), UserWarning, stacklevel=3)
 
 
 class StoredInference(Predictions):
@@ -119,6 +126,8 @@ class Query:
     def pages(self) -> Iterator[list[StoredInference]]:
         """Yield lists of up to 1,000 inferences; every call begins anew.
 
+        Where the first page is empty, as no inference has a metadata key of the filter, a `UserWarning` says so.
+
         Raises:
             BadAnswer: The server repeats a page, or answers without inferences.
         """
@@ -130,6 +139,7 @@ class Query:
             answer = self._read_page(body if cursor is None else {**body, "cursor": cursor})
             if not isinstance(answer, dict) or not isinstance(answer.get("inferences"), list):
                 raise BadAnswer(f"expected a page of inferences, got {str(answer)[:200]}")
+            show_warnings(answer)
             page = [self._make(row) for row in answer["inferences"]]
             if page:
                 yield page
@@ -145,39 +155,49 @@ class Query:
         for page in self.pages():
             yield from page
 
-    def to_pandas(self, *, detections: bool = False) -> Any:
-        """Return a `pandas.DataFrame` with a row for each inference, or for each prediction; see `rows` and `detections`.
+    def to_pandas(self, *, detections: bool = False, annotations: bool = False) -> Any:
+        """Return a `pandas.DataFrame` with a row for each inference, prediction or annotation of ground truth.
+
+        See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
             quadriga_client.errors.MissingPackage: pandas is not installed.
         """
         pandas = load_package("pandas", "pandas", "to_pandas()")
-        columns = self._columns(detections=detections)
+        columns = self._columns(detections=detections, annotations=annotations)
         columns["created_at"] = pandas.to_datetime(
             columns["created_at"], utc=True, format="ISO8601"
         )
         return pandas.DataFrame(columns)
 
-    def to_polars(self, *, detections: bool = False) -> Any:
-        """Return a `polars.DataFrame` with a row for each inference, or for each prediction; see `rows` and `detections`.
+    def to_polars(self, *, detections: bool = False, annotations: bool = False) -> Any:
+        """Return a `polars.DataFrame` with a row for each inference, prediction or annotation of ground truth.
+
+        See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
             quadriga_client.errors.MissingPackage: polars is not installed.
         """
         polars = load_package("polars", "polars", "to_polars()")
-        columns = self._columns(detections=detections)
+        columns = self._columns(detections=detections, annotations=annotations)
         return polars.DataFrame(columns, infer_schema_length=None, strict=False)
 
-    def to_arrow(self, *, detections: bool = False) -> Any:
-        """Return a `pyarrow.Table` with a row for each inference, or for each prediction; see `rows` and `detections`.
+    def to_arrow(self, *, detections: bool = False, annotations: bool = False) -> Any:
+        """Return a `pyarrow.Table` with a row for each inference, prediction or annotation of ground truth.
+
+        See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
             quadriga_client.errors.MissingPackage: pyarrow is not installed.
         """
         pyarrow = load_package("pyarrow", "arrow", "to_arrow()")
-        return pyarrow.table(self._columns(detections=detections))
+        return pyarrow.table(self._columns(detections=detections, annotations=annotations))
 
-    def _columns(self, *, detections: bool) -> dict[str, list[Any]]:
+    def _columns(self, *, detections: bool, annotations: bool) -> dict[str, list[Any]]:
+        if detections and annotations:
+            raise InputError("expected detections or annotations, got both: make a table of each")
+        if annotations:
+            return table_columns(self.annotations(), DETECTION_COLUMNS)
         if detections:
             return table_columns(self.detections(), DETECTION_COLUMNS)
         return table_columns(self.rows(), INFERENCE_COLUMNS)
@@ -200,7 +220,16 @@ class Query:
         `meta.<path>` for each key of the metadata. What a prediction does not have is None.
         """
         for inference in self:
-            yield from detection_rows(inference)
+            yield from detection_rows(inference, inference.predictions)
+
+    def annotations(self) -> Iterator[dict[str, Any]]:
+        """Yield each annotation of the ground truth as one flat row, with the columns of `detections`.
+
+        An inference without ground truth has none, nor has one whose image is stated to be empty. A `score` is None; several
+        answers are JSON.
+        """
+        for inference in self:
+            yield from detection_rows(inference, inference.ground_truth or [])
 
 
 def flat_row(inference: StoredInference) -> dict[str, Any]:
@@ -229,8 +258,10 @@ def flat_row(inference: StoredInference) -> dict[str, Any]:
     return row | dict(_flat(inference.metadata, "meta."))
 
 
-def detection_rows(inference: StoredInference) -> Iterator[dict[str, Any]]:
-    """Yield the predictions of an inference as rows of a table; see `Query.detections`."""
+def detection_rows(
+    inference: StoredInference, predictions: Iterable[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield predictions or annotations of an inference as rows of a table; see `Query.detections`."""
     stored = inference.raw.get("input") or {}
     of_inference = {
         "id": inference.id,
@@ -241,8 +272,10 @@ def detection_rows(inference: StoredInference) -> Iterator[dict[str, Any]]:
         "height": stored.get("height"),
         **dict(_flat(inference.metadata, "meta.")),
     }
-    for number, prediction in enumerate(inference.predictions):
+    for number, prediction in enumerate(predictions):
         row = {name: prediction.get(name) for name in _PREDICTION_KEYS}
+        if "answers" in prediction:
+            row["answer"] = json.dumps(prediction["answers"], ensure_ascii=False)
         if "contour" in prediction:
             row |= zip(_BOX_KEYS, box_xyxy(prediction), strict=True)
         yield {**of_inference, "number": number, **row}

@@ -1,14 +1,16 @@
 """Stored inferences one by one and in bulk, their ground truth, and saved filters."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from quadriga_client.calls import json_call, present, read_bytes, read_call
 from quadriga_client.class_labels import ClassLabels
-from quadriga_client.errors import InputError
+from quadriga_client.errors import InputError, TruthWarning
 from quadriga_client.inference import read_events
-from quadriga_client.queries import StoredInference
+from quadriga_client.masks import Labels, mask_annotations
+from quadriga_client.queries import StoredInference, show_warnings
 from quadriga_client.resources import Resource, Sender
 from quadriga_client.statements import annotation_list, statements_call
 from quadriga_client.versions import model_body
@@ -92,8 +94,10 @@ class Inferences(Resource):
         return self._send(read_call(f"{_INFERENCE}/similar", inference_id, query=query))
 
     def count(self, where: Where = None, *, consistency: str | None = None) -> int:
-        """Return how many inferences a filter finds; `consistency` as for `Client.query`."""
-        return int(self._read("/count", present(where=where, consistency=consistency))["count"])
+        """Return how many inferences a filter finds; `consistency` and warnings as for `Client.query`."""
+        answer = self._read("/count", present(where=where, consistency=consistency))
+        show_warnings(answer)
+        return int(answer["count"])
 
     def aggregate(
         self,
@@ -245,6 +249,7 @@ class Truth(Resource):
 
         Raises:
             InputError: `annotations` is neither a list of objects nor a text.
+            TruthWarning: The model does not have a label; as a warning of Python, since the truth is stated nevertheless.
             quadriga_client.errors.Conflict: Somebody else changed it meanwhile.
         """
         body = {
@@ -256,7 +261,36 @@ class Truth(Resource):
         call = json_call(
             "PUT", f"{_INFERENCE}/ground-truth", inference_id, body=body, headers=headers
         )
-        return StoredInference(self._send(call), self._image, self._labels)
+        stated = _warned(self._send(call))
+        return StoredInference(stated, self._image, self._labels)
+
+    def state_mask(
+        self,
+        inference_id: str,
+        mask: Any,
+        labels: Labels,
+        *,
+        ignore: Collection[int] = (),
+        **options: Any,
+    ) -> StoredInference:
+        """State a mask of classes as the ground truth of a segmentation.
+
+        Args:
+            inference_id: The inference.
+            mask: PNG or array of the size of the image; see `mask_annotations`, which makes annotations for `bulk` of it.
+            labels: Label of each value, such as `{1: "lake", 2: "wood"}`, or one for all pixels that are not 0.
+            ignore: Values that are not stated; 0 is the background anyway, unless it has a label.
+            options: `source`, `review` and `revision`, as for `state`, whose errors this raises too.
+
+        Raises:
+            InputError: It is no such mask, has another size than the image, or a value without a label.
+        """
+        stored = self._send(read_call(_INFERENCE, inference_id)).get("input") or {}
+        width, height = stored.get("width"), stored.get("height")
+        size = (width, height) if width and height else None
+        return self.state(
+            inference_id, mask_annotations(mask, labels, ignore=ignore, size=size), **options
+        )
 
     def withdraw(self, inference_id: str, *, revision: str | None = None) -> StoredInference:
         """Remove the ground truth of an inference."""
@@ -283,14 +317,21 @@ class Truth(Resource):
 
         Raises:
             InputError: The items are neither, or the file cannot be read.
+            TruthWarning: As for `state`.
         """
         call = statements_call(items, join, present(**parameters))
-        result: dict[str, Any] = self._send(call)
-        return result
+        return _warned(self._send(call))
 
     def _image(self, inference_id: str) -> bytes:
         data: bytes = self._send(read_call(f"{_INFERENCE}/input", inference_id), read_bytes)
         return data
+
+
+def _warned(answer: dict[str, Any]) -> dict[str, Any]:
+    """Raise the warnings of an answer as those of Python, and return the answer."""
+    for text in answer.get("warnings", ()):
+        warnings.warn(text, TruthWarning, stacklevel=3)
+    return answer
 
 
 class Views(Resource):

@@ -41,6 +41,7 @@ _MUTE = json_body(
 )
 _NO_ALARM = error_response("The body cannot be understood, or the report has no alarm")
 _NO_REPORT = error_response("No such report, or nobody acknowledged it")
+_DAMAGED = error_response("The report cannot be read: it is damaged, or of a newer version")
 _UNREADABLE = error_response("The body, the time or the name cannot be understood")
 _NOT_MUTED = error_response("The model is not known, or is not muted")
 
@@ -49,7 +50,13 @@ def drift_alarm_routes(
     reports: Scoped[ReportStore], mutes: MuteStore, inferences: Scoped[InferenceReader]
 ) -> list[HTTPRouteHandler]:
     """Return the handlers; `inferences` finds the model that a name means, `mutes` are those of all teams."""
-    report_errors = {400: _NO_ALARM, 404: _NO_REPORT, 413: TOO_LARGE, 503: NOT_STORED}
+    report_errors = {
+        400: _NO_ALARM,
+        404: _NO_REPORT,
+        409: _DAMAGED,
+        413: TOO_LARGE,
+        503: NOT_STORED,
+    }
 
     @get(_ACKNOWLEDGE_PATH, sync_to_thread=True, responses={404: _NO_REPORT}, need="read")
     def get_acknowledgement(report_id: FromPath[str]) -> Acknowledgement:

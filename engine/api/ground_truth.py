@@ -24,6 +24,7 @@ from quadriga.store.changes.truth_requests import GroundTruthBody, StatementsBod
 from quadriga.store.changes.truth_service import (
     GroundTruth,
     GroundTruthHistory,
+    StatedInference,
     StatementResult,
     parse_condition,
 )
@@ -89,7 +90,7 @@ def ground_truth_routes(
         if_match: _IfMatch = None,
         *,
         if_none_match: _IfNoneMatch = None,
-    ) -> Response[StoredInference]:
+    ) -> Response[StatedInference]:
         """State the ground truth of an inference; its annotations have to fit the inference's task."""
         condition = parse_condition(if_match, if_none_match)
         inference, revision = await threads.run(

@@ -15,6 +15,7 @@ from quadriga.engine.served_version import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE
 from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.drift.watch.current import CurrentDrift, CurrentReport
 from quadriga.monitor.report.acknowledgements import Acknowledgement, read_acknowledgement
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Metric
@@ -50,7 +51,12 @@ class ModelVersion(msgspec.Struct, frozen=True):
     behind: str | None
     """Name of the model that answers its crops; null without one, and where it is not loaded."""
     inferences: int
+    first_at: str | None
+    """Minute of the first stored inference of this file, RFC 3339, UTC."""
     last_at: str | None
+    """Time of the last inference, RFC 3339, UTC; its minute if it is not stored any more."""
+    is_replaced: bool = False
+    """Whether another file is served under the number of this version now."""
 
 
 class LastBaseline(msgspec.Struct, frozen=True):
@@ -62,7 +68,7 @@ class LastBaseline(msgspec.Struct, frozen=True):
 
 
 class LastDrift(msgspec.Struct, frozen=True):
-    """The drift report that counts: the newest alarm or scheduled comparison, else the newest of all."""
+    """The drift report that says how the model is now, see `CurrentDrift`."""
 
     report: str
     created: str
@@ -74,6 +80,8 @@ class LastDrift(msgspec.Struct, frozen=True):
     """Whether all of its alarms are muted now."""
     undecided: list[str] = []
     """Signals without an alarm that moved, with too few independent values to say so."""
+    over: bool = False
+    """Whether a later comparison has no alarm, though nobody acknowledged this one."""
 
     @property
     def calls(self) -> bool:
@@ -118,6 +126,7 @@ class ModelEntry(msgspec.Struct, frozen=True):
     first_at: str | None
     """Minute of the first inference, RFC 3339, UTC."""
     last_at: str | None
+    """Time of the last inference, RFC 3339, UTC; its minute if it is not stored any more."""
     baseline: LastBaseline | None
     drift: LastDrift | None
     evaluation: LastEvaluation | None
@@ -142,6 +151,7 @@ class ModelEntries:
         reports: The reports of drift and evaluation.
         drift: Knows the baselines.
         mutes: The mutes of models.
+        current_drift: Chooses the drift report of a model.
         labels: Returns the labels that a team's description gives to a model that is served elsewhere.
     """
 
@@ -153,6 +163,7 @@ class ModelEntries:
         drift: Scoped[DriftService],
         mutes: MuteStore,
         *,
+        current_drift: Scoped[CurrentDrift],
         labels: Callable[[str, str], Sequence[str]] = lambda *_: (),
     ) -> None:
         self._labels = labels
@@ -161,6 +172,7 @@ class ModelEntries:
         self._reports = reports
         self._drift = drift
         self._mutes = mutes
+        self._current_drift = current_drift
 
     def all(self, only: str | None = None) -> list[ModelEntry]:
         """Return all models that are served or have stored inferences, by name; those of one name alone if it is given."""
@@ -174,10 +186,12 @@ class ModelEntries:
         }
         if only is not None and is_shadow(only):
             names.add(only)
-        newest = _newest_reports(reports.all(), names)
+        by_kind = _reports_by_kind(reports.all(), names)
+        current_drift = self._current_drift.within(scope)
         entries = []
         for name in sorted(names if only is None else names & {only}):
             mute = mutes.active(name)
+            compared = current_drift.choose(name, by_kind.get((name, "drift"), []))
             entries.append(
                 _entry(
                     name,
@@ -185,8 +199,8 @@ class ModelEntries:
                     [version for version in stored if version.name == name],
                     shadows=[version for version in stored if version.name == shadow_name(name)],
                     baseline=_default_baseline(baselines, name),
-                    drift=_last_drift(newest.get((name, "drift")), reports, mute),
-                    evaluation=newest.get((name, "evaluation")),
+                    drift=_last_drift(compared, reports, mute),
+                    evaluation=_evaluation_that_counts(by_kind.get((name, "evaluation"), [])),
                     mute=mute,
                     described_labels=self._labels(name, scope.team),
                 )
@@ -248,38 +262,21 @@ def _stored(inferences: InferenceReader) -> list[StoredVersion]:
     return []
 
 
-def _newest_reports(
+def _reports_by_kind(
     summaries: list[ReportSummary], names: Collection[str]
-) -> dict[tuple[str, str], ReportSummary]:
-    """Return the report that counts by name of the model and kind."""
+) -> dict[tuple[str, str], list[ReportSummary]]:
+    """Return the reports by name of the model and kind, the newest first."""
     by_kind: dict[tuple[str, str], list[ReportSummary]] = {}
     for summary in summaries:  # the newest first
         name = find_model_name(summary.model.name, names)
         if name is not None:
             by_kind.setdefault((name, summary.kind), []).append(summary)
-    return {
-        key: _drift_that_counts(listed) if key[1] == "drift" else _evaluation_that_counts(listed)
-        for key, listed in by_kind.items()
-    }
+    return by_kind
 
 
-def _drift_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary:
-    """Return the newest alarm that no later scheduled comparison cleared; else the newest scheduled one, or any.
-
-    What somebody compares beside a schedule does not replace what the schedule last said. A comparison that could not
-    judge what moved clears nothing.
-    """
-    for summary in summaries:
-        if summary.status == "drift":
-            return summary
-        if summary.is_scheduled and summary.status == "ok" and not summary.undecided:
-            break
-    return next((summary for summary in summaries if summary.is_scheduled), summaries[0])
-
-
-def _evaluation_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary:
-    """Return the newest evaluation of images with ground truth; the newest of all if none has any."""
-    return next((summary for summary in summaries if summary.n), summaries[0])
+def _evaluation_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary | None:
+    """Return the newest evaluation of images with ground truth; the newest of all if none has any, None without any."""
+    return next((summary for summary in summaries if summary.n), next(iter(summaries), None))
 
 
 class _Alarm(msgspec.Struct, frozen=True):
@@ -294,16 +291,18 @@ class _Alarms(msgspec.Struct, frozen=True):
 
 
 def _last_drift(
-    summary: ReportSummary | None, reports: ReportStore, mute: Mute | None
+    compared: CurrentReport | None, reports: ReportStore, mute: Mute | None
 ) -> LastDrift | None:
-    if summary is None:
+    if compared is None:
         return None
+    summary = compared.summary
     last = LastDrift(summary.id, summary.created, summary.status, undecided=summary.undecided)
     if summary.status != "drift":
         return last
     with suppress(NotFoundError, *JSON_ERRORS):  # removed since, or damaged
         return replace(
             last,
+            over=compared.is_over,
             acknowledged=read_acknowledgement(reports, summary.id),
             muted=mute is not None and mute.covers(_alarmed_signals(reports, summary.id, mute)),
         )
@@ -384,10 +383,18 @@ def _versions(served: list[ServedVersion], stored: list[StoredVersion]) -> list[
                 reason=version.reason,
                 behind=version.behind,
                 inferences=count.inferences if count else 0,
+                first_at=count.first_at if count else None,
                 last_at=count.last_at if count else None,
             )
         )
-    return [*versions, *map(_stored_version, reversed(counts.values()))]
+    current = {version.version for version in served if version.sha256}
+    return [
+        *versions,
+        *(
+            replace(_stored_version(count), is_replaced=count.version in current)
+            for count in reversed(counts.values())
+        ),
+    ]
 
 
 def _stored_version(count: StoredVersion) -> ModelVersion:
@@ -400,5 +407,6 @@ def _stored_version(count: StoredVersion) -> ModelVersion:
         reason="",
         behind=None,
         inferences=count.inferences,
+        first_at=count.first_at,
         last_at=count.last_at,
     )

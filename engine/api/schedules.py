@@ -2,8 +2,9 @@
 
 import time
 from asyncio import to_thread
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import delete, get, put
@@ -11,6 +12,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 from msgspec.structs import asdict
 
+from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     NOT_READY,
@@ -21,6 +23,8 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.api.webhook_states import ModelSchedules, WebhookState
+from quadriga.monitor.drift.baselines import BaselineState
+from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.watch.history import DriftHistory, read_history
 from quadriga.monitor.drift.watch.schedules import (
     DriftSchedule,
@@ -35,7 +39,9 @@ from quadriga.store.records import timestamp_text
 from quadriga.store.scope import Scoped
 
 _UNREADABLE = error_response("The body, a filter or a time cannot be understood")
-_UNKNOWN = error_response("The model is not known, or has no drift schedule")
+_UNKNOWN = error_response(
+    "The model or the baseline is not known, or the model has no drift schedule"
+)
 _SCHEDULE = json_body(
     DriftSchedule,
     every="5m to 1d, an even division of a day, or 1w",
@@ -50,6 +56,8 @@ class ScheduleState(msgspec.Struct, frozen=True):
     model: str
     every: str
     baseline: str
+    baseline_state: BaselineState | Literal["missing"] | msgspec.UnsetType
+    """State of the baseline; `missing` if there is none of this name any more, so that no window is compared."""
     where: Any
     signals: list[str]
     ignore: list[str]
@@ -66,7 +74,11 @@ class ScheduleState(msgspec.Struct, frozen=True):
 
 
 def schedule_routes(
-    directory: Path, inferences: Scoped[InferenceReader], hosts: WebhookHosts = ANY_PUBLIC
+    directory: Path,
+    inferences: Scoped[InferenceReader],
+    hosts: WebhookHosts = ANY_PUBLIC,
+    *,
+    drift: Scoped[DriftService] | None = None,
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that read, replace and remove schedules, and read the history of windows.
 
@@ -74,9 +86,10 @@ def schedule_routes(
         directory: The folder of schedules, beside the store.
         inferences: Finds the model that a name means.
         hosts: The hosts that alerts may be sent to.
+        drift: Knows the baselines; None to leave open whether there is one.
     """
     every_team = drift_schedules(directory)
-    schedules = ModelSchedules(every_team, inferences, hosts, _describe)
+    schedules = ModelSchedules(every_team, inferences, hosts, partial(_describe, drift))
     path = "/api/models/{name:str}/drift-schedule"
 
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
@@ -88,7 +101,8 @@ def schedule_routes(
     @put(path, need="monitor", **json_body_options(_SCHEDULE, _UNREADABLE))
     async def put_drift_schedule(name: FromPath[str], body: RawBody) -> ScheduleState:
         """Compare each window of a model from now on; the body is JSON whatever its content type."""
-        return await to_thread(schedules.replace, name, lambda model: decode_schedule(model, body))
+        decode = partial(_decode_of, body)
+        return await to_thread(schedules.replace, name, decode, partial(_with_baseline, drift))
 
     @delete(
         path,
@@ -126,15 +140,36 @@ def schedule_routes(
     ]
 
 
+def _decode_of(body: bytes, model: str) -> DriftSchedule:
+    return decode_schedule(model, body)
+
+
+def _with_baseline(
+    drift: Scoped[DriftService] | None, model: str, schedule: DriftSchedule
+) -> DriftSchedule:
+    """Return a schedule whose baseline is there; raises as `DriftService.check_baseline`."""
+    if drift is not None:
+        drift.within(caller_scope()).check_baseline(model, schedule.baseline)
+    return schedule
+
+
 def _describe(
-    schedules: ScheduleStore[DriftSchedule], model: str, webhooks: list[WebhookState]
+    drift: Scoped[DriftService] | None,
+    schedules: ScheduleStore[DriftSchedule],
+    model: str,
+    webhooks: list[WebhookState],
 ) -> ScheduleState:
     """Describe a model's schedule, its next window and the deliveries to its webhooks."""
     saved = schedules.get(model)
     start_s = schedules.next_s(model, saved)
     fields = asdict(saved.schedule) | {"webhooks": webhooks}
+    state: Any = msgspec.UNSET
+    if drift is not None:
+        of_team = drift.within(caller_scope())
+        state = of_team.baseline_state(model, saved.schedule.baseline)
     return ScheduleState(
         model=model,
+        baseline_state=state,
         **fields,
         since=timestamp_text(saved.since_s * 1000),
         next=timestamp_text(start_s * 1000),

@@ -30,6 +30,7 @@ _BODY = json_body(
     ViewBody,
     query="Filter as one line of text; empty for everything",
     order="Newest or oldest first",
+    view="How the console shows the inferences; empty for what fits them",
 )
 _UNREADABLE = error_response("The name, the body or its filter cannot be understood")
 _UNKNOWN = error_response("No such view")
@@ -80,6 +81,11 @@ def save_view(every_team: ViewStore, name: str, body: ViewBody) -> SavedView:
         )
     except OtherOwnerError as error:
         raise Forbidden(str(error)) from error
+
+
+def undo_change(every_team: ViewStore) -> SavedView:
+    """Bring back the last view that the caller replaced or removed, and return it."""
+    return every_team.within(caller_scope()).undo(current_caller().key_id)
 
 
 def remove_view(every_team: ViewStore, name: str) -> SavedView:

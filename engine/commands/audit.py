@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -40,7 +41,7 @@ def audit_command(data: str | None, **options: Any) -> None:
     folder = _audit_directory(data)
     since = parse_since(options["since"], time.time()) if options["since"] else ""
     left, cursor, damaged = options["limit"], "", 0
-    table = Table("time", "who", "from", "action", "status", "about")
+    entries: list[Any] = []
     while left > 0:
         page = read_page(
             folder, since=since, key=options["key"], limit=min(left, MAX_LIMIT), cursor=cursor
@@ -50,12 +51,12 @@ def audit_command(data: str | None, **options: Any) -> None:
             if options["as_json"]:
                 click.echo(encode_entry(entry).decode(), nl=False)
             else:
-                table.add_row(*(Text(_printable(text)) for text in _cells(entry)))
+                entries.append(entry)
         if page.cursor is None:
             break
         cursor = page.cursor
     if not options["as_json"]:
-        Console().print(table if table.row_count else "no lines")
+        Console().print(_table(entries) if entries else "no lines")
     if damaged:
         click.echo(f"{damaged} damaged lines were skipped", err=True)
 
@@ -70,6 +71,18 @@ def _audit_directory(data: str | None) -> Path:
     if not Path(settings.data).is_dir():
         raise StoreError(f"data folder not found: {settings.data}; set --data or --config as for the server")  # fmt: skip
     return settings.audit_directory
+
+
+def _table(entries: list[Any]) -> Table:
+    """Return the table of lines; it says who wrote each where several machines did, as after a move of the folder."""
+    table = Table("time", "who", "from", "action", "status", "about")
+    is_of_several = len({entry.host for entry in entries}) > 1
+    if is_of_several:
+        table.add_column("written on")
+    for entry in entries:
+        texts = [*_cells(entry), *([entry.host] if is_of_several else [])]
+        table.add_row(*(Text(_printable(text)) for text in texts))
+    return table
 
 
 def _cells(entry: Any) -> Iterator[str]:
@@ -109,6 +122,7 @@ def audited(settings: Settings, action: str) -> Iterator[Callable[[str], None]]:
                 status="done",
                 name=_user(),
                 target=target,
+                host=socket.gethostname(),
             )
             file.append(entry)
             os.fsync(file.open(entry.time[:10]))

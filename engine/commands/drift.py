@@ -12,6 +12,7 @@ import rich_click as click
 
 from quadriga.engine.commands.options import (
     PATH,
+    SERVER_NAMES,
     name_and_version,
     option,
     parse_filter,
@@ -71,7 +72,7 @@ _OPTIONS_BY_FORM = {
     "KEY",
     multiple=True,
 )
-@option("--server", "Server that compares. [default: compare here, on the database]", "URL")
+@option(SERVER_NAMES, "Server that compares. [default: compare here, on the database]", "URL")
 @option(
     "--on",
     "Read --model on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",

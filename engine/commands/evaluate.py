@@ -13,6 +13,7 @@ import rich_click as click
 
 from quadriga.engine.commands.options import (
     PATH,
+    SERVER_NAMES,
     dataset_options,
     name_and_version,
     option,
@@ -98,7 +99,7 @@ _REQUIRED = {"records": "task", "truth": "predictions"}
     type=PATH,
 )
 @option(
-    "--server",
+    SERVER_NAMES,
     "Server that runs --model over --dataset. [default: http://127.0.0.1:8080, or an own server for a model folder]",
     "URL",
 )

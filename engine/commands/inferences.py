@@ -19,7 +19,7 @@ from quadriga.engine.commands.options import (
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.commands.output import echo_json, print_progress, print_warnings
 
 _MAX_REASONS_SHOWN = 20
 
@@ -36,15 +36,16 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
     from quadriga.engine.store_access import open_reader
+    from quadriga.store.browsing.unknown_keys import query_with_warnings
     from quadriga.store.query.request import QueryRequest
 
     inferences, _ = open_reader(
         store_settings(**store, reads_images=False, must_exist=True), served=tuple
     )
     with closing(inferences):
-        page = inferences.query(
-            QueryRequest(parse_filter(filter_text), limit=limit, order=order, count="capped")
-        )
+        request = QueryRequest(parse_filter(filter_text), limit=limit, order=order, count="capped")
+        page = query_with_warnings(inferences, request)
+    print_warnings(page.warnings or ())
     if as_json:
         for record in page.inferences:
             click.echo(msgspec.json.encode(record))
@@ -147,6 +148,7 @@ def export_command(
     from quadriga.engine.commands.model_labels import labels_of_one_model
     from quadriga.engine.recognition.labels import read_label_file
     from quadriga.engine.store_access import open_reader
+    from quadriga.store.browsing.unknown_keys import unknown_key_warnings
     from quadriga.store.exchange.export import (
         NUMBERED_FORMATS,
         ExportParameters,
@@ -169,7 +171,9 @@ def export_command(
             known = labels_of_one_model(inferences, parameters.where, settings.models)
             parameters = msgspec.structs.replace(parameters, labels=known)
         result = export(inferences, blobs, parameters, target=output.absolute(), tell=_print_count)
+        warnings = [] if result.written else unknown_key_warnings(inferences, parameters.where)
     print_progress("")
+    print_warnings(warnings)
     if as_json:
         counts = {"written": result.written, **msgspec.to_builtins(result)}
         echo_json({"output": str(output), **counts})

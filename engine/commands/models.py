@@ -36,7 +36,7 @@ def models_command(server: str, as_json: bool) -> None:
 
 def _cells(model: dict[str, Any]) -> tuple[str, ...]:
     states = [
-        f"{version['version']} {(version['state'] or 'not served').lower()}"
+        f"{version['version']} {'replaced' if version.get('is_replaced') else (version['state'] or 'not served').lower()}"
         for version in model["versions"]
     ]
     baseline, drift, evaluation = model["baseline"], model["drift"], model["evaluation"]

@@ -70,8 +70,15 @@ def _of_the_group(context: click.Context, parameter: click.Parameter, value: str
     return value if is_given or group is None else group.params.get(name, value)
 
 
+SERVER_NAMES = "--server --url server"
+"""Names of the option with a server's URL, of which the first is in the documents."""
+
 server_option = click.option(
-    "--server", default=DEFAULT_SERVER, show_default=True, metavar="URL", callback=_of_the_group
+    *SERVER_NAMES.split(),
+    default=DEFAULT_SERVER,
+    show_default=True,
+    metavar="URL",
+    callback=_of_the_group,
 )
 """Option of the commands that ask a server; a command of a group takes that of the group."""
 

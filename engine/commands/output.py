@@ -44,6 +44,12 @@ def print_progress(text: str) -> None:
         click.echo(f"\r\033[K{text}", err=True, nl=False)
 
 
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Print warnings on standard error, a line each."""
+    for warning in warnings:
+        click.echo(f"quadriga: {warning}", err=True)
+
+
 def progress_printer() -> Callable[[str], None]:
     """Return a function that prints progress on standard error, at most once a second."""
     shown_at = time.monotonic()
@@ -104,8 +110,7 @@ def write_report(
     for output in options.output:
         output.write_bytes(_in_form_of(output, report, page, checks))
     if options.as_json:
-        for warning in report.warnings:
-            click.echo(f"quadriga: {warning}", err=True)
+        print_warnings(report.warnings)
         echo_json(report)
         return
     console = Console()

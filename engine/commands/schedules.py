@@ -40,9 +40,11 @@ def _schedules(client: ServerClient) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _cells(kind: str, schedule: dict[str, Any]) -> tuple[str, ...]:
-    webhooks = schedule["webhooks"]
+    webhooks, next_report = schedule["webhooks"], short_time(schedule["next_at"])
+    if (state := schedule.get("baseline_state")) in {"missing", "failed"}:
+        next_report = f"none: its baseline {schedule['baseline']} is {state}"
     return (
-        schedule["model"], kind, schedule["every"], short_time(schedule["next_at"]),
+        schedule["model"], kind, schedule["every"], next_report,
         "\n".join(webhook["url"] for webhook in webhooks),
         str(sum(webhook["waiting"] for webhook in webhooks)) if webhooks else "",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.caller_scope import caller_scope, check_sees_everything
+from quadriga.engine.console.formats import person
 from quadriga.engine.console.frame import Frame, PageRequest
 from quadriga.engine.console.key_forms import MAX_DAYS, may_change_keys
 from quadriga.engine.console.texts import TEXTS
@@ -72,11 +73,14 @@ def audit_page(frame: Frame, folder: Path, options: dict[str, Any]) -> HTTPRoute
         sent = {name: request.query_params.get(name, "") for name in ("since", "key", "cursor")}
         since = parse_since(sent["since"], time.time()) if sent["since"] else ""
         page = read_page(folder, since=since, key=sent["key"], limit=LINES, cursor=sent["cursor"])
+        named = [msgspec.structs.replace(line, name=person(line.name)) for line in page.entries]
+        page = msgspec.structs.replace(page, entries=named)
         return frame.page(
             "audit",
             page="audit",
             title=TEXTS["audit"],
             lines=page.entries,
+            is_of_several=len({entry.host for entry in page.entries}) > 1,
             cursor=page.cursor,
             sent=sent,
         )

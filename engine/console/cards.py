@@ -6,6 +6,8 @@ from contextlib import suppress
 
 import msgspec
 
+from quadriga.engine.console.tensor_words import has_tensors
+from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items, item_outline, item_texts
 from quadriga.store.records import StoredInference
@@ -41,6 +43,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """What was found."""
     score: float | None
     """The lowest score, of what the page is about."""
+    scores: int
+    """Number of scores of which it is the lowest."""
     has_image: bool
     ratio: int
     """Class of the image's width to its height."""
@@ -53,6 +57,10 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     review: str
     metadata: list[tuple[str, str]]
     """The first values of the metadata, with their keys."""
+    sha256: str
+    """Hash of the model's file."""
+    answered_by: str = ""
+    """Model, version or file that answered, where the list has several; see `told_apart`."""
 
 
 def card(
@@ -105,8 +113,11 @@ def card(
         created_at=inference.created_at,
         latency_ms=inference.latency_ms,
         has_failed=inference.status >= 400,
-        words=_words(detections, {item.label for item in meant}),
+        words=TEXTS["tensors"]
+        if has_tensors(inference)
+        else _words(detections, {item.label for item in meant}),
         score=min(scores, default=None),
+        scores=len(scores),
         has_image=is_image,
         ratio=nearest_ratio(width, height),
         width=width,
@@ -116,7 +127,33 @@ def card(
         has_truth=truth is not None,
         review="" if review is msgspec.UNSET else review,
         metadata=_first_values(inference.metadata, metadata_values),
+        sha256=inference.model.sha256,
     )
+
+
+def told_apart(cards: list[Card]) -> list[Card]:
+    """Return the cards of a list, each saying which model answered; nothing is said where one file answered all.
+
+    Of one model its version is said, and of one version the first digits of the file's hash.
+    """
+    files = {(item.model, item.version, item.sha256) for item in cards}
+    if len(files) < 2:
+        return cards
+    has_models = len({model for model, _, _ in files}) > 1
+    files_of = Counter((model, version) for model, version, _ in files)
+    answered_by = {}
+    for model, version, sha256 in files:
+        version_text = one_line(version, 20) if has_models else f"version {one_line(version, 20)}"
+        parts = [one_line(model, 40)] if has_models else []
+        parts += [version_text] if len(files_of) > 1 else []
+        parts += [f"file {sha256[:8]}"] if files_of[model, version] > 1 else []
+        answered_by[model, version, sha256] = " ".join(parts)
+    return [
+        msgspec.structs.replace(
+            item, answered_by=answered_by[item.model, item.version, item.sha256]
+        )
+        for item in cards
+    ]
 
 
 def items_of(items: object) -> list[DrawnItem]:

@@ -16,7 +16,8 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card, names_of
 from quadriga.engine.console.compared_quality import ComparedQuality, find_quality
-from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
+from quadriga.engine.console.filter_line import as_part, comparison_text, joined
+from quadriga.engine.console.filter_problems import absent, check
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
 from quadriga.engine.console.page_queries import run_in_queries
@@ -36,10 +37,11 @@ from quadriga.store.browsing.disagreements import (
     find_disagreements,
 )
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import ENDED, Job, Jobs
 from quadriga.store.query.compact_form import split_url
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.scope import Scoped
 from quadriga.store.shadows import shadow_name
 
@@ -127,12 +129,18 @@ def compare_pages(
             choices = _choices(models())
             pair = _pair(comparison, choices)
             problem = check(comparison.line) if comparison.line else None
-            content: dict[str, Any] = {"quality": None, "images": None, "keys": [], "job": None}
+            content: dict[str, Any] = {
+                "quality": None,
+                "images": None,
+                "keys": [],
+                "job": None,
+                "missing": "",
+            }
             if pair is not None and problem is None:
                 try:
                     content = _content(store, monitoring, frame, pair=pair, comparison=comparison)
                 except (QueryError, NotFoundError) as error:
-                    problem = Problem(str(error), comparison.line, 0)
+                    problem = absent(comparison.line, str(error))
             html = frame.html(
                 "compare",
                 page="compare",
@@ -255,13 +263,39 @@ def _content(
         report_id=job.id if job is not None and job.state == "succeeded" else "",
         link=frame.link,
     )
+    images = _images(find_disagreements(store, request))
     return {
         "quality": quality,
-        "images": _images(find_disagreements(store, request)),
+        "images": images,
+        "missing": _missing(store, second, comparison, images),
         "keys": _slice_keys(store, second, comparison.line),
         "job": job if job is not None and job.state != "succeeded" else None,
         "is_running": job is not None and job.state not in ENDED,
     }
+
+
+def _missing(
+    store: InferenceReader, second: Side, comparison: CompareOptions, images: ImageRows
+) -> str:
+    """Return what both cannot be evaluated without: `images` in common, or `truth` of them; empty for nothing."""
+    is_all = not comparison.cursor and images.cursor is None and not images.is_partial
+    if is_all and not images.compared:
+        return "images"
+    with suppress(QueryTimeoutError):
+        page = store.query(QueryRequest(_line_with_truth(second, comparison.line), limit=1))
+        return "" if page.inferences or page.partial else "truth"
+    return ""
+
+
+def _line_with_truth(side: Side, line: str) -> str:
+    return joined(
+        [
+            comparison_text("model", side.name),
+            comparison_text("version", side.version),
+            comparison_text("ground_truth", True, "exists"),
+            *([as_part(line)] if line else []),
+        ]
+    )
 
 
 def _job(jobs: Jobs, job_id: str) -> Job | None:

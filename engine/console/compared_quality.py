@@ -6,7 +6,8 @@ from contextlib import suppress
 import msgspec
 
 from quadriga.engine.console.charts import IntervalMarks, difference_interval
-from quadriga.engine.console.filter_line import comparison_text, joined
+from quadriga.engine.console.drift_links import label_comparison
+from quadriga.engine.console.filter_line import as_part, comparison_text, joined
 from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Comparison, Metric, Report
@@ -26,8 +27,10 @@ class DifferenceRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Name of the slice; empty for all."""
     link: str
-    """Link to its images; empty without a filter for them."""
+    """Link to the second model's images with truth there, also those that the first did not answer; empty without a filter
+    for them."""
     n: int
+    """Number of images that both have answered, and that have truth."""
     values: tuple[str, str]
     """The metric of the first and of the second model; empty where a report has no such numbers."""
     difference: str
@@ -105,18 +108,23 @@ def _quality(
     for part in comparison.slices:
         if part.differences:
             where = (
-                comparison_text(part.by, part.value)
+                label_comparison(part.by, part.value)
                 if part.by.startswith("meta.") and part.value is not None
                 else ""
             )
             name = metric_texts.slice_name(part.by, part.value)
             measured.append((name, where, part.n, part.differences[0], part.metrics))
     reach = _reach([metric for _, _, _, metric, _ in measured])
-    model = comparison_text("model", report.model.name)
-    version = comparison_text("version", report.model.version)
+    evaluated = [
+        comparison_text("model", report.model.name),
+        comparison_text("version", report.model.version),
+        comparison_text("ground_truth", True, "exists"),
+        *([f"ts=le:{report.data.current.end}"] if report.data.current.end else []),
+        *([as_part(line)] if line else []),
+    ]
     rows = []
     for name, where, n, metric, others in measured:
-        line_of_row = joined(part for part in (model, version, line, where) if part)
+        line_of_row = joined([*evaluated, where] if where else evaluated)
         to_images = link("/console/inferences", q=line_of_row) if where or not name else ""
         rows.append(
             _row(name, to_images, metric, n=n, reach=reach, first=others[0] if others else None)
@@ -145,7 +153,7 @@ def _row(
         link=link,
         n=n,
         values=values,
-        difference=metric_texts.format_difference(metric.value),
+        difference=metric_texts.format_difference(metric),
         interval=metric_texts.format_interval(metric) if metric.ci95 is not None else "",
         verdict=verdict,
         colour=_COLOURS.get(verdict, "r"),

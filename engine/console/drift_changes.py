@@ -15,6 +15,7 @@ from quadriga.monitor.report.change_texts import (
     describe_change,
     format_p_value,
 )
+from quadriga.monitor.report.drift_texts import undecided_signals
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import ChangedImage, Report, Signal
 from quadriga.store.columns import read_inferences
@@ -111,6 +112,14 @@ def image_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
 def place_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
     """Return the words and the link of each slice in which a signal moved most; the link is empty without a filter."""
     return _links(frame, change.places)
+
+
+def undecided_places(frame: Frame, report: Report) -> dict[str, list[tuple[str, str]]]:
+    """Return the slices, as `place_links`, in which each signal moved most that moved but could not be judged."""
+    return {
+        signal.name: _links(frame, images_of_slices(signal, report))
+        for signal in undecided_signals(report)
+    }
 
 
 def _links(frame: Frame, images: Sequence[ImagesBehind]) -> list[tuple[str, str]]:

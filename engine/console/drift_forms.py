@@ -18,6 +18,7 @@ from quadriga.engine.api.drift_alarms import (
 from quadriga.engine.console.drift_strip import drift_reports_of, read_windows
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, redirect
+from quadriga.monitor.drift.watch.current import CurrentDrift
 from quadriga.monitor.report.acknowledgements import (
     MAX_NOTE_CHARACTERS,
     AcknowledgementBody,
@@ -34,19 +35,27 @@ from quadriga.store.scope import Scoped
 MUTE_HOURS = (1, 4, 8, 24, 72, 168)
 """Lengths of a mute that the form offers."""
 MUTE_CHOICES = ("all", "alarmed")
-"""What a mute covers: all signals, or those with an alarm in the newest report."""
+"""What a mute covers: all signals, or those with an alarm in the report that the page begins with."""
 _MAX_FORM_BYTES = 12 * MAX_NOTE_CHARACTERS + 1000
 """A character of a note may take twelve bytes of a form."""
 
 
+class DriftMonitoring(msgspec.Struct, frozen=True):
+    """What has compared models, and what is known of it."""
+
+    reports: Scoped[ReportStore]
+    inferences: Scoped[InferenceReader]
+    """Finds the model that a name means."""
+    mutes: MuteStore
+    """The mutes of all teams."""
+    current: Scoped[CurrentDrift]
+
+
 def drift_forms(
-    frame: Frame,
-    reports: Scoped[ReportStore],
-    inferences: Scoped[InferenceReader],
-    mutes: MuteStore,
-    options: dict[str, Any],
+    frame: Frame, monitoring: DriftMonitoring, options: dict[str, Any]
 ) -> list[HTTPRouteHandler]:
     """Return the handlers; arguments as of `drift_pages`."""
+    reports, inferences, mutes = monitoring.reports, monitoring.inferences, monitoring.mutes
     form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
 
     @post(
@@ -93,11 +102,15 @@ def drift_forms(
             raise QueryError(f"expected signals to be all or alarmed, got {quoted(choice, 40)}")
         if choice == "all":
             return []
-        stored = reports.within(caller_scope())
-        newest = read_windows(stored, drift_reports_of(stored.all(), model)[:1])
-        signals = [signal.name for signal in newest[0].signals if signal.alarm] if newest else []
+        scope = caller_scope()
+        stored = reports.within(scope)
+        shown = monitoring.current.within(scope).choose(
+            model, drift_reports_of(stored.all(), model)
+        )
+        windows = [] if shown is None else read_windows(stored, [shown.summary])
+        signals = [signal.name for window in windows for signal in window.signals if signal.alarm]
         if not signals:
-            raise QueryError("expected an alarm in the newest report of the model, got none")
+            raise QueryError("expected an alarm in the last report of the model, got none")
         return signals
 
     return [acknowledge_report, mute_model, unmute_model]

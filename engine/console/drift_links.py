@@ -4,7 +4,8 @@ import re
 
 import msgspec
 
-from quadriga.engine.console.filter_line import as_part, check, comparison_text, joined
+from quadriga.engine.console.filter_line import as_part, comparison_text, joined
+from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.formats import number
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.presence import PRESENCE_SUFFIX
@@ -107,7 +108,7 @@ def images_of_slices(signal: Signal, report: Report) -> list[ImagesBehind]:
             effect=number(round(metric.value or 0.0, 3)),
             other=number(round(float(other or 0.0), 3)),
         )
-        comparison = _label_comparison(part.by, part.value)
+        comparison = label_comparison(part.by, part.value)
         line = joined([window, comparison]) if window and comparison else ""
         places.append(ImagesBehind(words, line))
     return places[:MAX_PLACES]
@@ -171,14 +172,14 @@ def _with_labels(signal: Signal, current: str, baseline: str) -> list[ImagesBehi
     gained, lost = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
     listed = []
     for window, label, name in ((current, gained, "images_now"), (baseline, lost, "images_then")):
-        comparison = _label_comparison(signal.name, label)
+        comparison = label_comparison(signal.name, label)
         if window and comparison:
             words = text(name, label=one_line(label, 60))
             listed.append(ImagesBehind(words, joined([window, comparison])))
     return listed
 
 
-def _label_comparison(name: str, label: str) -> str:
+def label_comparison(name: str, label: str) -> str:
     """Return the comparison that finds a label of a signal; empty where no field has it."""
     if name.endswith(PRESENCE_SUFFIX):
         field = name.removesuffix(PRESENCE_SUFFIX)

@@ -1,4 +1,4 @@
-"""The drift page of a model: what changed last, in words, and its windows side by side."""
+"""The drift page of a model: what changed, in words, and its windows side by side."""
 
 import shlex
 from contextlib import suppress
@@ -18,7 +18,7 @@ from quadriga.engine.console.drift_changes import (
     place_links,
     signal_changes,
 )
-from quadriga.engine.console.drift_forms import MUTE_HOURS
+from quadriga.engine.console.drift_forms import MUTE_HOURS, DriftMonitoring
 from quadriga.engine.console.drift_links import window_filter
 from quadriga.engine.console.drift_strip import drift_reports_of, make_strip, read_windows
 from quadriga.engine.console.frame import Frame, PageRequest, opens
@@ -27,11 +27,9 @@ from quadriga.monitor.report import change_texts, drift_texts
 from quadriga.monitor.report.acknowledgements import Acknowledgement, read_acknowledgement
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ANYBODY, current_caller
 from quadriga.store.errors import JSON_ERRORS, NotFoundError
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.scope import Scoped
 
 LABEL_TARGET = 200
 """Images that the page offers to label."""
@@ -39,7 +37,7 @@ _decoder = msgspec.json.Decoder(Report)
 
 
 class LastReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest drift report of a model, in words, with the ways to its images."""
+    """The drift report that says how a model is now, in words, with the ways to its images."""
 
     report: Report
     acknowledged: Acknowledgement | None
@@ -58,13 +56,10 @@ class LastReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drift_pages(
-    frame: Frame,
-    reports: Scoped[ReportStore],
-    inferences: Scoped[InferenceReader],
-    mutes: MuteStore,
-    options: dict[str, Any],
+    frame: Frame, monitoring: DriftMonitoring, options: dict[str, Any]
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers; `inferences` finds the model that a name means, `mutes` are those of all teams."""
+    """Return the handlers."""
+    reports, inferences, mutes = monitoring.reports, monitoring.inferences, monitoring.mutes
 
     @get("/console/models/{name:str}/drift", sync_to_thread=True, need="read", **options)
     def show_drift(name: FromPath[str], request: PageRequest) -> Response[bytes]:
@@ -74,10 +69,12 @@ def drift_pages(
         stored = reports.within(scope)
         summaries = drift_reports_of(stored.all(), model)
         windows = read_windows(stored, summaries)
+        mute = mutes.within(scope).active(model)
+        shown = monitoring.current.within(scope).choose(model, summaries)
         last = (
-            read_last_report(frame, stored, windows[-1].id, inferences.within(scope))
-            if windows
-            else None
+            None
+            if shown is None
+            else read_last_report(frame, stored, shown.summary.id, inferences.within(scope))
         )
         return frame.page(
             "drift",
@@ -85,11 +82,15 @@ def drift_pages(
             title=text("drift_of", model=model),
             model=model,
             last=last,
+            is_over=shown is not None and shown.is_over,
             links_of=partial(image_links, frame),
             places_of=partial(place_links, frame),
             strip=make_strip(windows),
             total=len(summaries),
-            mute=mutes.within(scope).active(model),
+            mute=mute,
+            muted_signals=[change_texts.signal_title(name) for name in mute.signals]
+            if mute is not None
+            else [],
             mute_hours=MUTE_HOURS,
             may_monitor=opens(current_caller(), "monitor"),
             commands=[]

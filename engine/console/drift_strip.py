@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from quadriga.engine.console.formats import day_clock, number
+from quadriga.engine.console.formats import number, seconds_between, time_range
 from quadriga.engine.console.texts import text
-from quadriga.monitor.report.change_texts import signal_title
+from quadriga.monitor.report.change_texts import signal_titles
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect
@@ -19,6 +19,8 @@ MAX_WINDOWS = 24
 """Windows of a strip: the newest."""
 MAX_ROWS = 40
 """Signals of a strip: those that changed or moved most."""
+LONG_S = 24 * 3600
+"""Seconds from which a column is headed by days alone."""
 _STEPS = (1.0, 2.0, 3.0, 5.0, 10.0)
 """Effects, as multiples of the smallest that matters, from which a cell is a shade darker."""
 
@@ -47,9 +49,24 @@ class StripReport(msgspec.Struct, frozen=True):
     signals: list[StripSignal] = []
 
     @property
-    def at(self) -> str:
-        """The time that stands above its column: that of the newest image, RFC 3339."""
+    def end(self) -> str:
+        """Time of the newest image; of the report, where its images have none. RFC 3339."""
         return self.data.current.end or self.created
+
+    @property
+    def start(self) -> str:
+        """Time of the oldest image; `end` where that is the only one."""
+        return self.data.current.start or self.end
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is so long that its days say when it was."""
+        return seconds_between(self.start, self.end) > LONG_S
+
+    @property
+    def words(self) -> str:
+        """When it was, in UTC."""
+        return time_range(self.start, self.end)
 
 
 class StripCell(msgspec.Struct, frozen=True):
@@ -72,7 +89,7 @@ class StripRow(msgspec.Struct, frozen=True):
 
 
 class Strip(msgspec.Struct, frozen=True):
-    """The windows of a model, oldest first."""
+    """The windows of a model, in the order of the times of their images."""
 
     windows: list[StripReport]
     rows: list[StripRow]
@@ -93,12 +110,15 @@ def drift_reports_of(summaries: Iterable[ReportSummary], model: str) -> list[Rep
 
 
 def read_windows(reports: ReportStore, summaries: Sequence[ReportSummary]) -> list[StripReport]:
-    """Return the newest reports, oldest first; `summaries` begin with the newest. Damaged and removed ones are left out."""
+    """Return the reports that were made last, in the order of the times of their images; `summaries` begin with the newest.
+
+    Of windows that end at the same time the longest comes first. Damaged and removed reports are left out.
+    """
     windows = []
     for summary in summaries[:MAX_WINDOWS]:
         with suppress(NotFoundError, *JSON_ERRORS):
             windows.append(_decoder.decode(reports.read(summary.id)))
-    return windows[::-1]
+    return sorted(windows, key=lambda window: (window.end, window.start, window.created))
 
 
 def make_strip(windows: Sequence[StripReport]) -> Strip:
@@ -106,12 +126,13 @@ def make_strip(windows: Sequence[StripReport]) -> Strip:
     by_window = [{signal.name: signal for signal in window.signals} for window in windows]
     names = dict.fromkeys(name for signals in reversed(by_window) for name in signals)
     ranked = sorted(names, key=lambda name: _rank(name, by_window), reverse=True)
+    titles = signal_titles(ranked)
     rows = [
         StripRow(
             name,
-            signal_title(name),
+            titles[name],
             [
-                _cell(window, name, signals.get(name))
+                _cell(window, titles[name], signals.get(name))
                 for window, signals in zip(windows, by_window, strict=True)
             ],
         )
@@ -135,14 +156,16 @@ def _rank(
     )
 
 
-def _cell(window: StripReport, name: str, signal: StripSignal | None) -> StripCell:
-    title = one_line(signal_title(name), 80)
-    at = f"{day_clock(window.at)} UTC"
+def _cell(window: StripReport, title: str, signal: StripSignal | None) -> StripCell:
+    title = one_line(title, 80)
     if signal is None:
-        return StripCell(window.id, "", False, text("cell_absent", signal=title, at=at))
+        words = text("cell_absent", signal=title, at=window.words)
+        return StripCell(window.id, "", False, words)
     if signal.status == "insufficient" or signal.effect.value is None:
-        return StripCell(window.id, "", False, text("cell_few", signal=title, at=at))
+        words = text("cell_few", signal=title, at=window.words)
+        return StripCell(window.id, "", False, words)
     shade = sum(signal.ratio >= step for step in _STEPS)
     sentence = "cell_alarm" if signal.alarm else "cell_usual"
-    words = text(sentence, signal=title, at=at, ratio=number(round(signal.ratio, 2)))
+    ratio = number(round(signal.ratio, 2))
+    words = text(sentence, signal=title, at=window.words, ratio=ratio)
     return StripCell(window.id, f"x-h{shade}", signal.alarm, words)

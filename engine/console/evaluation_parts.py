@@ -9,7 +9,7 @@ import msgspec
 
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.charts import IntervalMarks, interval
-from quadriga.engine.console.drift_links import model_comparisons
+from quadriga.engine.console.drift_links import label_comparison, model_comparisons
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import metric_texts
@@ -158,16 +158,17 @@ def _slice_row(report: Report, part: Slice, overall: float | None, link: Link) -
 
 
 def _slice_link(report: Report, part: Slice, link: Link) -> str:
-    """Return the link to the inferences of a slice within the report's window; empty without a filter for them."""
+    """Return the link to the inferences of a slice with truth, within the report's window; empty without a filter for them."""
     window = report.data.current
     named_filter = report.parameters.get("slices", {}).get(part.by)
     texts = model_comparisons(report.model) if report.model.name else []
+    texts.append(comparison_text("ground_truth", True, "exists"))
     if window.start is not None and window.end is not None:
         texts += [f"ts=ge:{window.start}", f"ts=le:{window.end}"]
     if isinstance(window.filter, str) and window.filter:
         texts.append(f"({window.filter})")
     if part.by.startswith("meta.") and part.value is not None:
-        texts.append(comparison_text(part.by, part.value))
+        texts.append(label_comparison(part.by, part.value))
     elif isinstance(named_filter, str) and part.value in {"true", "false"}:
         texts.append(f"({named_filter})" if part.value == "true" else f"!({named_filter})")
     else:

@@ -1,17 +1,30 @@
-"""Facets as links: values with bars, numbers as histograms, each of which narrows the filter."""
+"""Facets as links: values with bars, numbers as histograms, each of which changes the filter.
 
-from collections.abc import Iterable
+A field of which the filter chooses values is counted without this choice, so that its other values stay to be chosen.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.inference_filter import FilterLinks
-from quadriga.store.browsing.facets import Facet
+from quadriga.engine.console.value_choices import same_value
+from quadriga.store.browsing.facets import Facet, Facets, FacetsRequest, FacetValue, find_facets
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.catalog import CLASSIFICATION
+from quadriga.store.query.syntax import Scalar
 
 VALUES, BINS = 8, 16
 """Maximum values and bins of a facet."""
 
 MAX_GROUPS = 14
+MAX_WIDER = 3
+"""Fields with chosen values that are counted without their choice: each costs a search. Others have the chosen values alone."""
+
 _BAR_WIDTH = 36
 _HISTOGRAM_WIDTH, _HISTOGRAM_HEIGHT = 208, 32
 _FIRST = ("model", "version", "label", "score")
@@ -54,13 +67,80 @@ class FacetGroup(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     more: int
     """Further values."""
+    is_exact: bool
+    """Whether its numbers are counted, not estimated."""
 
 
-def facet_groups(facets: Iterable[Facet], links: FilterLinks) -> tuple[list[FacetGroup], int]:
+class CountedFacet(msgspec.Struct, frozen=True):
+    """A facet, and whether its numbers are counted."""
+
+    facet: Facet
+    is_exact: bool
+
+
+def facet_groups(
+    facets: Iterable[CountedFacet], links: FilterLinks
+) -> tuple[list[FacetGroup], int]:
     """Return the facets that tell something, those of metadata in the middle, and how many more there are."""
-    ordered = sorted(facets, key=_rank)
-    groups = [group for facet in ordered if (group := _group(facet, links)) is not None]
+    ordered = sorted(facets, key=lambda counted: _rank(counted.facet))
+    label_field = _label_field(counted.facet for counted in ordered)
+    groups = [group for counted in ordered if (group := _group(counted, links, label_field)) is not None]  # fmt: skip
     return groups[:MAX_GROUPS], max(len(groups) - MAX_GROUPS, 0)
+
+
+def _label_field(facets: Iterable[Facet]) -> str:
+    """Return the field that asks for a label as the facet counts it: a classification for its best one, whatever others it stored."""
+    has_classes = any(value.value == CLASSIFICATION for facet in facets if facet.field == "task" for value in facet.values)  # fmt: skip
+    return "best" if has_classes else "label"
+
+
+def counted_facets(
+    store: InferenceReader, facets: Facets, links: FilterLinks
+) -> list[CountedFacet]:
+    """Return the facets of a filter; those of which it chooses values have their other values, too."""
+    counted = {
+        (facet.field, facet.type): CountedFacet(facet, facets.exact) for facet in facets.facets
+    }
+    for field in links.chosen_fields()[:MAX_WIDER]:
+        where: Any = links.without_choice(field) or {}
+        with suppress(QueryError, NotFoundError):  # the facet has the chosen values alone, then
+            facet_field = "label" if field == "best" else field
+            wider = find_facets(store, FacetsRequest(where, [facet_field], VALUES, BINS))
+            for facet in wider.facets:
+                own = counted.get((facet_field, facet.type))
+                if facet.values:
+                    merged = _with_chosen(
+                        facet, own.facet.values if own else [], links.chosen(field)
+                    )
+                    is_exact = wider.exact and (own is None or own.is_exact)
+                    counted[facet_field, facet.type] = CountedFacet(merged, is_exact)
+    return list(counted.values())
+
+
+def _with_chosen(wider: Facet, own: Sequence[FacetValue], chosen: Sequence[Scalar]) -> Facet:
+    """Return a facet that is counted without the choice, with the chosen values, which are counted within it."""
+    known = [value for value in own if _is_in(value.value, chosen)]
+    if wider.field != "model":  # whose name may be given with a version
+        known += [
+            FacetValue(value, 0)  # nothing has it
+            for value in chosen
+            if _is_of_type(value, wider.type)
+            and not any(same_value(value, other.value) for other in known)
+        ]
+    others = [value for value in wider.values if not _is_in(value.value, chosen)]
+    shown = [*known[:VALUES], *others[: max(VALUES - len(known), 0)]]
+    in_order = sorted(shown, key=lambda value: (-value.count, value.value))
+    return msgspec.structs.replace(wider, values=in_order)
+
+
+def _is_in(value: Scalar, values: Iterable[Scalar]) -> bool:
+    return any(same_value(value, other) for other in values)
+
+
+def _is_of_type(value: Scalar, type_: str) -> bool:
+    if isinstance(value, bool):
+        return type_ == "boolean"
+    return type_ == ("string" if isinstance(value, str) else "number")
 
 
 def _rank(facet: Facet) -> tuple[int, int]:
@@ -71,11 +151,12 @@ def _rank(facet: Facet) -> tuple[int, int]:
     return 1, 0  # in the order of the answer
 
 
-def _group(facet: Facet, links: FilterLinks) -> FacetGroup | None:
+def _group(counted: CountedFacet, links: FilterLinks, label_field: str) -> FacetGroup | None:
     """Return a group; None for a field that all have alike, or all have differently."""
+    facet = counted.facet
     if facet.count is None or facet.type == "other":
         return None
-    values = [] if facet.field == "score" else _values(facet, links)
+    values = [] if facet.field == "score" else _values(facet, links, label_field)
     is_chosen = any(value.is_chosen for value in values)
     if values and not is_chosen:
         is_same = facet.distinct < 2 and not facet.field.startswith(("meta.", "label"))
@@ -93,30 +174,30 @@ def _group(facet: Facet, links: FilterLinks) -> FacetGroup | None:
         low=bins[0].low if bins else 0,
         high=bins[-1].high if bins else 0,
         more=max(facet.distinct - len(values), 0) if values else 0,
+        is_exact=counted.is_exact,
     )
 
 
-def _values(facet: Facet, links: FilterLinks) -> list[ValueLink]:
+def _values(facet: Facet, links: FilterLinks, label_field: str) -> list[ValueLink]:
     top = max((value.count for value in facet.values), default=1) or 1
+    field = label_field if facet.field == "label" else facet.field
+    chosen = links.chosen(field)
     shown = []
     for value in facet.values[:VALUES]:
-        text = _value_text(facet, value.value)
+        text = comparison_text(facet.field, value.value)
+        is_one_of_several = facet.field == "label" and (field == "label" or links.has(text))
         shown.append(
             ValueLink(
                 name=_name(facet.field, value.value),
                 count=value.count,
                 bar=round(max(value.count / top * _BAR_WIDTH, 1.5), 1),
-                link=links.toggled(text),
-                is_chosen=links.has(text),
+                link=links.toggled(text)
+                if is_one_of_several  # as an image may have several labels
+                else links.toggled_value(field, value.value),
+                is_chosen=links.has(text) if is_one_of_several else _is_in(value.value, chosen),
             )
         )
     return shown
-
-
-def _value_text(facet: Facet, value: str | float | bool) -> str:  # noqa: FBT001 - a value of metadata
-    if facet.field == "ground_truth":
-        return comparison_text("ground_truth", value, "exists")
-    return comparison_text(facet.field, value)
 
 
 def _name(field: str, value: str | float | bool) -> str:  # noqa: FBT001 - as above

@@ -6,21 +6,14 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.console import texts
-from quadriga.store.errors import QueryError, StoreError
-from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import json_text
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./@+-]*(?: [\w./@+-]+)*")
 """Texts that need no quotes; all others get them."""
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
-_OPERATOR_ALONE = re.compile(r"\s*((?:gt|ge|lt|le|contains):)\s*")
 _READ_AS_MORE = ("true", "false", "eq", "ne", "in")
 """Texts that the line reads as booleans, or of labels as operators."""
-
-_SHOWN = 60
-_POSITION = re.compile(r"at character (\d+) of the filter")
 
 
 class FilterPart(msgspec.Struct, frozen=True):
@@ -29,32 +22,6 @@ class FilterPart(msgspec.Struct, frozen=True):
     text: str
     start: int
     """Position of the text in the line."""
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """Why a line is no filter."""
-
-    message: str
-    line: str
-    position: int
-    """Place of the caret below the line, in characters."""
-
-    @property
-    def before(self) -> str:
-        """The line up to the place, cut where it is long."""
-        text = self.line[: self.position]
-        return text if len(text) <= _SHOWN else "\N{HORIZONTAL ELLIPSIS}" + text[1 - _SHOWN :]
-
-    @property
-    def after(self) -> str:
-        """The line from the place on, cut where it is long."""
-        text = self.line[self.position :]
-        return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
-
-    @property
-    def caret(self) -> str:
-        """The line below, with the caret."""
-        return " " * len(self.before) + "^"
 
 
 def parts(line: str) -> list[FilterPart]:
@@ -100,39 +67,6 @@ def field_and_rest(text: str) -> tuple[str, str]:
     """Return a part in two: its field with the `=`, and the rest; all is rest where it is no comparison."""
     match = re.match(r'(!?(?:"(?:[^"\\]|\\.)*"|[^"&|()=!<>]+)=)(.*)', text, re.DOTALL)
     return (match[1], match[2]) if match else ("", text)
-
-
-def check(line: str) -> Problem | None:
-    """Return why a line is no filter; None if it is one."""
-    try:
-        QueryRequest(where=line).parse_filter()
-    except QueryError as error:
-        message = str(error)
-        match = _POSITION.search(message)
-        if match is not None:
-            return Problem(message, line, min(int(match[1]) - 1, len(line)))
-        return Problem(message, line, _first_wrong(line))
-    return _missing_value(line)
-
-
-def _missing_value(line: str) -> Problem | None:
-    """Return a problem where an operator has no value, which the language takes for an empty text."""
-    for part in parts(line):
-        field, rest = field_and_rest(part.text)
-        if field and (match := _OPERATOR_ALONE.fullmatch(rest)):
-            message = texts.text("missing_value", operator=match[1])
-            return Problem(message, line, part.start + len(field) + match.end(1))
-    return None
-
-
-def _first_wrong(line: str) -> int:
-    """Return where the first part begins that is no filter by itself: its value, if it has a field."""
-    for part in parts(line):
-        try:
-            QueryRequest(where=part.text).parse_filter()
-        except StoreError:
-            return part.start + len(field_and_rest(part.text)[0])
-    return 0
 
 
 def _stripped(line: str, spans: Sequence[tuple[int, int]]) -> list[FilterPart]:

@@ -13,7 +13,7 @@ SHOWN_TEXTS = (
 )  # fmt: skip
 """Names of the texts that the script shows."""
 
-_OTHER_OPERATORS = {"label": ("ne", "in"), "box": (), "geo": ("exists",)}
+_OTHER_OPERATORS = {"label": ("ne", "in"), "best": ("ne", "in"), "box": (), "geo": ("exists",)}
 """Operators of the fields that are a kind of their own."""
 
 _FIRST = (

@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from quadriga.proto.access import ANYBODY
+
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")  # fmt: skip
 _TASKS: Mapping[str, str] = {
-    "OBJECT_DETECTION": "boxes",
-    "ORIENTED_OBJECT_DETECTION": "oriented boxes",
-    "INSTANCE_SEGMENTATION": "contours",
-    "IMAGE_CLASSIFICATION": "labels",
-    "IMAGE_SEGMENTATION": "areas",
+    "OBJECT_DETECTION": "detection",
+    "ORIENTED_OBJECT_DETECTION": "oriented detection",
+    "IMAGE_CLASSIFICATION": "classification",
+    "IMAGE_SEGMENTATION": "segmentation",
+    "IMAGE_TEXT_TO_TEXT": "image-text",
+    "TENSOR": "tensors",
 }
 _DAY_S = 86_400
 
@@ -78,10 +81,29 @@ def day_clock(value: str) -> str:
     return f"{at.day} {_MONTHS[at.month - 1][:3]} {at:%H:%M}"
 
 
+def time_range(start: str, end: str) -> str:
+    """Format two times in RFC 3339 without their year, in UTC: `2 Oct 14:03`, a dash, `15:03 UTC`, and the other day if it is one."""
+    if _parsed(start) == _parsed(end):
+        return f"{day_clock(end)} UTC"
+    is_one_day = _parsed(start).date() == _parsed(end).date()
+    last = clock(end) if is_one_day else day_clock(end)
+    return f"{day_clock(start)} \N{EN DASH} {last} UTC"
+
+
+def seconds_between(start: str, end: str) -> float:
+    """Return the seconds between two times in RFC 3339."""
+    return (_parsed(end) - _parsed(start)).total_seconds()
+
+
 def day_month(value: str) -> str:
     """Format the day of a time in RFC 3339 without its year: `2 Oct`."""
     at = _parsed(value)
     return f"{at.day} {_MONTHS[at.month - 1][:3]}"
+
+
+def person(name: str) -> str:
+    """Return the name of who did something; `somebody` without one, as on a server that needs no keys."""
+    return "somebody" if name in ("", ANYBODY.name) else name
 
 
 def state_word(state: str) -> str:
@@ -101,7 +123,7 @@ def ago(value: str) -> str:
 
 
 def task_words(task: str | None) -> str:
-    """Return a task as words: `oriented boxes`."""
+    """Return the plain name of a task, as commands have it: `oriented detection`."""
     if not task:
         return ""
     return _TASKS.get(task, task.replace("_", " ").lower())
@@ -124,5 +146,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "day_month": day_month,
     "state_word": state_word,
     "ago": ago,
+    "person": person,
     "task_words": task_words,
 }

@@ -9,13 +9,18 @@ import msgspec
 import numpy as np
 
 from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.filter_line import Problem, check, comparison_text
+from quadriga.engine.console.filter_line import comparison_text
+from quadriga.engine.console.filter_problems import Problem, absent, check
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import meant_labels
+from quadriga.engine.console.same_image import SameImage, find_same_image
+from quadriga.engine.console.tensor_words import has_tensors, tensor_texts
+from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
 from quadriga.proto.access import Caller
+from quadriga.store.browsing.image_measures import UsualMeasures, find_usual_measures
 from quadriga.store.browsing.neighbours import (
     NeighboursRequest,
     Surroundings,
@@ -74,6 +79,8 @@ class Pair(msgspec.Struct, frozen=True):
     field: str
     value: str
     link: str = ""
+    scale: str = ""
+    """Between which values it may be, and which are usual; empty where it says so itself."""
 
 
 class TruthEvent(msgspec.Struct, frozen=True):
@@ -109,8 +116,12 @@ class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
     more: int
     """Number of objects that are not listed."""
     pairs: list[Pair]
+    usual_of: int
+    """Number of images of the model that the usual values are of; 0 where none are said."""
     more_pairs: int
     same_image: str
+    others: SameImage
+    """Other inferences of the same image."""
     same_source: str
     more_like_this: str
     """Link to what resembles it; empty where it has no embedding."""
@@ -155,7 +166,8 @@ def read_inference(
     truth = None if inference.ground_truth is None else _items(inference.ground_truth)
     signals = store.signals([seq]).get(seq)
     has_embedding = signals is not None and has_direction(signals.embedding)
-    pairs = list(_pairs(inference, signals, links))
+    usual = _usual_measures(store, inference, signals)
+    pairs = list(_pairs(inference, signals, links, usual=usual))
     seen = [item.label for item in [*(truth or []), *detections] if item.label]
     return InferencePage(
         card=card(inference, outlines=MAX_PICTURED),
@@ -164,12 +176,14 @@ def read_inference(
         next_link=links.inference(around.after[0]) if around.after else "",
         is_partial=around.partial,
         strip=_strip(store, inference, around, links),
-        predictions=_listed("pred", detections),
+        predictions=_listed_predictions(inference, detections),
         truth=None if truth is None else _listed("truth", truth),
         more=sum(max(len(items) - MAX_LISTED, 0) for items in (detections, truth or [])),
         pairs=pairs[:MAX_LISTED],
+        usual_of=usual.images if usual.spans else 0,
         more_pairs=max(len(pairs) - MAX_LISTED, 0),
         same_image=_same_image(inference, links),
+        others=find_same_image(store, inference, links),
         same_source=_same_source(inference, links),
         more_like_this=links.similar(inference.id, line) if has_embedding else "",
         truth_events=[_event(stated) for stated in statements],
@@ -201,7 +215,7 @@ def _around(
         request = NeighboursRequest(filter_.line or {}, filter_.order)  # type: ignore[arg-type]  # one of ORDERS
         return find_surroundings(store, inference_id, request, AROUND), None
     except (QueryError, NotFoundError) as error:
-        return nothing, Problem(str(error), filter_.line, 0)
+        return nothing, absent(filter_.line, str(error))
 
 
 def _ordered_labels(labels: list[str], seen: list[str]) -> list[str]:
@@ -251,6 +265,15 @@ def _plain(items: object) -> Any:
     return []
 
 
+def _listed_predictions(
+    inference: StoredInference, detections: list[DrawnItem]
+) -> list[ListedObject]:
+    if not has_tensors(inference):
+        return _listed("pred", detections)
+    texts = tensor_texts(inference.predictions)[:MAX_LISTED]
+    return [ListedObject("pred", number, words, None) for number, words in enumerate(texts)]
+
+
 def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:
     return [
         ListedObject(
@@ -260,8 +283,32 @@ def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:
     ]
 
 
+def _usual_measures(
+    store: InferenceReader, inference: StoredInference, signals: StoredSignals | None
+) -> UsualMeasures:
+    """Return what is usual for the model; nothing where this image was not measured, or it takes too long."""
+    if signals is not None and signals.picture:
+        with suppress(QueryError, NotFoundError):
+            return find_usual_measures(store, inference.model.name)
+    return UsualMeasures(0, {})
+
+
+def _scale(name: str, usual: UsualMeasures) -> str:
+    """Return the scale of a number that was measured on the image, with what is usual for the model."""
+    span = usual.spans.get(name)
+    scale = text(f"measure_{name}")
+    if span is None:
+        return scale
+    low, high = (f"{bound:.4g}" for bound in span)
+    return f"{scale}; {text('measure_usual', low=low, high=high)}"
+
+
 def _pairs(
-    inference: StoredInference, signals: StoredSignals | None, links: FilterLinks
+    inference: StoredInference,
+    signals: StoredSignals | None,
+    links: FilterLinks,
+    *,
+    usual: UsualMeasures,
 ) -> Iterator[Pair]:
     """Yield the fields of an inference, those of a filter with a link."""
     model = f"{inference.model.name}:{inference.model.version}"
@@ -276,7 +323,7 @@ def _pairs(
     if signals and signals.picture and len(signals.picture) == 4 * len(IMAGE_STATISTICS):
         numbers = np.frombuffer(signals.picture, "<f4").tolist()
         for name, number in zip(IMAGE_STATISTICS, numbers, strict=True):
-            yield Pair(f"sig.image.{name}", f"{number:.4g}")
+            yield Pair(f"sig.image.{name}", f"{number:.4g}", scale=_scale(name, usual))
     source = inference.input
     if source.width and source.height:
         yield Pair("size", f"{source.width} \N{MULTIPLICATION SIGN} {source.height} px")

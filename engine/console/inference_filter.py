@@ -13,7 +13,9 @@ from quadriga.engine.console.filter_line import (
     joined,
     parts,
 )
+from quadriga.engine.console.value_choices import PRESENCE, choice_text, choices, same_value
 from quadriga.store.query.compact_form import split_url
+from quadriga.store.query.syntax import Scalar
 
 ORDERS = ("-ts", "ts")
 VIEWS = ("grid", "table", "objects")
@@ -133,6 +135,7 @@ class FilterLinks:
         self._link = link
         self._path = path
         self._texts = [part.text for part in filter_.parts]
+        self._choices = choices(self._texts)
 
     def to(self, line: str, **changes: Any) -> str:
         """Return the link to the first page of a filter, with changed options."""
@@ -170,6 +173,29 @@ class FilterLinks:
         if self.has(text):
             return self.to(joined(part for part in self._texts if part != text))
         return self.to(joined([*self._texts, text]))
+
+    def chosen(self, field: str) -> tuple[Scalar, ...]:
+        """Return the values of which a field must have one, as far as a single part of the filter says them."""
+        text, values = self._choices.get(field, ("", ()))
+        return values if text else ()
+
+    def chosen_fields(self) -> list[str]:
+        """Return the fields of which the filter chooses values."""
+        return list(self._choices)
+
+    def without_choice(self, field: str) -> str:
+        """Return the line of the filter without the part that chooses values of a field."""
+        return joined(text for text in self._texts if text != self._choices[field][0])
+
+    def toggled_value(self, field: str, value: Scalar) -> str:
+        """Return the link that adds a value to those of which a field must have one, or takes it away."""
+        text, values = self._choices.get(field, ("", ()))
+        remaining = [other for other in values if not same_value(other, value)]
+        if len(remaining) == len(values):
+            remaining = [*values, value] if field != PRESENCE else [value]
+        changed = choice_text(field, remaining) if remaining else ""
+        texts = [changed if other == text else other for other in self._texts]
+        return self.to(joined(part for part in [*texts, "" if text else changed] if part))
 
     def within(self, field: str, texts: Iterable[str]) -> str:
         """Return the link that bounds a field anew."""

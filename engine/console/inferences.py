@@ -7,10 +7,17 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import Timeline, timeline
-from quadriga.engine.console.facet_links import BINS, VALUES, FacetGroup, facet_groups
-from quadriga.engine.console.filter_line import Problem, check, comparison_text, joined
+from quadriga.engine.console.facet_links import (
+    BINS,
+    VALUES,
+    FacetGroup,
+    counted_facets,
+    facet_groups,
+)
+from quadriga.engine.console.filter_line import comparison_text, joined
+from quadriga.engine.console.filter_problems import Problem, absent, check
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import (
     INFERENCES,
@@ -66,6 +73,8 @@ class InferencesPage(msgspec.Struct, frozen=True, kw_only=True):
     view: str = "grid"
     objects: list[ObjectCard] = []
     """Predicted objects, in the view of them."""
+    answered_by: dict[str, str] = {}
+    """Model or version that answered, by the id of the inference, where the page has several."""
     more_objects: int = 0
     columns: list[str] = []
     """Metadata that the table shows."""
@@ -127,7 +136,7 @@ def read_inferences(
         facets = find_facets(store, FacetsRequest(where, None, VALUES, BINS))
     except (QueryError, NotFoundError) as error:
         return InferencesPage(
-            problem=Problem(str(error), filter_.line, 0),
+            problem=absent(filter_.line, str(error)),
             meant=meant_lines(store, filter_.line, links),
         )
     return _page(store, filter_, links, page=page, facets=facets)
@@ -142,15 +151,17 @@ def _page(
     facets: Facets,
 ) -> InferencesPage:
     conditions = meant_conditions(filter_.line)
-    cards = [
-        card(
-            inference,
-            metadata_values=_METADATA_VALUES,
-            is_meant=lambda item: bool(conditions) and is_meant(item, conditions),
-        )
-        for inference in page.inferences
-    ]
-    groups, more_groups = facet_groups(facets.facets, links)
+    cards = told_apart(
+        [
+            card(
+                inference,
+                metadata_values=_METADATA_VALUES,
+                is_meant=lambda item: bool(conditions) and is_meant(item, conditions),
+            )
+            for inference in page.inferences
+        ]
+    )
+    groups, more_groups = facet_groups(counted_facets(store, facets, links), links)
     is_of_objects = filter_.view == "objects"
     objects, more_objects = (
         object_cards(page.inferences, filter_.line) if is_of_objects else ([], 0)
@@ -166,12 +177,13 @@ def _page(
         is_partial=page.partial,
         view=filter_.view or ("grid" if has_images or not cards else "table"),
         objects=objects,
+        answered_by={item.id: item.answered_by for item in cards if item.answered_by},
         more_objects=more_objects,
         columns=_columns(cards),
         times=timeline(_time_slices(facets)),
         groups=groups,
         more_groups=more_groups + facets.more_facets,
-        is_sampled=not facets.exact,
+        is_sampled=not all(group.is_exact for group in groups),
         hints=_hints(store, filter_, links) if is_empty else [],
         meant=meant_lines(store, filter_.line, links) if is_empty and filter_.line else [],
         example=_example(facets),

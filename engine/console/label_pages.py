@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import comparison_text, parts
+from quadriga.engine.console.filter_problems import Problem, absent, check
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import (
     INFERENCES_PATH,
@@ -22,6 +24,7 @@ from quadriga.engine.console.inference_filter import (
     filter_from_url,
 )
 from quadriga.engine.console.page_queries import run_in_queries
+from quadriga.engine.console.search_words import meant_lines
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.report.metric_texts import format_interval, format_number
 from quadriga.store.browsing.label_queue import (
@@ -61,16 +64,29 @@ def label_pages(
         filter_ = filter_from_url(query_string(request))
         place = filter_.queue or QueuePlace()
         filter_ = msgspec.structs.replace(filter_, queue=place)
+        if not filter_.is_canonical:
+            return redirect(links_of(frame, filter_, place))
         links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
+        stays = FilterLinks(filter_, partial(_queue_link, frame, place), PATH)
+        of_filter: dict[str, Any] = {
+            "page": "inferences",
+            "title": TEXTS["what_to_label"],
+            "query": filter_.line,
+            "chips": stays.chips(),
+            "filter_path": PATH,
+            "filter_options": {
+                name: value for name, value in _kept_options(place).items() if value
+            },
+        }
 
-        def show(store: InferenceReader) -> str:
-            listed = find_label_queue(store, _request(filter_, limit=SHOWN))
-            return frame.html(
+        def show(store: InferenceReader) -> tuple[str, int]:
+            listed = _read_queue(store, filter_)
+            if isinstance(listed, Problem):
+                meant = meant_lines(store, filter_.line, stays)
+                return frame.html("label_problem", problem=listed, meant=meant, **of_filter), 400
+            html = frame.html(
                 "label",
-                page="inferences",
-                title=TEXTS["what_to_label"],
-                query=filter_.line,
-                chips=links.chips(),
+                **of_filter,
                 rows=[
                     QueueRow(card(store.get(queued.id)), links.inference(queued.id), _why(queued))
                     for queued in listed.inferences
@@ -83,8 +99,9 @@ def label_pages(
                 to_list=links.current(),
                 expected=expected_interval(models(), filter_.line, place.target - place.done),
             )
+            return html, 200
 
-        return page_response(await run_in_queries(queries, request, show))
+        return page_response(*await run_in_queries(queries, request, show))
 
     @get(f"{PATH}/next", need="annotate", **options)
     async def show_next(request: PageRequest) -> Response[bytes]:
@@ -142,6 +159,26 @@ def expected_interval(entries: list[ModelEntry], line: str, more: int) -> str:
 def links_of(frame: Frame, filter_: InferenceFilter, place: QueuePlace, **changes: str) -> str:
     """Return the link to the page of the queue, with changed options."""
     return frame.link(PATH, **{"q": filter_.line, **place.options, **changes})
+
+
+def _queue_link(frame: Frame, place: QueuePlace, path: str, **parameters: str) -> str:
+    """Return the link of a path with the order and the target of the queue; what is done is counted anew for another filter."""
+    return frame.link(path, **{**_kept_options(place), **parameters})
+
+
+def _kept_options(place: QueuePlace) -> dict[str, str]:
+    """Return the parameters of a URL that stay when the filter changes."""
+    return {name: value for name, value in place.options.items() if name != "done"}
+
+
+def _read_queue(store: InferenceReader, filter_: InferenceFilter) -> LabelQueue | Problem:
+    """Return the beginning of the queue of a filter, or why it is no filter."""
+    if (problem := check(filter_.line)) is not None:
+        return problem
+    try:
+        return find_label_queue(store, _request(filter_, limit=SHOWN))
+    except NotFoundError as error:
+        return absent(filter_.line, str(error))
 
 
 def next_link(frame: Frame, filter_: InferenceFilter, inference_id: str) -> str:

@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.tail import TAIL_PATH
 from quadriga.engine.console.cards import RATIOS, Card, card
-from quadriga.engine.console.filter_line import Problem, check
+from quadriga.engine.console.filter_problems import Problem, absent, check
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.page_queries import run_in_queries
@@ -77,7 +77,7 @@ def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int
     try:
         newest = store.query(QueryRequest(line or {}, limit=NEWEST)).inferences
     except (QueryError, NotFoundError) as error:
-        problem = Problem(str(error), line, 0)
+        problem = absent(line, str(error))
         return LivePage(problem=problem, meant=meant_lines(store, line, links))
     minute = None
     with suppress(QueryError):

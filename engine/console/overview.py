@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.api.models import ModelEntry
-from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import IntervalMarks, Timeline, interval, line, timeline
 from quadriga.monitor.report.change_texts import headline
 from quadriga.monitor.report.saved import ReportStore
@@ -123,9 +123,8 @@ def read_overview(
         # A team of very many models and minutes has too much to add up: the page shows the rest.
         with suppress(QueryError):
             day, bars, by_model = _last_day(store)
-        newest = [
-            card(inference) for inference in store.query(QueryRequest(limit=_NEWEST)).inferences
-        ]
+        page = store.query(QueryRequest(limit=_NEWEST))
+        newest = told_apart([card(inference) for inference in page.inferences])
     return Overview(
         rows=[_row(entry, by_model.get(entry.name)) for entry in entries],
         served=sum(entry.served for entry in entries),

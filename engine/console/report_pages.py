@@ -14,7 +14,12 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import card
 from quadriga.engine.console.charts import IntervalMarks, interval
-from quadriga.engine.console.drift_changes import image_links, place_links, signal_changes
+from quadriga.engine.console.drift_changes import (
+    image_links,
+    place_links,
+    signal_changes,
+    undecided_places,
+)
 from quadriga.engine.console.drift_links import WindowFilter, window_filter
 from quadriga.engine.console.evaluation_labels import confusion_rule, label_table
 from quadriga.engine.console.evaluation_parts import (
@@ -26,6 +31,7 @@ from quadriga.engine.console.evaluation_parts import (
 )
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
+from quadriga.engine.console.report_print import report_print_page
 from quadriga.engine.console.start_forms import start_choices
 from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.console.word_texts import words_of_metrics
@@ -126,7 +132,8 @@ def report_pages(
             to_list=cell_list_link(frame, report_id, cells),
         )
 
-    return [show_reports, show_report, show_cell]
+    to_print = report_print_page(frame, reports, REPORTS_PATH + "/{report_id:str}", options)
+    return [show_reports, show_report, show_cell, to_print]
 
 
 def _report_page(
@@ -166,7 +173,9 @@ def _report_page(
         links_are_whole=all(window.is_whole for window in windows),
         explanation=change_texts.explanation(report) if is_drift else "",
         metrics=_metric_rows(shown),
-        signals=[(s, drift_texts.status_text(s)) for s in sorted_by_effect(report.signals)],
+        signals=sorted_by_effect(report.signals),
+        signal_titles=change_texts.signal_titles(signal.name for signal in report.signals),
+        places=undecided_places(frame, report),
         changes=signal_changes(report, inferences) if is_drift else [],
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
         may_monitor=opens(current_caller(), "monitor"),

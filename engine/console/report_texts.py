@@ -13,6 +13,13 @@ REPORT_TEXTS: Mapping[str, str] = {
     "confusion_note": "rows: truth; columns: predicted; a cell leads to its images",
     "moved_where": "most where {by} is {value}: moved {effect} there, {other} elsewhere",
     "moved_where_alone": "most where {by} is {value}: moved {effect} there",
+    "back_to_console": "Back to the report in the console",
+    "strip_few": "too few values, or not compared",
+    "drift_over": "as usual since then",
+    "compare_counted": "Images: those that both have answered and that have truth. A row leads to the images of {b} with truth there; those that {a} has not "
+    "answered are among them.",
+    "compare_needs_images": "They can be evaluated side by side once both have answered the same images.",
+    "compare_needs_truth": "They can be evaluated side by side once some of the images that both have answered have truth with {b}.",
     "curves_of": "of the {shown} labels with the least area below, of {total}",
     "curves_note": "At the chosen score, overlap (IoU) at least {iou}. The precision of objects is interpolated: the best one at this recall or a higher "
     "one, so 1.00 can stand beside false predictions. What is counted stands in the table of labels and in the confusion matrix.",

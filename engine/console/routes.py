@@ -18,7 +18,7 @@ from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.traffic import TrafficControl
 from quadriga.engine.console.admin_pages import audit_page, keys_page
 from quadriga.engine.console.compare_pages import ComparedMonitoring, compare_pages
-from quadriga.engine.console.drift_forms import drift_forms
+from quadriga.engine.console.drift_forms import DriftMonitoring, drift_forms
 from quadriga.engine.console.drift_pages import drift_pages
 from quadriga.engine.console.failures import failure_handlers
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
@@ -43,6 +43,7 @@ from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_r
 from quadriga.engine.console.words_page import words_page
 from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.drift.watch.current import CurrentDrift
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ANYBODY, current_caller
@@ -64,6 +65,7 @@ class ConsoleStore(msgspec.Struct, frozen=True):
     mutes: MuteStore
     """The mutes of models, of all teams."""
     drift: Scoped[DriftService]
+    current_drift: Scoped[CurrentDrift]
 
 
 class ConsoleParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,9 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
         words_page(frame, options),
     ]
     if (store := parts.store) is not None:
+        drift_monitoring = DriftMonitoring(
+            store.reports, store.inferences, store.mutes, store.current_drift
+        )
         pages += [
             inferences_page(frame, store.queries, options),
             inference_page(frame, store.queries, parts.models, options),
@@ -129,8 +134,8 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
                 if parts.traffic is not None
                 else ()
             ),
-            *drift_pages(frame, store.reports, store.inferences, store.mutes, options=options),
-            *drift_forms(frame, store.reports, store.inferences, store.mutes, options=options),
+            *drift_pages(frame, drift_monitoring, options),
+            *drift_forms(frame, drift_monitoring, options),
             *job_pages(frame, store.jobs, options),
             *view_pages(frame, settings.views_directory, options),
             keys_page(frame, store.inferences, options),
@@ -214,6 +219,7 @@ def inferences_page(
                 to_label=frame.link("/console/label", q=filter_.line)
                 if opens(current_caller(), "annotate")
                 else "",
+                view_option=filter_.view,
                 may_save_view=opens(current_caller(), "annotate"),
                 may_evaluate=opens(current_caller(), "monitor"),
                 export_formats=EXPORT_FORMATS,

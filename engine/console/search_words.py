@@ -12,12 +12,12 @@ import msgspec
 
 from quadriga.engine.console.filter_line import (
     as_part,
-    check,
     comparison_text,
     field_and_rest,
     joined,
     parts,
 )
+from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.inference_filter import FilterLinks
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
@@ -47,12 +47,13 @@ _COMPARISON = re.compile(
     r'("(?:[^"\\]|\\.)*"\s*|[^"=<>!:]+?)(==|!=|>=|<=|=|>|<|:|\s(?ai:below|under|less than|above|over|more than|at least|at most|is not|is)\s'
     rf"|\s(?ai:{'|'.join(OPERATORS['value'])})\s*:)\s*(\S.*)"
 )
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _OPERATOR = re.compile(r"(?:eq|ne|gt|ge|lt|le|in|contains|exists):")
 _ALTERNATIVE = re.compile(r"\sor\s", re.IGNORECASE)
 _CONJUNCTION = re.compile(r'("(?:[^"\\]|\\.)*"?)|\sand\s|&&', re.IGNORECASE)
 """A quoted text, which stays as it is, or what joins comparisons."""
 
-_KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "box", "geo"}
+_KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "best", "box", "geo"}
 
 FIELD_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "box=score": ("score", "scores", "confidence", "conf", "certainty", "probability"),
@@ -77,10 +78,6 @@ class Phrase(NamedTuple):
 
 def phrases(today: date) -> list[Phrase]:
     """Return the words that are understood without a comparison; `today` is the day in UTC."""
-
-    def day(start: date, end: date) -> str:
-        return f"ts=ge:{start}T00:00:00Z & ts=lt:{end}T00:00:00Z"
-
     one_day = timedelta(days=1)
     return [
         Phrase(("low score", "low confidence", "score", "confidence", "low", "unsure", "uncertain"),
@@ -88,7 +85,7 @@ def phrases(today: date) -> list[Phrase]:
         Phrase(("high score", "high confidence", "high", "sure", "certain"), "box=score:ge:0.9", "phrase_high"),
         Phrase(("many objects", "objects", "count", "detections", "crowded"), "predictions=ge:5", "phrase_many"),
         Phrase(("no objects", "no detections", "nothing found", "empty"), "predictions=0", "phrase_empty"),
-        Phrase(("yesterday",), day(today - one_day, today), "phrase_yesterday"),
+        Phrase(("yesterday",), _day_line(today - one_day, today), "phrase_yesterday"),
         Phrase(("today",), f"ts=ge:{today}T00:00:00Z", "phrase_today"),
         Phrase(("last hour", "hour"), "ts=ge:-1h", "last_hour"),
         Phrase(("last 24 hours", "last day", "24 hours"), "ts=ge:-24h", "last_day"),
@@ -98,6 +95,11 @@ def phrases(today: date) -> list[Phrase]:
         Phrase(("labelled", "labeled", "annotated", "with truth"), "ground_truth=exists:true", "phrase_truth"),
         Phrase(("unlabelled", "unlabeled", "not labelled", "without truth"), "ground_truth=exists:false", "phrase_no_truth"),
     ]  # fmt: skip
+
+
+def _day_line(start: date, end: date) -> str:
+    """Return the comparison of the time with a day, in UTC, that ends where the next begins."""
+    return f"ts=ge:{start}T00:00:00Z & ts=lt:{end}T00:00:00Z"
 
 
 def _near_names(sought: str, names: Iterable[str]) -> list[str]:
@@ -145,6 +147,8 @@ class StoredWords:
             for facet in find_facets(store, FacetsRequest({}, None, _VALUES, 2)).facets:
                 listed = values.setdefault(facet.field, [])
                 listed += [entry.value for entry in facet.values if isinstance(entry.value, str)]
+        if "label" in values:
+            values["best"] = values["label"]
         return cls(values)
 
     def is_stored(self, field: str) -> bool:
@@ -226,9 +230,9 @@ def _meanings(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
     if (
         '"' not in typed
         and _ALTERNATIVE.search(typed)
-        and (meaning := _alternatives(typed, words, today))
+        and (meanings := _alternatives(typed, words, today))
     ):
-        return [meaning]
+        return meanings
     match = _COMPARISON.fullmatch(typed.strip())
     if match is None:
         return _of_words(" ".join(typed.lower().split()), words, today)
@@ -254,8 +258,11 @@ def _of_known_field(
     """Return what a comparison of a field of the filter, or of a score, may mean."""
     if field == "box=score":
         return _of_score(operator, operand)
-    if field == "ts" and (phrase := _phrase(operand.lower(), today)) is not None:
-        return _of_time(operator, phrase)
+    if field == "ts":
+        bound = _OPERATOR.match(operand)
+        moment = operand[bound.end() :].strip() if bound and not operator else operand
+        if (phrase := _day(moment) or _phrase(moment.lower(), today)) is not None:
+            return _of_time(bound[0] if bound and not operator else operator, phrase)
     if field.startswith("meta.") and not words.is_stored(field):
         keys = words.keys_like(field)
         return [_Meaning(_compared(key, operator, operand, words)) for key in keys]
@@ -272,10 +279,15 @@ def _of_known_field(
 
 
 def _of_time(operator: str, phrase: _Meaning) -> list[_Meaning]:
-    """Return the comparison of the time with a phrase: all of it, what is since its beginning, before, or until its end."""
+    """Return the comparison of the time with a day or another phrase: all of it, or what is before, until, since or after it.
+
+    Nothing is after what goes on until now, such as today: there `>` is since its beginning, too.
+    """
     begin, *end = (part.text for part in parts(phrase.line))
-    if not begin.startswith("ts=ge:") or operator == "ne:":
+    if not begin.startswith("ts=ge:") or operator not in {"", "eq:", "gt:", "ge:", "le:", "lt:"}:
         return []
+    if operator == "gt:" and end:
+        return [_Meaning(text.replace("lt:", "ge:", 1)) for text in end]
     if operator in {"gt:", "ge:"}:
         return [_Meaning(begin)]
     if operator == "le:":
@@ -297,7 +309,7 @@ def _of_score(operator: str, operand: str) -> list[_Meaning]:
 
 def _of_words(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
     """Return what words without a comparison may mean: a phrase, a stored value or key, or several of these."""
-    if (phrase := _phrase(typed, today)) is not None:
+    if (phrase := _day(typed) or _phrase(typed, today)) is not None:
         return [phrase]
     if comparisons := words.comparisons_with(typed):
         return [_Meaning(comparison) for comparison in comparisons]
@@ -329,25 +341,44 @@ def _of_several_words(typed: Sequence[str], words: StoredWords, today: date) -> 
     )
 
 
-def _alternatives(typed: str, words: StoredWords, today: date) -> _Meaning | None:
-    """Return alternatives that were joined by the word `or`."""
+def _alternatives(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
+    """Return what alternatives mean that were joined by the word `or`; several where a name may be that of several keys."""
     pieces = [piece.strip() for piece in _ALTERNATIVE.split(typed)]
     field, first = field_and_rest(pieces[0])
     name = field.removesuffix("=").strip()
-    values = [piece.removeprefix(field) for piece in pieces[1:]]
-    if field and not any(re.search(r"[=<>:]", value) for value in (first, *values)):
-        listed = ",".join(_value_text(name, value, words) for value in (first, *values))
-        return _Meaning(f"{field}in:{listed}")
+    values = [value.strip() for value in (first, *(piece.removeprefix(field) for piece in pieces[1:]))]  # fmt: skip
+    if field and not any(re.search(r"[=<>:]", value) for value in values):
+        return [
+            _Meaning(f"{_name_text(meant)}=in:{','.join(_value_text(meant, value, words) for value in values)}")
+            for meant in _fields_of(name, words)
+        ]  # fmt: skip
     if not all(field_and_rest(piece)[0] or _of_words(piece, words, today) for piece in pieces):  # fmt: skip
-        return None
+        return []
     lines = [piece if check(piece) is None else next(iter(_meanings(piece, words, today)), _Meaning(piece)).line
              for piece in pieces]  # fmt: skip
-    return _Meaning(" | ".join(as_part(line) for line in lines))
+    return [_Meaning(" | ".join(as_part(line) for line in lines))]
+
+
+def _fields_of(name: str, words: StoredWords) -> list[str]:
+    """Return the field that a name means, or the keys of the metadata that it may mean."""
+    field = _field_of(name)
+    if field is None or (field.startswith("meta.") and not words.is_stored(field)):
+        return words.keys_like(name if field is None else field)
+    return [field]
 
 
 def _value_text(field: str, value: str, words: StoredWords) -> str:
     near = [] if words.has(field, value) else words.values_like(field, value)
     return field_and_rest(comparison_text("meta.value", near[0] if near else value))[1]
+
+
+def _day(typed: str) -> _Meaning | None:
+    """Return the comparison that a date stands for, as `2026-01-31`; None for what is none."""
+    try:
+        day = date.fromisoformat(typed) if _DATE.fullmatch(typed) else None
+        return None if day is None else _Meaning(_day_line(day, day + timedelta(days=1)))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _phrase(typed: str, today: date) -> _Meaning | None:

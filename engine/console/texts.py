@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from quadriga.engine.console.inference_texts import INFERENCE_TEXTS
+from quadriga.engine.console.list_texts import LIST_TEXTS
 from quadriga.engine.console.report_texts import REPORT_TEXTS
 from quadriga.engine.console.search_texts import SEARCH_TEXTS
 from quadriga.engine.console.start_texts import START_TEXTS
@@ -19,7 +20,7 @@ TEXTS: Mapping[str, str] = {
     "jobs": "Jobs",
     "views": "Views",
     "compare": "Compare",
-    "keys": "Keys",
+    "keys": "Access keys",
     "audit": "Audit",
     "you": "You",
     "filter": "Filter",
@@ -78,69 +79,6 @@ TEXTS: Mapping[str, str] = {
     "busy_text": "The server is busy, or its database does not answer. Try again in a moment.",
     "request": "Request",
     "back_to_overview": "Go to the overview",
-    # inferences
-    "facets": "Values and how often",
-    "filters": "Filters",
-    "close": "Close",
-    "sampled": "Numbers with ~ are estimates from a sample.",
-    "empty_text": "(empty)",
-    "more_values": "{n} more",
-    "more_fields": "{n} more fields",
-    "missing_value": "A value is missing after {operator}",
-    "no_filter": "This is no filter.",
-    "select": "Select",
-    "selection": "Selected images",
-    "selected": "{n} selected",
-    "tag": "Tag",
-    "add_tag": "Tag these",
-    "remove_tag": "Remove their tag",
-    "tagged": "{n} tagged.",
-    "untagged": "The tag of {n} removed.",
-    "tag_failed": "The others were not:",
-    "tag_away": "the server does not answer.",
-    "find_these": "Find these",
-    "clear_selection": "Done",
-    "over_time": "Inferences over time",
-    "since_when": "Time",
-    "times_hour": "Last hour",
-    "times_day": "24 hours",
-    "times_yesterday": "Yesterday (UTC)",
-    "times_week": "7 days",
-    "times_all": "All",
-    "range_how": "Shift and Enter on two bars chooses all between them",
-    "range_note": "From {bar}. Shift and a click, or Shift and Enter, on another bar takes all between; Esc leaves it.",
-    "inference_word": "inference",
-    "inferences_word": "inferences",
-    "order": "Order",
-    "newest": "Newest first",
-    "oldest": "Oldest first",
-    "view": "View",
-    "grid": "Grid",
-    "table": "Table",
-    "objects_of": "{objects} objects of {inferences} inferences on this page.",
-    "objects_more": "{n} more are left out here.",
-    "no_objects_here": "No object to show: nothing was found there, or no image is kept.",
-    "still_searching": "Nothing yet; the search took too long to look at everything.",
-    "search_on": "Search on",
-    "no_more": "No more inferences.",
-    "how_to_send": "How to send the first image",
-    "no_match": "No inference matches.",
-    "without": "Without",
-    "there_are": "there are",
-    "or_more": " or more",
-    "remove_it": "Remove it",
-    "time": "Time",
-    "image": "Image",
-    "predicted": "Predicted",
-    "lowest_score": "Lowest score",
-    "latency": "Latency",
-    "truth": "Truth",
-    "truth_known": "known",
-    "legend_predicted": "predicted",
-    "legend_truth": "truth",
-    "pages": "Pages of the result",
-    "first_page": "First page",
-    "next_page": "Next page",
     # models
     "versions": "Versions",
     "version": "Version",
@@ -151,8 +89,12 @@ TEXTS: Mapping[str, str] = {
     "since_word": "since",
     "task": "Task",
     "model_behind": "Answers crops",
+    "first_answer": "First answer (minute)",
+    "last_answer": "Last answer",
+    "replaced": "replaced",
     "monitoring": "Monitoring",
     "on_images": "{n} images",
+    "on_images_one": "1 image",
     # reports
     "report": "Report",
     "created": "Made",
@@ -283,7 +225,7 @@ TEXTS: Mapping[str, str] = {
     "links_without_filter": "The links to images have the model and the time: the comparison's filter was sent as JSON, which a line cannot hold.",
     "last_window": "Last window",
     "last_windows": "Last {n} windows",
-    "strip_note": "a comparison a column, the newest right; a dot is an alarm; a cell leads to its report",
+    "strip_note": "a comparison a column, by the times of its images, the newest right; a dot is an alarm; a cell leads to its report",
     "strip_caption": "Effects of the signals by window, as multiples of the smallest effect that matters",
     "moved_far": "moved far",
     "cell_usual": "{signal}, {at}: moved {ratio} times what matters, no alarm",
@@ -363,6 +305,7 @@ TEXTS: Mapping[str, str] = {
     "target": "Target",
     "number": "Number",
     "address": "Address",
+    "written_on": "Written on",
     # overview
     "nothing_stored": "Nothing stored yet.",
     "send_first": "Send a first image:",
@@ -421,6 +364,7 @@ TEXTS: Mapping[str, str] = {
     "nothing_found": "nothing found",
     "see_what_changed": "See what changed",
     **INFERENCE_TEXTS,
+    **LIST_TEXTS,
     **REPORT_TEXTS,
     **WORD_TEXTS,
     **SEARCH_TEXTS,
@@ -429,7 +373,13 @@ TEXTS: Mapping[str, str] = {
 
 
 def text(name: str, **values: object) -> str:
-    """Return a text with its values; a KeyError without one of that name."""
+    """Return a text with its values; for an `n` of 1 its singular, if it has one.
+
+    Raises:
+        KeyError: There is no text of that name.
+    """
+    if str(values.get("n")) == "1":
+        name = f"{name}_one" if f"{name}_one" in TEXTS else name
     return TEXTS[name].format(**values) if values else TEXTS[name]
 
 
@@ -455,6 +405,7 @@ FIELD_WORDS: Mapping[str, str] = {
     "truth": "true label in a cell of the report",
     "predicted": "predicted label in a cell of the report",
     "label": "label of a prediction",
+    "best": "as label, of a classification the best one",
     "box": "a prediction of any label",
     "geo": "place, as 51.5,-0.12,5km",
     "sig.image": "measured on the image",

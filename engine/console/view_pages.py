@@ -9,9 +9,10 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
 from quadriga.engine.api.caller_scope import caller_scope
-from quadriga.engine.api.views import remove_view, save_view
+from quadriga.engine.api.store_queries import query_string
+from quadriga.engine.api.views import remove_view, save_view, undo_change
 from quadriga.engine.console.forms import form_fields, single_field
-from quadriga.engine.console.frame import Frame, opens, redirect
+from quadriga.engine.console.frame import Frame, PageRequest, opens, redirect
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.saved_views import (
     MAX_QUERY_CHARACTERS,
@@ -19,11 +20,14 @@ from quadriga.monitor.saved_views import (
     ViewBody,
     ViewStore,
     decode_view,
+    is_same,
 )
 from quadriga.proto.access import current_caller
 
 SHOWN = 200
 """Views of the list."""
+_CHANGED = "changed=yes"
+"""Query of the page after a view was replaced or removed."""
 _MAX_FORM_BYTES = 16 * MAX_QUERY_CHARACTERS
 """A character of a filter may take twelve bytes of a form."""
 
@@ -34,10 +38,12 @@ def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[H
     form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
 
     @get("/console/views", sync_to_thread=True, need="read", **options)
-    def show_views() -> Response[bytes]:
-        """Show the saved views of the caller's team, by name."""
+    def show_views(request: PageRequest) -> Response[bytes]:
+        """Show the saved views of the caller's team, by name; after a change with what undoes it."""
         listed = every_team.within(caller_scope()).all().views
         caller = current_caller()
+        is_changed = query_string(request) == _CHANGED
+        views = every_team.within(caller_scope())
         return frame.page(
             "views",
             page="views",
@@ -45,6 +51,7 @@ def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[H
             views=listed[:SHOWN],
             more=max(len(listed) - SHOWN, 0),
             may_save=opens(caller, "annotate"),
+            change=views.last_change(caller.key_id) if is_changed else None,
             removable_owner=None if opens(caller, "operate") else caller.name,
         )
 
@@ -53,14 +60,18 @@ def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[H
         """Save a filter under a name, and show the views; ask first if another one of this name is there."""
         fields = form_fields(body)
         name = single_field(fields, "name")
-        sent = {"query": single_field(fields, "q"), "order": single_field(fields, "order") or "-ts"}
+        sent = {
+            "query": single_field(fields, "q"),
+            "order": single_field(fields, "order") or "-ts",
+            "view": single_field(fields, "view"),
+        }
         view = decode_view(msgspec.json.encode(sent))
         existing = _own_view(every_team, name)
-        is_other = existing is not None and (existing.query, existing.order) != (view.query, view.order)  # fmt: skip
+        is_other = existing is not None and not is_same(existing, view)
         if existing is not None and is_other and not single_field(fields, "sure"):
             return _question(frame, existing, view)
         save_view(every_team, name, view)
-        return redirect(frame.link("/console/views"))
+        return redirect(frame.link("/console/views") + (f"?{_CHANGED}" if is_other else ""))
 
     @post("/console/views/remove", sync_to_thread=True, need="annotate", **form_options)
     def forget_view(body: RawBody) -> Response[bytes]:
@@ -71,9 +82,15 @@ def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[H
         if existing is not None and not single_field(fields, "sure"):
             return _question(frame, existing, None)
         remove_view(every_team, name)
+        return redirect(f"{frame.link('/console/views')}?{_CHANGED}")
+
+    @post("/console/views/undo", sync_to_thread=True, need="annotate", **form_options)
+    def bring_view_back() -> Response[bytes]:
+        """Undo the last change of the caller, and show the views."""
+        undo_change(every_team)
         return redirect(frame.link("/console/views"))
 
-    return [show_views, keep_view, forget_view]
+    return [show_views, keep_view, forget_view, bring_view_back]
 
 
 def _own_view(every_team: ViewStore, name: str) -> SavedView | None:
@@ -95,5 +112,6 @@ def _question(frame: Frame, view: SavedView, replacement: ViewBody | None) -> Re
         view=view,
         replacement=None if replacement is None else replacement.query,
         order="" if replacement is None else replacement.order,
+        form="" if replacement is None else replacement.view,
         back=frame.link("/console/views"),
     )

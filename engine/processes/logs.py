@@ -131,6 +131,12 @@ class _JsonLines(logging.Formatter):
         return msgspec.json.encode(without).decode().translate(LINE_ENDS)
 
 
+def json_line(role: str, text: str) -> str:
+    """Return a line of the JSON log at the level `info`, for a text that goes elsewhere than the log."""
+    fields = {"name": f"quadriga.{role}", "levelname": "INFO", "msg": text}
+    return _JsonLines(role, ()).format(logging.makeLogRecord(fields))
+
+
 class RateLimit(logging.Filter):
     """Lets a maximum number of lines pass in each second; the next line says how many did not.
 

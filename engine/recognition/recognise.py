@@ -39,6 +39,8 @@ class Recognition(msgspec.Struct, frozen=True):
     """Contents of model.toml, such as how the model is run and which inferences are stored."""
     rows: RowSpec | None = None
     """Specification of a classifier of rows of features."""
+    proposals: tuple[str, ...] = ()
+    """Lines of model.toml of which one may make a model of images more than tensors, for a person to choose."""
 
 
 def recognise(
@@ -83,7 +85,15 @@ def recognise(
     else:
         family = FAMILIES.get(name, Family(task, ""))
         spec = decide_spec(decisions, evidence, family, task=task, score_threshold=score_threshold)
-    return Recognition(task, name, spec, decisions=tuple(decisions), written=written, rows=rows)
+    return Recognition(
+        task,
+        name,
+        spec,
+        decisions=tuple(decisions),
+        written=written,
+        rows=rows,
+        proposals=_proposals(evidence) if task == TENSOR and written.task is None else (),
+    )
 
 
 def _written_task(written: ModelToml) -> str | None:
@@ -162,6 +172,25 @@ def _fits_labels(evidence: Evidence) -> str:
             lines = " or ".join(f'family = "{name}"' for name in names)
             return f": its output fits {len(labels[0])} labels of {lines}"
     return ""
+
+
+def _proposals(evidence: Evidence) -> tuple[str, ...]:
+    """Return the lines of model.toml that a model of images, of which nothing says what it is for, may want."""
+    if evidence.image_input() is None:
+        return ()
+    count = None
+    with suppress(LoadError):
+        labels = find_labels(evidence)
+        count = None if labels is None else len(labels[0])
+    families = rules.by_label_count(evidence, count)
+    lines = [
+        f'family = "{name}"  # {FAMILIES[name].description}, {classes} '
+        + ("class" if classes == 1 else "classes")
+        + (": their names in labels.txt, one a line" if count is None else "")
+        for name, classes in families.items()
+    ]
+    tasks = [short for short, task in SHORT_NAMES.items() if task in TASKS]
+    return (*lines, *(f'task = "{short}"  # then what else is needed is said' for short in tasks))
 
 
 def _check_own_decoder(written: ModelToml) -> None:

@@ -19,21 +19,24 @@ def match_families(evidence: Evidence) -> FamilyMatch | None:
     return next((match for match in matches if match is not None), None)
 
 
-def by_label_count(evidence: Evidence, count: int) -> tuple[str, ...]:
-    """Return the detectors whose output has as many columns as their boxes and `count` classes need.
+def by_label_count(evidence: Evidence, count: int | None) -> dict[str, int]:
+    """Return the detectors whose output has as many columns as their boxes and `count` classes need, with that number.
 
-    It is a weaker sign than those of the rules, as no number of anchors is known: a person has to confirm it.
+    None stands for any number. It is a weaker sign than those of the rules, as no number of anchors is known: a person has
+    to confirm it.
     """
     shape = evidence.outputs[0].shape
     is_head = len(evidence.outputs) == 1 and evidence.outputs[0].datatype in FLOATS
-    if not is_head or len(shape) != 3 or count == 0 or evidence.image_input() is None:
-        return ()
+    if not is_head or len(shape) != 3 or evidence.image_input() is None:
+        return {}
     _, rows, columns = shape
-    if rows == 4 + count and (columns > rows or columns == -1):
-        return ("ultralytics",)
-    if columns == 5 + count and (rows > columns or rows == -1):
-        return ("yolov5", "yolox", "yolox-decoded")
-    return ()
+    if 0 < rows - 4 == (rows - 4 if count is None else count) and (columns > rows or columns == -1):
+        return {"ultralytics": rows - 4}
+    if 0 < columns - 5 == (columns - 5 if count is None else count) and (
+        rows > columns or rows == -1
+    ):
+        return dict.fromkeys(("yolov5", "yolox", "yolox-decoded"), columns - 5)
+    return {}
 
 
 def _by_ultralytics(evidence: Evidence) -> FamilyMatch | None:

@@ -2,12 +2,14 @@
 
 import time
 from contextlib import suppress
+from typing import Literal
 
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.baselines import (
     Baseline,
     BaselineRequest,
+    BaselineState,
     BaselineStore,
     decode_baseline,
 )
@@ -54,11 +56,22 @@ class DriftService:
         parameters = with_model_name(parameters, self._inferences)
         parameters = self._baselines.resolve_rolling(parameters)
         if isinstance(parameters.baseline, str):
-            baseline = self._baselines.get(parameters.model, parameters.baseline)
-            baseline = current_state(baseline, self._team_jobs)
-            if baseline.state == "failed":
-                raise QueryError(f"the baseline {baseline.name} has failed: {baseline.error}")
+            self.check_baseline(parameters.model, parameters.baseline)
         return self._jobs.submit("drift", parameters)
+
+    def check_baseline(self, model: str, name: str) -> None:
+        """Check that a model has a baseline that windows can be compared with, now or once it is read."""
+        baseline = current_state(self._baselines.get(model, name), self._team_jobs)
+        if baseline.state == "failed":
+            raise QueryError(f"the baseline {baseline.name} has failed: {baseline.error}")
+
+    def baseline_state(self, model: str, name: str) -> BaselineState | Literal["missing"]:
+        """Return the state of a baseline, which may have been removed, or never made."""
+        try:
+            baseline = self._baselines.get(model, name)
+        except NotFoundError:
+            return "missing"
+        return current_state(baseline, self._team_jobs, self._newest_sha256(model)).state
 
     def list_baselines(self, model: str) -> list[Baseline]:
         """Return the baselines of a model in their current states, by name."""

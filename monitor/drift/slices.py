@@ -7,11 +7,16 @@ from msgspec.structs import replace
 
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.localisation import Part, p_value_against_rest
-from quadriga.monitor.drift.samples import Sample, take_rows
+from quadriga.monitor.drift.samples import EMBEDDING, Sample, merge_names, take_rows
 from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
+from quadriga.monitor.drift.significance.two_samples import (
+    spread,
+    total_variation,
+    wasserstein,
+)
 from quadriga.monitor.drift.summary import Summary, as_summary
 from quadriga.monitor.report.schema import Metric, Signal, Slice, effect_ratio, sorted_by_effect
-from quadriga.tasks.arrays import Int64Array
+from quadriga.tasks.arrays import BoolArray, Int64Array
 
 MAX_VALUES = 50
 """Maximum number of values of a column that slices are made of."""
@@ -19,6 +24,8 @@ MAX_VALUES = 50
 
 _MIN_RATIO = 1.3
 """How many times as far as in all other rows a signal has to move in a slice."""
+_MIN_VALUES = 30
+"""Values that a slice and the rest need on each side for a signal that could not be judged."""
 
 
 def find_drift_slices(
@@ -53,6 +60,85 @@ def find_drift_slices(
         )
     ]
     return [slice_ for _, slice_ in sorted(ranked, key=lambda ranked_slice: -ranked_slice[0])]
+
+
+def find_undecided_slices(
+    baseline: Summary, current: Summary, signals: Sequence[Signal], by: Sequence[str]
+) -> list[Slice]:
+    """Return the slices in which signals that could not be judged moved more than in the rest, largest effect first.
+
+    Nothing is tested, as there is too little to test: a slice counts if it and the rest have 30 values on each side, and
+    the signal moved there by more, as of `find_drift_slices`. The effects are in the unit of the whole window's effect.
+
+    Args:
+        baseline: Baseline of the comparison.
+        current: Current window of the comparison.
+        signals: Signals that moved, but have too few independent values to be judged.
+        by: Names of the categorical columns to slice by.
+    """
+    ranked = []
+    for name in by:
+        for value, rows in _rows_by_value((baseline, current), name).items():
+            moves = [
+                (effects[0] / signal.effect.minimum, _move_metric(signal, effects, len(rows[1])))
+                for signal in signals
+                if signal.name != name
+                and (effects := _effects_in_and_out((baseline, current), rows, signal)) is not None
+                and _is_far(effects, signal.effect.minimum)
+            ]
+            if moves:
+                moves.sort(key=lambda move: -move[0])
+                metrics = [metric for _, metric in moves]
+                ranked.append((moves[0][0], Slice(name, value, len(rows[1]), metrics)))
+    return [slice_ for _, slice_ in sorted(ranked, key=lambda entry: -entry[0])]
+
+
+def _effects_in_and_out(
+    sides: tuple[Summary, Summary], rows: list[Int64Array], signal: Signal
+) -> tuple[float, float] | None:
+    """Return the effect of a signal in a slice and in all other rows; None for embeddings, and with too few values."""
+    columns = [side.sample.column(signal.name) for side in sides]
+    before, after = columns
+    if before is None or after is None or EMBEDDING in (before.kind, after.kind):
+        return None
+    inside = [
+        np.isin(column.rows, side_rows)
+        for column, side_rows in zip((before, after), rows, strict=True)
+    ]
+    if min(min(part.sum(), (~part).sum()) for part in inside) < _MIN_VALUES:
+        return None
+    values = before.values, after.values
+    if before.kind == "categorical":
+        names, codes = merge_names([(column.labels, column.values) for column in (before, after)])
+
+        def effect(parts: list[BoolArray]) -> float:
+            counts = [
+                np.bincount(side[part], minlength=len(names))
+                for side, part in zip(codes, parts, strict=True)
+            ]
+            return total_variation(np.array(counts, np.float64))
+    else:
+        scale = spread(*values)
+
+        def effect(parts: list[BoolArray]) -> float:
+            return wasserstein(values[0][parts[0]], values[1][parts[1]]) / scale
+
+    return effect(inside), effect([~part for part in inside])
+
+
+def _is_far(effects: tuple[float, float], minimum: float) -> bool:
+    """Check whether an effect in a slice is clearly larger than that in all other rows."""
+    return effects[0] - effects[1] >= minimum and effects[0] >= _MIN_RATIO * effects[1]
+
+
+def _move_metric(signal: Signal, effects: tuple[float, float], n: int) -> Metric:
+    parameters = {
+        "signal": signal.name,
+        "p_adjusted": None,
+        "other": round(effects[1], 6),
+        "p_rest": None,
+    }
+    return Metric(signal.effect.name, round(effects[0], 6), parameters, n=n)
 
 
 def _slices_by_column(
@@ -126,7 +212,7 @@ def _moved_more(signal: Signal, other: Signal) -> bool:
     else:
         effects = (signal.effect.value or 0.0), (other.effect.value or 0.0)
         shifts, minimum = effects, signal.effect.minimum
-    return shifts[0] - shifts[1] >= minimum and shifts[0] >= _MIN_RATIO * shifts[1]
+    return _is_far(shifts, minimum)
 
 
 def _p_value_against_rest(

@@ -17,17 +17,17 @@ from quadriga.monitor.drift.row_signals import METADATA_PREFIX
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, kind_conflict
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.similarity import least_similar
-from quadriga.monitor.drift.slices import find_drift_slices
+from quadriga.monitor.drift.slices import find_drift_slices, find_undecided_slices
 from quadriga.monitor.drift.source_search import find_source
 from quadriga.monitor.drift.stored_images import StoredImages
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
 from quadriga.monitor.report.change_texts import alarms_in_reading_order
+from quadriga.monitor.report.drift_texts import undecided_signals
 from quadriga.monitor.report.schema import (
     Data,
     Report,
-    Slice,
     Window,
     provenance,
     sorted_by_effect,
@@ -109,6 +109,7 @@ def compare_stored(
     unlike = images.unlike(similarity.unlike)
     names = [signal.name for signal in alarms]
     moved = [name for name in names if name != EMBEDDING] or names
+    slice_columns = _slice_columns(sides, parameters)
     return replace(
         report,
         created=now_text(),
@@ -118,7 +119,9 @@ def compare_stored(
         metrics=estimate_stored_accuracy(
             reader, current.info.task, *(side.sample.order for side in sides)
         ),
-        slices=_slices(sides, moved[:MAX_MOVED], parameters, settings),
+        slices=find_drift_slices(*sides, moved[:MAX_MOVED], by=slice_columns, settings=settings)
+        if moved
+        else find_undecided_slices(*sides, undecided_signals(report)[:MAX_MOVED], slice_columns),
         unlike=unlike[:MAX_UNLIKE],
         unlike_share=similarity.unlike_share,
         changed=images.changed(*sides, alarms_in_reading_order(report.signals), unlike=unlike),
@@ -221,13 +224,8 @@ def _signal_names(sides: tuple[Summary, Summary]) -> set[str]:
     return {column.name for side in sides for column in side.sample.columns}
 
 
-def _slices(
-    sides: tuple[Summary, Summary],
-    moved: list[str],
-    parameters: DriftParameters,
-    settings: ComparisonSettings,
-) -> list[Slice]:
-    """Return the slices by metadata that carry an alarm."""
+def _slice_columns(sides: tuple[Summary, Summary], parameters: DriftParameters) -> list[str]:
+    """Return the columns of the metadata that are sliced by."""
     by = [METADATA_PREFIX + key.removeprefix(METADATA_PREFIX) for key in parameters.by]
     if not by:
         columns = [
@@ -240,7 +238,7 @@ def _slices(
         by = [column.name for column in small if column.name.startswith(METADATA_PREFIX)][
             :MAX_SLICE_KEYS
         ]
-    return find_drift_slices(*sides, moved, by=by, settings=settings)
+    return by
 
 
 def _data(infos: tuple[WindowInfo, WindowInfo], compared: Data) -> Data:

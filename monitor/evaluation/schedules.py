@@ -37,7 +37,7 @@ from quadriga.monitor.watch.schedules import (
     check_schedule,
 )
 from quadriga.monitor.watch.webhooks import Webhook
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import DamagedError, NotFoundError, QueryError
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 
@@ -132,7 +132,7 @@ def with_reference(
             removed since.
 
     Raises:
-        QueryError: There is no such report, or its metric has no interval.
+        QueryError: There is no such report, or it cannot be read, or its metric has no interval.
     """
     if schedule.reference in (None, FIRST_WINDOW):
         return schedule
@@ -142,9 +142,9 @@ def with_reference(
     ):
         return replace(schedule, reference_metric=previous.reference_metric)
     try:
-        report = msgspec.json.decode(reports.read(str(schedule.reference)), type=Report)
+        report = reports.decode(str(schedule.reference), Report)
         metric = followed_metric(report, schedule.metric)
-    except (NotFoundError, EvaluationError) as error:
+    except (NotFoundError, DamagedError, EvaluationError) as error:
         raise QueryError(f"reference: {error}") from error
     if not has_interval(metric):
         reason = metric.ci_reason or "it was made without resamples"

@@ -77,9 +77,10 @@ def acknowledge(reports: ReportStore, report_id: str, by: str, note: str) -> Ack
     Raises:
         NotFoundError: There is no such report.
         QueryError: The report has no alarm.
+        DamagedError: The report cannot be read.
         JournalError: The file could not be written, as on a full disk.
     """
-    outcome = msgspec.json.decode(reports.read(report_id), type=_Outcome)
+    outcome = reports.decode(report_id, _Outcome)
     if (outcome.kind, outcome.status) != ("drift", "drift"):
         raise QueryError(
             f"expected the report of a drift comparison with an alarm, got {outcome.kind} with the status "

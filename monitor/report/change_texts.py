@@ -1,6 +1,7 @@
 """Texts of what changed, for the person on duty: a headline, what to look at, and a line for each signal."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from quadriga.monitor.report.drift_texts import undecided_signals, verdict
@@ -12,6 +13,9 @@ MAX_IN_HEADLINE = 3
 
 _MAX_UNDECIDED = 6
 """Maximum number of signals that the headline names if there are too few images to judge them."""
+
+_MAX_PLACES = 3
+"""Maximum number of slices that the headline names."""
 
 _PRESENCE_SUFFIX = " (is there)"
 
@@ -114,6 +118,13 @@ def signal_title(name: str) -> str:
     return words.title if words is not None else one_line(name.removeprefix("meta."))
 
 
+def signal_titles(names: Iterable[str]) -> dict[str, str]:
+    """Name signals that stand together in words; those of one title, such as `score` and `meta.score`, by their names."""
+    titles = {name: signal_title(name) for name in names}
+    counts = Counter(titles.values())
+    return {name: title if counts[title] == 1 else one_line(name) for name, title in titles.items()}
+
+
 def headline(report: Report) -> str:
     """Say in one sentence what changed; an empty text for an evaluation."""
     if report.kind == "evaluation" or report.status == "error":
@@ -122,20 +133,24 @@ def headline(report: Report) -> str:
     if report.status == "insufficient" or not report.signals:
         return "There are too few images to say whether anything changed."
     if not named:
-        return _undecided_headline(undecided_signals(report)) or "Nothing changed."
+        return _undecided_headline(report) or "Nothing changed."
     known = [change for change in named if change.is_known] or named
     parts = [change.sentence_part for change in known[:MAX_IN_HEADLINE]]
-    listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-    return f"Changed: {listed}{_place(report)}."
+    return f"Changed: {_listed(parts)}{_place(report)}."
 
 
-def _undecided_headline(signals: Sequence[Signal]) -> str:
-    """Say which signals moved without enough independent images to raise an alarm; empty for none."""
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _undecided_headline(report: Report) -> str:
+    """Say which signals moved without enough independent images to raise an alarm, and where; empty for none."""
+    signals = undecided_signals(report)
     if not signals:
         return ""
     names = [signal_title(signal.name) for signal in signals[:_MAX_UNDECIDED]]
     more = f" and {len(signals) - len(names):,} more" if len(signals) > len(names) else ""
-    return f"No alarm; too few independent images to say anything about {', '.join(names)}{more}, which moved."
+    return f"No alarm; too few independent images to say anything about {', '.join(names)}{more}, which moved{_place(report)}."
 
 
 def explanation(report: Report) -> str:
@@ -169,15 +184,14 @@ def _what_to_look_at(names: set[str]) -> str:
 
 
 def _place(report: Report) -> str:
-    """Name the part of the window that moved most, if it moved more than the rest."""
+    """Name the parts of the window that moved most, by one key, if they moved more than the rest."""
     if report.kind != "drift" or not report.slices:
         return ""
     first = report.slices[0]
-    others = sum(slice_.by == first.by for slice_ in report.slices) - 1
-    more = f" and {others:,} more" if others else ""
-    return (
-        f", most where {one_line(first.by.removeprefix('meta.'))} is {one_line(first.value)}{more}"
-    )
+    values = [one_line(slice_.value) for slice_ in report.slices if slice_.by == first.by]
+    hidden = len(values) - _MAX_PLACES
+    parts = [*values[:_MAX_PLACES], *([f"{hidden:,} more"] if hidden > 0 else [])]
+    return f", most where {one_line(first.by.removeprefix('meta.'))} is {_listed(parts)}"
 
 
 def _number_change(signal: Signal) -> Change:

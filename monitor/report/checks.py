@@ -124,8 +124,7 @@ def _headline_lines(report: Report) -> Iterator[str]:
         cells = [metric_texts.format_number(metric.value), metric_texts.format_interval(metric)]
         for compared in differences:
             difference = compared.get(metric_texts.title(metric))
-            value = None if difference is None else difference.value
-            cells.append(metric_texts.format_difference(value))
+            cells.append(metric_texts.format_difference(difference))
         yield f"| {_text(name)} | {' | '.join(cells)} |"
 
 

@@ -1,6 +1,6 @@
 """Texts of drift reports for people: the verdict, signals, slices, estimates."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from quadriga.monitor.report.metric_texts import UNDEFINED, format_brief, format_number, one_line
@@ -125,9 +125,11 @@ def moved_signals(slices: Iterable[Slice]) -> list[MovedSignal]:
     ]
 
 
-def alarmed_signals(window: PastWindow) -> str:
-    """Name the signals of a window with an alarm."""
-    names = [one_line(name) for name, signal in window.signals.items() if signal.alarm]
+def alarmed_signals(window: PastWindow, titles: Mapping[str, str]) -> str:
+    """Name the signals of a window with an alarm, by their titles as far as they have some."""
+    names = [
+        titles.get(name, one_line(name)) for name, signal in window.signals.items() if signal.alarm
+    ]
     unnamed_count = len(names) - _MAX_ALARMS
     return ", ".join(
         names[:_MAX_ALARMS] + ([f"{unnamed_count:,} more"] if unnamed_count > 0 else [])

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import cv2
@@ -11,11 +12,13 @@ from quadriga.monitor.report.metric_texts import format_brief, format_number, on
 from quadriga.monitor.report.outlines import (
     LETTERS_PER_SIDE,
     MAX_SIDE_PX,
+    SMALL_LETTERS_PER_SIDE,
     DrawnItem,
     Outline,
     decode_items,
     item_outline,
     item_texts,
+    names_that_fit,
 )
 from quadriga.monitor.report.schema import ChangedImage, Neighbour, Report, Unlike, Worst
 from quadriga.tasks.image import Pixels, decode
@@ -27,7 +30,7 @@ MAX_IMAGES = 24
 MAX_UNLIKE, MAX_NEIGHBOURS = 12, 3
 _JPEG_QUALITY = 72
 _MIN_SCORE = 0.3
-_MAX_OUTLINES, _MAX_NAMED = 100, 12
+_MAX_OUTLINES = 100
 _SMALL_PX = 320
 """Longer side of pictures that are shown beside others, in pixels."""
 
@@ -43,21 +46,15 @@ class ImageCard(msgspec.Struct, frozen=True):
     picture: str | None
     """`data:` URL of a JPEG; None without a picture."""
     outlines: list[Outline]
+    names: list[Outline]
+    """Outlines whose names have room."""
+    letter_height: float
+    """Height of letters in the frame that is readable on the page."""
     truths: list[str]
     predictions: list[str]
     """Texts of annotations and predictions without a position in the picture."""
     notes: list[str]
     """Reasons why something is not shown."""
-
-    @property
-    def has_names(self) -> bool:
-        """Whether names fit beside the outlines."""
-        return len(self.outlines) <= _MAX_NAMED
-
-    @property
-    def letter_height(self) -> float:
-        """Height of letters in the frame that is readable on the page."""
-        return max(self.width, self.height) / LETTERS_PER_SIDE
 
 
 def worst_cards(report: Report, image_bytes: ImageBytes) -> list[ImageCard]:
@@ -161,22 +158,34 @@ def _card(
     except msgspec.MsgspecError:
         annotations, predictions = [], []
         notes.append("Predictions or truth cannot be read.")
-    placed = [("truth", item) for item in annotations if item.has_shape][:_MAX_OUTLINES]
-    placed += [("prediction", item) for item in _drawable_predictions(predictions, notes)]
-    outlines = [
-        item_outline(kind, item, (width, height)) for kind, item in placed if width and height
-    ]
+    letters = LETTERS_PER_SIDE if longest_px > _SMALL_PX else SMALL_LETTERS_PER_SIDE
+    letter_height = max(width, height) / letters
+    truth = _outlines("truth", annotations, (width, height), letters)
+    drawn = _drawable_predictions(predictions, notes)
+    predicted = _outlines("prediction", drawn, (width, height), letters)
+    in_turns = [outline for pair in zip_longest(truth, predicted) for outline in pair if outline]
     return ImageCard(
         inference_id=image.inference_id,
         reasons=reasons,
         width=width,
         height=height,
         picture=None if pixels is None else _data_url(pixels, longest_px),
-        outlines=[outline for outline in outlines if outline is not None],
+        outlines=[*truth, *predicted],
+        names=names_that_fit(in_turns, letter_height),
+        letter_height=letter_height,
         truths=item_texts(annotations),
         predictions=item_texts(predictions),
         notes=notes,
     )
+
+
+def _outlines(
+    kind: str, items: Sequence[DrawnItem], size_wh: tuple[int, int], letters: int
+) -> list[Outline]:
+    """Return the outlines of the first items that have a place; none in an image of unknown size."""
+    placed = [item for item in items if item.has_shape][:_MAX_OUTLINES] if all(size_wh) else []
+    outlines = (item_outline(kind, item, size_wh, letters) for item in placed)
+    return [outline for outline in outlines if outline is not None]
 
 
 def _drawable_predictions(predictions: Sequence[DrawnItem], notes: list[str]) -> list[DrawnItem]:

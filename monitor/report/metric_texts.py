@@ -13,6 +13,8 @@ from quadriga.monitor.report.schema import (
 )
 
 UNDEFINED = "—"
+_DECIMALS, _MAX_DECIMALS = 3, 9
+"""Decimals of small numbers, and the most where fewer would round to 0 what is not."""
 
 _DEFAULT_PARAMETERS = {"rule": "COCO", "iou": "0.50:0.95", "area": "all", "max_dets": 100}
 """Usual parameters, which titles leave out."""
@@ -105,7 +107,7 @@ def titles(metrics: Sequence[Metric]) -> list[str]:
     ]
 
 
-def format_number(value: Any) -> str:
+def format_number(value: Any, decimals: int = 3) -> str:
     """Format a number; an undefined one as a dash."""
     if value is None:
         return UNDEFINED
@@ -114,13 +116,22 @@ def format_number(value: Any) -> str:
     if isinstance(value, int) or (abs(value) >= 2 and value == int(value)):
         text = f"{value:,.0f}"
     else:
-        text = f"{value:z.3f}" if abs(value) < 10 else f"{value:,.1f}"
+        text = f"{value:z.{decimals}f}" if abs(value) < 10 else f"{value:,.1f}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def format_difference(value: float | None) -> str:
-    """Format a difference with its sign."""
-    return ("+" if value is not None and value > 0 else "") + format_number(value)
+def format_value(metric: Metric) -> str:
+    """Format the value of a metric; one that rounds to 0 as finely as its interval, if that excludes 0."""
+    value = metric.value
+    is_small = isinstance(value, float) and not round(value, _DECIMALS)
+    return format_number(value, _decimals(metric) if is_small else _DECIMALS)
+
+
+def format_difference(metric: Metric | None) -> str:
+    """Format the value of a difference with its sign."""
+    if metric is None or metric.value is None:
+        return UNDEFINED
+    return ("+" if metric.value > 0 else "") + format_value(metric)
 
 
 def sample_size_text(metric: Metric) -> str:
@@ -129,11 +140,21 @@ def sample_size_text(metric: Metric) -> str:
 
 
 def format_interval(metric: Metric) -> str:
-    """Format the 95 % interval of a metric."""
+    """Format the 95 % interval of a metric; if it excludes 0, with as many decimals as no bound of it is rounded to 0."""
     if metric.ci95 is None:
         return UNDEFINED
-    low, high = (format_number(bound) for bound in metric.ci95)
+    decimals = _decimals(metric)
+    low, high = (format_number(bound, decimals) for bound in metric.ci95)
     return f"{low} to {high}"
+
+
+def _decimals(metric: Metric) -> int:
+    """Return the number of decimals from which an interval that excludes 0 is seen to do so."""
+    low, high = metric.ci95 or (None, None)
+    if low is None or high is None or low <= 0 <= high:
+        return _DECIMALS
+    nearest = min(abs(low), abs(high))
+    return next((n for n in range(_DECIMALS, _MAX_DECIMALS) if round(nearest, n)), _MAX_DECIMALS)
 
 
 def difference_rows(comparison: Comparison) -> list[tuple[str, Metric, Metric | None]]:
@@ -279,23 +300,28 @@ def _difference_sentence(comparison: Comparison) -> str:
     verdict = difference_verdict(metric)
     text = f"no certain difference to {name}"
     if verdict in {"better", "worse"}:
-        text = f"{verdict} than {name} by {format_number(abs(metric.value))}"
+        text = f"{verdict} than {name} by {_size_text(metric)}"
     return text + "".join(_slices_text(comparison.slices, word) for word in ("better", "worse"))
 
 
 def _slices_text(slices: Sequence[ComparedSlice], verdict: str) -> str:
     """Name the slices where a model is better, or worse, those with the largest differences first."""
     differences = [
-        (abs(item.differences[0].value or 0), slice_name(item.by, item.value))
+        (item.differences[0], slice_name(item.by, item.value))
         for item in slices
         if item.differences and difference_verdict(item.differences[0]) == verdict
     ]
     if not differences:
         return ""
-    differences.sort(key=lambda entry: -entry[0])
-    names = ", ".join(f"{name} by {format_number(by)}" for by, name in differences[:_MAX_SLICES])
+    differences.sort(key=lambda entry: -abs(entry[0].value or 0))
+    names = ", ".join(f"{name} by {_size_text(by)}" for by, name in differences[:_MAX_SLICES])
     extra = f" and {len(differences) - _MAX_SLICES} more" if len(differences) > _MAX_SLICES else ""
     return f"; {verdict} where {names}{extra}"
+
+
+def _size_text(difference: Metric) -> str:
+    """Format how large a difference is, without its sign."""
+    return format_value(difference).removeprefix("\N{MINUS SIGN}")
 
 
 def interval_notes(report: Report) -> list[str]:

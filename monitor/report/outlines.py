@@ -1,6 +1,6 @@
 """Predictions and annotations of any task as outlines over a picture, or as text beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import cv2
@@ -16,8 +16,11 @@ from quadriga.tasks.shapes import Shape, shape_of
 MAX_SIDE_PX = 480
 """Longer side of shown pictures, in pixels: outlines are no finer."""
 
-LETTERS_PER_SIDE = 26
-"""Longer side of a picture in heights of a letter."""
+LETTERS_PER_SIDE, SMALL_LETTERS_PER_SIDE = 26, 16
+"""Longer side of a picture, and of a small one, in heights of a letter."""
+
+_LETTER_WIDTH = 0.55
+"""Width of a letter in heights of it, on average."""
 
 _MAX_TEXTS = 5
 
@@ -89,19 +92,25 @@ def item_texts(items: Sequence[DrawnItem]) -> list[str]:
     return texts[:_MAX_TEXTS] + ([f"{extra_count} more"] if extra_count > 0 else [])
 
 
-def item_outline(kind: str, item: DrawnItem, size_wh: tuple[float, float]) -> Outline | None:
+def item_outline(
+    kind: str,
+    item: DrawnItem,
+    size_wh: tuple[float, float],
+    letters_per_side: float = LETTERS_PER_SIDE,
+) -> Outline | None:
     """Draw an item in an image of that size; None if it has no points.
 
-    Names of annotations are above, those of predictions below the outline, so that both of one object can be read.
+    Names of annotations are above, those of predictions below the outline, so that both of one object can be read. The
+    longer side of the image is so many letters high.
     """
     rings = _rings(item, size_wh)
     points = points_of(item, size_wh)
     if not points.size or not np.isfinite(points).all():
         return None
     width, height = size_wh
-    letter_px = max(size_wh) / LETTERS_PER_SIDE
+    letter_px = max(size_wh) / letters_per_side
     (left, top), (_, bottom) = points.min(axis=0), points.max(axis=0)
-    is_wide = left + 0.55 * letter_px * len(item.name) > width
+    is_wide = left + _LETTER_WIDTH * letter_px * len(item.name) > width
     y = top - 0.3 * letter_px if kind == "truth" else bottom + 0.95 * letter_px
     x = width - 0.2 * letter_px if is_wide else max(left, 0)
     y = np.clip(y, 0.9 * letter_px, height - 0.3 * letter_px)
@@ -114,6 +123,37 @@ def item_outline(kind: str, item: DrawnItem, size_wh: tuple[float, float]) -> Ou
         x=round(float(x), 1),
         y=round(float(y), 1),
         anchor=anchor,
+    )
+
+
+def names_that_fit(outlines: Iterable[Outline], letter_px: float) -> list[Outline]:
+    """Return the outlines whose names have room: each that is not over the name of one before it.
+
+    Args:
+        outlines: The outlines, the most important first.
+        letter_px: Height of a letter, in pixels of the image.
+    """
+    named: list[Outline] = []
+    taken: list[tuple[float, float, float, float]] = []
+    for outline in outlines:
+        width = _LETTER_WIDTH * letter_px * len(outline.name)
+        left = outline.x - width if outline.anchor == "end" else outline.x
+        box = left, outline.y - 0.8 * letter_px, left + width, outline.y + 0.2 * letter_px
+        if outline.name and not any(_overlap(box, other) for other in taken):
+            named.append(outline)
+            taken.append(box)
+    return named
+
+
+def _overlap(
+    first: tuple[float, float, float, float], second: tuple[float, float, float, float]
+) -> bool:
+    """Check whether two boxes, left, top, right and bottom, share an area."""
+    return (
+        first[0] < second[2]
+        and second[0] < first[2]
+        and first[1] < second[3]
+        and second[1] < first[3]
     )
 
 

@@ -4,7 +4,7 @@ import logging
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -20,13 +20,15 @@ from quadriga.monitor.report.schema import (
 )
 from quadriga.store.columns import is_input_kept
 from quadriga.store.disk import write_atomically
-from quadriga.store.errors import JSON_ERRORS, NotFoundError, StoreError
+from quadriga.store.errors import JSON_ERRORS, DamagedError, NotFoundError, StoreError
 from quadriga.store.job_runner import JobRun
 from quadriga.store.jobs import Jobs
 from quadriga.store.scope import Scope
 
 REPORT_FILE = "report.json"
 PAGE_FILE = "report.html"
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -50,6 +52,8 @@ class ReportSummary(_Named, frozen=True):
     """Signals of a drift comparison that moved by more than matters, with too few independent values to say so."""
     is_scheduled: bool = False
     """Whether a schedule submitted a drift comparison."""
+    filter: Any = None
+    """Filter that selected the images, in the form of a query's; None for all of the model."""
 
 
 class ReportList(msgspec.Struct, frozen=True):
@@ -127,6 +131,20 @@ class ReportStore:
         """Return the JSON of a report."""
         return _read(self._path(report_id))
 
+    def decode(self, report_id: str, type_: type[StructT]) -> StructT:
+        """Return some fields of a report.
+
+        Raises:
+            DamagedError: The report cannot be read.
+        """
+        try:
+            return msgspec.json.decode(self.read(report_id), type=type_)
+        except (OSError, *JSON_ERRORS) as error:
+            raise DamagedError(
+                f"the report {report_id} cannot be read: its file is damaged, or a newer version wrote it",
+                detail=str(error),
+            ) from error
+
     def page(self, report_id: str) -> bytes:
         """Return the HTML of a report."""
         return _read(self._path(report_id).with_name(PAGE_FILE))
@@ -136,7 +154,10 @@ class ReportStore:
         return self._path(report_id).parent
 
     def _path(self, report_id: str) -> Path:
-        path = self._jobs.result(report_id)
+        try:
+            path = self._jobs.result(report_id)
+        except NotFoundError as error:  # a report is the result of a job
+            raise NotFoundError(f"report not found: {report_id}") from error
         if path.name != REPORT_FILE:
             raise NotFoundError(f"report not found: {report_id} is the id of another job")
         return path
@@ -166,6 +187,7 @@ def _summary(data: bytes) -> ReportSummary:
         headline=metrics[0] if metrics else None,
         undecided=[signal.name for signal in sorted_by_effect(filter(is_undecided, signals))],
         is_scheduled=bool(history),
+        filter=current.filter,
     )
 
 

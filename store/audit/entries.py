@@ -16,7 +16,14 @@ MAX_LINE_BYTES = 4096
 SUFFIX = ".jsonl"
 
 _FILE = re.compile(r"(\d{4}-\d\d-\d\d)-[a-z0-9-]{1,64}\.jsonl")
-_LIMITS = {"action": 400, "name": 400, "target": 500, "address": 100, "request_id": 200}
+_LIMITS = {
+    "action": 400,
+    "name": 400,
+    "target": 500,
+    "address": 100,
+    "request_id": 200,
+    "host": 100,
+}
 """Maximum bytes of a text, as it stands in the line; all together stay below `MAX_LINE_BYTES`."""
 
 
@@ -41,6 +48,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Inferences or lines that a request changed."""
     request_id: str = ""
     """Id of the request, as its answer has it."""
+    host: str = ""
+    """Name of the machine or container that wrote the line; empty in older lines."""
     times: int = 1
     """Refusals or mistakes that this line stands for."""
     since: str = ""

@@ -8,6 +8,7 @@ written: nobody changes anything unseen by filling the disk.
 import ipaddress
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -62,6 +63,7 @@ class AuditLog:
         self._folder = folder
         self._days = days
         self._clock = clock
+        self._host = socket.gethostname()
         self._file = AuditFile(folder, process)
         self._lock = threading.Lock()
         self._sums: dict[tuple[str, ...], _Sum] = {}
@@ -168,7 +170,7 @@ class AuditLog:
         now = timestamp(self._clock())
         if now[:10] != self._day:
             self._day, self._refusal_bytes = now[:10], 0
-        entry = msgspec.structs.replace(entry, time=now)
+        entry = msgspec.structs.replace(entry, time=now, host=self._host)
         try:
             size_bytes = self._file.append(entry)
         except OSError as error:

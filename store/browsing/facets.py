@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,9 +13,16 @@ from quadriga.store.browsing.sample import MatchSample, SampledRow, take_sample
 from quadriga.store.database import execute
 from quadriga.store.errors import QueryError
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.catalog import CLASSIFICATION
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import timestamp_text
-from quadriga.store.rows import StoredModel, decode_label_scores, is_number, models_by_id
+from quadriga.store.rows import (
+    LabelScore,
+    StoredModel,
+    decode_label_scores,
+    is_number,
+    models_by_id,
+)
 from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
 
@@ -177,8 +184,7 @@ class _Tallies:
         predictions = decode_label_scores(msgspec.Raw(row.predictions.encode()))
         if predictions is not None:
             self._add("predictions", len(predictions), weight)
-        labels = {p.label for p in predictions or () if isinstance(p.label, str)}
-        for number, label in enumerate(sorted(labels)):
+        for number, label in enumerate(sorted(_labels(model.task, predictions or ()))):
             self._add("label", label, weight, is_first=number == 0)
         for prediction in predictions or ():
             if is_number(prediction.score):
@@ -207,6 +213,17 @@ class _Tallies:
         if tally is None:
             tally = self.by_field[field, type_] = _Tally()
         tally.add(value, weight, is_first=is_first)
+
+
+def _labels(task: str, predictions: Sequence[LabelScore]) -> set[str]:
+    """Return the labels of an inference: of a classification that of the highest score, whatever others it stored."""
+    scores: dict[str, float] = {}
+    for prediction in predictions:
+        if isinstance(prediction.label, str):
+            score = float(prediction.score) if is_number(prediction.score) else -math.inf
+            scores[prediction.label] = max(score, scores.get(prediction.label, -math.inf))
+    best = max(scores.values(), default=0.0)
+    return {label for label, score in scores.items() if task != CLASSIFICATION or score == best}
 
 
 def _typed(value: Any) -> tuple[FacetType, Any]:

@@ -17,6 +17,7 @@ from quadriga.store.changes.erasures import (
 )
 from quadriga.store.changes.journaling import ChangeJournal
 from quadriga.store.changes.truth_service import GroundTruthService
+from quadriga.store.changes.truth_statements import LabelsOf
 from quadriga.store.database import execute, execute_in
 from quadriga.store.errors import ChangeError
 from quadriga.store.ids import IdSource, time_ms
@@ -101,6 +102,7 @@ class ChangeService:
         ids: The worker's ids.
         read_metadata: Reads metadata in any form that requests have; takes JSON and a name for errors.
         erasures: The erasures of the data folder.
+        labels_of: Returns the labels of a model of a team, of which statements of ground truth may have others.
 
     Attributes:
         ground_truth: Statements of ground truth.
@@ -115,10 +117,12 @@ class ChangeService:
         read_metadata: Callable[[Any, str], dict[str, Any]],
         *,
         erasures: Erasures,
+        labels_of: LabelsOf = lambda *_: (),
     ) -> None:
         self._inferences = inferences
         self._journal = ChangeJournal(inferences, journal, ids)
-        self.ground_truth = GroundTruthService(inferences, self._journal)
+        self.ground_truth = GroundTruthService(inferences, self._journal, labels_of)
+        self._labels_of = labels_of
         self._read_metadata = read_metadata
         self.erasures = erasures
         self._source = journal, ids
@@ -130,6 +134,7 @@ class ChangeService:
             *self._source,
             self._read_metadata,
             erasures=self.erasures.within(scope),
+            labels_of=self._labels_of,
         )
 
     def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:

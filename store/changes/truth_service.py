@@ -1,7 +1,7 @@
 """Ground truth that clients state and read: checked against the task, journaled, and awaited until it is applied."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,10 +24,13 @@ from quadriga.store.changes.truth_requests import (
     parse_statements,
 )
 from quadriga.store.changes.truth_statements import (
+    JoinedSubjects,
+    LabelsOf,
     ScopedStatements,
     joined_subjects,
     scope_statements,
     stated_tasks,
+    unknown_labels,
 )
 from quadriga.store.database import execute, execute_in
 from quadriga.store.errors import ChangeError, NotFoundError, RevisionError
@@ -41,6 +44,7 @@ from quadriga.store.records import (
     TruthStatement,
     timestamp_text,
 )
+from quadriga.store.shadows import live_name
 from quadriga.store.truth_scope import check_fit
 
 MAX_HISTORY = 100
@@ -94,6 +98,15 @@ class StatementResult(msgspec.Struct, frozen=True):
     """Lines or items that were not stated; at most `MAX_REFUSED`."""
     refused_more: int = 0
     """Number of refused lines that are not listed."""
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Labels that the model does not have, which may be meant, or be a mistake; left out where there are none."""
+
+
+class StatedInference(StoredInference, frozen=True):
+    """One inference whose ground truth was stated."""
+
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Labels that the model does not have; left out where there are none."""
 
 
 class Condition(NamedTuple):
@@ -116,11 +129,15 @@ class GroundTruthService:
     Args:
         inferences: Reads the store.
         journal: Journals the statements.
+        labels_of: Knows the labels of models.
     """
 
-    def __init__(self, inferences: InferenceReader, journal: ChangeJournal) -> None:
+    def __init__(
+        self, inferences: InferenceReader, journal: ChangeJournal, labels_of: LabelsOf
+    ) -> None:
         self._inferences = inferences
         self._journal = journal
+        self._labels_of = labels_of
 
     def get(self, inference_id: str) -> GroundTruth:
         """Return the ground truth of an inference; raise a `NotFoundError` if there is none."""
@@ -147,7 +164,7 @@ class GroundTruthService:
 
     def put(
         self, inference_id: str, body: bytes, condition: Condition | None = None
-    ) -> tuple[StoredInference, str]:
+    ) -> tuple[StatedInference, str]:
         """Replace the ground truth of an inference; return the inference and the new revision."""
         inference = self._inferences.get_committed(inference_id)
         stated = parse_ground_truth(body)
@@ -159,7 +176,11 @@ class GroundTruthService:
             task=inference.task,
             owner=self._inferences.scope.owner,
         )
-        return self._state(statement, condition)
+        warnings = self._unknown_labels(
+            [msgspec.structs.replace(statement, model=live_name(inference.model.name))], {}
+        )
+        changed, revision = self._state(statement, condition)
+        return StatedInference(**msgspec.structs.asdict(changed), warnings=warnings), revision
 
     def delete(self, inference_id: str, condition: Condition | None = None) -> StoredInference:
         """Remove the ground truth of an inference, and return it."""
@@ -175,7 +196,7 @@ class GroundTruthService:
             stored_tasks = {model.task for model in Catalog(connection, scope).models}
         resolve_model = self._inferences.names.resolve
         parsed = parse_statements(body, stored_tasks, resolve_model, owner=scope.owner)
-        scoped = self._scoped(parsed)
+        scoped, warnings = self._scoped(parsed)
         if not scoped.statements:
             more = len(scoped.refused) - 1
             suffix = f"; {more} more cannot be stated either" if more > 0 else ""
@@ -186,13 +207,21 @@ class GroundTruthService:
             matched = sum(int(count_) for (count_,) in execute_in(connection, count, change_ids))
         listed = scoped.refused[:MAX_REFUSED]
         more = len(scoped.refused) - len(listed)
-        return StatementResult(scoped.stated, matched, listed, refused_more=more)
+        return StatementResult(scoped.stated, matched, listed, refused_more=more, warnings=warnings)
 
-    def _scoped(self, parsed: ParsedStatements) -> ScopedStatements:
-        """Give each statement its task, as of the inferences that are acknowledged now."""
+    def _unknown_labels(
+        self, statements: Sequence[TruthStatement], joined: JoinedSubjects
+    ) -> list[str] | msgspec.UnsetType:
+        team = self._inferences.scope.team
+        return unknown_labels(statements, joined, self._labels_of, team) or msgspec.UNSET
+
+    def _scoped(
+        self, parsed: ParsedStatements
+    ) -> tuple[ScopedStatements, list[str] | msgspec.UnsetType]:
+        """Give each statement its task, as of the inferences that are acknowledged now; return warnings, too."""
         scope = self._inferences.scope
         if not parsed.lines:
-            return scope_statements(parsed, {}, {}, None, scope=scope)
+            return scope_statements(parsed, {}, {}, None, scope=scope), msgspec.UNSET
         if parsed.where is not None:
             self._inferences.names.check_filter(parse(parsed.where, 0))
         self._inferences.wait_for_journal()
@@ -206,7 +235,8 @@ class GroundTruthService:
             earlier = stated_tasks(connection, lines, scope)
         find = None if parsed.where is None else partial(self._matching, parsed.where)
         parsed = parsed._replace(lines=lines)
-        return scope_statements(parsed, joined, earlier, find, scope=scope)
+        scoped = scope_statements(parsed, joined, earlier, find, scope=scope)
+        return scoped, self._unknown_labels(scoped.statements, joined)
 
     def _matching(self, where: Any, seqs: Collection[int]) -> set[int]:
         """Return those of some inferences that a filter matches."""

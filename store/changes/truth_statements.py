@@ -1,7 +1,8 @@
 """The task of each statement of a bulk request, from what it says, what it annotates, and what it is joined to now."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +21,7 @@ from quadriga.store.errors import ChangeError
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.records import TruthStatement, json_text
 from quadriga.store.scope import Scope
+from quadriga.store.shadows import live_name
 from quadriga.store.truth_scope import annotated_task, check_fit, describe_kinds, fits
 
 MAX_MATCHED = 20_000
@@ -33,6 +35,12 @@ _PINNED = ("id", "request_id")
 
 JoinedSubjects = dict[tuple[str, str], list[Subject]]
 """The inferences that are stored now, by the join and the value that select them."""
+
+LabelsOf = Callable[[str, str], Collection[str]]
+"""Returns the labels of a model, given its name and a team; none where they are not known."""
+
+MAX_WARNINGS = 20
+"""Maximum labels of one request about which it warns."""
 
 FindMatches = Callable[[Collection[int]], set[int]]
 """Returns those of some ids that a filter matches."""
@@ -131,6 +139,57 @@ def scope_statements(
         statements = [line.statement for line in lines]
         return ScopedStatements(statements, _sorted(refused), len(lines))
     return _stated_by_id(lines, joined, refused, find_matches)
+
+
+def unknown_labels(
+    statements: Sequence[TruthStatement], joined: JoinedSubjects, labels_of: LabelsOf, team: str
+) -> list[str]:
+    """Return a warning for each label that none of the models has which the statements are about now.
+
+    Models whose labels are not known warn of nothing, nor do statements that are joined to nothing yet.
+    """
+    by_seq = {str(subject.seq): subject for subjects in joined.values() for subject in subjects}
+    known: dict[str, frozenset[str]] = {}
+    counts: dict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
+    for statement in statements:
+        subjects = joined.get((statement.join, statement.value), [])
+        if not subjects and statement.join == "id":  # stated by the id of what a filter matched
+            subjects = [by_seq[statement.value]] if statement.value in by_seq else []
+        names = {live_name(subject.model) for subject in _in_scope(statement, subjects)}
+        models = (statement.model,) if statement.model else tuple(sorted(names))
+        for model in models:
+            if model not in known:
+                known[model] = frozenset(labels_of(model, team))
+        if not models or not all(known[model] for model in models):
+            continue
+        for label in {annotation.get("label") for annotation in statement.annotations or ()}:
+            if label is not None and not any(label in known[model] for model in models):
+                counts[label, models] += 1
+    listed = list(counts.items())[:MAX_WARNINGS]
+    texts = [_unknown_label_text(label, models, known, count) for (label, models), count in listed]
+    more = len(counts) - len(listed)
+    return [*texts, f"{more} more labels are of no model either"] if more else texts
+
+
+def _in_scope(statement: TruthStatement, subjects: Sequence[Subject]) -> list[Subject]:
+    return [
+        subject
+        for subject in subjects
+        if subject.is_in_scope(statement.task or "", statement.model)
+    ]
+
+
+def _unknown_label_text(
+    label: str, models: Sequence[str], known: Mapping[str, Collection[str]], count: int
+) -> str:
+    by_lower_case = {text.lower(): text for model in models for text in sorted(known[model])}
+    near = [
+        by_lower_case[text] for text in get_close_matches(label.lower()[:200], by_lower_case, n=2)
+    ]
+    times = f" ({count} statements)" if count > 1 else ""
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    names = " or ".join(quoted(model, 80) for model in models[:3])
+    return f"{quoted(label, 80)} is not a label of {names}{times}{hint}"
 
 
 def _own_task(statement: TruthStatement) -> str | None:

@@ -7,13 +7,16 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store.database import execute, fetch_all, fetch_in
-from quadriga.store.query.syntax import Compare, Filter, IdList, leaves
+from quadriga.store.query.syntax import MIN_HASH_DIGITS, Compare, Filter, IdList, leaves
 from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
 from quadriga.store.shadows import is_shadow
 
+CLASSIFICATION = "IMAGE_CLASSIFICATION"
+"""Task whose inferences have one label: the best one, that of the highest score."""
+
 SHORT_TASK_NAMES = {
-    "IMAGE_CLASSIFICATION": "classification",
+    CLASSIFICATION: "classification",
     "OBJECT_DETECTION": "detection",
     "ORIENTED_OBJECT_DETECTION": "oriented",
     "IMAGE_SEGMENTATION": "segmentation",
@@ -21,9 +24,6 @@ SHORT_TASK_NAMES = {
 }
 """Short names of tasks."""
 
-
-MIN_HASH_DIGITS = 8
-"""Fewest digits that stand for the hash of a model's file that begins with them."""
 
 _ID_PREFIX = "m-"
 _MAX_CACHED = 20_000

@@ -4,6 +4,7 @@
     both       = one ("&" one)*
     one        = "!" one | "(" either ")" | "()" all | "(|)" none | field "=" operand
     operand    = [operator ":"] value ("," value)*
+    best       = [("in" | "ne") ":"] name ("," name)*
     label      = [("in" | "ne") ":"] name ("," name)* (":" [property ":"] operator ":" number)*
     box        = property ":" operator ":" number (":" property ":" operator ":" number)*
     geo        = latitude "," longitude "," distance | ("box" | "polygon") ":" numbers
@@ -173,7 +174,7 @@ class _Parser:
 
 def _operand(field: str, text: str) -> Any:
     """Return the operand in the JSON form."""
-    if field in {"label", "box"}:
+    if field in {"label", "best", "box"}:
         return _prediction(field, text)
     match = _OPERATOR.match(text)
     if field == "geo" and (match is None or match[1] != "exists"):
@@ -201,18 +202,21 @@ def _prediction(field: str, text: str) -> Any:
     pieces = list(_pieces(text, ":"))
     operator = pieces.pop(0).strip() if pieces[0].strip() in {"eq", "ne", "in"} else "eq"
     condition: dict[str, Any] = {}
-    if field == "label":
+    if field != "box":
         names = pieces.pop(0) if pieces else ""
         name: Any = {
             "in": [_plain(piece) for piece in _pieces(names, ",")] if names.strip() else []
         }
         if operator != "in":
             name = _plain(names)
+        if not pieces and operator == "ne":
+            return {"ne": name}
         if not pieces:
-            return {"ne": name} if operator == "ne" else name
+            return name
         condition["name"] = name
-    if operator == "ne":
-        raise QueryError(f"expected nothing after the name of {field}=ne, got {text[:80]!r}")
+    if operator == "ne" or field == "best":
+        end = "=ne" if operator == "ne" else ""
+        raise QueryError(f"expected nothing after the name of {field}{end}, got {text[:80]!r}")
     while pieces:
         property_ = "score"
         if pieces[0].strip() in (*PROPERTIES, "n"):

@@ -18,6 +18,7 @@ from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
 from quadriga.store.query.syntax import (
     BOUNDS,
     FIELDS,
+    MIN_HASH_DIGITS,
     OPERATORS,
     PROPERTIES,
     SIGNAL_FIELDS,
@@ -38,7 +39,7 @@ MAX_IN = 1000
 MAX_VALUES = 10_000
 """Maximum values of all `in` lists together, to bound the values of one statement."""
 
-_TEXTS = {"text", "texts", "name", "review", "report", "cell"}
+_TEXTS = {"text", "texts", "name", "hash", "review", "report", "cell"}
 _ID = re.compile(r"\d{1,19}", re.ASCII)
 _STANDARD = re.compile(r"std(\.[\w-]+)+", re.ASCII)
 
@@ -61,6 +62,8 @@ class ComparisonParser:
             QueryError: The field or the value is invalid; the message says what is allowed at `path`.
         """
         check_text(field, "the name of a field")
+        if field == "best":
+            return self._label_alone(value, path, is_best=True)
         if field in {"label", "box"}:
             return self._prediction(field, value, path)
         if field == "geo" and not (isinstance(value, dict) and "exists" in value):
@@ -127,11 +130,12 @@ class ComparisonParser:
         properties = tuple(bound for bound in bounds if bound[0] != "n")
         return [PredictionCondition(labels, properties, count)]  # type: ignore[arg-type]  # as checked
 
-    def _label_alone(self, value: Any, path: str) -> list[Filter]:
+    def _label_alone(self, value: Any, path: str, *, is_best: bool = False) -> list[Filter]:
         """Parse what a label is compared with, without properties of its predictions."""
         conditions: list[Filter] = []
         for operator, operand, operand_path in _operators(value, path, ("eq", "ne", "in")):
-            condition = PredictionCondition(self._labels(operator, operand, operand_path))
+            labels = self._labels(operator, operand, operand_path)
+            condition = PredictionCondition(labels, is_best=is_best)
             conditions.append(Not(condition) if operator == "ne" else condition)
         return conditions
 
@@ -183,9 +187,7 @@ class ComparisonParser:
                 raise unexpected_value(path, "a number", value)
             return float(value)
         if kind in _TEXTS:
-            expected = f"one of {', '.join(REVIEWS)}" if kind == "review" else "a string"
-            if not isinstance(value, str) or (kind == "review" and value not in REVIEWS):
-                raise unexpected_value(path, expected, value)
+            _check_text_of(kind, value, path)
         elif value is None:
             raise QueryError(
                 f'expected {path} to be a value, got null; ask for {{"exists": false}}'
@@ -206,7 +208,7 @@ class ComparisonParser:
 
 def _unknown_field(field: str, path: str) -> QueryError:
     """Return the error of a field that there is not."""
-    fields = (*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>", "sig.<signal>")
+    fields = (*FIELDS, "label", "best", "box", "geo", "meta.<key>", "std.<key>", "sig.<signal>")
     allowed = ", ".join(SIGNAL_FIELDS if field.startswith("sig.") else fields)
     key = "<key>" if field == "metadata" else field.removeprefix("metadata.")[:80]
     hint = "of a prediction it stands in label or box, " if field in PROPERTIES else ""
@@ -214,6 +216,17 @@ def _unknown_field(field: str, path: str) -> QueryError:
         f"expected {path} to name one of {allowed}, got {field[:80]!r}; {hint}of the metadata it is "
         f"meta.{key}"
     )
+
+
+def _check_text_of(kind: FieldKind, value: Any, path: str) -> None:
+    """Raise a `QueryError` unless a value is a text that a kind of field can have."""
+    if kind == "review" and value not in REVIEWS:
+        raise unexpected_value(path, f"one of {', '.join(REVIEWS)}", value)
+    if not isinstance(value, str):
+        raise unexpected_value(path, "a string", value)
+    if kind == "hash" and len(value) < MIN_HASH_DIGITS:
+        expected = f"the hash of a model's file, or its first {MIN_HASH_DIGITS} digits or more"
+        raise unexpected_value(path, expected, value)
 
 
 def _operators(value: Any, path: str, allowed: tuple[str, ...]) -> list[tuple[str, Any, str]]:

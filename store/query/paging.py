@@ -17,6 +17,8 @@ class Count(msgspec.Struct, frozen=True):
     count: int
     is_exact: bool
     """`False` if there may be more."""
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Why nothing may be found, left out where something is; see `quadriga.store.browsing.unknown_keys`."""
 
 
 def skip_matches(

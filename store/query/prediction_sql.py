@@ -10,7 +10,7 @@ import math
 from functools import partial
 
 from quadriga.store.database import placeholders
-from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.catalog import CLASSIFICATION, Catalog
 from quadriga.store.query.dialects import SqlDialect
 from quadriga.store.query.sql import (
     FALSE,
@@ -60,6 +60,8 @@ def compile_prediction(
         fewer_scans=fewer_scans,
         teams=teams,
     )
+    if leaf.is_best:
+        return predicate(_of_best(is_label, catalog))
     if len(scores) == len(leaf.bounds) and not leaf.count:
         test, is_index_enough = _by_scores(leaf, scores, possible, dialect)
         return predicate(test, is_exact=is_index_enough)
@@ -127,6 +129,16 @@ def _by_scores(
     )
     values = (*possible.values, *best.values, -math.inf, *worst.values, *exact.values)
     return _of_row(Sql(text, values)), False
+
+
+def _of_best(is_label: Sql, catalog: Catalog) -> Sql:
+    """Return the condition that a label is there, and of a classification none has a higher score."""
+    classifications = tuple(model.id for model in catalog.models if model.task == CLASSIFICATION)
+    if not classifications:
+        return _of_row(is_label)
+    higher = "EXISTS (SELECT 1 FROM pred AS o WHERE o.seq = d.seq AND o.score > d.score)"
+    is_beaten = among("i.model_id", classifications).wrap(f"NOT ({{}} AND {higher})")
+    return _of_row(Sql.join(" AND ", (is_label, is_beaten)))
 
 
 def _of_row(condition: Sql) -> Sql:

@@ -61,6 +61,8 @@ class PredictionCondition(msgspec.Struct, frozen=True):
     """Bounds of properties; lengths in pixels of the image."""
     count: tuple[tuple[BoundOperator, float], ...] = ()
     """Bounds of the number of such predictions; without bounds at least one is required."""
+    is_best: bool = False
+    """Whether a label of a classification has to be its best one, that of the highest score."""
 
 
 class GeoCircle(msgspec.Struct, frozen=True):
@@ -116,7 +118,18 @@ Leaf = Compare | Range | PredictionCondition | PlaceCondition | ReportCells | Id
 Filter = And | Or | Not | Leaf
 
 FieldKind = Literal[
-    "id", "time", "text", "texts", "name", "number", "value", "presence", "review", "report", "cell"
+    "id",
+    "time",
+    "text",
+    "texts",
+    "name",
+    "hash",
+    "number",
+    "value",
+    "presence",
+    "review",
+    "report",
+    "cell",
 ]
 
 _ORDERED = ("eq", "ne", "gt", "ge", "lt", "le", "in", "exists")
@@ -128,6 +141,7 @@ OPERATORS: dict[FieldKind, tuple[str, ...]] = {
     "value": (*_ORDERED, "contains"),
     "texts": ("eq", "ne", "in", "exists", "contains"),
     "name": ("eq", "ne", "in", "exists"),
+    "hash": ("eq", "ne", "in", "exists"),
     "review": ("eq", "ne", "in", "exists"),
     "presence": ("exists",),
     "report": ("eq",),
@@ -140,7 +154,7 @@ FIELDS: dict[str, FieldKind] = {
     "request_id": "text",
     "model": "name",
     "version": "name",
-    "model.sha256": "name",
+    "model.sha256": "hash",
     "task": "name",
     "action": "text",
     "ts": "time",
@@ -158,6 +172,9 @@ FIELDS: dict[str, FieldKind] = {
     "predicted": "cell",
 }
 """Fields beside `label`, `box`, `geo`, `meta.<path>` and `std.<path>`."""
+
+MIN_HASH_DIGITS = 8
+"""Fewest digits that stand for the hash of a model's file that begins with them."""
 
 SIGNAL_FIELDS = tuple(f"sig.image.{name}" for name in IMAGE_STATISTICS)
 """Fields of the numbers that were measured on the image, for drift; not every image has them."""

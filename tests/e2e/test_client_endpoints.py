@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from quadriga_client import Client, ServerRefused
+from quadriga_client import Client, ServerRefused, TruthWarning
 from quadriga_client.connections import Response
 from quadriga_client.errors import InputError
 from quadriga_client.resources import Resource
@@ -211,6 +211,34 @@ def test_a_folder_is_joined_with_its_truth_by_file_names_and_evaluated(server, t
         assert float(report.metric("accuracy")) == accuracy
         assert f"Accuracy {accuracy:.4g}" in str(report)
         assert client.truth.state(ids.pop(), "circle").ground_truth == [{"label": "circle"}]
+
+
+def test_a_mistyped_label_is_stated_with_a_warning(server):
+    image = IMAGES / "classification" / "scene_01.jpg"
+    with Client(f"http://{server.host}", key="") as client:
+        result = client.infer("shapes-classifier", image)
+        with pytest.warns(TruthWarning, match="'circl' is not a label of 'shapes-classifier'; did you mean circle"):  # fmt: skip
+            assert client.truth.state(result.id, "circl").ground_truth == [{"label": "circl"}]
+        client.truth.state(result.id, "circle")  # without, which would be an error here
+
+
+def test_a_mask_is_the_truth_of_a_segmentation(server):
+    image = next((IMAGES / "segmentation").glob("*.jpg"))
+    with Client(f"http://{server.host}", key="") as client:
+        result = client.infer("shapes-segmenter", image)
+        assert result.regions
+        width, height = result.image_size
+        mask = np.zeros((height, width), np.uint8)
+        labels = dict(enumerate(dict.fromkeys(result.labels), 1))
+        for value, label in labels.items():
+            for region in result.regions:
+                mask[region.mask(result.image_size) & (region.label == label)] = value
+        stated = client.truth.state_mask(result.id, mask, labels, source="amy")
+        assert {row["label"] for row in stated.ground_truth} == set(labels.values())
+        rows = list(client.query(f"id={result.id}", consistency="journal").annotations())
+        assert [row["label"] for row in rows] == list(labels.values())
+        with pytest.raises(InputError, match="expected a mask of"):
+            client.truth.state_mask(result.id, mask[1:], labels)
 
 
 def test_class_numbers_are_those_of_the_model_in_every_image(server):

@@ -37,7 +37,7 @@ def test_which_version_is_better_at_night(browser, server):
     assert heading.startswith("shapes-detector 2 is better than shapes-detector 1 by 0.")
     assert "; better where meta.light=" in heading
     rows = browser.run(
-        "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent.trim()))"
+        "[...document.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
     )
     total = len(list(images()))
     assert [row[1] for row in rows[:3]] == [str(total), str(total // 2), str(total // 2)]
@@ -81,6 +81,24 @@ def test_which_version_is_better_at_night(browser, server):
     of_labels = [path for path in links if "%3Din%3A" in path]
     assert 2 <= len(of_labels) <= 2 * 5
     assert len(links) == 2 + len(of_labels)
+
+
+def test_a_phone_shows_images_and_both_values_without_scrolling_sideways(browser, server):
+    open_page(browser, server, "/console/compare", width=390)
+    assert browser.run("!!document.querySelector('table.fits')"), "the evaluation of the first test"
+    said = browser.run(
+        "[...document.querySelectorAll('.fits tbody th .under')].map((words) => words.innerText.split('\\n'))"
+    )
+    assert said[0][0] == f"{len(list(images()))} images"
+    for words in said:
+        assert [name.rpartition(" ")[0] for name in words[1:]] in (
+            [],
+            ["shapes-detector:1", "shapes-detector:2"],
+        )
+    assert browser.run(
+        "((box) => box.scrollWidth <= box.clientWidth)(document.querySelector('.fits').parentElement)"
+    )
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -436,7 +436,7 @@ def test_an_alarm_is_acknowledged_and_muted_by_hand(browser, server):
     browser.wait_for("!!document.querySelector('form[action$=unmute]')")
     words = browser.run("document.querySelector('main').innerText")
     assert "Muted by somebody until" in words
-    assert "of image.brightness, label" in words
+    assert "of brightness, label" in words
 
 
 def test_labels_of_an_evaluation_stand_worst_first_and_lead_to_their_errors(browser, server):

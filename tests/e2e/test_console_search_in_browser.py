@@ -172,7 +172,11 @@ def test_values_are_written_as_the_server_writes_them(browser, page):
         ("label=ship:ge:", ["label=ship:ge:0.5", "label=ship:ge:0.8", "label=ship:ge:0.9"]),
         ("odd", ['"meta.odd & key"=']),
         ('"meta.odd & key"=1', ['"meta.odd & key"=1.5']),
-        ("ts>2026-11-25", ["ts=gt:2026-11-25T00:00:00Z"]),
+        ("ts>2026-11-25", ["ts=ge:2026-11-26T00:00:00Z"]),
+        ("ts<=2026-12-31", ["ts=lt:2027-01-01T00:00:00Z"]),
+        ("ts>=2026-11-25", ["ts=ge:2026-11-25T00:00:00Z"]),
+        ("ts=lt:2026-11-25", ["ts=lt:2026-11-25T00:00:00Z"]),
+        ("ts>2026-11-25 10:30", ["ts=gt:2026-11-25T10:30:00Z"]),
         ("2026-11-25", ["ts=ge:2026-11-25T00:00:00Z", "ts=lt:2026-11-25T00:00:00Z",
                         "ts=ge:2026-11-25T00:00:00Z & ts=lt:2026-11-26T00:00:00Z"]),
         ("ts=31.12.2026", ["ts=ge:2026-12-31T00:00:00Z", "ts=lt:2026-12-31T00:00:00Z",
@@ -399,6 +403,24 @@ def test_at_most_ten_recent_lines_and_no_trust_in_what_is_kept(browser, page):
     assert listed(browser).index("Forget these") == 10
     assert listed(browser)[0] == HOSTILE
     assert browser.run("document.title") != "taken"
+
+
+@pytest.mark.parametrize("width", [1200, 360])
+def test_recent_lines_can_be_told_apart_by_their_ends_and_the_list_moves_nothing(
+    browser, page, width
+):
+    page(width=width)
+    begin = "model=shapes-detector & meta.camera=in:north,east,south,west & meta.altitude=ge:100 & ts=ge:-24h & label="
+    lines = json.dumps([f"{begin}{label}" for label in ("star", "circle")])
+    key = "quadriga.recent:/console/inferences"
+    browser.run(f"localStorage.setItem({json.dumps(key)}, {json.dumps(lines)}); 0")
+    grid = "JSON.stringify(document.querySelector('.grid').getBoundingClientRect())"
+    before = browser.run(grid)
+    browser.run("document.querySelector('[data-filter]').focus()")
+    names = "[...document.querySelectorAll('.suggestions:not([hidden]) [role=option]')].slice(0, 2).map((o) => o.firstChild)"
+    assert browser.run(f"{names}.map((n) => n.textContent.split('=').pop())") == ["star", "circle"]
+    assert browser.run(f"{names}.every((n) => n.scrollWidth <= n.clientWidth && n.scrollHeight <= n.clientHeight)")  # fmt: skip
+    assert browser.run(grid) == before
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

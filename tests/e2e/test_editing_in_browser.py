@@ -1,6 +1,7 @@
 """Editing the truth in Chromium: what is said before it is stored, and that every change can be undone."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
@@ -44,6 +45,12 @@ def ids(server: ServerProcess) -> list[str]:
     stored = [server.store(MODEL, path.read_bytes()) for path in paths]
     server.query({"id": {"in": stored}})
     return stored
+
+
+def image_size(server, id_):
+    """Return the width and height of an image in pixels."""
+    image = server.call("GET", f"/api/inferences/{id_}")[1]["input"]
+    return image["width"], image["height"]
 
 
 DRAFT = "document.querySelector('[data-draft]')"
@@ -99,6 +106,43 @@ def test_editing_goes_on_after_the_first_change_is_undone(browser, server, ids):
     assert browser.run(f"{DRAFT}.hidden")
     assert "not stored yet" not in browser.run("document.querySelector('[data-counts]').innerText")
     check_nothing_wrong(browser, server, "404")
+
+
+def test_undo_past_the_first_change_says_so_last_however_fast_it_is_pressed(browser, server, ids):
+    show(browser, server, ids[1])
+    # Each answer of the server comes late, so that the key is pressed again before it.
+    browser.run("""(() => { const ask = window.fetch;
+      window.said = [];
+      new MutationObserver(() => { const toast = document.querySelector('.toast span'); if (toast) said.push(toast.textContent); })
+        .observe(document.body, { childList: true });
+      window.fetch = async (...all) => { await new Promise((done) => { setTimeout(done, 300); }); return ask(...all); }; })(); 0""")
+    press(browser, "e", ".", "x")
+    browser.wait_for("said.length === 1")
+    press(browser, "z", "z")
+    browser.wait_for("document.querySelector('[data-stated]').textContent.startsWith('removed')")
+    assert browser.run("said.at(-1)") == "Nothing to undo."
+    assert wait_for_truth(server, ids[1], lambda truth: truth is None) is None
+
+
+def test_labels_stay_beside_an_object_that_is_moved_over_others(browser, server, ids):
+    width, height = image_size(server, ids[1])
+    moving = {"label": "star", "xmin": 0.4 * width, "ymin": 0.1 * height, "xmax": 0.5 * width, "ymax": 0.2 * height}  # fmt: skip
+    still = {"label": "circle", "xmin": 0.3 * width, "ymin": 0.5 * height, "xmax": 0.7 * width, "ymax": 0.6 * height}  # fmt: skip
+    state(server, ids[1], [moving, still])
+    show(browser, server, ids[1])
+    press(browser, "p", "e")
+    place = "(({left, top}) => [left, top])(document.querySelector('.pop').getBoundingClientRect())"
+    scale = browser.run("document.querySelector('canvas').getBoundingClientRect().height") / height
+    places, steps_px = [browser.run(place)], 100
+    for _ in range(steps_px):
+        press(browser, "ArrowDown")
+        places.append(browser.run(place))
+    steps = [(abs(x - a), abs(y - b)) for (a, b), (x, y) in pairwise(places)]
+    assert max(x for x, _ in steps) < 1
+    assert max(y for _, y in steps) < scale + 1
+    assert places[-1][1] > places[0][1] + 10 * scale
+    # Each is stored after the one before, and leaving the page earlier asks.
+    wait_for_truth(server, ids[1], lambda truth: truth[0]["ymin"] == moving["ymin"] + steps_px)
 
 
 def test_an_edit_is_undone_from_the_next_page(browser, server, ids):

@@ -196,6 +196,9 @@ def test_a_model_folder_is_served_for_as_long(tmp_path) -> None:
     assert (report["model"]["name"], value(report, "Accuracy")) == ("shapes-classifier", 1.0)
     with ServerProcess(tmp_path / "data", SAMPLE_MODELS / "shapes-classifier") as server:
         assert len(server.query({})) == 12
+    shutil.copytree(SAMPLE_MODELS / "shapes-classifier", tmp_path / "gauge" / "2")
+    options = ("--dataset", IMAGES / "classification", "--resamples", 0)
+    assert "gauge 2" in evaluate("--model", tmp_path / "gauge" / "2", *options).stdout
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "a.onnx").touch()
     broken = ("--model", tmp_path / "none", "--dataset", IMAGES / "classification")

@@ -62,6 +62,7 @@ def test_each_protocol_has_a_line_with_the_id_of_its_answer(tmp_path, image):
     answers = {}
     try:
         server.start(ready=False)
+        assert server.read_announced() == f"Console on http://{server.host}/console/"
         server.wait_until(lambda: server.request("GET", "/v2/health/ready")[0] == 200)
         for name, (path, body, more) in paths.items():
             sent = KEY | {"X-Request-ID": f"id-{name}"} | more

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 MODEL = "shapes-detector"
 HOSTILE = "<img src=x onerror=document.title='taken'> & \"quoted\""
 GRID = "/console/inferences?view=grid"
+NOTE = "document.querySelector('[data-selection-note]').textContent"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,20 @@ def space(browser):
 
 
 def said(browser):
-    return browser.run("document.querySelector('[data-selection-note]').textContent")
+    return browser.run(NOTE)
+
+
+def tag_chosen(browser, tag):
+    """Type a tag for what is chosen."""
+    browser.run(
+        "(document.querySelector('[data-tag] input').value = '', document.querySelector('[data-tag] input').focus())"
+    )
+    browser.send("Input.insertText", text=tag)
+    press(browser, "Enter")
+
+
+def change(server, inference, body):
+    assert server.call("POST", f"/api/inferences/{inference}/metadata", body)[0] == 200
 
 
 def test_keys_choose_images_that_are_tagged_and_found_by_the_tag(browser, server):
@@ -93,8 +107,82 @@ def test_what_could_not_be_tagged_is_said(browser, server):
         (match, at, all) => (window.once ? match : (window.once = 1, 'inferences/1/metadata'))), options))(window.fetch); 0""")
     browser.run("document.querySelector('[data-tag] input').value = 'ask again'")
     browser.run("document.querySelector('[data-tag] button').click()")
-    browser.wait_for("document.querySelector('[data-selection-note]').textContent.startsWith('1 tagged. The others were not:')")  # fmt: skip
+    browser.wait_for(f"{NOTE}.startsWith('1 tagged. 1 not: ')")
+    assert len(said(browser)) > len("1 tagged. 1 not: .")
     assert len(server.query({"meta.tag": "ask again"})) == 1
+    browser.run(
+        "window.fetch = ((real) => (url, options) => (String(url).endsWith('/metadata') ? Promise.reject(new TypeError()) : real(url, options)))(window.fetch); 0"
+    )
+    tag_chosen(browser, "nothing")
+    browser.wait_for(f"{NOTE} === '0 tagged. 2 not: the server does not answer.'")
+    assert browser.run("document.querySelector('[data-after]').hidden")
+    assert server.query({"meta.tag": "nothing"}) == []
+
+
+def test_all_that_is_shown_is_chosen_by_key_and_by_mouse(browser, server):
+    open_page(browser, server, GRID)
+    press(browser, "a")  # a letter of no meaning, before anything is chosen
+    assert browser.run("document.querySelectorAll('[data-chosen]').length") == 0
+    shot(browser, 1)
+    space(browser)
+    press(browser, "a")
+    assert browser.run("document.querySelector('[data-selected]').textContent") == "8 selected"
+    browser.run("document.querySelector('[data-clear]').click()")
+    assert browser.run("document.querySelectorAll('[data-chosen]').length") == 0
+    browser.run("document.querySelector('[data-select]').click()")
+    assert browser.run("document.querySelector('[data-all]').textContent").startswith("Select all 8 shown")  # fmt: skip
+    browser.run("document.querySelector('[data-all]').click()")
+    assert browser.run("document.querySelectorAll('[data-chosen]').length") == 8
+
+
+@pytest.mark.parametrize("hand", ["key", "mouse"])
+def test_what_was_tagged_is_a_link_and_is_taken_back(browser, server, hand):
+    ids = [one["id"] for one in server.query({})]
+    change(server, ids[0], {"set": {"tag": "kept"}})
+    for one in ids[1:]:
+        change(server, one, {"remove": ["tag"]})
+    open_page(browser, server, GRID)
+    shot(browser, 0)
+    space(browser)
+    press(browser, "a")
+    tag_chosen(browser, HOSTILE)
+    browser.wait_for(f"{NOTE} === '8 tagged.'")
+    assert len(server.query({"meta.tag": HOSTILE})) == 8
+    link = browser.run("document.querySelector('[data-to-tagged]').getAttribute('href')")
+    change(server, ids[3], {"set": {"tag": "somebody else's"}})
+    if hand == "key":
+        browser.run("document.activeElement.blur()")
+        press(browser, "z")
+    else:
+        browser.run("document.querySelector('[data-undo]').click()")
+    browser.wait_for(f"{NOTE} === 'The tag before is back on 7. 1 not: changed since, and left as it is.'")  # fmt: skip
+    assert {one["id"]: one["metadata"].get("tag") for one in server.query({})} == {
+        **dict.fromkeys(ids),
+        ids[0]: "kept",
+        ids[3]: "somebody else's",
+    }
+    assert browser.run("document.querySelector('[data-after]').hidden")
+    change(server, ids[5], {"set": {"tag": HOSTILE}})
+    open_page(browser, server, link)
+    shown = "[...document.querySelectorAll('.grid .shot')].map((shot) => shot.pathname.split('/').pop())"
+    assert browser.run(shown) == [ids[5]]
+
+
+def test_a_removed_tag_is_put_back(browser, server):
+    ids = [one["id"] for one in server.query({})]
+    for number, one in enumerate(ids):
+        change(server, one, {"set": {"tag": f"tag {number}"}})
+    open_page(browser, server, GRID)
+    for number in (0, 1):
+        shot(browser, number)
+        space(browser)
+    browser.run("document.querySelector('[data-untag]').click()")
+    browser.wait_for(f"{NOTE} === 'The tag of 2 removed.'")
+    assert browser.run("document.querySelector('[data-to-tagged]').hidden")
+    assert len(server.query({"meta.tag": {"exists": True}})) == 6
+    press(browser, "z")
+    browser.wait_for(f"{NOTE} === 'The tag before is back on 2.'")
+    assert [one["metadata"]["tag"] for one in server.query({})] == [f"tag {n}" for n in range(8)]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

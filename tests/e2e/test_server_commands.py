@@ -106,6 +106,10 @@ def test_schedules_are_listed_with_who_is_alerted(serving):
     assert re.search(rf"{MODEL} +evaluation +1d ", text)
     listed = json.loads(asked(serving, "schedules", "--json"))["schedules"]
     assert [schedule["kind"] for schedule in listed] == ["drift", "evaluation"]
+    path, window = f"/api/models/{MODEL}/baseline", {"from": "-1d", "to": "now"}
+    assert serving.call("DELETE", f"{path}?baseline=default")[0] == 200
+    assert "none: its baseline default is missing" in asked(serving, "schedules")
+    assert serving.call("PUT", path, window)[0] in {200, 202}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -4,9 +4,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from quadriga.engine.settings import Settings
 from tests.e2e.test_console_pages_in_browser import open_page, send_images
 from tests.e2e.test_console_search_in_browser import GRID, click, press, violations
 from tests.server_process import SAMPLE_MODELS, ServerProcess
+from tests.unit.engine.drift_reports import drift_report, keep_report, numeric, report_id
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -17,6 +19,9 @@ def server(tmp_path_factory):
     with ServerProcess(tmp_path_factory.mktemp("times") / "data", SAMPLE_MODELS) as server:
         send_images(server, "detection", "shapes-detector")
         server.query({})  # waits for the journal, so that each page has all of them
+        settings = Settings(data=str(server.data))
+        keep_report(settings, drift_report(0, numeric("image.brightness", 50, 20)))
+        server.drift_report = report_id(0)
         yield server
 
 
@@ -173,3 +178,33 @@ def test_marks_of_days_begin_at_midnight_where_the_clock_changes(browser, page):
         assert {hour for _, hour in marks} == {0}
     finally:
         browser.send("Emulation.setTimezoneOverride", timezoneId="")
+
+
+@pytest.mark.parametrize(
+    ("start_days", "end_days", "dated"),
+    [(3, 0, [True, True]), (0, 3, [True, True]), (0, 0, [False, False]), (3, 3, [True, True]), (0, None, [False])],
+)  # fmt: skip
+def test_both_ends_of_a_span_have_their_date_unless_both_are_of_today(
+    browser, page, start_days, end_days, dated
+):
+    page()
+    script = "document.querySelector('script[src*=console]').src"
+    days = [start_days] if end_days is None else [start_days, end_days]
+    shown = browser.run(f"""import({script}).then((m) => {{
+      const ends = {days}.map((days) => new Date(Date.now() - days * 86400000).toISOString());
+      return ends.map((at, number) => {{
+        const made = Object.assign(document.createElement('time'), {{ dateTime: at }});
+        if (ends.length > 1) made.dataset.beside = ends[1 - number];
+        m.showTime(made);
+        return made.textContent;
+      }});
+    }})""")
+    assert ["," in text for text in shown] == dated, shown
+    assert all(text.count(":") == 2 for text in shown)
+
+
+def test_the_span_of_a_report_says_what_each_end_is_beside(browser, server):
+    open_page(browser, server, f"/console/reports/{server.drift_report}")
+    ends = browser.run("[...document.querySelectorAll('time[data-beside]')].map((t) => [t.dateTime, t.dataset.beside])")  # fmt: skip
+    assert len(ends) == 4  # of the images, and of the baseline
+    assert [ends[0][::-1], ends[2][::-1]] == [ends[1], ends[3]]

@@ -15,6 +15,10 @@ PATIENCE_S = 240.0
 """Seconds for an alert to fire, and to end."""
 
 
+OF_ALL_SERVERS = frozenset({"QuadrigaKeyEnds"})
+"""Alerts that are one for all servers on a database, and so name none of them."""
+
+
 class Alarm(NamedTuple):
     """One row of the table."""
 
@@ -64,10 +68,14 @@ class Watch:
         assert self._server is not None
         until_s = time.monotonic() + timeout_s
         for alert in alerts:
-            firing = Firing(alert, self._server.host)
+            firing = self._firing(alert)
             left_s = max(0.0, until_s - time.monotonic())
             fired = self._stage.wait_until_fires(firing, left_s) is not None
             self._fired[alert] = time.monotonic() - self._begun_s if fired else None
+
+    def _firing(self, alert: str) -> Firing:
+        assert self._server is not None
+        return Firing(alert, "" if alert in OF_ALL_SERVERS else self._server.host)
 
     def mended(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the alerts end, now that the fault is mended, and write down what happened."""
@@ -76,7 +84,7 @@ class Watch:
         silent = {}
         for alert in self._fired:
             left_s = max(0.0, begun_s + timeout_s - time.monotonic())
-            firing = Firing(alert, self._server.host)
+            firing = self._firing(alert)
             ended = self._stage.wait_until_silent(firing, left_s) is not None
             silent[alert] = time.monotonic() - begun_s if ended else None
         seen = self._stage.alerts_since(self._server.host, begun_s - self._begun_s + timeout_s)

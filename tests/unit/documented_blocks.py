@@ -151,6 +151,7 @@ RUN_BY = {
     ],
     "docs/kubernetes.md": [
         "sh tests/unit/test_kubernetes.py::test_the_secrets_of_the_page_are_values_of_their_settings",
+        "sh tests/unit/test_kubernetes.py::test_metrics_need_a_key_and_prometheus_has_it",
         "sh tests/unit/test_kubernetes.py::test_the_secrets_of_the_page_are_values_of_their_settings",
         "sh tests/unit/test_kubernetes.py::test_a_job_migrates_the_database_of_the_servers",
         "sh tests/unit/test_kubernetes.py::test_the_page_applies_files_that_are_there",

@@ -177,6 +177,35 @@ def test_each_alert_fires_on_its_fault_and_is_silent_on_a_usual_day(promtool: st
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_replicas_on_one_database_have_one_alert_for_a_key(promtool: str, tmp_path: Path):
+    def key(instance: str, job: str, key: str) -> str:
+        labels = f'instance="{instance}",job="{job}",key="{key}",name="line 4"'
+        return f"quadriga_key_end_timestamp_seconds{{{labels}}}"
+
+    pairs = [
+        (key("a", "quadriga", "a1"), "500000x60"),
+        (key("b", "quadriga", "a1"), "500000x60"),
+        (key("a", "quadriga", "a2"), "2000000x60"),  # ends in three weeks
+        (key("c", "other", "b1"), "500000x60"),
+    ]
+    firing = 'ALERTS{alertname="QuadrigaKeyEnds",alertstate="firing"}'
+    samples = [
+        {
+            "labels": f'{firing[:-1]},job="{job}",key="{key}",name="line 4",severity="warning"}}',
+            "value": 1,
+        }
+        for job, key in (("other", "b1"), ("quadriga", "a1"))
+    ]
+    expected = {"expr": firing, "eval_time": "59m", "exp_samples": samples}
+    test = {"interval": "1m", "input_series": series(pairs), "promql_expr_test": [expected]}
+    file = tmp_path / "tests.yml"
+    content = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}
+    file.write_text(yaml.safe_dump(content))
+    command = [promtool, "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def _is_of(pair: tuple[str, str], fault: list[tuple[str, str]]) -> bool:
     """Check whether a usual series is of a metric that the fault has series of."""
     return pair[0].partition("{")[0] in {metric.partition("{")[0] for metric, _ in fault}

@@ -1,5 +1,7 @@
 """The manifests for Kubernetes and KServe: their parts fit one another, their settings are there, and so are the paths that they probe."""
 
+import ipaddress
+import json
 import re
 import runpy
 import subprocess
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from quadriga.engine.cli import main
 from quadriga.engine.settings import PREFIX, Settings
@@ -132,6 +135,7 @@ def test_a_pod_has_the_time_to_end_in_order():
 def test_the_secrets_of_the_page_are_values_of_their_settings():
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     literals = dict(re.findall(r'--from-literal=(\w+)="(.*?)"', page))
+    del literals["key"]  # of another secret, for Prometheus
     environment = {
         PREFIX + name.removesuffix("_url").upper(): subprocess.run(["sh", "-c", f'printf %s "{text}"'], capture_output=True, text=True, check=True).stdout
         for name, text in literals.items()
@@ -186,3 +190,80 @@ def test_a_job_migrates_the_database_of_the_servers():
         "kubectl apply -f deploy/kubernetes/migrate.yaml"
         in (ROOT / "docs/kubernetes.md").read_text()
     )
+
+
+POLICIES = [
+    (path, one)
+    for path in sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+    for one in yaml.safe_load_all(path.read_text())
+    if one["kind"] == "NetworkPolicy"
+]
+EXAMPLES = [one for path, one in POLICIES if path.parent.name == "examples"]
+
+
+@pytest.mark.parametrize(("path", "policy"), POLICIES)
+def test_no_rule_is_for_the_world(path: Path, policy: dict[str, Any]):
+    """Each rule names ports, and peers by a label or by addresses that are few."""
+    rules = [(rule, "from") for rule in policy["spec"].get("ingress", [])]
+    rules += [(rule, "to") for rule in policy["spec"]["egress"]]
+    for rule, side in rules:
+        assert all(port.get("port") for port in rule["ports"]), path
+        assert rule[side], path
+        for peer in rule[side]:
+            if block := peer.get("ipBlock"):
+                assert ipaddress.ip_network(block["cidr"]).prefixlen >= 24
+                continue
+            assert peer
+            assert all(selector["matchLabels"] for selector in peer.values()), path
+
+
+def test_a_policy_of_the_base_closes_both_directions():
+    policy = BASE["NetworkPolicy", "quadriga"]
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    ports = [port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]]
+    assert set(ports) == {53}
+    patched = yaml.safe_load((REPLICAS / "networkpolicy.yaml").read_text())
+    names, database = patched["spec"]["egress"]  # a patch replaces the list
+    assert names == policy["spec"]["egress"][0]
+    assert [port["port"] for port in database["ports"]] == [5432]
+
+
+def test_examples_of_rules_are_for_the_pods_and_named_on_the_page():
+    assert len(EXAMPLES) == len({one["metadata"]["name"] for one in EXAMPLES}) > 3
+    labels = SET["spec"]["selector"]["matchLabels"]
+    for example in EXAMPLES:
+        assert example["spec"]["podSelector"]["matchLabels"] == labels
+        assert example["spec"]["policyTypes"] == ["Egress"]
+        for rule in example["spec"]["egress"]:
+            for block in (peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer):
+                network = ipaddress.ip_network(block["cidr"])
+                assert any(network.subnet_of(one) for one in FOR_DOCUMENTS), network
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert "../deploy/kubernetes/examples/egress.yaml" in page
+    assert set(re.findall(r"`(quadriga-to-[a-z-]+)`", page)) <= {
+        one["metadata"]["name"] for one in EXAMPLES
+    }
+
+
+FOR_DOCUMENTS = [
+    ipaddress.IPv4Network(block) for block in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
+]
+"""Addresses of RFC 5737, which are nobody's."""
+
+
+def test_metrics_need_a_key_and_prometheus_has_it(tmp_path: Path):
+    for path in DEPLOY.rglob("kubernetes/**/statefulset.yaml"):
+        assert "OPEN_METRICS" not in path.read_text()
+    monitor = yaml.safe_load(
+        (DEPLOY / "kubernetes/overlays/prometheus-operator/servicemonitor.yaml").read_text()
+    )
+    (endpoint,) = monitor["spec"]["endpoints"]
+    secret = endpoint["authorization"]["credentials"]
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert f"generic {secret['name']} " in page
+    assert f"--from-literal={secret['key']}=" in page
+    (words,) = re.findall(r"-- quadriga (keys create .*?) \|", page)
+    arguments = [*words.split(), "--data", str(tmp_path / "data")]
+    made = json.loads(CliRunner().invoke(main, arguments).output)
+    assert (made["roles"], "key" in made) == (["metrics"], True)
+    assert "| jq -r .key)" in page

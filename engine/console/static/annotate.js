@@ -24,6 +24,8 @@ let unsent = 0; // changes on their way to the server, or waiting for their turn
 const undone = [], done = [];
 
 const plain = (item) => Object.fromEntries(KEPT.filter((name) => item[name] != null).map((name) => [name, item[name]]));
+/** Who did something: `anybody` is the caller of a server that needs no keys. */
+const person = (name) => (!name || name === "anybody" ? "somebody" : name);
 const current = () => (state.truth ?? []).map(({ source }) => source);
 
 /** What the model answered, as truth: of labels for the whole image the best one. */
@@ -75,7 +77,7 @@ function send(annotations) {
     const answer = annotations === null ? await request("DELETE", null, revision) : await request("PUT", annotations, revision);
     if (answer?.ok) {
       revision = annotations === null ? "" : (answer.headers.get("etag") ?? "").replaceAll('"', "");
-      document.querySelector("[data-stated]").textContent = annotations === null ? "removed just now" : `stored just now, by ${data.source}`;
+      document.querySelector("[data-stated]").textContent = annotations === null ? "removed just now" : `stored just now, by ${person(data.source)}`;
       return true;
     }
     if (answer?.status === 412) await showConflict(annotations);
@@ -114,8 +116,8 @@ async function showConflict(mine) {
   for (const made of [keep, take, both]) made.className = "button s";
   const row = element("span", "", { className: "row" });
   row.append(both, keep, take);
-  const who = newest?.source || "Somebody";
-  conflict.replaceChildren(element("b", `${who} changed this ${newest ? ago(newest.created_at) : "meanwhile"}.`), row);
+  const who = person(newest?.source);
+  conflict.replaceChildren(element("b", `${who === "somebody" ? "Somebody" : who} changed this ${newest ? ago(newest.created_at) : "meanwhile"}.`), row);
   conflict.scrollIntoView({ block: "nearest" });
 }
 
@@ -159,7 +161,7 @@ function storedBesides(annotations) {
 }
 
 /** Change the truth, and say what happened. */
-function commit(annotations, words, { isAccepted = false } = {}) {
+export function commit(annotations, words, { isAccepted = false } = {}) {
   if (conflict.childElementCount) { conflict.scrollIntoView({ block: "nearest" }); showTruth(saved); return Promise.resolve(false); }
   const before = saved, said = words + (state.isDraft && !isAccepted ? storedBesides(annotations) : "");
   done.push(before);
@@ -206,6 +208,7 @@ async function commitAndGo(annotations, words) {
 
 /** Undo what was done on the page before, and go back there. */
 async function undoEarlier() {
+  await sending; // else its words would stand over those about this
   const kept = keptChange(page.api);
   if (!kept) { toast("Nothing to undo."); return; }
   forgetChange();
@@ -340,7 +343,7 @@ function editText() {
 }
 
 // Labels beside the chosen object, with their digits.
-let pop = null;
+let pop = null, placed = {};
 function showLabels() {
   pop?.remove();
   pop = null;
@@ -372,10 +375,14 @@ function place() {
   const corners = [[6, height], [width, height], [6, 6], [width, 6]];
   const box = chosen?.rings.length ? picture.onStage(chosen) : null;
   const beside = box ? [[box[0], box[3] + 10], [box[2] + 10, box[1]], [box[0] - w - 10, box[1]], [box[0], box[1] - h - 30]] : [];
-  // Of the places beside the object and in the corners that which covers the least of any object; the first, if several do.
+  // Of the places beside the object and in the corners that which covers the least of any object; the first, if several do. Labels stay
+  // where they are beside an object, as long as they do not cover it: what jumps is missed by the hand.
   const covered = ([x, y]) => picture.items.reduce((sum, item) => sum + picture.covers(item, [x, y, x + w, y + h]) * (item === chosen ? 10 : 1), 0);
-  const places = [...beside, ...corners].map(fit).map((at) => [covered(at), at]);
-  const [, [left, top]] = places.reduce((best, each) => (each[0] < best[0] ? each : best));
+  const places = [...beside, ...corners].map(fit).map((at, number) => ({ at, number, covered: covered(at) }));
+  const held = places[placed.number], best = places.reduce((least, each) => (each.covered < least.covered ? each : least));
+  const isSame = held && chosen && placed.object === chosen.number && picture.covers(chosen, [...held.at, held.at[0] + w, held.at[1] + h]) === 0;
+  const { at: [left, top], number } = isSame || held?.covered === best.covered ? held : best;
+  placed = { object: chosen?.number, number };
   pop.style.left = `${left}px`;
   pop.style.top = `${top}px`;
 }

@@ -57,10 +57,12 @@ for (const chart of document.querySelectorAll("svg.timeline[data-start]")) {
   }
 }
 
-// Words of the cells of a drift map, which name a window by its time.
+// Words of the cells of a drift map, which name a window by its times.
 for (const cell of document.querySelectorAll(".windows a[data-utc]")) {
-  const words = new Date(cell.dataset.start).toLocaleString("en-GB", { day: "numeric", month: "short", ...CLOCK });
-  cell.title = cell.title.replace(cell.dataset.utc, words);
+  const [start, end] = [cell.dataset.start, cell.dataset.end].map((text) => new Date(text)), day = { day: "numeric", month: "short" };
+  const first = start.toLocaleString("en-GB", { ...day, ...CLOCK });
+  const last = end.toLocaleString("en-GB", { ...(start.toDateString() === end.toDateString() ? {} : day), ...CLOCK });
+  cell.title = cell.title.replace(cell.dataset.utc, start.valueOf() === end.valueOf() ? first : `${first} – ${last}`);
 }
 
 // Which zone the times of this page are in; what is typed in the filter stays in UTC.

@@ -38,8 +38,9 @@ export function showTime(element) {
   const form = element.dataset.form;
   if (form === "ago") return;
   const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(form === "clock" ? {} : { second: "2-digit" }) };
-  if (form === "day") { element.textContent = at.toLocaleString("en-GB", { day: "numeric", month: "short" }); return; }
-  const day = sameDay(at, new Date()) || form === "clock" ? {} : { day: "numeric", month: "short" };
+  if (form === "day") { element.textContent = at.toLocaleString("en-GB", { day: "numeric", month: "short" }).replace("Sept", "Sep"); return; }
+  const isToday = [at, new Date(element.dataset.beside ?? at)].every((end) => sameDay(end, new Date())); // both ends of a span
+  const day = isToday || form === "clock" ? {} : { day: "numeric", month: "short" };
   element.textContent = at.toLocaleString("en-GB", { ...day, ...clock });
 }
 

@@ -131,7 +131,7 @@ export const keys = new Map([
   ["0", ["fit the image", () => picture?.zoom(0)]],
   [".", ["next object", () => step(1)]],
   [",", ["previous object", () => step(-1)]],
-  ["?", ["all keys", showKeys]],
+  ["?", ["all shortcuts", showKeys]],
   ["Escape", ["back", back]],
 ]);
 
@@ -153,7 +153,7 @@ function showKeys() {
   const dialog = document.createElement("dialog");
   dialog.className = "dialog";
   const [title, list] = [document.createElement("h2"), document.createElement("dl")];
-  title.textContent = "Keys";
+  title.textContent = "Shortcuts";
   list.className = "pairs keys";
   for (const [key, [words]] of keys) {
     if (!words) continue;

@@ -98,8 +98,11 @@ export function cardOf(record) {
   const time = element("time", "");
   time.dateTime = record.created_at;
   showTime(time);
-  const words = wordsOf(items) || (failed ? texts.failed : texts.nothing);
-  const score = scores.length ? element("span", "quiet", Math.min(...scores).toFixed(2)) : null;
+  const found = record.task === "TENSOR" && !failed ? texts.tensors : wordsOf(items);
+  const words = found || (failed ? texts.failed : texts.nothing);
+  const isOne = scores.length === 1;
+  const score = scores.length ? element("span", "quiet", `${isOne ? "" : `${texts.lowest} `}${Math.min(...scores).toFixed(2)}`) : null;
+  if (score) score.title = isOne ? texts.oneScore : texts.lowestOf.replace("{n}", scores.length);
   const lines = element("span", "words",
     element("span", "", element("b", "", words), score),
     element("span", "quiet", element("span", "", firstValue(record.metadata) ?? record.model.name), time));

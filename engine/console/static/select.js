@@ -1,25 +1,33 @@
 // Several images at once: choose them, tag them, find them again or label them. A tag is the key `tag` of their metadata.
 
+import { valueText } from "./suggestions.js";
+
 const bar = document.querySelector("[data-selection]"), begin = document.querySelector("[data-select]");
 const AT_ONCE = 4;
+const isTyping = (target) => target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
 
 if (bar && begin) {
   const shots = [...document.querySelectorAll(".grid .shot")];
   const words = bar.querySelector("[data-selected]"), note = bar.querySelector("[data-selection-note]");
+  const after = bar.querySelector("[data-after]"), undoButton = bar.querySelector("[data-undo]"), taggedLink = bar.querySelector("[data-to-tagged]");
   const { base } = bar.dataset;
   const chosen = new Set();
-  let isOn = false, last = -1;
+  let isOn = false, last = -1, isBusy = false;
+  let taken = null; // what can be taken back: of each image that was changed its tag before, and the tag that it got
 
   const idOf = (shot) => new URL(shot.href).pathname.split("/").pop();
   const ids = () => [...new Set([...chosen].map(idOf))];
   const line = () => `id=in:${ids().join(",")}`;
+  const listOf = (filter) => `${base}/console/inferences?q=${encodeURIComponent(filter)}`;
 
   const show = () => {
     for (const shot of shots) shot.toggleAttribute("data-chosen", chosen.has(shot));
     words.textContent = words.dataset.words.replace("{n}", chosen.size);
     bar.hidden = !isOn;
     begin.setAttribute("aria-pressed", String(isOn));
-    for (const control of bar.querySelectorAll("button:not([data-clear])")) control.disabled = !chosen.size;
+    for (const control of bar.querySelectorAll("button:not([data-clear], [data-all], [data-undo])")) control.disabled = !chosen.size || isBusy;
+    undoButton.disabled = isBusy;
+    after.hidden = taken === null;
   };
 
   const toggle = (shot) => {
@@ -36,28 +44,91 @@ if (bar && begin) {
     show();
   };
 
+  const chooseAll = () => {
+    for (const shot of shots) chosen.add(shot);
+    show();
+  };
+
   const turn = (on) => {
     isOn = on;
     if (!on) chosen.clear();
     note.textContent = "";
+    taken = null;
     show();
   };
 
-  /** Change the metadata of all that are chosen, a few at a time; says how many of them were changed, and why others were not. */
-  async function change(body, done) {
-    const waiting = ids(), all = waiting.length;
-    let changed = 0, problem = "";
+  const post = (path, body) => fetch(`${base}/api/inferences/${path}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }).catch(() => null);
+
+  /** Return the tags of inferences by their ids, undefined for those without one; null if the server does not say. */
+  async function tagsOf(inferences) {
+    const answer = await post("query", { where: { id: { in: inferences } }, limit: inferences.length, consistency: "journal" });
+    if (!answer?.ok) return null;
+    const found = (await answer.json().catch(() => ({}))).inferences ?? [];
+    return new Map(found.map(({ id, metadata }) => [id, metadata?.tag]));
+  }
+
+  /** Change the metadata of inferences, a few at a time; returns which of them were changed, and how many were not for what reason. */
+  async function changeAll(bodies) {
+    const waiting = [...bodies], changed = [], reasons = new Map();
     const work = async () => {
-      for (let id = waiting.pop(); id; id = waiting.pop()) {
-        const answer = await fetch(`${base}/api/inferences/${id}/metadata`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }).catch(() => null);
-        if (answer?.ok) changed += 1;
-        else problem = answer ? (await answer.json().catch(() => ({}))).error ?? String(answer.status) : bar.dataset.away;
-        note.textContent = `${changed} / ${all}`;
+      for (let next = waiting.pop(); next; next = waiting.pop()) {
+        const [id, body] = next, answer = await post(`${id}/metadata`, body);
+        if (answer?.ok) changed.push(id);
+        else {
+          const why = answer ? (await answer.json().catch(() => ({}))).error || String(answer.status) : bar.dataset.away;
+          reasons.set(why, (reasons.get(why) ?? 0) + 1);
+        }
+        note.textContent = `${changed.length} / ${bodies.length}`;
       }
     };
     await Promise.all(Array.from({ length: AT_ONCE }, work));
-    note.textContent = `${done.replace("{n}", changed)}${problem ? ` ${bar.dataset.failed} ${problem}` : ""}`;
+    return { changed, reasons };
   }
+
+  /** Say how many were changed, and how many were not and why. */
+  const say = (done, count, reasons) => {
+    const refused = [...reasons].map(([why, n]) => bar.dataset.failed.replace("{n}", n).replace("{why}", () => why));
+    note.textContent = [done.replace("{n}", count), ...refused].join(" ");
+  };
+
+  /** Run what changes something, unless something is being changed. */
+  async function alone(act) {
+    if (isBusy) return;
+    isBusy = true;
+    show();
+    try {
+      await act();
+    } finally {
+      isBusy = false;
+      show();
+    }
+  }
+
+  /** Give what is chosen a tag, or none. */
+  const tag = (given) => alone(async () => {
+    const inferences = ids();
+    taken = null;
+    const before = await tagsOf(inferences);
+    const body = given === null ? { remove: ["tag"] } : { set: { tag: given } };
+    const { changed, reasons } = await changeAll(inferences.map((id) => [id, body]));
+    if (changed.length && before) taken = { given, before: new Map(changed.map((id) => [id, before.get(id)])) };
+    taggedLink.hidden = given === null;
+    if (given !== null) taggedLink.href = listOf(`meta.tag=${valueText(given)}`);
+    say(given === null ? bar.dataset.untagged : bar.dataset.tagged, changed.length, reasons);
+  });
+
+  /** Give the tags back that were there before the last change, to those that nobody changed since. */
+  const undo = () => alone(async () => {
+    if (!taken) return;
+    const { given, before } = taken, reasons = new Map();
+    const now = await tagsOf([...before.keys()]);
+    if (!now) { say(bar.dataset.undone, 0, new Map([[bar.dataset.away, before.size]])); return; }
+    const same = [...before].filter(([id]) => now.has(id) && now.get(id) === (given ?? undefined));
+    const done = await changeAll(same.map(([id, old]) => [id, old === undefined ? { remove: ["tag"] } : { set: { tag: old } }]));
+    if (same.length < before.size) reasons.set(bar.dataset.since, before.size - same.length);
+    taken = null;
+    say(bar.dataset.undone, done.changed.length, new Map([...reasons, ...done.reasons]));
+  });
 
   begin.hidden = false;
   begin.addEventListener("click", () => turn(!isOn));
@@ -74,15 +145,20 @@ if (bar && begin) {
       event.preventDefault();
       if (!isOn) turn(true);
       toggle(shot);
-    } else if (event.key === "Escape" && isOn && !event.target.closest?.("input")) turn(false);
+    } else if (!isOn || isTyping(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
+    else if (event.key === "Escape") turn(false);
+    else if (event.key === "a") chooseAll();
+    else if (event.key === "z") void undo();
   });
   bar.querySelector("[data-tag]")?.addEventListener("submit", (event) => {
     event.preventDefault();
-    const tag = new FormData(event.target).get("tag").trim();
-    if (tag) void change({ set: { tag } }, bar.dataset.tagged);
+    const given = new FormData(event.target).get("tag").trim();
+    if (given && chosen.size) void tag(given);
   });
-  bar.querySelector("[data-untag]")?.addEventListener("click", () => void change({ remove: ["tag"] }, bar.dataset.untagged));
-  bar.querySelector("[data-find]").addEventListener("click", () => location.assign(`${base}/console/inferences?q=${encodeURIComponent(line())}`));
+  bar.querySelector("[data-untag]")?.addEventListener("click", () => void tag(null));
+  undoButton.addEventListener("click", () => void undo());
+  bar.querySelector("[data-all]").addEventListener("click", chooseAll);
+  bar.querySelector("[data-find]").addEventListener("click", () => location.assign(listOf(line())));
   bar.querySelector("[data-label]")?.addEventListener("click", () => location.assign(`${base}/console/label?q=${encodeURIComponent(line())}`));
   bar.querySelector("[data-clear]").addEventListener("click", () => turn(false));
   show();

@@ -8,6 +8,7 @@ const SIGNS = { "==": "", "=": "", ":": "", "!=": "ne:", ">": "gt:", ">=": "ge:"
 const OPERATOR = /^(eq|neq|ne|gte|gt|ge|lte|lt|le|in|exists|contains)\s*:\s*/;
 const OTHER_NAMES = { gte: "ge", lte: "le", neq: "ne" };
 const MOST = 12, MOST_VALUES = 8, CUT = 256, DAY_MS = 86_400_000;
+const AFTER_DAY = { gt: "ge", le: "lt" };
 const BOUND = new Set(["gt", "ge", "lt", "le"]);
 
 /** A value as the line has it, in quotes where it would be read as something else. */
@@ -105,7 +106,7 @@ class Vocabulary {
   otherName(name) { return new Map(Object.entries(this.words.names)).get(name.trim().toLowerCase()); }
 
   values(name) {
-    const stored = this.facets.get(name)?.values ?? [];
+    const stored = this.facets.get(name === "best" ? "label" : name)?.values ?? [];
     const possible = (this.words.values[name] ?? []).filter((value) => !stored.some((entry) => entry.value === value));
     return [...stored.filter(({ value }) => typeof value !== "string" || [...value].length < CUT), ...possible.map((value) => ({ value }))];
   }
@@ -137,6 +138,8 @@ function valueItems(vocabulary, field, operator, typed, without = []) {
 
 function timeItems(texts, operator, typed) {
   const at = moment(typed), prefix = operator ? "" : "ge:";
+  // After a day is from the next on, and until a day is before the next.
+  if (at?.isDay && AFTER_DAY[operator]) return [{ text: at.next, shown: `${AFTER_DAY[operator]}:${at.next}`, words: texts.right_form, operator: AFTER_DAY[operator] }];
   if (at && operator) return [{ text: at.text, shown: at.text, words: texts.right_form }];
   if (at) return [
     { text: `ge:${at.text}`, shown: `ge:${at.text}`, words: texts.from_day }, { text: `lt:${at.text}`, shown: `lt:${at.text}`, words: texts.until_day },
@@ -166,7 +169,7 @@ function valuesAfter(vocabulary, field, operator, typed) {
   const last = list.pop(), before = `${operator}:${list.map((piece) => `${piece},`).join("")}`;
   const items = operator === "exists" ? fitting([true, false].map((value) => ({ text: `${value}`, shown: `${value}`, words: "" })), last.trim())
     : valueItems(vocabulary, field, operator, last, list.map(plain));
-  return items.map((item) => ({ ...item, text: before + item.text }));
+  return items.map((item) => ({ ...item, text: (item.operator ? `${item.operator}:` : before) + item.text }));
 }
 
 /** What may follow `label=` and `box=`: a label, then bounds that the same prediction is within. */

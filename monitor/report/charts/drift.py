@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from quadriga.monitor.report.change_texts import signal_title
 from quadriga.monitor.report.charts.drawing import (
     INK,
     SERIES,
@@ -14,7 +15,7 @@ from quadriga.monitor.report.charts.drawing import (
     single_axes,
     to_chart,
 )
-from quadriga.monitor.report.metric_texts import format_brief, one_line
+from quadriga.monitor.report.metric_texts import format_brief
 from quadriga.monitor.report.schema import Report, Signal, sorted_by_effect
 from quadriga.tasks.arrays import Float64Array
 
@@ -79,7 +80,7 @@ def _signal_chart(signal: Signal, shares: Float64Array, name: str) -> Chart:
         figure, axes = single_axes(2.4)
         _steps(axes, np.array([float(edge) for edge in signal.histogram.edges]), shares)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    title = one_line(signal.name) + (" (alarm)" if signal.alarm else "")
+    title = signal_title(signal.name) + (" (alarm)" if signal.alarm else "")
     return to_chart(figure, name, title, caption)
 
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
+from quadriga.monitor.report.change_texts import signal_title, signal_titles
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
     INK,
@@ -23,7 +24,7 @@ from quadriga.monitor.report.charts.drawing import (
     single_axes,
     to_chart,
 )
-from quadriga.monitor.report.metric_texts import format_brief, one_line
+from quadriga.monitor.report.metric_texts import format_brief
 from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, sorted_by_effect
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
@@ -68,6 +69,7 @@ def p_value_chart(report: Report) -> Chart | None:
         return None
     names = _rank_signals(report, windows)
     shown_names = names[:_MAX_ROWS]
+    titles = signal_titles(names)
     past = [[item.signals.get(name) for item in windows] for name in shown_names]
     figure, axes = single_axes(1.0 + 0.2 * len(shown_names), WIDE)
     levels = _draw_cells(axes, np.array([[_level(item) for item in row] for row in past]))
@@ -75,7 +77,7 @@ def p_value_chart(report: Report) -> Chart | None:
     y, x = np.nonzero(alarms)
     marker_size = float(np.clip(230 / len(windows), 2.2, 5.5))
     marks = axes.plot(x, y, "D", label="alarm", color=PAPER, ms=marker_size, **_EDGE)
-    set_row_names(axes, [shorten_text(name) for name in shown_names])
+    set_row_names(axes, [shorten_text(titles[name]) for name in shown_names])
     axes.set_ylim(len(shown_names) - 0.5, -0.5)
     _name_windows(axes, windows, 7)
     legend_options: dict[str, Any] = {
@@ -128,7 +130,7 @@ def _effect_chart(
     caption = f"Last {format_brief(None if past[-1] is None else past[-1].effect)}"
     if minimum:
         caption += f"; the smallest that matters: {format_brief(minimum)}"
-    return to_chart(figure, f"effect-{number}", one_line(name), f"{caption}.")
+    return to_chart(figure, f"effect-{number}", signal_title(name), f"{caption}.")
 
 
 def _draw_effects(

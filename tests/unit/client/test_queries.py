@@ -60,6 +60,20 @@ def test_a_limit_ends_the_pages(client, server):
     assert len(server.requests) == 2
 
 
+def test_what_the_server_says_about_an_empty_answer_is_a_warning(client, server):
+    said = "no stored inference has the metadata key 'rum'; did you mean meta.run?"
+    server.answers(
+        json_response({"inferences": [], "cursor": None, "warnings": [said]}),
+        json_response({"count": 0, "is_exact": True, "warnings": [said]}),
+        *pages([]),
+    )
+    with pytest.warns(UserWarning, match="did you mean meta.run"):
+        assert list(client.query("meta.rum=v1")) == []
+    with pytest.warns(UserWarning, match="did you mean meta.run"):
+        assert client.inferences.count("meta.rum=v1") == 0
+    assert list(client.query("meta.run=v9")) == []  # a warning would be an error here
+
+
 def test_a_count_waits_as_its_query_does(client, server):
     server.answers(json_response({"count": 24, "is_exact": True}))
     assert client.query("label=ü", consistency="journal").count() == 24
@@ -139,6 +153,30 @@ def test_a_table_of_detections_has_a_row_for_each(client, server):
     assert columns["meta.camera"] == ["north", "north", None, None, "east"]
     assert columns["width"] == [640] * 5
     assert [row["label"] for row in client.query().detections()][:2] == ["ü", "ü"]
+
+
+def test_a_table_of_ground_truth_has_the_columns_of_detections(client, server):
+    ring = [{"x": 1.0, "y": 2.0}, {"x": 5.0, "y": 2.0}, {"x": 5.0, "y": 9.0}]
+    box = {"label": "star", "xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}
+    rows = [record(seq, camera="north") for seq in range(1, 8)]
+    truths = [[box, box], [], None, [{"label": "lake", "contour": [ring]}], [{"label": "disc"}]]
+    truths += [[{"prompt": "?", "answers": ["yes", "ja"]}], [{"answer": "no"}]]
+    for row, truth in zip(rows, truths, strict=True):
+        row["ground_truth"] = truth
+    server.answers(*pages(rows))
+    columns = client.query().to_arrow(annotations=True).to_pydict()
+    assert list(columns) == list(client.query().to_arrow(detections=True).to_pydict())
+    assert columns["id"] == ["1", "1", "4", "5", "6", "7"]
+    assert columns["number"] == [0, 1, 0, 0, 0, 0]
+    assert columns["label"] == ["star", "star", "lake", "disc", None, None]
+    assert columns["score"] == [None] * 6
+    boxes = list(zip(*(columns[name] for name in ("xmin", "ymin", "xmax", "ymax")), strict=True))
+    assert boxes == [(1, 2, 3, 4)] * 2 + [(1, 2, 5, 9)] + [(None,) * 4] * 3
+    assert columns["answer"] == [None] * 4 + ['["yes", "ja"]', "no"]
+    assert columns["meta.camera"] == ["north"] * 6
+    assert [row["label"] for row in client.query().annotations()] == columns["label"]
+    with pytest.raises(InputError, match="expected detections or annotations, got both"):
+        client.query().to_arrow(detections=True, annotations=True)
 
 
 def test_a_frame_has_rows_of_inferences_or_of_detections(client, server):

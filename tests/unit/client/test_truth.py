@@ -2,10 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from quadriga_client import Client
-from quadriga_client.errors import InputError
+from quadriga_client import Client, mask_annotations
+from quadriga_client.errors import InputError, TruthWarning
 from tests.unit.client.conftest import json_response
 
 STAR, DISC = [{"label": "star"}], [{"label": "disc"}]
@@ -106,3 +107,50 @@ def test_a_line_that_is_no_json_is_named_by_its_number(client, tmp_path):
     path.write_text(json.dumps(LINE) + "\n\n{broken\n")
     with pytest.raises(InputError, match=r"truth.jsonl, line 3: "):
         client.truth.bulk(path)
+
+
+STATED = {
+    "one": lambda truth: truth.state("1", "discc").id == "1",
+    "many": lambda truth: truth.bulk([{"value": "1", "annotations": "discc"}])["stated"] == 1,
+}
+
+
+@pytest.mark.parametrize("state", STATED.values(), ids=STATED)
+def test_what_the_server_doubts_is_a_warning_where_it_was_stated(server, state):
+    text = "'discc' is not a label of 'gauge'; did you mean disc?"
+    server.answers(json_response({"id": "1", "stated": 1, "warnings": [text]}))
+    with Client(server.url, key="", retries=0) as client, pytest.warns(TruthWarning) as caught:
+        assert state(client.truth)
+    assert [(str(warning.message), warning.filename) for warning in caught] == [(text, __file__)]
+
+
+MASK = np.array([[0, 1], [1, 2]], np.uint8)
+
+
+def stored(width, height):
+    return json_response({"id": "1", "input": {"width": width, "height": height}})
+
+
+def test_a_mask_is_stated_as_the_regions_of_its_labels(server):
+    server.answers(stored(2, 2), json_response({"id": "1"}))
+    with Client(server.url, key="", retries=0) as client:
+        client.truth.state_mask("1", MASK, {1: "lake"}, ignore={2}, source="amy")
+    sent = json.loads(server.requests[1].partition(b"\r\n\r\n")[2])
+    assert sent["source"] == "amy"
+    assert sent["annotations"] == mask_annotations(MASK == 1, "lake")
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "message"),
+    [
+        ((4, 4), {"ignore": {2}}, "expected a mask of 4 x 4 pixels, got 2 x 2"),
+        ((2, 2), {}, "got none for 2"),
+        ((None, None), {}, "got none for 2"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_not_stated(server, size, options, message):
+    server.answers(stored(*size))
+    client = Client(server.url, key="", retries=0)
+    with client, pytest.raises(InputError, match=message):
+        client.truth.state_mask("1", MASK, {1: "lake"}, **options)
+    assert len(server.requests) == 1

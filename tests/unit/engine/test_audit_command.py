@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,21 @@ def test_a_terminal_shows_the_texts_of_clients_and_obeys_none(data):
     assert r"GET /\x1b[2J\x9b31m\n[red]x\u202e" in printed
     assert printed.replace("\n", "").isprintable()
     assert json.loads(run("audit", "--json", "--data", data))["status"] == 403
+
+
+def test_a_line_says_which_machine_wrote_it(data):
+    run("keys", "create", "--role", "read", "--data", data)
+    assert json.loads(run("audit", "--json", "--data", data))["host"] == socket.gethostname()
+    assert "written on" not in run("audit", "--data", data)  # all lines are of this one
+    older = '{"time":"2026-11-01T12:00:00.000000Z","action":"first key","status":"done"}\n'
+    moved = '{"time":"2026-11-02T12:00:00.000000Z","action":"PUT /a","status":200,"host":"pod-7"}\n'
+    (data / "audit" / "2026-11-01-jobs.jsonl").write_text(older)
+    (data / "audit" / "2026-11-02-jobs.jsonl").write_text(moved)
+    printed = run("audit", "--data", data)
+    assert "written on" in printed
+    assert ["first key" in printed, "pod-7" in printed] == [True, True]
+    lines = [json.loads(line) for line in run("audit", "--json", "--data", data).splitlines()]
+    assert [line.get("host") for line in lines] == [socket.gethostname(), "pod-7", None]
 
 
 def test_an_empty_log_is_said(data):

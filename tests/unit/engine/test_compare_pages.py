@@ -2,16 +2,19 @@
 
 import html
 import re
+import shutil
 from collections.abc import Iterator
 from typing import Any, get_args
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from quadriga.engine.app import Application
 from quadriga.engine.console.compared_quality import ComparedQuality, find_quality
 from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportSummary
 from quadriga.monitor.report.schema import (
@@ -26,9 +29,16 @@ from quadriga.monitor.report.schema import (
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.database import migrate
 from quadriga.store.errors import NotFoundError
-from quadriga.store.records import InferenceRecord, InputReference, ModelReference
+from quadriga.store.records import (
+    InferenceRecord,
+    InputReference,
+    JournaledChange,
+    ModelReference,
+    TruthStatement,
+)
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
+from tests.unit.engine.drift_reports import keep_report, report_id
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
@@ -61,7 +71,15 @@ RECORDS = [
     answered(7, "1", 4, "ship"),  # that the second never saw
     answered(8, "1", 5, "ship", team="b"),
     answered(9, "2", 5, "buoy", team="b"),
+    answered(10, "1", 6, "ship", camera="west"),  # the second answered another image there
+    answered(11, "2", 7, "ship", camera="west"),
 ]
+TRUTH: list[Any] = [{"label": "ship", "xmin": 1, "ymin": 1, "xmax": 20, "ymax": 20}]
+CHANGES = [
+    JournaledChange(FIRST + 100 + number, TruthStatement("id", str(FIRST + number), TRUTH))
+    for number in (1, 2, 7)
+]
+"""Truth of an image with both versions, and of one that the second never saw."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +88,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Applicatio
     data = tmp_path_factory.mktemp("compare") / "data"
     settings = Settings(models=str(SAMPLE_MODELS), data=str(data))
     migrate(settings.database_url)
-    store_entries(settings.database_url, settings.journal_directory, RECORDS)
+    store_entries(settings.database_url, settings.journal_directory, [*RECORDS, *CHANGES])
     with keyed_server(settings, team={"roles": ["read"], "team": "b"}) as keyed:
         yield keyed
 
@@ -158,6 +176,28 @@ def test_the_keys_of_few_values_are_offered_to_slice_by(keyed):
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "role", "missing"),
+    [
+        ("", "monitor", ""),
+        ("meta.light=night", "monitor", ""),
+        ("meta.camera=west", "monitor", "compare_needs_images"),
+        ("label=nothing", "monitor", "compare_needs_images"),
+        ("meta.camera=east", "monitor", "compare_needs_truth"),
+        ("meta.camera=west", "read", "compare_needs_images"),
+    ],
+)
+def test_both_are_evaluated_only_where_there_is_something_to_measure(keyed, line, role, missing):
+    page = show(keyed, f"{PAIR}&q={quote(line)}", role)
+    sentences = {
+        name: TEXTS[name].replace("{b}", "ships:2")
+        for name in ("compare_needs_images", "compare_needs_truth")
+    }
+    said = [name for name, sentence in sentences.items() if sentence in page.text]
+    assert said == ([missing] if missing else [])
+    assert ("/console/compare/evaluate" in page.text) == (not missing)
+
+
 def test_an_evaluation_of_both_is_a_job(keyed):
     body = b"a=ships%3A1&b=ships%3A2&q=meta.camera%3Dnorth&by=meta.light&by=hour&by=hour"
     sent = show(keyed, "compare/evaluate", "monitor", method="POST", body=body, headers=FORM)
@@ -223,6 +263,7 @@ def compared(version: str, *, line: str | None = None) -> Report:
         ComparedSlice("meta.light", 'a" & b', 40, difference(-0.2, 0.1)),
         ComparedSlice("hour", "07", 3, [Metric("AP", 0.1, ci_reason="fewer than 30 images")]),
         ComparedSlice("meta.light", None, 4, difference(0.0, 0.5)),
+        ComparedSlice("meta.fog", "true", 4, difference(0.0, 0.5)),
     ]
     comparison = Comparison(
         ReportedModel("ships", version), 80, [Metric("AP", 0.5)], difference(0.02, 0.1), slices=slices
@@ -268,7 +309,7 @@ def test_differences_are_said_with_their_interval_and_lead_to_their_images():
     assert quality.values == "AP 0.520, beside 0.500 on 80 images"
     rows = {row.name: row for row in quality.rows}
     assert [row.verdict for row in quality.rows] == [
-        "no difference shown", "better", "worse", "fewer than 30 images", "no difference shown"
+        "no difference shown", "better", "worse", "fewer than 30 images", "no difference shown", "no difference shown"
     ]  # fmt: skip
     assert rows["meta.light=night"].difference == "+0.094"
     assert rows["meta.light=night"].values == ("0.300", "0.394")
@@ -278,5 +319,73 @@ def test_differences_are_said_with_their_interval_and_lead_to_their_images():
     assert "meta.light%3Dnight" in rows["meta.light=night"].link
     assert rows['meta.light=a" & b'].link.endswith("meta.light%3D%22a%5C%22+%26+b%22")
     assert rows["hour=07"].link == rows["meta.light=(none)"].link == ""
-    assert rows[""].link.endswith("q=model%3Dships+%26+version%3D%222%22")
+    assert rows[""].link.endswith(
+        "q=model%3Dships+%26+version%3D%222%22+%26+ground_truth%3Dexists%3Atrue"
+    )
     assert rows[""].marks.dot == pytest.approx(130 + 0.02 / 0.5 * 126, abs=0.1)
+    assert rows["meta.fog=true"].link.endswith("+%26+meta.fog%3Dtrue")
+
+
+def test_a_row_leads_to_what_was_evaluated_of_the_second_model_and_the_page_says_so(keyed):
+    """The inferences are those with truth until the end of the evaluation, whatever the filter has."""
+    report = compared("1", line="meta.camera=north | meta.camera=east")
+    end = "2027-01-02T00:00:00.000Z"
+    report = replace(report, data=Data(Window("2027-01-01T00:00:00.000Z", end, filter=report.data.current.filter)))  # fmt: skip
+    quality = quality_of({"one": report}, line=report.data.current.filter)
+    (line,) = parse_qs(urlsplit(quality.rows[1].link).query)["q"]
+    assert line == (
+        f'model=ships & version="2" & ground_truth=exists:true & ts=le:{end} & '
+        "(meta.camera=north | meta.camera=east) & meta.light=night"
+    )
+    found = show(keyed, quality.rows[0].link.removeprefix("/console/"))
+    assert "<b>1 inference</b>" in found.text
+
+
+@pytest.mark.parametrize(
+    ("value", "ci95", "difference", "interval", "verdict"),
+    [
+        (0.01, (0.0004, 0.0206), "+0.010", "0.0004 to 0.0206", "better"),
+        (
+            -0.01,
+            (-0.0206, -0.00007),
+            "\N{MINUS SIGN}0.010",
+            "\N{MINUS SIGN}0.0206 to \N{MINUS SIGN}0.0001",
+            "worse",
+        ),
+        (0.00004, (0.00002, 0.00006), "+0.00004", "0.00002 to 0.00006", "better"),
+        (0.01, (0.0, 0.02), "+0.010", "0.000 to 0.020", "no difference shown"),
+        (0.00004, (-0.0004, 0.02), "+0.000", "0.000 to 0.020", "no difference shown"),
+        (0.01, (0.004, 0.02), "+0.010", "0.004 to 0.020", "better"),
+        (0.5, (3e-7, 1.0), "+0.500", "0.0000003 to 1.0000000", "better"),
+        (0.01, (0.0004, None), "+0.010", "0.000 to —", "no interval"),
+        (0.01, None, "+0.010", "", "no interval"),
+        (None, None, "—", "", "no interval"),
+    ],
+)
+def test_an_interval_without_0_shows_that(value, ci95, difference, interval, verdict):
+    report = compared("1")
+    comparison = replace(
+        report.comparisons[0], differences=[Metric("AP", value, ci95=ci95)], slices=[]
+    )
+    quality = quality_of({"one": replace(report, comparisons=[comparison])})
+    (row,) = quality.rows
+    assert (row.difference, row.interval, row.verdict) == (difference, interval, verdict)
+    if verdict in {"better", "worse"}:
+        assert f"{verdict} than ships 1 by {difference[1:]}." in quality.sentence
+
+
+def test_a_phone_has_the_images_and_both_values_of_a_row(keyed):
+    settings = keyed[0]._settings
+    report = replace(compared("1"), id=report_id(0), created="2027-01-03T00:00:00.000Z")
+    keep_report(settings, report)
+    try:
+        page = show(keyed, PAIR)
+    finally:
+        shutil.rmtree(settings.jobs_directory / report.id)
+    narrow = re.findall(r'<span class="under only-s">(.*?)</span></th>', page.text)
+    assert narrow[:3] == [
+        "80 images<br>ships:1 0.500<br>ships:2 0.520",
+        "40 images<br>ships:1 0.300<br>ships:2 0.394",
+        "40 images",
+    ]
+    assert "Images: those that both have answered and that have truth." in page.text

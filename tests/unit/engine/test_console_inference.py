@@ -4,20 +4,28 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from quadriga.engine.app import Application
+from quadriga.engine.console.formats import task_words
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import create_key
+from quadriga.store.browsing.image_measures import LEAST
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.records import (
+    IMAGE_STATISTICS,
     Feedback,
+    ImageSignals,
     InferenceRecord,
     InputReference,
     JournaledChange,
+    ModelReference,
+    SignalsOfImages,
     TruthStatement,
 )
+from quadriga.tasks import SHORT_NAMES
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.store.conftest import make_record
@@ -32,6 +40,9 @@ RECORDS = [
     make_record(FIRST + 2, metadata={"camera": HOSTILE, HOSTILE: 1}, predictions=[{"label": HOSTILE, "score": 0.5, **BOX}]),
     make_record(FIRST + 3, metadata={"camera": "north"}, status=500, predictions=[]),
     make_record(FIRST + 4, metadata={}, task="TENSOR", predictions={"shape": [1]}),
+    make_record(FIRST + 6, metadata={}, task="TENSOR", predictions=[
+        {"name": "probabilities", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}, {"name": HOSTILE}]),
+    make_record(FIRST + 7, metadata={}, task="TENSOR", status=500, predictions=[]),
     make_record(FIRST + 5, metadata={}, task="IMAGE_TEXT_TO_TEXT", predictions=[{"prompt": "What?", "answer": "two ships"}]),
 ]  # fmt: skip
 CHANGES: list[Any] = [
@@ -122,7 +133,7 @@ def test_texts_of_clients_are_texts(keyed):
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(3, "failed after"), (4, "Nothing found."), (5, "What? → two ships")]
+    ("number", "words"), [(3, "failed after"), (4, ">tensors<"), (5, "What? → two ships")]
 )
 def test_other_answers_have_their_page(keyed, number, words):
     page = show(keyed, str(FIRST + number))
@@ -130,10 +141,37 @@ def test_other_answers_have_their_page(keyed, number, words):
     assert words in page.text
 
 
+def test_tensors_are_said_with_their_names_types_and_shapes(keyed):
+    page = show(keyed, str(FIRST + 6))
+    assert "probabilities FP32 [1, 4]" in page.text
+    assert HOSTILE not in page.text
+    grid = show(keyed, f"?q=id%3D{FIRST + 6}").text
+    assert ">tensors<" in grid
+    for text in (page.text, grid, show(keyed, str(FIRST + 4)).text):
+        assert "(empty)" not in text
+    assert ">tensors<" not in show(keyed, f"?q=id%3D{FIRST + 7}").text  # the model failed
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("IMAGE_CLASSIFICATION", "classification"), ("OBJECT_DETECTION", "detection"), ("TENSOR", "tensors"),
+        ("ORIENTED_OBJECT_DETECTION", "oriented detection"), ("IMAGE_SEGMENTATION", "segmentation"),
+        ("IMAGE_TEXT_TO_TEXT", "image-text"), ("OF_ANOTHER", "of another"), ("", ""), (None, ""),
+    ],
+)  # fmt: skip
+def test_a_task_has_its_plain_name(task, words):
+    assert task_words(task) == words
+    assert task not in SHORT_NAMES.values() or task_words(task).split()[0] in {
+        *SHORT_NAMES,
+        "tensors",
+    }
+
+
 def test_a_filter_that_is_none_is_said_and_the_inference_is_there(keyed):
     page = show(keyed, f"{FIRST}?q=meta.camera")
     assert page.status == 200
-    assert "expected = after" in page.text
+    assert "“meta.camera” is compared with nothing" in page.text
     assert "2 true, 1 predicted" in page.text
 
 
@@ -192,3 +230,84 @@ def test_the_strip_has_what_comes_before_and_after_in_the_filter(tmp_path):
         assert strip_of(show(keyed, f"{FIRST + 5}?by=score", "")) == []  # in the queue
     finally:
         server.close()
+
+
+SAME = "blake3:" + "5a" * 32
+STATED = [{"label": "circle", **BOX}]
+
+
+def copy_of(number: int, version: str, **fields: Any) -> InferenceRecord:
+    """Return an inference of the one image."""
+    source = InputReference("image", SAME, 640, 480, "image/jpeg", kept=True)
+    return make_record(FIRST + number, input=source, model=ModelReference("shapes", version, version * 64), **fields)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("further", "statements", "answered", "truth"),
+    [
+        ([], {}, [], None),
+        ([copy_of(2, "2")], {}, [2], None),
+        ([copy_of(2, "2"), copy_of(3, "1")], {2: STATED}, [3, 2], 2),
+        ([copy_of(2, "2"), copy_of(3, "2")], {2: STATED, 3: []}, [3, 2], 3),  # nothing is there
+        ([copy_of(2, "2")], {1: STATED, 2: STATED}, [2], None),  # which has its own
+        ([copy_of(2, "2", task="IMAGE_CLASSIFICATION")], {2: [{"label": "circle"}]}, [2], None),
+        ([copy_of(number, "2") for number in range(2, 9)], {2: STATED}, [8, 7, 6, 5], 2),
+        ([make_record(FIRST + 9, predictions=[])], {9: STATED}, [], None),  # without an image
+        ([copy_of(2, "2", team="b")], {2: STATED}, [], None),
+    ],
+)
+def test_other_inferences_of_the_same_image_are_named_with_where_its_truth_is(tmp_path, further, statements, answered, truth):  # fmt: skip
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    truths = [
+        JournaledChange(FIRST + 100 + number, TruthStatement("id", str(FIRST + number), annotations, "mara"))
+        for number, annotations in statements.items()
+    ]  # fmt: skip
+    entries = [copy_of(1, "1", team="a"), *further, *truths]
+    store_entries(settings.database_url, settings.journal_directory, entries)
+    with keyed_server(settings, a={"roles": ["annotate"], "team": "a" if any(record.team == "b" for record in further) else ""}) as keyed:  # fmt: skip
+        page = show(keyed, str(FIRST + 1), "a").text
+        reader = show(keyed, str(FIRST + 1), "read").text
+    said = "".join(re.findall(r"The same image was answered by (.*?)</p>", page, re.DOTALL))
+    assert [int(id_) - FIRST for id_ in re.findall(r"/inferences/(\d+)", said)] == answered
+    assert ("and more" in said) == (len(further) > 4)
+    stated = re.search(
+        r"Truth of it is stated at <a href=\"/console/inferences/(\d+)\">shapes", page
+    )
+    assert (stated and int(stated[1]) - FIRST) == truth
+    assert (f'data-take-truth="/api/inferences/{FIRST + (truth or 0)}"' in page) == (
+        truth is not None
+    )
+    assert ("same_image.js" in page) == (truth is not None)
+    assert "data-take-truth" not in reader
+
+
+MEASURED = (14.65, 30.5, -1.806, 0.25, -3.0, 7.5, 0.5, 0.0)
+
+
+@pytest.mark.parametrize(("images", "usual"), [(0, ""), (5, ""), (LEAST, "; usual 13.65 to 14.65")])
+def test_what_was_measured_on_the_image_has_its_scale(tmp_path, images, usual):
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    records = [make_record(FIRST + number, predictions=[]) for number in range(max(images, 1))]
+    signals = [
+        ImageSignals(FIRST + number, np.array((MEASURED[0] - number % 2, *MEASURED[1:]), "<f4").tobytes())
+        for number in range(images)
+    ]  # fmt: skip
+    changes = [JournaledChange(FIRST + 100, SignalsOfImages(signals))] if signals else []
+    store_entries(settings.database_url, settings.journal_directory, [*records, *changes])
+    with keyed_server(settings) as keyed:
+        page = show(keyed, str(FIRST)).text
+    shown = dict(
+        re.findall(r'<dt title="sig.image.(\w+)">.*?</dt><dd title="[^"]*">(.*?)</dd>', page)
+    )
+    assert list(shown) == (list(IMAGE_STATISTICS) if images else [])
+    if not images:
+        assert "Usual: nine in ten" not in page
+        return
+    assert shown["brightness"] == f'14.65<span class="scale">0 black, 100 white{usual}</span>'
+    assert shown["blur"].startswith(
+        '-1.806<span class="scale">0 without edges; the lower the sharper'
+    )
+    assert all("scale" in value for value in shown.values())
+    assert (f"nine in ten of the newest {LEAST} measured images" in page) == (images == LEAST)

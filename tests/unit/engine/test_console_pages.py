@@ -13,6 +13,7 @@ from quadriga.engine.app import Application
 from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.settings import Settings
 from quadriga.store.access_keys import create_key
+from quadriga.store.audit.entries import AuditEntry, encode_entry
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.records import InputReference, ModelReference
@@ -151,10 +152,10 @@ def test_a_page_of_one_inference_keeps_the_filter(server):
     ("line", "sentence"),
     [
         ("meta.altitude=gt:", "A value is missing after gt:"),
-        ("label=ship & altitude", "expected = after"),
+        ("label=ship & altitude", "“altitude” is compared with nothing"),
         ("nothing=5", "nothing"),
         ("model=shapes-detecto", "shapes-detector"),
-        ("(label=ship", "closing parenthesis"),
+        ("(label=ship", "This parenthesis is not closed"),
     ],
 )
 def test_an_error_stands_at_its_place(server, line, sentence):
@@ -246,3 +247,24 @@ def test_what_is_not_there_is_a_page_that_says_so(server, path):
     page = open_page(server, path)
     assert page.status == 404
     assert TEXTS["not_found_text"] in page.text
+
+
+@pytest.mark.parametrize("hosts", [("pod-0", "pod-0"), ("", ""), ("pod-0", "pod-1"), ("", "pod-1")])
+def test_the_audit_log_names_machines_where_they_are_several(tmp_path, hosts):
+    folder = tmp_path / "data" / "audit"
+    folder.mkdir(parents=True)
+    entries = [
+        AuditEntry(time=f"2026-11-0{day}T12:00:00.000000Z", action="PUT /a", status=200, host=host)
+        for day, host in enumerate(hosts, 1)
+    ]
+    (folder / "2026-11-01-jobs.jsonl").write_bytes(b"".join(map(encode_entry, entries)))
+    migrate(f"sqlite:///{tmp_path}/data/store.db")
+    application = Application(Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data")))
+    assert application._keys is not None
+    application._keys.refresh()
+    page = open_page(application, "/console/audit").text
+    application.close()
+    assert page.count("PUT /a</code>") == 2
+    differ = len(set(hosts)) > 1
+    assert (TEXTS["written_on"] in page) is differ
+    assert all((f"<td>{host}</td>" in page) is differ for host in hosts if host)

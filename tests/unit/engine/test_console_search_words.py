@@ -5,7 +5,7 @@ from datetime import date
 
 import pytest
 
-from quadriga.engine.console.filter_line import check
+from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.search_words import StoredWords, corrections, phrases
@@ -43,7 +43,24 @@ WORDS = StoredWords(
         ("count>3", ["predictions=gt:3"]),
         ("yesterday", [YESTERDAY]),
         ("ts=yesterday", [YESTERDAY]),
-        ("time>yesterday", ["ts=ge:2026-02-28T00:00:00Z"]),
+        ("time>yesterday", ["ts=ge:2026-03-01T00:00:00Z"]),
+        ("time>=yesterday", ["ts=ge:2026-02-28T00:00:00Z"]),
+        ("ts=gt:yesterday", ["ts=ge:2026-03-01T00:00:00Z"]),
+        ("ts=ge:yesterday", ["ts=ge:2026-02-28T00:00:00Z"]),
+        ("ts=le:yesterday", ["ts=lt:2026-03-01T00:00:00Z"]),
+        ("ts=eq:yesterday", [YESTERDAY]),
+        ("ts=in:yesterday", []),
+        ("time>today", ["ts=ge:2026-03-01T00:00:00Z"]),
+        ("ts>last week", ["ts=ge:-7d"]),
+        ("2026-02-28", [YESTERDAY]),
+        ("ts=2026-02-28", [YESTERDAY]),
+        ("day > 2026-02-28", ["ts=ge:2026-03-01T00:00:00Z"]),
+        ("ts=ge:2026-02-28", ["ts=ge:2026-02-28T00:00:00Z"]),
+        ("date<=2026-02-28", ["ts=lt:2026-03-01T00:00:00Z"]),
+        ("date<2026-02-28", ["ts=lt:2026-02-28T00:00:00Z"]),
+        ("date>2026-02-30", []),
+        ("date=9999-12-31", []),
+        ("ts=ge:2026-02-28T05:00:00Z", []),
         ("date<=yesterday", ["ts=lt:2026-03-01T00:00:00Z"]),
         ("date<yesterday", ["ts=lt:2026-02-28T00:00:00Z"]),
         ("date<=today", []),
@@ -64,6 +81,12 @@ WORDS = StoredWords(
         ("camera_id in: dock,yard", ["meta.camera_id=in:dock,yard"]),
         ("camera_id Is Not dock", ["meta.camera_id=ne:dock"]),
         ("meta.camera_id=dock or meta.camera_id=yard", ["meta.camera_id=in:dock,yard"]),
+        ("camera=dock or yard", ["meta.camera_id=in:dock,yard"]),
+        ("Camera = Dock or Yard", ["meta.camera_id=in:dock,yard"]),
+        ("camera=dock or camera=yard", ["meta.camera_id=in:dock,yard"]),
+        ("meta.camera=dock or yard & label=star", ["meta.camera_id=in:dock,yard & label=star"]),
+        ("class=star or square", ["label=in:star,square"]),
+        ("colour=red or blue", []),
         ("label=star or Square", ["label=in:star,square"]),
         ("star or dock", ["(label=star | meta.camera_id=dock)"]),
         ("label=star and score<0.5", ["label=star & box=score:lt:0.5"]),

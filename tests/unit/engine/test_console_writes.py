@@ -259,6 +259,50 @@ def test_a_view_is_neither_replaced_nor_removed_without_a_question(keyed, role):
     assert "No view is saved yet." in keyed.show("views", "admin").text
 
 
+def test_a_view_that_was_replaced_or_removed_comes_back_with_its_owner(keyed):
+    assert keyed.send("views/new", "annotate", VIEW + b"&view=objects").status == 303
+    other = keyed.send("views/new", "operate", b"name=north&q=model%3Dx&sure=yes")
+    assert other.headers["location"] == "/console/views?changed=yes"
+    page = keyed.show("views?changed=yes", "operate").text
+    assert "The view north was replaced." in page
+    assert "was replaced" not in keyed.show("views?changed=yes", "annotate").text  # it was not them
+    assert keyed.send("views/undo", "operate").status == 303
+    page = keyed.show("views?changed=yes", "admin").text
+    assert "model=x" not in page
+    assert "/console/inferences?q=meta.camera%3Deq%3Anorth&amp;order=ts&amp;view=objects" in page
+    assert keyed.send("views/undo", "operate").status == 404
+    removed = keyed.send("views/remove", "annotate", b"name=north&sure=yes")
+    assert removed.headers["location"] == "/console/views?changed=yes"
+    assert "The view north was removed." in keyed.show("views?changed=yes", "annotate").text
+    assert keyed.send("views/undo", "read").status == 403
+    assert keyed.send("views/undo", "annotate").status == 303
+    assert ">north</a>" in keyed.show("views", "admin").text
+    assert (
+        keyed.send("views/remove", "annotate", b"name=north&sure=yes").status == 303
+    )  # still theirs
+
+
+def test_undo_does_not_take_back_what_another_changed_since(keyed):
+    assert keyed.send("views/new", "annotate", VIEW).status == 303
+    assert keyed.send("views/new", "annotate", b"name=north&q=model%3Dx&sure=yes").status == 303
+    assert keyed.send("views/new", "operate", b"name=north&q=model%3Dy&sure=yes").status == 303
+    refused = keyed.send("views/undo", "annotate")
+    assert refused.status == 400
+    assert "changed again since" in refused.text
+    assert "model=y" in keyed.show("views", "admin").text
+
+
+@pytest.mark.parametrize(("chosen", "kept"), [("&view=objects", "objects"), ("&view=list", ""), ("", "")])  # fmt: skip
+def test_how_images_are_shown_is_saved_with_a_view(keyed, chosen, kept):
+    page = keyed.show(f"inferences?q=meta.camera%3Dnorth{chosen}", "annotate").text
+    assert f'<input type="hidden" name="view" value="{kept}">\n<label' in page
+    keyed.send("views/new", "annotate", VIEW)
+    asked = keyed.send("views/new", "annotate", VIEW + b"&view=objects").text
+    assert "oldest first, objects" in asked
+    assert '<input type="hidden" name="view" value="objects">' in asked
+    assert keyed.send("views/new", "annotate", VIEW + b"&view=list").status == 400
+
+
 def test_a_view_of_somebody_else_is_neither_replaced_nor_removed(keyed):
     assert keyed.send("views/new", "operate", VIEW).status == 303
     assert keyed.send("views/new", "annotate", b"name=north&q=model%3Deq%3Ax").status == 403

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -14,21 +15,27 @@ from quadriga.engine.console.drift_links import window_filter
 from quadriga.engine.console.drift_strip import MAX_ROWS, MAX_WINDOWS, make_strip
 from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.settings import Settings
-from quadriga.monitor.report.schema import Data, ReportedModel, Window
+from quadriga.monitor.report.page import render_page
+from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel, Slice, Window
+from quadriga.monitor.watch.mutes import MuteBody, MuteStore
 from quadriga.proto.access import ROLES
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import writer_engine
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import timestamp_text
 from quadriga.store.scope import Scope
 from tests.unit.engine.console_harness import Answer, open_page
 from tests.unit.engine.drift_reports import (
+    HOUR_MS,
     MODEL,
+    START_MS,
     categorical,
     drift_report,
     keep_report,
     numeric,
     report_id,
 )
+from tests.unit.monitor.report.page_reading import words
 
 HOSTILE = "<script>alert(1)</script>"
 PAGE = f"/console/models/{MODEL}/drift"
@@ -135,6 +142,85 @@ def test_windows_stand_from_the_oldest_to_the_newest_with_the_alarms_first(serve
     assert "<em>Changed: brightness from 50 to 20 (darker).</em>" in page.text
 
 
+HOUR, DAY, WEEK = 1, 24, 168
+
+
+def of_hours(number: int, first: float, hours: float) -> Report:
+    """Return the report that was made as the so manieth, of a window from an hour on."""
+    start, end = (timestamp_text(int(START_MS + at * HOUR_MS)) for at in (first, first + hours))
+    return drift_report(
+        number, numeric("score", 5, 5), data=Data(Window(start, end, 9), Window(n=9))
+    )
+
+
+def test_windows_stand_in_the_order_of_their_images_with_their_first_and_last_time(
+    server, settings
+):
+    reports = [
+        of_hours(0, 200, HOUR),
+        of_hours(1, 0, DAY),  # of earlier images, made later
+        of_hours(2, 201 - WEEK, WEEK),  # ends with the first, and is longer
+        of_hours(3, 9, 0),
+        drift_report(4, numeric("score", 5, 5), data=Data(Window(n=0), Window(n=9))),
+    ]
+    for report in reports:
+        keep_report(settings, report)
+    text = open_page(server, PAGE).text
+    order = [report for _, report in cells(text)]
+    assert order == [report_id(number) for number in (4, 3, 1, 2, 0)]
+    heads = re.findall(r'<th scope="col"><a [^>]*>(.*?)</a></th>', text)
+    assert [re.sub("<[^>]*>", "", head) for head in heads] == [
+        "21 Sep 19:14",  # nothing but the time of the report
+        "21 Sep 23:13",
+        "21 Sep 14:13 \N{EN DASH}14:13",
+        "22 Sep \N{EN DASH}29 Sep",
+        "29 Sep 22:13 \N{EN DASH}23:13",
+    ]
+    ends = re.findall(r'data-start="([^"]*)" data-end="([^"]*)"', text)
+    assert [end > start for start, end in ends] == [False, False, True, True, True]
+    assert "score, 21 Sep 14:13 \N{EN DASH} 22 Sep 14:13 UTC: moved" in text
+
+
+def test_a_signal_has_one_name_on_all_pages(server, settings):
+    names = ["image.brightness", "meta.score", "score", "meta.gps (is there)", "width", HOSTILE]
+    report = drift_report(0, *(numeric(name, 50, 20 + place) for place, name in enumerate(names)))
+    keep_report(settings, report)
+    mutes = MuteStore(settings.drift_directory)
+    mutes.put(
+        MODEL,
+        MuteBody(timestamp_text(time.time_ns() // 1_000_000 + HOUR_MS), ["image.brightness"]),
+        "mara",
+    )
+    page, whole = open_page(server, PAGE).text, open_page(server, f"/console/reports/{report_id(0)}").text  # fmt: skip
+    in_map = {html.unescape(name): html.unescape(title) for name, title in re.findall(r'<th scope="row" title="([^"]*)">([^<]*)</th>', page)}  # fmt: skip
+    table = whole.partition(f'aria-label="{TEXTS["signals"]}"')[2]
+    in_table = {}
+    for head in re.findall(r'<th scope="row">(.*?)</th>', table, re.DOTALL):
+        title, *code = html.unescape(re.sub("<[^>]*>", "\n", head)).split()
+        in_table[" ".join(code) or title] = title
+    titles = ["brightness", "meta.score", "score", "gps (is there)"]
+    assert [in_map[name] for name in names[:4]] == titles
+    assert in_map[HOSTILE] == HOSTILE
+    assert len(in_map) == len(names)
+    assert in_table["image.brightness"] == "brightness"
+    assert in_table["meta.score"] == "meta.score"
+    assert f"{TEXTS['muted_signals'].format(signals='brightness')}" in page
+    printed = words(render_page(report, lambda _: None))
+    assert "brightness image.brightness ALARM ks" in printed
+    assert " meta.score ALARM ks" in printed
+
+
+def test_what_could_not_be_judged_says_where_it_moved_and_leads_there(server, settings):
+    few = numeric("score", 5, 9, alarm=False, status="insufficient")
+    part = Slice("meta.camera", HOSTILE, 40, [Metric("wasserstein_iqr", 0.6, {"signal": "score", "other": 0.1})])  # fmt: skip
+    keep_report(settings, drift_report(0, few, numeric("width", 5, 5), slices=[part]))
+    headline = f"which moved, most where camera is {html.escape(HOSTILE)}."
+    for path in (PAGE, f"/console/reports/{report_id(0)}"):
+        assert headline in open_page(server, path).text
+    (link,) = re.findall(r'<a href="([^"]*)">most where camera is [^<]*: moved 0.6 there, 0.1 elsewhere</a>', open_page(server, f"/console/reports/{report_id(0)}").text)  # fmt: skip
+    assert open_page(server, html.unescape(link)).status == 200
+
+
 def test_the_way_leads_to_the_images_of_the_last_window(server, settings):
     keep_report(settings, drift_report(1, numeric("image.brightness", 50, 20)))
     page = open_page(server, PAGE)
@@ -156,8 +242,9 @@ def test_signals_that_were_not_compared_or_too_few_are_told_from_quiet_ones(serv
     keep_report(settings, drift_report(1, numeric("image.blur", 5, 5)))
     text = open_page(server, PAGE).text
     assert [shade for shade, _ in cells(text)].count("few") == 3
-    assert "score, 21 Sep 15:13 UTC: too few values" in text
-    assert text.count("not compared") == 2
+    assert "score, 21 Sep 14:13 \N{EN DASH} 15:13 UTC: too few values" in text
+    assert TEXTS["strip_few"] in text
+    assert text.count("UTC: not compared") == 2
 
 
 def test_hostile_names_stay_texts(server, settings):

@@ -34,6 +34,22 @@ def test_imported_inferences_are_exported(tmp_path: Path) -> None:
     assert output.read_text() == ""
 
 
+def test_a_key_that_nothing_has_is_said_on_standard_error(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        json.dumps(LINE | {"metadata": {"run": "v1"}, "predictions": []})
+    )
+    data = ["--data", str(tmp_path / "data")]
+    run("import", tmp_path / "in.jsonl", *data)
+    said = "quadriga: no stored inference has the metadata key 'rum'; did you mean meta.run?\n"
+    output = ["--output", str(tmp_path / "out.jsonl")]
+    for command in (["query"], ["query", "--json"], ["export", *output]):
+        result = CliRunner().invoke(main, [command[0], "meta.rum=v1", *command[1:], *data])
+        assert (result.exit_code, result.stderr) == (0, said)
+        assert "rum" not in result.stdout
+        found = CliRunner().invoke(main, [command[0], "meta.run=v1", *command[1:], *data])
+        assert (found.exit_code, found.stderr) == (0, "")
+
+
 def test_the_counts_of_an_export_are_printed_as_json(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps(LINE))
     data = ("--data", tmp_path / "data")

@@ -4,7 +4,6 @@ import pytest
 
 from quadriga.engine.console.filter_line import (
     as_part,
-    check,
     comparison_text,
     field_and_rest,
     joined,
@@ -71,38 +70,6 @@ def test_the_comparison_of_a_key_names_that_key(key):
     assert QueryRequest(where=line).parse_filter() == Compare(f"meta.{key}", "eq", "x")
     assert texts(line) == [line]
     assert field_and_rest(line)[1] == "x"
-
-
-@pytest.mark.parametrize(
-    ("line", "place"),
-    [
-        ("meta.altitude=gt:", 17),
-        ("label=ship & meta.altitude=ge: & label=car", 30),
-        ("label=ship & altitude", 21),
-        ("label=ship & nothing=5", 21),
-        ("(label=ship", 11),
-        ('meta.a="x', 9),
-        ("ts=ge:yesterday", 3),
-    ],
-)
-def test_an_error_has_its_place(line, place):
-    problem = check(line)
-    assert problem is not None
-    assert problem.position in range(place - 3, place + 1), problem
-    assert problem.caret.index("^") == len(problem.before)
-    assert problem.before + problem.after == line
-
-
-@pytest.mark.parametrize("line", ["", "label=ship", "(a=1)", "()", "meta.a=in:", 'meta.note=""'])
-def test_a_filter_has_no_error(line):
-    assert (check(line) is None) == (line != "(a=1)")
-
-
-def test_long_lines_are_cut_around_the_place():
-    problem = check("meta.a=" + "x" * 200 + " & & nothing=1")
-    assert problem is not None
-    assert len(problem.before) <= 60
-    assert len(problem.after) <= 60
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ VALUES = {
     "review": "approved",
     "report": "1",
     "presence": "true",
+    "hash": "cafe1234",
     "geo": "true",
 }
 EXAMPLES = {"label": "circle", "box": "score:ge:0.5", "geo": "51.5,-0.12,5km", "ground_truth": "exists:true", "feedback": "exists:true"}  # fmt: skip
@@ -34,7 +35,7 @@ def test_every_field_of_the_language_is_offered_with_its_meaning():
     fields = filter_words()["fields"]
     names = [name for name, _, _ in fields]
     assert len(names) == len(set(names))
-    assert set(names) == {*FIELDS, *SIGNAL_FIELDS, "label", "box", "geo"}
+    assert set(names) == {*FIELDS, *SIGNAL_FIELDS, "label", "best", "box", "geo"}
     assert all(words for _, _, words in fields)
     assert all(kind == (kind_of(name) or name) for name, kind, _ in fields)
     documented = (ROOT / "docs/query.md").read_text("utf-8").partition("## Operators")[0]

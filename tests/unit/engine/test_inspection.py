@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from quadriga.engine.cli import main
 from quadriga.engine.validation import validate
-from tests.onnx_models import answering, detector
+from tests.onnx_models import answering, detector, doubling
 from tests.server_process import IMAGES
 
 MAPS = np.zeros((2, 32, 32), np.float32)
@@ -66,6 +66,54 @@ def test_an_output_that_fits_the_labels_is_named_beside_tensors(tmp_path, shape,
     assert task["value"] == "TENSOR"
     named = " or ".join(f'family = "{family}"' for family in families)
     assert task["reason"].partition(" labels of ")[2] == named
+
+
+TASK_LINES = [
+    f'task = "{task}" # then what else is needed is said'
+    for task in ("classification", "detection", "oriented", "segmentation")
+]
+PROPOSED = [  # shape of the output without the batch, labels, the families that are proposed
+    ((8, 50), 4, ['family = "ultralytics" # Ultralytics detector, 4 classes']),
+    ((8, 50), 0, ['family = "ultralytics" # Ultralytics detector, 4 classes: their names in labels.txt, one a line']),
+    ((5, 400), 1, ['family = "ultralytics" # Ultralytics detector, 1 class']),
+    ((8, 50), 3, []),
+    ((4, 50), 0, []),
+    ((50, 8), 4, []),
+    ((50, 5), 0, []),
+    ((2, 3, 4, 5), 0, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "count", "families"), PROPOSED)
+def test_lines_of_model_toml_are_proposed_for_an_image_model_of_tensors(
+    tmp_path, shape, count, families
+):
+    answering(tmp_path / "model.onnx", {"out": np.zeros(shape, np.float32)})
+    labels = tmp_path / "labels.txt"
+    if count:
+        labels.write_text("\n".join("abcd"[:count]))
+    proposals = json.loads(inspected(tmp_path, "--json")[1])["proposals"]
+    assert proposals == [*families, *TASK_LINES]
+    printed = inspected(tmp_path)[1]
+    assert all(line in printed for line in proposals)
+    for line in proposals:  # each leads on: to the task, or to what else is needed
+        (tmp_path / "model.toml").write_text(line)
+        if line in families:
+            labels.write_text("\n".join("abcd"[: count or 4]))
+            inspection = json.loads(inspected(tmp_path, "--json")[1])
+            assert (inspection["task"], inspection["proposals"]) == ("OBJECT_DETECTION", [])
+        else:
+            said = inspected(tmp_path)[1]
+            assert "in model.toml" in said or "labels, one per class" in said
+
+
+def test_nothing_is_proposed_for_what_is_no_image_model_or_is_described(tmp_path):
+    doubling(tmp_path / "model.onnx")
+    assert json.loads(inspected(tmp_path, "--json")[1])["proposals"] == []
+    answering(tmp_path / "model.onnx", {"out": np.zeros((8, 50), np.float32)})
+    (tmp_path / "model.toml").write_text('task = "tensor"')
+    assert json.loads(inspected(tmp_path, "--json")[1])["proposals"] == []
+    assert "write one of these lines" not in inspected(tmp_path)[1]
 
 
 FILES = [  # files of the folder, or None for no folder; what the error says

@@ -4,6 +4,7 @@ import html
 import re
 from collections.abc import Iterator
 from typing import get_args
+from urllib.parse import quote
 
 import pytest
 
@@ -86,6 +87,41 @@ def test_the_queue_says_why_and_leaves_out_what_has_truth(keyed):
     assert HOSTILE not in by_margin.text
     assert html.escape(HOSTILE, quote=False) in by_margin.text
     assert sorted(listed(show(keyed, "label?by=random"))) == [1, 2, 3]
+
+
+def test_a_filter_that_is_typed_or_removed_stays_on_the_page_with_its_order_and_target(keyed):
+    page = show(
+        keyed, "label?q=meta.camera%3Dnorth+%26+label%3Dstar&by=margin&target=5&done=2"
+    ).text
+    form = page[page.index('<form class="query-row"') :].partition("</form>")[0]
+    assert 'action="/console/label"' in form
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
+    assert dict(hidden) == {
+        "by": "margin",
+        "target": "5",
+        "q": "meta.camera=north &amp; label=star",
+    }
+    removed = re.findall(r'<a href="([^"]+)" aria-label="Remove', form)
+    assert html.unescape(removed[0]) == "/console/label?by=margin&target=5&q=label%3Dstar"
+    # The form sends the filter of the page and what is typed as two parameters.
+    typed = show(keyed, "label?by=margin&target=5&q=meta.camera%3Dnorth&q=label%3Dstar")
+    assert typed.status == 303
+    assert typed.headers["location"] == (
+        "/console/label?q=meta.camera%3Dnorth+%26+label%3Dstar&by=margin&target=5"
+    )
+    assert listed(show(keyed, typed.headers["location"].removeprefix("/console/"))) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("camera", "“camera” is compared with nothing"), ("model=gauge", "model not found"), ("(label=star", "not closed")],
+)  # fmt: skip
+def test_what_is_no_filter_is_said_on_the_page(keyed, line, words):
+    page = show(keyed, f"label?by=margin&q={quote(line)}")
+    assert page.status == 400
+    assert words in html.unescape(page.text)
+    assert 'action="/console/label"' in page.text
+    assert 'class="field-error"' in page.text
 
 
 def test_a_team_labels_its_own_alone(keyed):

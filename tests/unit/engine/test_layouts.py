@@ -142,6 +142,25 @@ def test_another_flavour_is_named(tmp_path, caplog):
     assert mlflow_problem(tmp_path) is None
 
 
+ALONE = {
+    "a version": ("gauge/2", ["gauge/1/model.onnx", "gauge/2/model.onnx"], ("gauge", "2")),
+    "its file": ("gauge/2/model.onnx", ["gauge/2/model.onnx"], ("gauge", "2")),
+    "its file in the folder onnx": ("gauge/2/onnx/model.onnx", ["gauge/2/onnx/model.onnx"], ("gauge", "2")),
+    "beside a first version": ("gauge/2", ["gauge/model.onnx", "gauge/2/a.onnx"], ("gauge", "2")),
+    "a second first version": ("gauge/1", ["gauge/model.onnx", "gauge/1/model.onnx"], ("1", "1")),
+    "a model with a number for a name": ("models/2", ["models/2/model.onnx", "models/gauge/model.onnx"], ("2", "1")),
+    "a model with versions": ("models/2", ["models/2/2/model.onnx", "models/2/1/model.onnx"], ("2", "2")),
+    "below a name that none may have": ("my gauge/2", ["my gauge/2/model.onnx"], ("2", "1")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "files", "expected"), ALONE.values(), ids=ALONE)
+def test_a_version_that_is_named_alone_keeps_its_name_and_number(tmp_path, path, files, expected):
+    lay_out(tmp_path, *files)
+    ((name, versions),) = find_models(tmp_path / path).items()
+    assert (name, next(iter(versions))) == expected
+
+
 BOMB = "a0: &a0 {k0: 1, k1: 1}\n" + "".join(
     f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)
 )

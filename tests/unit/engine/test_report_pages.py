@@ -1,14 +1,23 @@
-"""The link from a cell of a confusion matrix to the filter of its inferences, whatever its labels are."""
+"""The list of reports, the whole report with its links, and the link from a cell of a confusion matrix to its inferences."""
 
+import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.report_pages import cell_list_link
+from quadriga.engine.console.report_print import with_links
+from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import CellRequest
+from quadriga.monitor.report.page import render_page
+from quadriga.monitor.report.saved import PAGE_FILE
+from quadriga.monitor.report.schema import Data, Metric, Window, Worst
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.syntax import ReportCells
+from tests.unit.engine.console_harness import open_page
+from tests.unit.engine.drift_reports import drift_report, keep_report, numeric, report_id
 
 REPORT = "1795610251094742221-70e8"
 
@@ -35,3 +44,89 @@ def test_the_filter_of_a_cell_has_its_labels_as_they_are(truth, predicted):
     (line,) = parse_qs(urlsplit(link).query)["q"]
     expected = [None if label is None else (label,) for label in (truth, predicted)]
     assert QueryRequest(where=line).parse_filter() == ReportCells(REPORT, *expected)
+
+
+def test_time_and_outcome_of_each_report_in_the_list_lead_to_it_by_names_of_their_own(
+    server, settings
+):
+    evaluation = replace(drift_report(0), kind="evaluation", metrics=[Metric("AP", 0.9151)])
+    reports = [
+        evaluation,
+        replace(evaluation, id=report_id(1), metrics=[], data=Data(Window()), status="insufficient"),
+        drift_report(2, numeric("score", 5, 9)),
+        drift_report(3, numeric("score", 5, 5)),
+        drift_report(4, numeric("score", 5, 9, alarm=False, status="insufficient")),
+        drift_report(5, status="error"),
+    ]  # fmt: skip
+    for report in reports:
+        keep_report(settings, report)
+    page = open_page(server, "/console/reports")
+    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", page.text, re.DOTALL)
+    outcomes = []
+    for row, report in zip(rows, reversed(reports), strict=True):
+        links = re.findall(r'<a href="([^"]*)"[^>]*>(.*?)</a>', row, re.DOTALL)
+        assert {link for link, _ in links} == {f"/console/reports/{report.id}"}
+        when, outcome = (re.sub("<[^>]*>", "", words) for _, words in links)
+        assert when != outcome
+        outcomes.append(outcome)
+    assert outcomes == ["failed", "moved, too few", "as usual", "changed", "too few", "AP 0.915"]
+
+
+WRITTEN = b"""<html lang="en">
+<body>
+<header></header>
+<p>Inference <a data-inference="179">179</a>, <a data-inference="../../keys">no id</a>
+<a data-inference="&lt;b&gt;">&lt;b&gt;</a> <a data-inference="1" onclick="x">1</a></p>
+</body>
+"""
+
+
+def test_the_page_of_a_report_gets_links_to_its_inferences_and_a_way_back():
+    page = with_links(WRITTEN, REPORT, "https://here/of\"'<x>").decode()
+    assert re.findall(r"<a href=\"([^\"]*)\">([^<]*)</a>", page) == [
+        (
+            f"https://here/of&quot;&#x27;&lt;x&gt;/console/reports/{REPORT}",
+            TEXTS["back_to_console"],
+        ),
+        ("https://here/of&quot;&#x27;&lt;x&gt;/console/inferences/179", "179"),
+    ]
+    assert page.index("back") < page.index("<header>")
+    without = re.sub(r"<p class=\"back\">.*</p>\n", "", page).replace(
+        '<a href="https://here/of&quot;&#x27;&lt;x&gt;/console/inferences/179">',
+        '<a data-inference="179">',
+    )
+    assert without.encode() == WRITTEN
+
+
+@pytest.mark.parametrize("page", [b"", b"<!doctype html><title>Report</title>", b"\xff<body>"])
+def test_a_page_of_an_earlier_version_stays_as_it_is(page):
+    assert with_links(page, REPORT, "https://here") == page
+
+
+def test_the_console_shows_the_whole_report_with_links_and_the_file_has_none(server, settings):
+    image = Worst("1790000000000000123", "miss", 2, predictions=[], ground_truth=[])
+    hostile = Worst("<script>alert(1)</script>", "miss", 1)
+    report = replace(
+        drift_report(0), kind="evaluation", metrics=[Metric("AP", 0.5)], worst=[image, hostile]
+    )
+    folder = keep_report(settings, report)
+    (folder / PAGE_FILE).write_text(render_page(report, lambda _: None))
+    shown = open_page(server, f"/console/reports/{report.id}")
+    (link,) = re.findall(
+        rf'<a class="button" href="([^"]*)">{TEXTS["whole_report"]}</a>', shown.text
+    )
+    whole = open_page(server, link, headers={"host": "127.0.0.1:8080"})
+    assert whole.status == 200
+    addresses = re.findall(r'href="([^"]*)"', whole.text)
+    assert addresses == [
+        f"http://127.0.0.1:8080/console/reports/{report.id}",
+        "http://127.0.0.1:8080/console/inferences/1790000000000000123",
+    ]
+    policy = whole.headers["content-security-policy"].split("; ")
+    assert "default-src 'none'" in policy
+    assert not any("script" in rule for rule in policy)
+    assert any(rule.startswith("sandbox") for rule in policy)
+    kept = open_page(server, f"/api/reports/{report.id}/page")
+    assert "href=" not in kept.text
+    assert kept.text == (folder / PAGE_FILE).read_text()
+    assert open_page(server, "/console/reports/1-a/page").status == 404

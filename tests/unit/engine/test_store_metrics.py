@@ -9,11 +9,13 @@ from quadriga.engine.job_kinds import BULK_INFERENCE, JOB_KINDS
 from quadriga.engine.metric_texts import TEXTS
 from quadriga.engine.settings import Settings
 from quadriga.engine.store_metrics import StoreMetrics
+from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.report.saved import REPORT_FILE, ReportStore
 from quadriga.monitor.report.schema import (
     Data,
     Effect,
     Metric,
+    PastWindow,
     Report,
     ReportedModel,
     Signal,
@@ -178,6 +180,20 @@ def test_the_newest_reports_of_each_model_and_team(place, at_once):
     assert ("quadriga_evaluation_metric", "n", "", "AP") not in samples
     assert samples["quadriga_evaluation_timestamp_seconds", "n", ""] == 1_735_689_600
     place.report("drift", "m", status="ok", created=new)
+    assert place.samples()["quadriga_drift_alarm", "m", ""] == 0
+
+
+def test_what_is_compared_beside_a_schedule_is_not_told(place, at_once):
+    """One alarm by hand is newer than the schedule's last comparison, which had none."""
+    history = [PastWindow(None, None, 9, "ok", "r")]
+    place.report("drift", "m", status="drift", history=history)
+    place.report("drift", "m", status="ok", history=history)
+    place.report("drift", "m", status="drift")
+    assert place.samples()["quadriga_drift_alarm", "m", ""] == 1
+    schedules = drift_schedules(place.settings.drift_directory)
+    schedules.within(Scope(team="red")).put("m", DriftSchedule("1d"))
+    assert place.samples()["quadriga_drift_alarm", "m", ""] == 1
+    schedules.put("m", DriftSchedule("1d"))
     assert place.samples()["quadriga_drift_alarm", "m", ""] == 0
 
 

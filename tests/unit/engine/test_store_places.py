@@ -2,7 +2,10 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from click.testing import CliRunner, Result
@@ -227,6 +230,45 @@ def test_the_database_of_another_server_is_no_earlier_one(data: Path):
     make_tables(sqlite_url(other / "store.db"))
     assert call("migrate", "--data", data).exit_code == 0
     assert (data / "store.db").exists()
+
+
+@contextmanager
+def as_somebody() -> Iterator[None]:
+    """Be a user whom permissions keep out, which root is not."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("closed%2Fdata", "cannot see whether version 0.1.0 kept the database of {data} as {root}/closed/data/store.db: "),
+        ("closed/data", "cannot use the data folder {data}: "),
+        ("closed?data", ""),
+        ("open%2Fdata", ""),
+    ],
+)  # fmt: skip
+def test_a_place_that_cannot_be_looked_at_is_named(path: str, message: str):
+    with TemporaryDirectory() as root:  # below folders that everybody may look at
+        data, closed = Path(root, path), Path(root, "closed")
+        (data / "journal").mkdir(parents=True)
+        closed.mkdir(exist_ok=True)
+        Path(root).chmod(0o755)
+        closed.chmod(0)
+        said = ""
+        with as_somebody():
+            try:
+                check_data_path(Settings(data=str(data)))
+            except SettingsError as error:
+                said = str(error)
+        closed.chmod(0o700)
+    expected = message.format(data=data, root=root)
+    assert said == (f"{expected}Permission denied" if message else "")
 
 
 def test_a_path_that_is_no_text_is_refused(data: Path):

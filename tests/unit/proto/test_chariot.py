@@ -156,6 +156,21 @@ def test_an_input_without_images_is_refused(data, expected_text):
     assert str(raised.value).startswith(f"inputs[0] ('{'x' * 59}): ")
 
 
+@pytest.mark.parametrize(
+    ("others", "advice"),
+    [
+        ([], "got FP32; the parameter content_type raw sends tensors to the graph as they are, and answers its outputs"),
+        ([Tensor("scale", "FP32", (1,), np.ones(1, np.float32))], "got FP32; the parameter content_type raw"),
+        ([Tensor("image", "BYTES", (1,), [TEXT])], "got FP32; a number beside an image stands in parameters"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_numbers_fits_the_request(others, advice):
+    numbers = Tensor("pixels", "FP32", (3,), np.zeros(3, np.float32))
+    with pytest.raises(InvalidRequest) as raised:
+        list(read_image_inputs(InferRequest("m", None, "r", [*others, numbers][::-1])))
+    assert str(raised.value).startswith(f"inputs[0] ('pixels'): expected images in datatype BYTES, base64-encoded in JSON, {advice}")  # fmt: skip
+
+
 def test_an_input_s_own_parameters_go_before_those_of_the_request():
     shared = {"action": "detect", "prompts": ["a"], "store": False, "metadata": '{"b": 1}'}
     (read,) = images_of(IMAGE, shared=shared, store=True)

@@ -190,6 +190,8 @@ def test_image_is_read_in_every_form(name):
 REFUSED = {
     "nothing": ("echo:predict", b"", "The document is empty"),
     "neither key": ("echo:predict", {}, "Missing 'inputs' or 'instances' key"),
+    "a key nearly right": ("echo:predict", {"instance": [[1, 2]]}, "key; did you mean 'instances' by 'instance'?"),
+    "a key in capitals": ("boxes:predict", {"Inputs": ["AA=="]}, "key; did you mean 'inputs' by 'Inputs'?"),
     "both keys": ("echo:predict", {"inputs": [], "instances": []}, "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"),
     "instances no list": ("echo:predict", {"instances": {}}, "Expecting 'instances' to be an list/array"),
     "no instances": ("echo:predict", {"instances": []}, "No values in 'instances' array"),
@@ -288,7 +290,7 @@ def test_a_model_s_state_is_kserve_s_and_tf_serving_s():
         (state,) = json.loads(ask("GET", path)[1])["model_version_status"]
         assert state["version"] == "2"
     assert json.loads(ask("GET", "/v1/models")[1]) == {"models": ["echo", "slow"]}
-    assert json.loads(ask("GET", "/")[1]) == {"status": "alive"}
+    assert json.loads(ask("GET", "/")[1])["status"] == "alive"
 
 
 def test_metadata_describes_signatures():
@@ -365,4 +367,7 @@ def test_a_browser_is_led_from_the_root_to_the_console(accept, status, location)
     answered, body, headers = ask("GET", "/", headers=sent)
     assert (answered, dict(headers).get(b"location")) == (status, location)
     assert dict(headers)[b"vary"] == b"accept"
-    assert body == (b"" if location else b'{"status":"alive"}')
+    places = {"console": "console/", "openapi": "schema/openapi.json"}
+    assert (json.loads(body) if body else None) == (
+        None if location else {"status": "alive", **places}
+    )

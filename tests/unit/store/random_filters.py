@@ -17,7 +17,11 @@ NUMBERS = [0, 1, 2, -1, 2.0, 0.1, 1 / 3, 0.30000000000000004, -2.5, 5e-324, 1.79
 STRINGS = ["", "a", "A", "ab", "é", "\uffff", "\U0001f600", "1", "true", "x" * 256, "x" * 257,
            "x" * 256 + "a", "%", "a'b\"\\"]  # fmt: skip
 scalars = st.sampled_from([*NUMBERS, *STRINGS, True, False])
-MODELS = [("m1", "1", "OBJECT_DETECTION"), ("m1", "2", "OBJECT_DETECTION"), ("M2", "1", "TENSOR")]
+MODELS = [
+    ("m1", "1", "OBJECT_DETECTION"),
+    ("m1", "2", "IMAGE_CLASSIFICATION"),
+    ("M2", "1", "TENSOR"),
+]
 FILES = {"m1": "cafe1234" * 8, "M2": ""}
 """Hashes of the files of models."""
 ACTIONS = ["predict", "embed"]
@@ -157,9 +161,10 @@ comparisons = st.one_of(
     asked(st.sampled_from(["m1", "M1:2", "m-m2", "m3"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"model": v}),
     asked(st.sampled_from(["detection", "tensor", "TENSOR"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"task": v}),
     asked(st.sampled_from(LATENCIES), ORDERED).map(lambda v: {"latency_ms": v}),
-    asked(st.sampled_from(["CAFE1234", "00000000", "cafe", ""]), ["eq", "ne", "in", "exists"]).map(lambda v: {"model.sha256": v}),
+    asked(st.sampled_from(["CAFE1234", "00000000", "cafe12345"]), ["eq", "ne", "in", "exists"]).map(lambda v: {"model.sha256": v}),
     asked(st.sampled_from(["blake3:" + "0" * 64, "x"]), [*ORDERED, "contains"]).map(lambda v: {"input.hash": v}),
     asked(st.sampled_from(["a", "b", "z"]), ["eq", "ne", "in"]).map(lambda v: {"label": v}),
+    asked(st.sampled_from(["a", "b", "z"]), ["eq", "ne", "in"]).map(lambda v: {"best": v}),
     st.builds(
         lambda name, score: {"label": {"name": name, "score": score}},
         st.sampled_from(["a", "b", "c"]),

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_a_line_is_in_the_file_at_once_for_its_user_alone(log, tmp_path):
     assert json.loads(path.read_text()) == {
         "time": "2027-03-01T12:00:00.000000Z", "action": "POST /api/inferences/delete",
         "status": 200, "key_id": "abc", "name": "ci", "address": "10.0.0.1", "number": 3,
-        "request_id": "r-1",
+        "request_id": "r-1", "host": socket.gethostname(),
     }  # fmt: skip
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

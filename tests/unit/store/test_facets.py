@@ -116,6 +116,49 @@ def values_of(facets: Facets, field: str, type_: str = "string") -> dict[Any, in
     return {value.value: value.count for value in by_field(facets)[field, type_].values}
 
 
+CLASSES: list[Any] = [
+    [{"label": "ring", "score": 0.2}, {"label": "disc", "score": 0.7}, {"label": "star", "score": 0.1}],
+    [{"label": "ring", "score": 0.6}, {"label": "disc", "score": 0.3}, {"label": "star", "score": 0.1}],
+    [{"label": "ring", "score": 0.4}, {"label": "disc", "score": 0.4}, {"label": "star", "score": 0.2}],
+    [{"label": "disc", "score": -0.5}, {"label": "ring", "score": None}],
+    [{"label": "ring"}],
+    [],
+    {"raw": 1},
+]  # fmt: skip
+"""Predictions of a classifier: with all scores, with equal ones, below 0, without a score, with the best label alone, and none."""
+
+
+def test_a_classification_has_its_best_label_whatever_others_it_stored(stores: Any) -> None:
+    of_classes = [
+        make_record(smallest_id_at(START_MS + at), predictions=found, task="IMAGE_CLASSIFICATION")
+        for at, found in enumerate(CLASSES)
+    ]
+    detector = ModelReference("ships", "1", "ab" * 32)
+    detected = [
+        make_record(smallest_id_at(START_MS + 50 + at), predictions=found, model=detector)
+        for at, found in enumerate(CLASSES[:2])
+    ]
+    inferences = stores([*of_classes, *detected])
+    only = {"task": "IMAGE_CLASSIFICATION"}
+    assert values_of(find_facets(inferences, FacetsRequest(only)), "label") == {
+        "disc": 3,
+        "ring": 3,
+    }
+    everything = find_facets(inferences, FacetsRequest({}))
+    assert values_of(everything, "label") == {"disc": 5, "ring": 5, "star": 2}
+    assert by_field(everything)["label", "string"].count == 7
+    for label, count in values_of(everything, "label").items():
+        assert inferences.count(QueryRequest({"best": label})).count == count
+        for where in ({"best": label}, {"not": {"best": label}}, {"best": label, **only}):
+            expected = [r.seq for r in (*of_classes, *detected) if holds(where, r)]
+            assert (
+                sorted(int(r.id) for r in inferences.query(QueryRequest(where)).inferences)
+                == expected
+            )
+    assert inferences.count(QueryRequest("label=ring & task=classification")).count == 5
+    assert inferences.count(QueryRequest("label=ring:ge:0.2 & task=classification")).count == 3
+
+
 FILTERS: list[Any] = [
     {},
     {"meta.camera": "north"},

@@ -93,7 +93,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 FIELDS = (
     "id, request_id, model, version, model.sha256, task, action, ts, latency_ms, status, predictions, answer, input.hash, "
-    "ground_truth, ground_truth.label, ground_truth.review, feedback, report, truth, predicted, label, box, geo, meta.<key>, std.<key>, sig.<signal>"
+    "ground_truth, ground_truth.label, ground_truth.review, feedback, report, truth, predicted, label, best, box, geo, meta.<key>, std.<key>, sig.<signal>"
 )
 
 
@@ -106,6 +106,9 @@ FIELDS = (
         ({"not": []}, "expected where.not to be an object, got a list"),
         ({"gio": {}}, f"expected where.gio to name one of {FIELDS}, got 'gio'"),
         ("x", "expected = after 'x'"),
+        ({"model.sha256": "cafe123"}, "expected where.model.sha256 to be the hash of a model's file, or its first 8 digits or more, got a string 'cafe123'"),
+        ({"model.sha256": {"in": ["cafe1234", ""]}}, "expected where.model.sha256.in[1] to be the hash of a model's file"),
+        ({"model.sha256": {"ne": 12345678}}, "expected where.model.sha256.ne to be a string"),
         ({"geo": {}}, 'expected where.geo to be {"near": [latitude, longitude], "within": "5km"}, {"box"'),
         ({"geo": {"near": [91, 0], "within": "5km"}}, "expected where.geo.near to be a latitude of -90 to 90 degrees"),
         ({"geo": {"near": [1, True], "within": "5km"}}, "expected where.geo.near to be a latitude"),

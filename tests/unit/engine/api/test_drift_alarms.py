@@ -9,7 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from quadriga.engine.app import Application
+from quadriga.engine.console.texts import TEXTS
 from quadriga.engine.settings import Settings
+from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.report.schema import Data, Metric, PastWindow, Window
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.store.access_keys import create_key
@@ -18,6 +20,7 @@ from quadriga.store.records import timestamp_text
 from quadriga.store.scope import Scope
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.asgi_request import send_request
+from tests.unit.engine.console_harness import open_page
 from tests.unit.engine.drift_reports import (
     MODEL,
     drift_report,
@@ -120,7 +123,7 @@ def test_a_report_without_an_alarm_is_not_acknowledged(keyed):
     assert status == 400
     assert answer["error"].endswith("got drift with the status ok")
     assert entry(keyed)["drift"] == {"report": report_id(0), "created": entry(keyed)["drift"]["created"], "status": "ok",
-                                     "acknowledged": None, "muted": False, "undecided": []}  # fmt: skip
+                                     "acknowledged": None, "muted": False, "undecided": [], "over": False}  # fmt: skip
 
 
 FEW = numeric("score", 5, 9, alarm=False, status="insufficient", reason="too alike", n_eff=(60, 65))
@@ -128,27 +131,85 @@ USUAL = numeric("latency_ms", 5, 5)
 PAST = [PastWindow(None, None, 9, "ok", "r")]
 
 
+PART = "meta.camera=north"
+S_USUAL, S_DARK, S_FEW = ("scheduled", USUAL), ("scheduled", DARK), ("scheduled", FEW)
+BY_HAND_USUAL, BY_HAND_DARK, BY_HAND_FEW = ("by hand", USUAL), ("by hand", DARK), ("by hand", FEW)
+PART_USUAL, PART_DARK = ("of a part", USUAL), ("of a part", DARK)
+
+
 @pytest.mark.parametrize(
-    ("reports", "counts"),
+    ("reports", "seen", "shown", "is_over"),
     [
-        ([("adhoc", DARK), ("adhoc", USUAL)], 0),
-        ([("scheduled", DARK), ("adhoc", USUAL)], 0),
-        ([("scheduled", DARK), ("scheduled", USUAL)], 1),
-        ([("scheduled", DARK), ("scheduled", FEW)], 0),
-        ([("scheduled", USUAL), ("adhoc", FEW)], 0),
-        ([("scheduled", USUAL), ("adhoc", DARK)], 1),
-        ([("adhoc", USUAL), ("adhoc", FEW)], 1),
-        ([("scheduled", DARK), ("scheduled", USUAL), ("adhoc", USUAL)], 1),
+        # An alarm stays until somebody acknowledges it, whatever comes later.
+        ([S_DARK], [], 0, False),
+        ([S_DARK, S_USUAL], [], 0, True),
+        ([S_DARK, S_FEW], [], 0, False),
+        ([S_DARK, S_USUAL, S_DARK], [], 2, False),
+        # From then on it stays until a comparison clears it; those before it were seen, too.
+        ([S_DARK], [0], 0, False),
+        ([S_DARK, S_USUAL], [0], 1, False),
+        ([S_DARK, S_FEW], [0], 0, False),
+        ([S_DARK, S_USUAL, S_FEW], [0], 2, False),
+        ([S_DARK, S_DARK, S_USUAL], [1], 2, False),
+        ([S_DARK, S_DARK, S_USUAL], [0], 1, True),
+        # What somebody compares beside the schedule replaces nothing, with a filter or without.
+        ([S_USUAL, BY_HAND_DARK], [], 0, False),
+        ([S_USUAL, PART_DARK], [], 0, False),
+        ([S_DARK, BY_HAND_USUAL], [], 0, False),
+        ([S_DARK, PART_USUAL], [0], 0, False),
+        ([S_USUAL, BY_HAND_FEW], [], 0, False),
+        ([BY_HAND_DARK, S_USUAL], [], 1, False),
+        # A schedule that has compared nothing yet.
+        ([BY_HAND_USUAL, BY_HAND_DARK], [], 1, False),
     ],
 )
-def test_an_alarm_stays_until_a_later_scheduled_comparison_clears_it(keyed, reports, counts):
+def test_the_drift_of_a_model_is_that_of_its_schedule(keyed, reports, seen, shown, is_over):
+    drift_schedules(keyed.settings.drift_directory).put(MODEL, DriftSchedule("1d"))
+    check_drift(keyed, reports, seen, shown, is_over=is_over)
+
+
+@pytest.mark.parametrize(
+    ("reports", "seen", "shown", "is_over"),
+    [
+        ([BY_HAND_DARK, BY_HAND_USUAL], [], 0, True),
+        ([BY_HAND_DARK, BY_HAND_USUAL], [0], 1, False),
+        ([BY_HAND_USUAL, BY_HAND_FEW], [], 1, False),
+        ([BY_HAND_USUAL, PART_DARK], [], 0, False),
+        ([BY_HAND_DARK, PART_USUAL], [0], 0, False),
+        ([PART_USUAL, PART_DARK], [], 1, False),
+        # The schedule was ended: what it said is as old as it is.
+        ([S_USUAL, BY_HAND_DARK], [], 1, False),
+        ([S_DARK, BY_HAND_USUAL], [0], 1, False),
+    ],
+)
+def test_without_a_schedule_it_is_that_of_all_images(keyed, reports, seen, shown, is_over):
+    check_drift(keyed, reports, seen, shown, is_over=is_over)
+
+
+def check_drift(keyed: Keyed, reports: Any, seen: list[int], shown: int, *, is_over: bool) -> None:
+    """Check which report the entry of the model has, and its page begins with."""
     for number, (kind, signal) in enumerate(reports):
-        history = PAST if kind == "scheduled" else []
-        keep_report(keyed.settings, drift_report(number, signal, USUAL, history=history))
+        report = drift_report(number, signal, USUAL, history=PAST if kind == "scheduled" else [])
+        if kind == "of a part":
+            current = replace(report.data.current, filter=PART)
+            report = replace(report, data=replace(report.data, current=current))
+        keep_report(keyed.settings, report)
+    for number in seen:
+        path = f"/api/reports/{report_id(number)}/acknowledge"
+        assert keyed.call("monitor", "POST", path)[0] == 200
     last = entry(keyed)["drift"]
-    assert last["report"] == report_id(counts)
-    is_few = reports[counts][1] is FEW
-    assert last["undecided"] == (["score"] if is_few else [])
+    assert (last["report"], last["over"]) == (report_id(shown), is_over)
+    assert last["undecided"] == (["score"] if reports[shown][1] is FEW else [])
+    page = open_page(
+        keyed.server,
+        f"/console/models/{MODEL}/drift",
+        headers={"authorization": f"Bearer {keyed.keys['monitor']}"},
+    )
+    assert f'class="button" href="/console/reports/{report_id(shown)}"' in page.text
+    assert (TEXTS["drift_over"] in page.text) is is_over
+    has_alarm = reports[shown][1] is DARK
+    assert ("/drift/mute" in page.text) is has_alarm
+    assert ("/acknowledge" in page.text) is (has_alarm and shown not in seen)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +290,30 @@ def test_a_damaged_report_does_not_hide_the_models(keyed):
     keyed.call("monitor", "PUT", MUTE, {"until": until(), "signals": ["score"]})
     (folder / "report.json").write_bytes(b"{")
     assert entry(keyed)["drift"]["muted"] is False
+
+
+DAMAGED_REPORTS = {
+    "half": b'{"kind": "drift"',
+    "of another form": b'{"kind": "drift"}',
+    "empty": b"",
+    "no text": b"\xff\xfe",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED_REPORTS.values(), ids=DAMAGED_REPORTS)
+def test_a_damaged_report_is_named_and_acknowledged_by_nobody(keyed, data):
+    folder = keep_report(keyed.settings, drift_report(0, DARK))
+    (folder / "report.json").write_bytes(data)
+    status, answer = keyed.call("monitor", "POST", ACKNOWLEDGE)
+    assert status == 409
+    expected = f"the report {report_id(0)} cannot be read: its file is damaged, or a newer version wrote it"
+    assert answer["error"] == expected
+    assert not (folder / "acknowledged.json").exists()
+    reference = {"every": "1d", "reference": report_id(0)}
+    status, answer = keyed.call("monitor", "PUT", f"/api/models/{MODEL}/evaluation-schedule", reference)  # fmt: skip
+    assert (status, answer["error"]) == (400, f"reference: {expected}")
 
 
 def test_both_are_in_the_audit_log_with_what_they_change(keyed):

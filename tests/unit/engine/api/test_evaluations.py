@@ -123,6 +123,7 @@ def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, store):
         "headline": report["metrics"][0],
         "undecided": [],
         "is_scheduled": False,
+        "filter": None,
     }
     assert not (jobs.directory / job_id / "shards").exists()
 

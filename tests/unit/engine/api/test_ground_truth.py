@@ -1,7 +1,7 @@
 """Ground truth over HTTP: what fits the task, what is refused line by line, revisions and history."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,13 @@ LABELS = TRUTHS["IMAGE_CLASSIFICATION"]
 class Server:
     """A store whose writer runs, and a client."""
 
-    def __init__(self, store: StoreHarness, worker: int = 0) -> None:
+    def __init__(
+        self,
+        store: StoreHarness,
+        worker: int = 0,
+        labels: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        labels = labels or {}
         self.store = store
         store.inferences = InferenceReader(
             store.url,
@@ -43,6 +49,7 @@ class Server:
             IdSource(worker),
             read_metadata=parse_metadata_value,
             erasures=store.erasures,
+            labels_of=lambda model, _: labels.get(model, ()),
         )
         self.client = client_of(store_routes(store.inferences, changes))
 

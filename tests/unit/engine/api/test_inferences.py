@@ -87,6 +87,19 @@ def test_a_query_is_json_whatever_its_content_type(client, content_type: str, sl
     assert body == {"cursor": None, "count": 1, "partial": False, "count_is_exact": True}
 
 
+def test_a_filter_by_a_key_that_nothing_has_says_so_and_no_other_answer_changes(client) -> None:
+    warnings = ["no stored inference has the metadata key 'camera'; did you mean meta.camera_id?"]
+    body = {"where": "meta.camera=north"}
+    page = client.post("/api/inferences/query", json=body)
+    assert (page.status_code, page.json()["warnings"]) == (200, warnings)
+    assert client.get("/api/inferences?meta.camera=north").json()["warnings"] == warnings
+    count = client.post("/api/inferences/count", json=body).json()
+    assert count == {"count": 0, "is_exact": True, "warnings": warnings}
+    for where in ("meta.camera_id=south", "meta.camera_id=north", "label=zebra"):
+        assert "warnings" not in client.post("/api/inferences/query", json={"where": where}).json()
+        assert "warnings" not in client.post("/api/inferences/count", json={"where": where}).json()
+
+
 def test_an_empty_body_finds_everything(client) -> None:
     body = client.post("/api/inferences/query").json()
     assert [record["id"] for record in body["inferences"]] == [ID, "4", "3", "2"]

@@ -289,7 +289,7 @@ def test_a_filter_with_an_unknown_report_is_not_found(evaluated: Evaluated) -> N
             body = json.dumps({"where": {"report": report}})
             answer = evaluated.client.post(f"/api/inferences/{path}", content=body)
             assert answer.status_code == 404, path
-            assert answer.json()["error"].startswith("job not found: ")
+            assert answer.json()["error"].startswith("report not found: ")
 
 
 @pytest.mark.parametrize("evaluated", [classified], indirect=True)

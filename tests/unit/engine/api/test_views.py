@@ -55,7 +55,9 @@ def test_a_view_is_saved_replaced_and_deleted(client: Client) -> None:
     assert client.names == []
     status, view = client.call("PUT", "views/night", NIGHT)
     assert (status, view.pop("saved_at")[:2]) == (200, "20")
-    assert view == {"name": "night", **NIGHT, "owner": "mara"}
+    assert view == {"name": "night", **NIGHT, "owner": "mara", "view": ""}
+    shown = client.call("PUT", "views/night", {**NIGHT, "view": "objects"})[1]
+    assert shown["view"] == "objects"
     assert client.call("PUT", "views/All", {"query": ""})[0] == 200
     assert client.call("PUT", "views/night", {"query": "label=ship"})[1]["order"] == "-ts"
     assert client.names == ["All", "night"]
@@ -91,10 +93,11 @@ def test_a_team_sees_its_own_views(client: Client) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "message"),
     [
-        ("a", b"", "expected the body to be a JSON object with query and order"),
+        ("a", b"", "expected the body to be a JSON object with query, order (-ts, ts) and view"),
         ("a", {"query": 5}, "Expected `str`"),
         ("a", {"query": "", "colour": 1}, "unknown field"),
         ("a", {"query": "", "order": "up"}, "Invalid enum value"),
+        ("a", {"query": "", "view": "list"}, "Invalid enum value"),
         ("a", {"query": "meta.camera"}, "expected = after"),
         ("a", {"query": "label=" + "x" * 9000}, "at most 8192 characters"),
         ("%20", {"query": ""}, "expected the name of a view"),

@@ -5,8 +5,10 @@ import pytest
 
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.samples import build_sample
-from quadriga.monitor.drift.slices import find_drift_slices
-from quadriga.monitor.drift.summary import summarise
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
+from quadriga.monitor.drift.slices import find_drift_slices, find_undecided_slices
+from quadriga.monitor.drift.summary import as_summary, summarise
+from quadriga.monitor.report.drift_texts import undecided_signals
 from quadriga.monitor.report.schema import sorted_by_effect
 
 RNG = np.random.default_rng(9)
@@ -118,3 +120,53 @@ def test_signals_are_put_in_order_of_effect():
     ordered = sorted_by_effect(compare(baseline, current).signals)
     assert [signal.name for signal in ordered][:2] == ["score", "label"]
     assert [signal.alarm for signal in ordered][:2] == [True, True]
+
+
+def undecided(n, shift=0.0, share=0.0, rare=()):
+    """Return a sample of three cameras, of which B moved, in which nothing is independent enough to be judged."""
+    rng = np.random.default_rng(n)
+    camera = np.array(["A", "B", "C"])[np.arange(n) % 3]
+    camera[list(rare)] = "D"
+    moved = camera == "B"
+    label = np.where(moved & (rng.random(n) < share), "bus", rng.choice(["car", "bus"], n))
+    columns = {
+        "camera": camera,
+        "score": rng.normal(size=n) + shift * moved,
+        "label": label,
+        "size": rng.normal(size=n),
+        "vector": rng.normal(size=(n, 8)) + shift * moved[:, None],
+    }
+    return as_summary(build_sample(columns), ComparisonSettings(insufficient=1e9))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"shift": 1.5}, [("B", ["score"])]),
+        ({"shift": 1.5, "share": 0.9}, [("B", ["score", "label"])]),
+        ({}, []),
+        ({"shift": 1.5, "rare": range(9)}, [("B", ["score"])]),
+    ],
+)
+def test_slices_of_signals_that_cannot_be_judged_are_those_that_moved_more(change, expected):
+    settings = ComparisonSettings(insufficient=1e9)
+    baseline, current = undecided(1200), undecided(601, **change)
+    report = compare(baseline, current, settings)
+    assert not any(signal.alarm for signal in report.signals)
+    signals = undecided_signals(report)
+    slices = find_undecided_slices(baseline, current, signals, ["camera", "none"])
+    found = [(part.value, [metric.parameters["signal"] for metric in part.metrics]) for part in slices]  # fmt: skip
+    assert found == expected
+    for part in slices:
+        assert part.n == int((np.arange(601) % 3 == 1).sum()) - len([n for n in change.get("rare", ()) if n % 3 == 1])  # fmt: skip
+        for metric in part.metrics:
+            assert metric.value > 1.3 * metric.parameters["other"]
+            assert (metric.parameters["p_adjusted"], metric.parameters["p_rest"]) == (None, None)
+
+
+def test_a_slice_with_few_values_says_nothing():
+    baseline, current = undecided(1200), undecided(75, shift=3.0)  # 25 of each camera
+    report = compare(baseline, current, ComparisonSettings(insufficient=1e9))
+    signals = undecided_signals(report)
+    assert "score" in [signal.name for signal in signals]
+    assert find_undecided_slices(baseline, current, signals, ["camera"]) == []

@@ -11,6 +11,7 @@ from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
+from quadriga.monitor.report.change_texts import headline
 from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import (
     IMAGE_STATISTICS,
@@ -126,6 +127,32 @@ def test_a_change_is_named_with_the_slice_that_carries_it(store):
     assert compared(store, by=["camera_id"]).slices == report.slices
     chosen = compared(store, signals=["score", "area"], ignore=["area"])
     assert [signal_.name for signal_ in chosen.signals] == ["score"]
+
+
+def test_what_cannot_be_judged_is_named_with_the_slice_that_moved_most(store):
+    """Scores of each camera stay alike for 60 images, so that there are few independent ones."""
+    for at, camera in enumerate(("north", "south")):
+        for begin, run in ((1, 0), (61, 1), (121, 2), (MIDDLE, 3), (MIDDLE + 60, 4)):
+            level = 0.2 * (-1) ** run + 0.4 * (run > 2 and camera == "south")
+            seconds = range(2 * begin + at, 2 * begin + at + 120, 2)
+            fill(store, seconds, camera=camera, shift=level - 0.1)
+    report = compare_stored(
+        store.inferences,
+        DriftParameters(
+            "one",
+            start=time_at_second(2 * MIDDLE),
+            baseline=StoredWindow(end=time_at_second(2 * MIDDLE)),
+        ),
+    )
+    assert report.status == "ok"
+    assert signal(report, "score").status == "insufficient"
+    places = [
+        (slice_.by, slice_.value, metric.parameters["signal"])
+        for slice_ in report.slices
+        for metric in slice_.metrics
+    ]
+    assert places == [("meta.camera_id", "south", "score")]
+    assert headline(report).endswith(", which moved, most where camera_id is south.")
 
 
 def test_windows_are_sampled_like_summaries(store):

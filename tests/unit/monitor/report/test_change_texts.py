@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from quadriga.monitor.report.change_texts import changes, explanation, headline
 from quadriga.monitor.report.checks import render_markdown
 from quadriga.monitor.report.drift_texts import rows_text
+from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (
     ChangedImage,
@@ -93,6 +94,35 @@ def test_the_headline_names_three_changes_and_where():
         "Changed: brightness from 52 to 18 (darker), score from 0.90 to 0.60 (lower) and share of images unlike the "
         "baseline from 5 % to 18 % (more), most where camera_id is east."
     )
+
+
+def in_slice(by, value):
+    return Slice(by, value, 40, [Metric("wasserstein_iqr", 1.0, {"signal": "score"})])
+
+
+@pytest.mark.parametrize(
+    ("slices", "place"),
+    [
+        ([], ""),
+        ([in_slice("meta.camera", "east")], ", most where camera is east"),
+        ([in_slice("meta.camera", "east"), in_slice("meta.light", "day")], ", most where camera is east"),
+        ([in_slice("meta.camera", c) for c in "ab"], ", most where camera is a and b"),
+        ([in_slice("meta.camera", c) for c in "abc"], ", most where camera is a, b and c"),
+        ([in_slice("meta.camera", c) for c in "abcde"], ", most where camera is a, b, c and 2 more"),
+        ([in_slice("label", HOSTILE)], f", most where label is {one_line(HOSTILE)}"),
+    ],
+)  # fmt: skip
+def test_the_headline_says_where_whether_there_is_an_alarm_or_too_few_images(slices, place):
+    changed = number("score", 0.9, 0.6)
+    undecided = replace(changed, alarm=False, status="insufficient")
+    quiet = number("score", 0.9, 0.9, alarm=False, ratio=0.1)
+    assert headline(report(changed, slices=slices)) == (
+        f"Changed: score from 0.90 to 0.60 (lower){place}."
+    )
+    assert headline(report(undecided, slices=slices)) == (
+        f"No alarm; too few independent images to say anything about score, which moved{place}."
+    )
+    assert headline(report(quiet, slices=slices)) == "Nothing changed."
 
 
 @pytest.mark.parametrize(

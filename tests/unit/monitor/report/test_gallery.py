@@ -47,6 +47,7 @@ def shown(image_card):
 
 
 BOX = {"label": "car", "xmin": 10, "ymin": 20, "xmax": 30, "ymax": 60}
+TINY = {"label": "a", "xmin": 0, "ymin": 20, "xmax": 9, "ymax": 30}
 TURNED = {"label": "ship", "cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.2, "r": 0.0}
 RINGS = [[{"x": 0, "y": 0}, {"x": 9, "y": 0}, {"x": 9, "y": 9}], [{"x": 5, "y": 2}]]
 
@@ -83,6 +84,39 @@ def test_names_stand_within_the_picture():
     for outline in card([item | {"score": 1} for item in items], items).outlines:
         assert 0 <= outline.x <= 200
         assert 0 <= outline.y <= 100
+
+
+def names(image_card):
+    return [outline.name for outline in image_card.names]
+
+
+@pytest.mark.parametrize(
+    ("predictions", "truths", "expected"),
+    [
+        ([], [], []),
+        ([BOX | {"score": 0.9}], [BOX], ["car", "car 0.90"]),
+        # One over another: the surest has its name.
+        ([BOX | {"score": 0.9}, BOX | {"score": 0.8, "label": "van"}], [], ["car 0.90"]),
+        # As many as there is room for, not none because there are many.
+        (
+            [TINY | {"score": 0.5, "xmin": 20.0 * at, "xmax": 20.0 * at + 9} for at in range(10)],
+            [],
+            ["a 0.50"] * 5,
+        ),
+        ([BOX | {"score": 0.9, "label": ""}], [BOX | {"label": ""}], ["(empty)", "(empty) 0.90"]),
+        ([{"label": "cat", "score": 0.9}], [{"label": "cat"}], []),
+    ],
+)
+def test_names_stand_as_far_as_they_have_room(predictions, truths, expected):
+    assert names(card(predictions, truths)) == expected
+
+
+def test_small_pictures_have_names_in_larger_letters():
+    image = Unlike("7", 0.5, predictions=raw([BOX | {"score": 0.9}]), width=200, height=100,
+                   nearest=[Neighbour("8", 0.25, predictions=raw([BOX | {"score": 0.9}]), width=200, height=100)])  # fmt: skip
+    ((large, small),) = unlike_cards(Report("drift", "", Data(Window()), unlike=[image]), {}.get)
+    assert names(large) == names(small) == ["car 0.90"]
+    assert (large.letter_height, small.letter_height) == (200 / 26, 200 / 16)
 
 
 def test_low_scores_are_counted_not_drawn():

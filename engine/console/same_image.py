@@ -1,0 +1,72 @@
+"""Other inferences of the image of one: which models answered the same bytes, and where its truth is stated."""
+
+from contextlib import suppress
+
+import msgspec
+
+from quadriga.engine.console.inference_filter import FilterLinks
+from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import REJECTED, StoredInference
+
+SHOWN = 4
+"""Maximum other inferences that are named."""
+
+_LOOKED_AT = 20
+
+
+class OtherAnswer(msgspec.Struct, frozen=True):
+    """Another inference of the same image."""
+
+    id: str
+    model: str
+    version: str
+    created_at: str
+    link: str
+
+
+class SameImage(msgspec.Struct, frozen=True):
+    """The other inferences of an image, the newest first."""
+
+    answers: list[OtherAnswer] = []
+    has_more: bool = False
+    """Whether there are further ones."""
+    truth: OtherAnswer | None = None
+    """The newest one of the same task with truth, where this one has none."""
+
+
+def find_same_image(
+    store: InferenceReader, inference: StoredInference, links: FilterLinks
+) -> SameImage:
+    """Return the other inferences of the same bytes; truth that was rejected counts as none."""
+    source = inference.input.hash
+    if not source:
+        return SameImage()
+    answers: list[StoredInference] = []
+    with suppress(QueryError, NotFoundError):
+        answers = store.query(QueryRequest({"input.hash": source}, limit=_LOOKED_AT)).inferences
+    others = [other for other in answers if other.id != inference.id]
+    with_truth = [
+        other
+        for other in others
+        if other.ground_truth is not None
+        and other.task == inference.task
+        and other.ground_truth_review != REJECTED
+    ]
+    is_wanted = inference.ground_truth is None and with_truth
+    return SameImage(
+        [_answer(other, links) for other in others[:SHOWN]],
+        has_more=len(others) > SHOWN,
+        truth=_answer(with_truth[0], links) if is_wanted else None,
+    )
+
+
+def _answer(other: StoredInference, links: FilterLinks) -> OtherAnswer:
+    return OtherAnswer(
+        other.id,
+        other.model.name,
+        other.model.version,
+        other.created_at,
+        links.inference(other.id),
+    )

@@ -1,0 +1,85 @@
+"""Words of the console's pages: singular and plural, one name of who is not known, and keys that are told apart."""
+
+import html
+import json
+
+import pytest
+
+from quadriga.engine.app import Application
+from quadriga.engine.console.formats import person
+from quadriga.engine.console.texts import text
+from quadriga.engine.settings import Settings
+from quadriga.store.database import migrate
+from quadriga.store.records import Feedback, JournaledChange, TruthStatement
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.console_harness import open_page
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import store_entries
+
+FIRST = 700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "words"),
+    [
+        ("more_fields", 1, "1 more field"),
+        ("more_fields", "1", "1 more field"),
+        ("more_fields", 2, "2 more fields"),
+        ("more_fields", 0, "0 more fields"),
+        ("on_images", "1", "1 image"),
+        ("on_images", "1,204", "1,204 images"),
+        ("more_values", 1, "1 more"),  # which has one form for all
+    ],
+)
+def test_one_is_singular(name, n, words):
+    assert text(name, n=n) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("", "somebody"), ("anybody", "somebody"), ("mara", "mara"), ("nobody", "nobody")]
+)  # fmt: skip
+def test_who_is_not_known_is_somebody(name, shown):
+    assert person(name) == shown
+
+
+@pytest.fixture
+def application(tmp_path):
+    """Yield a server that needs no keys, on a store in which its caller has changed things."""
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    record = make_record(FIRST, predictions=[{"label": "star", "score": 0.5}])
+    changes = [
+        TruthStatement("id", str(FIRST), [{"label": "star"}], "anybody", task="OBJECT_DETECTION"),
+        TruthStatement("id", str(FIRST), [], "", task="OBJECT_DETECTION"),
+        Feedback(FIRST, "thumbs", 1.0, "", "anybody"),
+    ]
+    journaled = [JournaledChange(FIRST + 1 + number, change) for number, change in enumerate(changes)]  # fmt: skip
+    store_entries(settings.database_url, settings.journal_directory, [record, *journaled])
+    application = Application(settings)
+    assert application._keys is not None
+    application._keys.refresh()
+    yield application
+    application.close()
+
+
+def test_pages_of_a_server_without_keys_have_one_word_for_who_it_was(application):
+    sent = {"content-type": "application/json"}
+    body = json.dumps({"query": "label=star"}).encode()
+    saved = open_page(application, "/api/views/stars", method="PUT", headers=sent, body=body)
+    assert saved.status == 200
+    inference = open_page(application, f"/console/inferences/{FIRST}").text
+    assert "somebody stated the truth" in inference
+    assert "somebody stated that nothing is there" in inference
+    assert "somebody: thumbs 1" in inference
+    assert "<td>somebody</td>" in open_page(application, "/console/views").text
+    audit = open_page(application, "/console/audit").text
+    assert "<td>somebody</td><td><code" in audit
+    for page in (audit, *(open_page(application, path).text for path in ("/console/", "/console/views"))):  # fmt: skip
+        assert "anybody" not in page
+
+
+def test_access_keys_and_shortcuts_are_told_apart(application):
+    page = open_page(application, f"/console/inferences/{FIRST}").text
+    assert 'data-key="k">Access keys</a>' in page
+    assert "data-help>Shortcuts <kbd>?</kbd>" in page
+    assert "<h1>Access keys</h1>" in html.unescape(open_page(application, "/console/keys").text)

@@ -1,0 +1,95 @@
+"""The page of a model: a file that was replaced under its version is told from the one that answers now."""
+
+import html
+import json
+import re
+
+import pytest
+
+from quadriga.engine.app import Application
+from quadriga.engine.commands.models import _cells
+from quadriga.engine.settings import Settings
+from quadriga.store.database import migrate
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.records import ModelReference
+from tests.onnx_models import doubling, tripling
+from tests.unit.engine.console_harness import open_page
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import store_entries
+
+START_MS = 1_790_000_040_000
+"""A whole minute."""
+
+MINUTE_MS = 60_000
+OLD, NEVER_SERVED = "ab" * 32, "cd" * 32
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Yield a server of version 1, whose file was replaced, and the hash of its file; version 3 was removed."""
+    doubling(tmp_path / "models" / "gauge" / "1" / "model.onnx")
+    tripling(tmp_path / "models" / "gauge" / "2" / "model.onnx")
+    settings = Settings(models=str(tmp_path / "models"), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    application = Application(settings)
+    assert application._keys is not None
+    application._keys.refresh()
+    application.repository.load_all()
+    new = application.repository.get("gauge", "1").sha256
+    files = [("1", OLD)] * 3 + [("1", new)] * 2 + [("3", NEVER_SERVED)]
+    records = [
+        make_record(
+            smallest_id_at(START_MS + number * MINUTE_MS),
+            model=ModelReference("gauge", version, sha256),
+            task="TENSOR",
+        )
+        for number, (version, sha256) in enumerate(files)
+    ]
+    store_entries(settings.database_url, settings.journal_directory, records)
+    yield application, new
+    application.close()
+
+
+def rows(page: str) -> list[str]:
+    """Return the rows of the table of versions as texts, with `|` between the cells."""
+    table = re.search(r"<tbody>(.*?)</tbody>", page, re.DOTALL)
+    assert table is not None
+    return [
+        "|".join(re.sub(r"<[^>]*>", "", cell).strip() for cell in re.split(r"</t[hd]>", row))
+        for row in re.findall(r"<tr>(.*?)</tr>", table[1], re.DOTALL)
+    ]
+
+
+def test_a_replaced_file_is_told_from_the_one_that_answers_now(served):
+    application, new = served
+    page = open_page(application, "/console/models/gauge").text
+    first, second, third, fourth = sorted(rows(page), key=lambda row: (row[0], "replaced" in row))
+    assert re.match(rf"1\|ready +now\|.*\|2\|21 September 14:17:00\|21 September 14:18:00\|{new[:12]}\|", first)  # fmt: skip
+    assert re.match(rf"1\|replaced\|.*\|3\|21 September 14:14:00\|21 September 14:16:00\|{OLD[:12]}\|", second)  # fmt: skip
+    assert re.match(r"2\|ready\|.*\|0\|–\|–\|", third)  # noqa: RUF001 - as the page has it
+    assert re.match(rf"3\|not served\|.*\|1\|.*\|{NEVER_SERVED[:12]}\|", fourth)
+    link = re.search(rf'<a href="([^"]*{OLD[:12]}[^"]*)">1</a>', page)
+    assert link is not None
+    assert "<b>3 inferences</b>" in open_page(application, html.unescape(link[1])).text
+
+
+def test_files_of_one_version_are_counted_as_one(served):
+    application, _ = served
+    page = open_page(application, "/console/models").text
+    (row,) = rows(page)
+    assert row.split("|")[2] == "3"
+
+
+def test_the_list_of_models_says_since_when_each_file_answered(served):
+    application, new = served
+    answer = json.loads(open_page(application, "/api/models/gauge").text)
+    said = {
+        (version["version"], version["sha256"]): (version["first_at"], version["last_at"], version["is_replaced"])
+        for version in answer["versions"]
+    }  # fmt: skip
+    assert said["1", OLD] == ("2026-09-21T14:14:00.000Z", "2026-09-21T14:16:00.000Z", True)
+    assert said["1", new] == ("2026-09-21T14:17:00.000Z", "2026-09-21T14:18:00.000Z", False)
+    assert said["3", NEVER_SERVED][2] is False
+    assert [version for (version, _), (first, *_) in said.items() if first is None] == ["2"]
+    states = _cells(answer)[2].split("\n")  # as `quadriga models` prints them
+    assert sorted(states) == ["1 ready", "1 replaced", "2 ready", "3 not served"]

@@ -1,0 +1,62 @@
+"""Inference under /v2 of what is wrong in more than one way: the model's name is said before the body."""
+
+import pytest
+
+from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
+from quadriga.proto.messages import ModelInfo, TensorInfo
+from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
+from quadriga.proto.v2_rest import operations
+
+INPUTS = [TensorInfo("x", "FP32", (-1, 2))]
+
+
+class OneModel:
+    """A server with the model `gauge`, and with `slow`, which is loading."""
+
+    def __init__(self):
+        self.lookups = []
+
+    def model_info(self, name, version):
+        self.lookups.append((name, version))
+        if name == "slow":
+            raise ModelNotReady("model slow is loading")
+        if name != "gauge" or version not in (None, "1"):
+            raise NotFound(f"model not found: {name}; did you mean gauge?")
+        return ModelInfo("gauge", "1", ["1"], platform="test", task="TENSOR", inputs=INPUTS, outputs=INPUTS, takes_images=False)  # fmt: skip
+
+    def infer(self, request):
+        raise NotFound(f"asked for {request.model}")
+
+
+def infer(serving, path, body, headers=()):
+    table = Dispatcher(serving, operations(serving, WireOptions(server_version="0")), 1000)
+    verbs, parameters = table.match(path)
+    return verbs["POST"].handler(HttpRequest(parameters, dict(headers), body))
+
+
+BAD = [(b"{", {}), (b"{}", {}), (b'{"inputs": 5}', {}), (b"{}", {b"inference-header-content-length": b"99"})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "headers"), BAD)
+@pytest.mark.parametrize(
+    ("path", "error", "text"),
+    [
+        ("/v2/models/guage/infer", NotFound, "did you mean gauge"),
+        ("/v2/models/gauge/versions/9/infer", NotFound, "model not found"),
+        ("/v2/models/gauge/infer", InvalidRequest, "expected"),
+        ("/v2/models/slow/infer", InvalidRequest, "expected"),
+    ],
+)
+def test_a_name_that_is_none_is_said_before_what_is_wrong_with_the_body(
+    path, error, text, body, headers
+):
+    with pytest.raises(error, match=text):
+        infer(OneModel(), path, body, headers)
+
+
+def test_a_body_that_is_right_costs_no_lookup_of_its_own():
+    serving = OneModel()
+    body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}'
+    with pytest.raises(NotFound, match="asked for gauge"):
+        infer(serving, "/v2/models/gauge/infer", body)
+    assert serving.lookups == []

@@ -1,0 +1,80 @@
+"""Warnings of filters that find nothing: which keys they name, the nearest, and none about keys of others."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from quadriga.store.browsing.unknown_keys import (
+    count_with_warnings,
+    query_with_warnings,
+    unknown_key_warnings,
+)
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.scope import EVERYTHING, Scope
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import StoreHarness, store_entries
+
+
+@pytest.fixture
+def inferences(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+    records = [
+        make_record(1, team="a", metadata={"run": "v1", "camera_id": "dock", "place": {"floor": 2}}),
+        make_record(2, team="b", metadata={"secret_key": 1}),
+    ]  # fmt: skip
+    store_entries(url, tmp_path / "journal", records)
+    harness = StoreHarness(tmp_path, url)
+    yield harness.inferences
+    harness.close()
+
+
+UNKNOWN = "no stored inference has the metadata key"
+
+
+@pytest.mark.parametrize(
+    ("where", "scope", "warnings"),
+    [
+        ("meta.rum=v1", EVERYTHING, [f"{UNKNOWN} 'rum'; did you mean meta.run?"]),
+        ("meta.Run=v1", EVERYTHING, [f"{UNKNOWN} 'Run'; did you mean meta.run?"]),
+        ("meta.run=ge:5 & meta.run=lt:9", EVERYTHING, []),
+        ("meta.rum=ge:5 & meta.rum=lt:9", EVERYTHING, [f"{UNKNOWN} 'rum'; did you mean meta.run?"]),
+        ({"or": [{"meta.cameraid": "dock"}, {"meta.zzzzz": 1}]}, EVERYTHING,
+         [f"{UNKNOWN} 'cameraid'; did you mean meta.camera_id?", f"{UNKNOWN} 'zzzzz'"]),
+        ("meta.place=5", EVERYTHING, []),
+        ("meta.place.flor=2", EVERYTHING, [f"{UNKNOWN} 'place.flor'; did you mean meta.place.floor?"]),
+        ("meta.run=v2", EVERYTHING, []),
+        ("label=nothing", EVERYTHING, []),
+        ("std.rum=1", EVERYTHING, []),
+        ({"meta." + "x" * 200: 1}, EVERYTHING, [f"{UNKNOWN} '{'x' * 79}"]),
+        # A key of another team is none, and is not told.
+        ("meta.secret_key=5", Scope("a"), [f"{UNKNOWN} 'secret_key'"]),
+        ("meta.secret_kez=5", Scope("a"), [f"{UNKNOWN} 'secret_kez'"]),
+        ("meta.rum=5", Scope("a", ("shapes-detector",)), []),
+    ],
+)  # fmt: skip
+def test_a_key_that_nothing_has_is_named(inferences, where: Any, scope, warnings):
+    store = inferences.within(scope)
+    assert unknown_key_warnings(store, where) == warnings
+    page = query_with_warnings(store, QueryRequest(where))
+    assert page.inferences == []
+    assert (page.warnings or []) == warnings
+    assert (count_with_warnings(store, QueryRequest(where)).warnings or []) == warnings
+
+
+@pytest.mark.parametrize("request_", [QueryRequest(), QueryRequest("!meta.rum=v1")])
+def test_what_finds_something_is_answered_as_before(inferences, request_):
+    page = query_with_warnings(inferences, request_)
+    assert page.inferences
+    assert b"warnings" not in msgspec.json.encode(page)
+    assert b"warnings" not in msgspec.json.encode(count_with_warnings(inferences, request_))
+
+
+def test_a_team_with_more_keys_than_are_indexed_may_have_the_key(tmp_path, monkeypatch):
+    monkeypatch.setattr("quadriga.store.rows.MAX_KEYS", 2)
+    url = f"sqlite:///{tmp_path}/store.db"
+    metadata = {f"key{number}": number for number in range(5)}
+    store_entries(url, tmp_path / "journal", [make_record(1, metadata=metadata)])
+    harness = StoreHarness(tmp_path, url)
+    assert unknown_key_warnings(harness.inferences, "meta.key4=9 & meta.rum=1") == []
+    harness.close()

@@ -18,6 +18,7 @@ from quadriga.monitor.report.schema import (
     Signal,
     sorted_by_effect,
 )
+from quadriga.quoting import quoted
 from quadriga.store.columns import is_input_kept
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import JSON_ERRORS, DamagedError, NotFoundError, StoreError
@@ -155,9 +156,10 @@ class ReportStore:
 
     def _path(self, report_id: str) -> Path:
         try:
-            path = self._jobs.result(report_id)
+            self._jobs.read(report_id)
         except NotFoundError as error:  # a report is the result of a job
-            raise NotFoundError(f"report not found: {report_id}") from error
+            raise NotFoundError(f"report not found: {quoted(report_id, 80)}") from error
+        path = self._jobs.result(report_id)
         if path.name != REPORT_FILE:
             raise NotFoundError(f"report not found: {report_id} is the id of another job")
         return path

@@ -36,8 +36,8 @@ USES_OF_A_FILTER = [
 @pytest.mark.parametrize(
     ("where", "status", "message"),
     [
-        (f"report={UNKNOWN}", 404, f"report not found: {UNKNOWN}"),
-        (f"status=200 & (report={UNKNOWN} & truth=star)", 404, f"report not found: {UNKNOWN}"),
+        (f"report={UNKNOWN}", 404, f"report not found: {UNKNOWN!r}"),
+        (f"status=200 & (report={UNKNOWN} & truth=star)", 404, f"report not found: {UNKNOWN!r}"),
         ("report=../../etc", 404, "report not found: "),
         ("model=shape-detectr", 404, "model not found: "),
         ("truth=star", 400, "beside one report"),

@@ -154,7 +154,7 @@ NO_OBJECT = "expected the body to be a JSON object with every, window, version, 
         (body(score=[0.12345]), "score: expected at most 4 decimals, got 0.12345"),
         (body(reference="last"), "reference: report not found: 'last'"),
         (body(reference="../x"), "reference: report not found: '../x'"),
-        (body(reference="0" * 19 + "-abcd"), "reference: report not found: 0"),
+        (body(reference="0" * 19 + "-abcd"), "reference: report not found: '0"),
         (body(webhooks=[{"url": "ftp://a"}]), "expected webhooks[0].url to be http or https"),
         (
             body(reference_metric={"report": "x", "task": "y", "metric": {"type": "AP", "value": 1}}),

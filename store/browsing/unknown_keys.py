@@ -1,13 +1,12 @@
 """Why a filter finds nothing: it compares with a metadata key that no stored inference has."""
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.quoting import quoted
+from quadriga.quoting import MAX_HINTS, near_names, quoted
 from quadriga.store.database import execute
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.query.catalog import Catalog
@@ -18,8 +17,6 @@ from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
 
 _MAX_KNOWN = 10_000
-_NEAR = 0.6
-"""Likeness from which a key is near, 0 to 1; `rum` and `run` are as 0.67."""
 
 
 def query_with_warnings(inferences: InferenceReader, request: QueryRequest) -> Page:
@@ -58,7 +55,9 @@ def unknown_key_warnings(inferences: InferenceReader, where: Any) -> list[str]:
         catalog = Catalog(connection, scope, paths)
         unknown = [path for path in paths if not _is_known(catalog, path)]
         known = _known_paths(connection, scope) if unknown else []
-    return [_warning(path, known) for path in unknown]
+    return [
+        _warning(path, known if number < MAX_HINTS else ()) for number, path in enumerate(unknown)
+    ]
 
 
 def _is_known(catalog: Catalog, path: str) -> bool:
@@ -73,8 +72,7 @@ def _known_paths(connection: sa.Connection, scope: Scope) -> list[str]:
     return [path for (path,) in execute(connection, statement, (*values, _MAX_KNOWN))]
 
 
-def _warning(path: str, known: Iterable[str]) -> str:
-    by_lower_case = {key.lower(): key for key in known}
-    near = difflib.get_close_matches(path.lower(), by_lower_case, 1, _NEAR)
-    hint = f"; did you mean meta.{by_lower_case[near[0]]}?" if near else ""
+def _warning(path: str, known: Sequence[str]) -> str:
+    near = near_names(path, known, 1)
+    hint = f"; did you mean meta.{near[0]}?" if near else ""
     return f"no stored inference has the metadata key {quoted(path, 80)}{hint}"

@@ -2,13 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.quoting import quoted
+from quadriga.quoting import MAX_HINTS, near_names, quoted
 from quadriga.store.changes.ground_truth import (
     Subject,
     candidate_ids,
@@ -166,7 +165,15 @@ def unknown_labels(
             if label is not None and not any(label in known[model] for model in models):
                 counts[label, models] += 1
     listed = list(counts.items())[:MAX_WARNINGS]
-    texts = [_unknown_label_text(label, models, known, count) for (label, models), count in listed]
+    texts = [
+        _unknown_label_text(
+            label,
+            models,
+            count,
+            known_labels=_labels_of(models, known) if number < MAX_HINTS else (),
+        )
+        for number, ((label, models), count) in enumerate(listed)
+    ]
     more = len(counts) - len(listed)
     return [*texts, f"{more} more labels are of no model either"] if more else texts
 
@@ -179,13 +186,14 @@ def _in_scope(statement: TruthStatement, subjects: Sequence[Subject]) -> list[Su
     ]
 
 
+def _labels_of(models: Sequence[str], known: Mapping[str, Collection[str]]) -> list[str]:
+    return [label for model in models for label in sorted(known[model])]
+
+
 def _unknown_label_text(
-    label: str, models: Sequence[str], known: Mapping[str, Collection[str]], count: int
+    label: str, models: Sequence[str], count: int, *, known_labels: Sequence[str]
 ) -> str:
-    by_lower_case = {text.lower(): text for model in models for text in sorted(known[model])}
-    near = [
-        by_lower_case[text] for text in get_close_matches(label.lower()[:200], by_lower_case, n=2)
-    ]
+    near = near_names(label, known_labels, 2)
     times = f" ({count} statements)" if count > 1 else ""
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     names = " or ".join(quoted(model, 80) for model in models[:3])

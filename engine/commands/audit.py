@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import rich_click as click
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from quadriga.engine.commands.options import config_option, data_settings, option
+from quadriga.engine.commands.output import make_console, short_time
 from quadriga.engine.settings import Settings
 from quadriga.store.errors import StoreError
 
@@ -56,7 +56,7 @@ def audit_command(data: str | None, **options: Any) -> None:
             break
         cursor = page.cursor
     if not options["as_json"]:
-        Console().print(_table(entries) if entries else "no lines")
+        make_console().print(_table(entries) if entries else "no lines")
     if damaged:
         click.echo(f"{damaged} damaged lines were skipped", err=True)
 
@@ -75,10 +75,13 @@ def _audit_directory(data: str | None) -> Path:
 
 def _table(entries: list[Any]) -> Table:
     """Return the table of lines; it says who wrote each where several machines did, as after a move of the folder."""
-    table = Table("time", "who", "from", "action", "status", "about")
+    columns = (
+        Column(name, overflow="fold") for name in ("who", "from", "action", "status", "about")
+    )
+    table = Table(Column("time", no_wrap=True, min_width=19), *columns)
     is_of_several = len({entry.host for entry in entries}) > 1
     if is_of_several:
-        table.add_column("written on")
+        table.add_column("written on", overflow="fold")
     for entry in entries:
         texts = [*_cells(entry), *([entry.host] if is_of_several else [])]
         table.add_row(*(Text(_printable(text)) for text in texts))
@@ -91,7 +94,14 @@ def _cells(entry: Any) -> Iterator[str]:
     about = [entry.target] if entry.target else []
     about += [f"{entry.number} changed"] if entry.number is not None else []
     about += [f"{entry.times} times since {entry.since}"] if entry.times > 1 else []
-    yield from (entry.time, who, entry.address, entry.action, str(entry.status), ", ".join(about))
+    yield from (
+        short_time(entry.time),
+        who,
+        entry.address,
+        entry.action,
+        str(entry.status),
+        ", ".join(about),
+    )
 
 
 def _printable(text: str) -> str:

@@ -1,7 +1,6 @@
 """The command `quadriga keys`: makes and ends the keys with which people and programs use a server."""
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 import rich_click as click
-from rich.console import Console
 from rich.table import Column, Table
 
 from quadriga.engine.commands.audit import audited
 from quadriga.engine.commands.options import json_option, option, store_options, store_settings
+from quadriga.engine.commands.output import make_console
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import Role
 from quadriga.store.errors import StoreError
@@ -23,8 +22,6 @@ from quadriga.store.redaction import without_secrets
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 _MAX_DAYS = 36500
-_PIPED_COLUMNS = 400
-"""Width of a table that no terminal shows, such as in a pipe: nothing is broken into lines."""
 _limit_option = option(
     "--limit",
     "What the key may use, such as requests=100/second, concurrency=8, bytes=1GB/hour, jobs=4, export-bytes=10GB/day or"
@@ -125,10 +122,7 @@ def list_keys(**options: Any) -> None:
             _state(key),
             _day(key.used_ms),
         )
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _PIPED_COLUMNS
-    console.print(table if keys else "no keys")
+    make_console().print(table if keys else "no keys")
 
 
 @keys_command.command()

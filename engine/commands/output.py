@@ -33,6 +33,7 @@ from quadriga.store.redaction import redact
 _MAX_LABELS = 10
 _MAX_MOVED = 5
 _MAX_SLICES = 24
+_PIPED_COLUMNS = 400
 
 RenderPage = Callable[[Report], str]
 """Function that renders a report as an HTML page."""
@@ -75,6 +76,14 @@ def fail(error: Exception) -> NoReturn:
 def echo_json(value: Any) -> None:
     """Print an object as JSON."""
     click.echo(_to_json(value))
+
+
+def make_console() -> Console:
+    """Return a console for a table; where no terminal shows it, such as in a pipe, nothing is broken into lines."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPED_COLUMNS
+    return console
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -21,9 +21,9 @@ def data(tmp_path) -> Iterator[Path]:
     os.umask(mask)
 
 
-def run(*words: object, code: int = 0) -> str:
+def run(*words: object, code: int = 0, columns: str | None = "300") -> str:
     """Run the command line; return what it printed."""
-    result = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": "300"})
+    result = CliRunner().invoke(main, [str(word) for word in words], env={"COLUMNS": columns})
     assert result.exit_code == code, result.output
     return result.output
 
@@ -55,6 +55,21 @@ def test_a_line_says_which_machine_wrote_it(data):
     assert ["first key" in printed, "pod-7" in printed] == [True, True]
     lines = [json.loads(line) for line in run("audit", "--json", "--data", data).splitlines()]
     assert [line.get("host") for line in lines] == [socket.gethostname(), "pod-7", None]
+
+
+@pytest.mark.parametrize("columns", [None, "80"], ids=["pipe", "narrow terminal"])
+def test_times_and_ids_are_whole_whatever_the_width(data, columns):
+    options = ["--role", "read", "--team", "quality", "--expires", "1h"]
+    key = json.loads(run("keys", "create", *options, "--json", "--data", data))
+    line = json.loads(run("audit", "--json", "--data", data))
+    printed = run("audit", "--data", data, columns=columns)
+    assert "…" not in printed
+    assert line["time"][:19].replace("T", " ") in printed
+    rows = [row.split("│") for row in printed.splitlines() if "│" in row]
+    about = "".join(row[-2].strip() for row in rows)
+    assert about.replace(" ", "") == line["target"].replace(" ", "")
+    assert key["id"] in about
+    assert (len(rows) == 1) == (columns is None)
 
 
 def test_an_empty_log_is_said(data):

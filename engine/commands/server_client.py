@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from ssl import SSLCertVerificationError, SSLContext, create_default_context
@@ -44,6 +45,7 @@ NOT_FOUND = 404
 _BUSY_STATUSES = {429, 503}
 _STOP_TIMEOUT_S = 30.0
 _MAX_LOG_BYTES = 2000
+_KEY_HINT = f": set {API_KEY_VARIABLE} or {API_KEY_VARIABLE}{FILE_SUFFIX}"
 _NO_TLS = ("--tls-certificate=", "--tls-key=", "--tls-client-ca=")
 """Flags of a server of a command's own, which only this machine reaches, whatever quadriga.toml says."""
 
@@ -55,8 +57,8 @@ class ServerError(OSError):
 class ServerRefused(ServerError):
     """The server responded to a request with an error."""
 
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"{text} ({status})")
+    def __init__(self, status: int, text: str, hint: str = "") -> None:
+        super().__init__(f"{text} ({status}){hint}")
         self.status = status
 
 
@@ -142,7 +144,10 @@ class ServerClient:
                 time.sleep(wait_s)
                 continue
             if status >= 400:
-                raise ServerRefused(status, _error_text(response))
+                is_without_key = status == HTTPStatus.UNAUTHORIZED and not self._credentials
+                raise ServerRefused(
+                    status, _error_text(response), _KEY_HINT if is_without_key else ""
+                )
             return response
 
     def _connect(self) -> HTTPConnection:

@@ -74,6 +74,18 @@ def test_errors_are_raised_without_waiting(server, answer, message) -> None:
     assert caught.value.status == 400
 
 
+@pytest.mark.parametrize(
+    ("key", "hint"), [("", ": set QUADRIGA_API_KEY or QUADRIGA_API_KEY_FILE"), ("quadriga-a.b", "")]
+)
+def test_who_sends_no_key_is_told_where_commands_have_it_from(server, key, hint) -> None:
+    server.answers = [(401, {}, b'{"error": "expected a key"}')]
+    client = ServerClient(server.client.url, key=key)
+    with pytest.raises(ServerRefused) as caught:
+        client.request_json("POST", "/a")
+    assert str(caught.value) == f"expected a key (401){hint}"
+    client.close()
+
+
 @pytest.mark.parametrize("url", ["ftp://a", "http://", "https:///a"])
 def test_invalid_urls_are_refused(url) -> None:
     with pytest.raises(ServerError, match="expected a URL such as"):

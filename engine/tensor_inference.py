@@ -55,7 +55,12 @@ def infer_tensors(
     Returns:
         The outputs of the graph; and one result for all of them, which describes them where it is stored.
     """
-    feeds = read_feeds(model.name, model.session.inputs, request)
+    feeds = read_feeds(
+        model.name,
+        model.session.inputs,
+        request,
+        is_of_images=model.image_predictor is not None,
+    )
     parameters = all_parameters(request)
     result = _result_of(request, parameters, ACTIONS)
     available = model.session.tensor_outputs
@@ -99,8 +104,17 @@ def with_input(
     return msgspec.structs.replace(result, image=data, mime=MEDIA_TYPE)
 
 
-def read_feeds(model: str, infos: Sequence[TensorInfo], request: InferRequest) -> Feeds:
-    """Check the tensors of a request against the inputs of a model, and return them by name."""
+def read_feeds(
+    model: str, infos: Sequence[TensorInfo], request: InferRequest, *, is_of_images: bool = False
+) -> Feeds:
+    """Check the tensors of a request against the inputs of a model, and return them by name.
+
+    Args:
+        model: Name of the model.
+        infos: Its inputs.
+        request: The request.
+        is_of_images: Whether the model takes images, and the request has tensors for its graph.
+    """
     inputs: dict[str, Tensor] = {}
     for number, tensor in enumerate(request.inputs):
         name = tensor.name
@@ -109,9 +123,12 @@ def read_feeds(model: str, infos: Sequence[TensorInfo], request: InferRequest) -
         inputs[name] = tensor
     expected = [info.name for info in infos]
     if inputs.keys() != set(expected):
+        reason = f"{model} takes tensors"
+        advice = "; task in its model.toml would make them of images"
+        if is_of_images:
+            reason, advice = f"content_type raw sends tensors to the graph of {model}", ""
         raise InvalidRequest(
-            f"expected the inputs {', '.join(expected)}, as {model} takes tensors, got "
-            f"{', '.join(map(repr, inputs))}; task in its model.toml would make them of images"
+            f"expected the inputs {', '.join(expected)}, as {reason}, got {', '.join(map(repr, inputs))}{advice}"
         )
     return {info.name: _check_input(inputs[info.name], info) for info in infos}
 

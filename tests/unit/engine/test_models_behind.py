@@ -11,6 +11,7 @@ import pytest
 
 from quadriga.engine.recording import Recorder
 from quadriga.proto.access import Caller, set_current_caller
+from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.records import JournaledChange, is_change
 from quadriga.tasks.image import decode
@@ -255,6 +256,13 @@ def test_tensors_for_the_graph_have_no_crops(chain):
     response = chain.pipeline().infer(InferRequest("cars", None, "r", [tensor]))
     assert response.outputs[0].shape == (1, 7, 4)
     assert [record.model.name for record in chain.records()] == ["cars"]
+
+
+def test_tensors_for_the_graph_of_a_model_of_images_have_the_names_of_its_inputs(chain):
+    tensor = Tensor("x", "FP32", (1,), np.zeros(1, np.float32), parameters={"content_type": "raw"})
+    message = "^expected the inputs images, as content_type raw sends tensors to the graph of cars, got 'x'$"
+    with pytest.raises(InvalidRequest, match=message):
+        chain.pipeline().infer(InferRequest("cars", None, "r", [tensor]))
 
 
 def test_a_chain_whose_middle_is_not_stored_keeps_its_ends(chain):

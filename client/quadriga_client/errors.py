@@ -16,6 +16,9 @@ ClientError
     └── ServerFault       5xx
 """
 
+import sys
+import warnings
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -132,6 +135,21 @@ def refusal(
     """Return the error of a status; see `ServerRefused`."""
     kind = _BY_STATUS.get(status, InvalidRequest if status < 500 else ServerFault)
     return kind(text, status, request_id, retry_after_s)
+
+
+def show_warnings(answer: Mapping[str, Any], category: type[UserWarning] = UserWarning) -> None:
+    """Show the warnings of an answer as those of Python, at the line outside of the client that led to it."""
+    for text in answer.get("warnings") or ():
+        warnings.warn(str(text), category, stacklevel=_outer_level())
+
+
+def _outer_level() -> int:
+    """Return how many calls above its caller the first one is that is not of the client, as a level of `warnings.warn`."""
+    package, level = __name__.partition(".")[0], 1
+    frame = sys._getframe(1)  # noqa: SLF001 - as warnings.warn does
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def load_package(name: str, extra: str, purpose: str) -> Any:

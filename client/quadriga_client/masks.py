@@ -42,7 +42,11 @@ def mask_annotations(
     values = _values(mask, numpy)
     height, width = values.shape
     if size is not None and (width, height) != tuple(size):
-        raise InputError(f"expected a mask of {size[0]} x {size[1]} pixels, got {width} x {height}")
+        is_turned = (height, width) == tuple(size)
+        hint = "; an image counts as its EXIF orientation turns it" if is_turned else ""
+        raise InputError(
+            f"expected a mask of {size[0]} x {size[1]} pixels, got {width} x {height}{hint}"
+        )
     if isinstance(labels, str):
         values, labels = (values != 0).astype(numpy.uint8), {1: labels}
     by_value = dict(labels) if isinstance(labels, Mapping) else dict(enumerate(labels))

@@ -1,23 +1,16 @@
 """Stored inferences: pages, one after the other, and as tables of pandas, polars and Arrow."""
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from quadriga_client.class_labels import ClassLabels
-from quadriga_client.errors import BadAnswer, InputError, load_package
+from quadriga_client.errors import BadAnswer, InputError, load_package, show_warnings
 from quadriga_client.results import Predictions, box_xyxy, summary
 
 PAGE_SIZE = 1000
 """Inferences of a page, unless fewer are wanted; the server's maximum."""
-
-
-def show_warnings(answer: Mapping[str, Any]) -> None:
-    """Show what the server says about a filter that finds nothing, such as a metadata key that nothing has."""
-    for text in answer.get("warnings") or ():
-        warnings.warn(str(text), UserWarning, stacklevel=3)
 
 
 class StoredInference(Predictions):

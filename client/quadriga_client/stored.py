@@ -1,16 +1,15 @@
 """Stored inferences one by one and in bulk, their ground truth, and saved filters."""
 
 import os
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from quadriga_client.calls import json_call, present, read_bytes, read_call
 from quadriga_client.class_labels import ClassLabels
-from quadriga_client.errors import InputError, TruthWarning
+from quadriga_client.errors import InputError, TruthWarning, show_warnings
 from quadriga_client.inference import read_events
 from quadriga_client.masks import Labels, mask_annotations
-from quadriga_client.queries import StoredInference, show_warnings
+from quadriga_client.queries import StoredInference
 from quadriga_client.resources import Resource, Sender
 from quadriga_client.statements import annotation_list, statements_call
 from quadriga_client.versions import model_body
@@ -329,8 +328,7 @@ class Truth(Resource):
 
 def _warned(answer: dict[str, Any]) -> dict[str, Any]:
     """Raise the warnings of an answer as those of Python, and return the answer."""
-    for text in answer.get("warnings", ()):
-        warnings.warn(text, TruthWarning, stacklevel=3)
+    show_warnings(answer, TruthWarning)
     return answer
 
 

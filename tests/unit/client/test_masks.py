@@ -128,7 +128,8 @@ def test_labels_may_be_a_list_or_one_for_all():
     ("mask", "options", "message"),
     [
         (CLASSES, {}, r"a label for each value of the mask, got none for 255 \(1 pixels\)"),
-        (CLASSES, {"size": (3, 4)}, "expected a mask of 3 x 4 pixels, got 4 x 3"),
+        (CLASSES, {"size": (3, 4)}, "expected a mask of 3 x 4 pixels, got 4 x 3; an image counts as its EXIF orientation"),
+        (CLASSES, {"size": (3, 5)}, "expected a mask of 3 x 5 pixels, got 4 x 3$"),
         (png(mode="RGB"), {}, "one channel or a palette, .* got an image of mode RGB"),
         (png(mode="RGBA"), {}, "got an image of mode RGBA"),
         (np.zeros((2, 2, 3), np.uint8), {}, r"whole numbers \(height, width\), got uint8 \(2, 2, 3\)"),

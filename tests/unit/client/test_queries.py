@@ -64,13 +64,20 @@ def test_what_the_server_says_about_an_empty_answer_is_a_warning(client, server)
     said = "no stored inference has the metadata key 'rum'; did you mean meta.run?"
     server.answers(
         json_response({"inferences": [], "cursor": None, "warnings": [said]}),
-        json_response({"count": 0, "is_exact": True, "warnings": [said]}),
+        *2 * [json_response({"count": 0, "is_exact": True, "warnings": [said]})],
         *pages([]),
     )
-    with pytest.warns(UserWarning, match="did you mean meta.run"):
-        assert list(client.query("meta.rum=v1")) == []
-    with pytest.warns(UserWarning, match="did you mean meta.run"):
-        assert client.inferences.count("meta.rum=v1") == 0
+    query = client.query("meta.rum=v1")
+    for count in (
+        lambda: len(list(query)),
+        lambda: client.inferences.count("meta.rum=v1"),
+        query.count,
+    ):
+        with pytest.warns(UserWarning, match="did you mean meta.run") as caught:
+            assert count() == 0
+        assert [warning.filename for warning in caught] == [
+            __file__
+        ]  # and not a file of the client
     assert list(client.query("meta.run=v9")) == []  # a warning would be an error here
 
 

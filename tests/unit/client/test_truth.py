@@ -124,6 +124,13 @@ def test_what_the_server_doubts_is_a_warning_where_it_was_stated(server, state):
     assert [(str(warning.message), warning.filename) for warning in caught] == [(text, __file__)]
 
 
+def test_what_the_server_doubts_of_a_mask_is_a_warning_where_it_was_stated(server):
+    server.answers(stored(2, 2), json_response({"id": "1", "warnings": ["'lak' is not a label"]}))
+    with Client(server.url, key="", retries=0) as client, pytest.warns(TruthWarning) as caught:
+        client.truth.state_mask("1", MASK, {1: "lak"}, ignore={2})
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 MASK = np.array([[0, 1], [1, 2]], np.uint8)
 
 

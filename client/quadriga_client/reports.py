@@ -101,7 +101,7 @@ class Report(dict[str, Any]):
         model, data = self.get("model") or {}, self.get("data") or {}
         images = (data.get("current") or {}).get("n", 0)
         name = f"{model.get('name', '')}@{model.get('version', '')}".rstrip("@")
-        yield f"{self.get('kind', 'report')} of {name or '?'}: {self.get('status', '?')}, {images} images"
+        yield f"{self.get('kind', 'report')} of {name or '?'}: {self.get('status', '?')}, {images} image{'' if images == 1 else 's'}"
         excluded = [f"{count} {reason}" for reason, count in (data.get("excluded") or {}).items() if count]  # fmt: skip
         if excluded:
             yield f"left out: {', '.join(excluded)}"

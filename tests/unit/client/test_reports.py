@@ -80,6 +80,7 @@ def test_a_report_in_a_few_lines_has_its_warnings_and_headlines():
         "drift of gauge: drift, 90 images", "meta.night alarm: js 0.5", "image.blur insufficient: ks —",
     ]  # fmt: skip
     assert Report({}).summary == "report of ?: ?, 0 images"
+    assert Report({"data": {"current": {"n": 1}}}).summary == "report of ?: ?, 1 image"
 
 
 def test_a_table_has_a_row_for_each_metric_or_signal():

@@ -12,7 +12,7 @@ from quadriga.engine.settings import Settings
 from quadriga.store.database import migrate
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.records import ModelReference
-from tests.onnx_models import doubling, tripling
+from tests.onnx_models import COLOURS_TOML, classifier, doubling, tripling
 from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
@@ -27,6 +27,8 @@ OLD, NEVER_SERVED = "ab" * 32, "cd" * 32
 @pytest.fixture
 def served(tmp_path):
     """Yield a server of version 1, whose file was replaced, and the hash of its file; version 3 was removed."""
+    colours = classifier(tmp_path / "models" / "colours" / "model.onnx")
+    (colours.parent / "model.toml").write_text(COLOURS_TOML)
     doubling(tmp_path / "models" / "gauge" / "1" / "model.onnx")
     tripling(tmp_path / "models" / "gauge" / "2" / "model.onnx")
     settings = Settings(models=str(tmp_path / "models"), data=str(tmp_path / "data"))
@@ -45,7 +47,14 @@ def served(tmp_path):
         )
         for number, (version, sha256) in enumerate(files)
     ]
-    store_entries(settings.database_url, settings.journal_directory, records)
+    all_scores = [{"label": "red", "score": 0.7}, {"label": "blue", "score": 0.3}]
+    of_colours = make_record(
+        smallest_id_at(START_MS),
+        model=ModelReference("colours", "1", "ef" * 32),
+        task="IMAGE_CLASSIFICATION",
+        predictions=all_scores,
+    )
+    store_entries(settings.database_url, settings.journal_directory, [of_colours, *records])
     yield application, new
     application.close()
 
@@ -73,10 +82,22 @@ def test_a_replaced_file_is_told_from_the_one_that_answers_now(served):
     assert "<b>3 inferences</b>" in open_page(application, html.unescape(link[1])).text
 
 
+@pytest.mark.parametrize(("label", "found"), [("red", True), ("blue", False), ("green", False)])
+def test_a_label_of_a_classifier_leads_to_what_it_takes_for_it(served, label, found):
+    application, _ = served
+    page = open_page(application, "/console/models/colours").text
+    assert ">1 inference</a>" in page
+    link = re.search(rf'<a class="chip plain" href="([^"]*)">{label}</a>', page)
+    assert link is not None
+    answer = open_page(application, html.unescape(link[1])).text
+    assert ("<b>1 inference</b>" in answer) == found
+    assert ("<b>0 inferences</b>" in answer) != found
+
+
 def test_files_of_one_version_are_counted_as_one(served):
     application, _ = served
     page = open_page(application, "/console/models").text
-    (row,) = rows(page)
+    row = next(row for row in rows(page) if row.startswith("gauge"))
     assert row.split("|")[2] == "3"
 
 

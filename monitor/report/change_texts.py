@@ -162,25 +162,46 @@ def explanation(report: Report) -> str:
     sentences = [verdict(report), f"Compared: {counts} of the baseline."]
     alarms = {signal.name for signal in report.signals if signal.alarm}
     if alarms:
-        sentences.append(_what_to_look_at(alarms))
+        undecided = {signal.name for signal in undecided_signals(report)}
+        sentences.append(_what_to_look_at(alarms, undecided))
     return " ".join(sentences)
 
 
-def _what_to_look_at(names: set[str]) -> str:
-    """Say where to look first, by which kinds of signals changed."""
-    has_image = any(name.startswith("image.") or name == "embedding" for name in names)
+def _what_to_look_at(names: set[str], undecided: set[str]) -> str:
+    """Say where to look first, by which kinds of signals changed, and of which that moved nothing can be said."""
+    has_image = any(map(_is_of_image, names))
     has_file = bool(names & _FILE_SIGNALS)
     has_prediction = bool(names & _PREDICTION_SIGNALS)
+    is_image_open = any(_is_of_image(name) or name in _FILE_SIGNALS for name in undecided)
+    is_answer_open = bool(undecided & _PREDICTION_SIGNALS)
     if has_image:
-        answers = "and so did the answers" if has_prediction else "the answers did not"
+        others = (
+            "it cannot be said whether the answers did" if is_answer_open else "the answers did not"
+        )
+        answers = "and so did the answers" if has_prediction else others
         return f"The images themselves changed, {answers}: look at the light, the lens and what the camera sees."
     if has_file:
         return "The files of the images changed: look at the camera's resolution and compression."
+    if has_prediction and is_image_open:
+        return "The answers changed, and it cannot be said whether the images did: look at both, and at the model."
     if has_prediction:
         return "The images are as usual but the answers changed: look at what the images show, and at the model."
-    if names == {"latency_ms"}:
+    words = ["images"] * is_image_open + ["answers"] * is_answer_open
+    return _what_is_beside(" and ".join(words), is_time_alone=names == {"latency_ms"})
+
+
+def _what_is_beside(undecided: str, *, is_time_alone: bool) -> str:
+    """Say where to look if neither images nor answers raised an alarm; `undecided` names those of which nothing can be said."""
+    if undecided:
+        changed = "The time that answers take" if is_time_alone else "What is sent with the images"
+        return f"{changed} changed, and it cannot be said whether the {undecided} did: look at the signals that moved, too."
+    if is_time_alone:
         return "Images and answers are as usual; only the time that they take changed: look at the server."
     return "Images and answers are as usual; what is sent with the images changed: look at who sends them."
+
+
+def _is_of_image(name: str) -> bool:
+    return name.startswith("image.") or name == "embedding"
 
 
 def _place(report: Report) -> str:

@@ -140,6 +140,26 @@ def test_what_to_look_at_first(names, expected):
     assert expected in explanation(report(*(number(name, 1.0, 5.0) for name in names)))
 
 
+@pytest.mark.parametrize(
+    ("names", "moved", "expected"),
+    [
+        (["score"], ["image.blur"], "it cannot be said whether the images did: look at both"),
+        (["score"], ["bytes_per_pixel"], "it cannot be said whether the images did: look at both"),
+        (["score"], ["meta.firmware"], "The images are as usual but the answers changed"),
+        (["image.blur"], ["score"], "it cannot be said whether the answers did"),
+        (["meta.x"], ["image.blur"], "it cannot be said whether the images did: look at the signals"),
+        (["meta.x"], ["area"], "it cannot be said whether the answers did: look at the signals"),
+        (["latency_ms"], ["image.dark", "score"], "The time that answers take changed, and it cannot be said whether the images and answers did"),
+    ],
+)  # fmt: skip
+def test_what_moved_with_too_few_images_is_not_as_usual(names, moved, expected):
+    alarms = [number(name, 1.0, 5.0) for name in names]
+    undecided = [replace(number(name, 1.0, 5.0), alarm=False, status="insufficient") for name in moved]  # fmt: skip
+    said = explanation(report(*alarms, *undecided))
+    assert expected in said
+    assert ("as usual" in said) == ("as usual" in expected)
+
+
 def test_without_a_change_nothing_is_to_look_at():
     quiet = report(number("score", 0.9, 0.9, alarm=False))
     assert headline(quiet) == "Nothing changed."

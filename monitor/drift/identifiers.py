@@ -11,6 +11,12 @@ _MIN_VALUES = 10
 """Number of values below which nothing is said about a column."""
 _DISTINCT_SHARE = 0.9
 """Share of distinct texts above which a column holds names of rows."""
+_FEW_ROWS_SHARE = 0.25
+"""Share of distinct texts above which they may be names that each have a few rows, as two versions answer one image."""
+_MIN_NAMES = 20
+"""Number of distinct texts below which they are not taken for names that have a few rows each."""
+_MAX_SHARED = 0.1
+"""Share of the distinct texts of the window above which the baseline has the same ones, so that they name no rows."""
 _RISING_SHARE = 0.95
 """Share of neighbours of which the later one is larger, above which a column numbers rows."""
 _MIN_CLOCK = 1e8
@@ -29,9 +35,28 @@ def identifier_reason(name: str, baseline: Sample, current: Sample) -> str:
     if columns[0] is None:
         return ""
     reason = _reason(columns[0], baseline)
-    if reason and columns[1] is not None and len(columns[1].rows) >= _MIN_VALUES:
-        return reason if _reason(columns[1], current) == reason else ""
-    return reason
+    if columns[1] is None or len(columns[1].rows) < _MIN_VALUES:
+        return reason
+    if reason and _reason(columns[1], current) == reason:
+        return reason
+    is_name = _are_names(columns[0], columns[1])
+    return "each text is there in few rows, and in one of the windows alone" if is_name else ""
+
+
+def _are_names(baseline: Column, current: Column) -> bool:
+    """Check whether texts have few rows each, and hardly any of the window is in the baseline, as where versions answer the same files."""
+    if baseline.kind != "categorical" or current.kind != "categorical":
+        return False
+    texts = [
+        {baseline.labels[code] for code in np.unique(baseline.values)},
+        {current.labels[code] for code in np.unique(current.values)},
+    ]
+    rows = [len(baseline.rows), len(current.rows)]
+    has_few_rows = all(
+        len(distinct) >= max(_MIN_NAMES, _FEW_ROWS_SHARE * n)
+        for distinct, n in zip(texts, rows, strict=True)
+    )
+    return has_few_rows and len(texts[0] & texts[1]) <= _MAX_SHARED * len(texts[1])
 
 
 def _reason(column: Column, sample: Sample) -> str:

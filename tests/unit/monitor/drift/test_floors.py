@@ -127,6 +127,30 @@ def test_a_counter_of_each_camera_is_recognised():
     assert identifier_reason("frame", sample, sample).startswith("rises")
 
 
+OF_BOTH_VERSIONS = [f"image_{at // 2 + 1000:04d}.jpg" for at in range(2 * COUNT)]
+CAMERAS = [f"camera {at % 40}" for at in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_left_out"),
+    [
+        (PATHS, OF_BOTH_VERSIONS, True),
+        (PATHS * 2, OF_BOTH_VERSIONS, True),
+        (PATHS * 4, OF_BOTH_VERSIONS * 2, True),
+        (PATHS * 5, OF_BOTH_VERSIONS, False),
+        (PATHS * 2, PATHS * 2, False),
+        (CAMERAS, [*CAMERAS, *CAMERAS[:20]], False),
+        (PATHS[:15] * 2, OF_BOTH_VERSIONS[:30], False),
+        (PATHS * 2, [f"lane {at % 4}" for at in range(COUNT)], False),
+        (PATHS * 2, [float(at % 7) for at in range(COUNT)], False),
+    ],
+    ids=["a new version", "both versions", "four rows each", "five rows each", "the same files", "cameras", "few files", "labels", "numbers"],
+)  # fmt: skip
+def test_files_that_several_versions_answered_are_no_signal(before, after, is_left_out):
+    sides = build_sample({"key": before}), build_sample({"key": after})
+    assert bool(identifier_reason("key", *sides)) == is_left_out
+
+
 def test_labels_that_became_names_of_rows_stay_a_signal():
     baseline = build_sample({"key": [f"lane {at % 4}" for at in range(COUNT)]})
     assert identifier_reason("key", baseline, build_sample({"key": PATHS})) == ""

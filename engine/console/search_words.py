@@ -50,8 +50,12 @@ _COMPARISON = re.compile(
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _OPERATOR = re.compile(r"(?:eq|ne|gt|ge|lt|le|in|contains|exists):")
 _ALTERNATIVE = re.compile(r"\sor\s", re.IGNORECASE)
-_CONJUNCTION = re.compile(r'("(?:[^"\\]|\\.)*"?)|\sand\s|&&', re.IGNORECASE)
-"""A quoted text, which stays as it is, or what joins comparisons."""
+_CONJUNCTION = re.compile(
+    r'("(?:[^"\\]|\\.)*"?)|\sand\s|&&|(?<![\s=<>&|!(])(?<!\sor)(?<!\sand)(?<!\snot)\s+'
+    r"(?=(?:(?:meta|std|sig)\.[\w.]+|label|model|version|ts|ground_truth|box)\s*[=<>])",
+    re.IGNORECASE,
+)
+"""A quoted text, which stays as it is, or what joins comparisons: a word, a sign, or nothing but a space before a field."""
 
 _KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "best", "box", "geo"}
 
@@ -63,6 +67,10 @@ FIELD_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "label": ("class", "category", "object", "prediction", "predicted label"),
     "ground_truth.label": ("true label", "true class", "ground truth"),
     "request_id": ("request",),
+    "sig.image.brightness": ("brightness",),
+    "sig.image.contrast": ("contrast",),
+    "sig.image.blur": ("blur", "sharpness"),
+    "sig.image.saturation": ("saturation",),
 }
 """Words for a field that the filter calls by another name; `box=score` is the score of some prediction."""
 

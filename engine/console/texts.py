@@ -156,7 +156,7 @@ TEXTS: Mapping[str, str] = {
     "compare_b": "Second",
     "compare_show": "Compare",
     "compare_swap": "Swap",
-    "compare_hint": "such as meta.camera=north",
+    "compare_hint": "all images",
     "compare_versions": "Version {b} of {model} beside version {a}",
     "compare_models": "{b} beside {a}",
     "compared_pair": "{b} beside {a}, on the same images",

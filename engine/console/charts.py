@@ -60,7 +60,7 @@ class Timeline(msgspec.Struct, frozen=True):
     end: str = ""
     """The time that it covers, RFC 3339, UTC."""
     bar_length: str = ""
-    """How long a bar is; empty without bars."""
+    """How long a bar is; empty where there are not several."""
 
 
 def timeline(slices: Sequence[tuple[str, str, int, int]]) -> Timeline:
@@ -92,7 +92,8 @@ def timeline(slices: Sequence[tuple[str, str, int, int]]) -> Timeline:
         datetime.fromisoformat(text).astimezone(UTC) for text in (slices[0][0], slices[-1][1])
     )
     ticks = [_single_tick(first)] if len(slices) == 1 else _ticks(first, last)
-    return Timeline(bars, ticks, slices[0][0], slices[-1][1], _bar_length(first, last, len(slices)))
+    length = "" if len(slices) == 1 else _bar_length(first, last, len(slices))
+    return Timeline(bars, ticks, slices[0][0], slices[-1][1], length)
 
 
 def _height(count: int, top: int) -> float:

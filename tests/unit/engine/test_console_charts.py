@@ -44,6 +44,7 @@ def test_a_single_moment_is_a_narrow_bar_with_one_label():
     chart = timeline(slices(timedelta(milliseconds=1), 1))
     assert [tick.words for tick in chart.ticks] == ["24 Nov 05:02:00"]
     assert chart.bars[0].width < WIDTH / 10
+    assert chart.bar_length == ""
     assert chart.bars[0].x < WIDTH / 2 < chart.bars[0].x + chart.bars[0].width
 
 

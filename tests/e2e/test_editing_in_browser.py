@@ -173,9 +173,29 @@ def test_previous_leads_back_to_what_left_the_filter(browser, server, ids):
     check_nothing_wrong(browser, server)
 
 
-def test_editing_keeps_the_image_in_sight_on_a_phone(browser, server, ids):
-    show(browser, server, ids[1], width=390)
+@pytest.mark.parametrize("width", [390, 1200])
+def test_editing_keeps_the_image_in_sight_above_its_list(browser, server, ids, width):
+    show(browser, server, ids[1], width=width)
     press(browser, "e", ".", ".")
     top = browser.run("document.querySelector('[data-stage] canvas').getBoundingClientRect().top")
     assert 0 <= top < 300
     check_nothing_wrong(browser, server, "404")
+
+
+OFFLINE = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+
+
+def test_that_a_change_is_not_stored_is_in_sight(browser, server, ids):
+    show(browser, server, ids[1], width=1000)
+    press(browser, "e")
+    browser.send("Network.emulateNetworkConditions", offline=True, **OFFLINE)
+    press(browser, "3")
+    browser.wait_for(
+        "document.querySelector('[data-conflict]').textContent.includes('Not stored.')"
+    )
+    box = "document.querySelector('[data-conflict]').getBoundingClientRect()"
+    assert browser.run(f"{box}.top >= 0 && {box}.bottom <= innerHeight")
+    browser.send("Network.emulateNetworkConditions", offline=False, **OFFLINE)
+    browser.run("document.querySelector('[data-conflict] button').click()")
+    browser.wait_for("!document.querySelector('[data-conflict]').textContent")
+    browser.errors.clear()

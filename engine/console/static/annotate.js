@@ -127,6 +127,7 @@ async function showRefusal(answer, annotations) {
   const again = button("Try again", "", () => { settle(); void send(annotations); });
   again.className = "button s";
   conflict.replaceChildren(element("b", "Not stored."), element("span", words), again);
+  conflict.scrollIntoView({ block: "nearest" });
 }
 
 /** Take what stands in the way as dealt with: storing goes on. */

@@ -11,7 +11,7 @@ const still = document.querySelector("[data-still]");
 const scoreInput = document.querySelector("[data-score]");
 const layers = Object.fromEntries([...document.querySelectorAll("[data-layer]")].map((box) => [box.dataset.layer, box]));
 
-const isBeside = matchMedia("(min-width: 75rem)"); // the list stands beside the image
+const isBelow = matchMedia("(max-width: 75rem)"); // the list stands below the image, as in inference.css
 
 const shown = (items, kind) => items.map((item, number) => drawn(item, kind, number, ringsOf(item, data.width, data.height)));
 
@@ -48,7 +48,7 @@ export function choose(item) {
     const isChosen = item !== null && button.dataset.kind === item.kind && Number(button.dataset.number) === item.number;
     if (isChosen) {
       button.setAttribute("aria-current", "true");
-      if (isBeside.matches) button.scrollIntoView({ block: "nearest" }); // below the image it would scroll that out of sight
+      if (!isBelow.matches) button.scrollIntoView({ block: "nearest" }); // below the image it would scroll that out of sight
     } else button.removeAttribute("aria-current");
   }
   picture?.draw();

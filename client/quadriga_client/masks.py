@@ -48,7 +48,8 @@ def mask_annotations(
             f"expected a mask of {size[0]} x {size[1]} pixels, got {width} x {height}{hint}"
         )
     if isinstance(labels, str):
-        values, labels = (values != 0).astype(numpy.uint8), {1: labels}
+        is_stated = (values != 0) & ~numpy.isin(values, list(ignore))
+        values, labels, ignore = is_stated.astype(numpy.uint8), {1: labels}, ()
     by_value = dict(labels) if isinstance(labels, Mapping) else dict(enumerate(labels))
     present, counts = numpy.unique(values, return_counts=True)
     unknown = [

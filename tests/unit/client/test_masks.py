@@ -120,6 +120,11 @@ def test_labels_may_be_a_list_or_one_for_all():
         (annotation,) = mask_annotations(mask, "lake")
         assert annotation["label"] == "lake"
         assert (contours.fill(points(annotation["contour"]), 4, 3) == (CLASSES != 0)).all()
+    for ignored in ({255}, [255, 1], {1}):  # numbers of the mask, not of what is made of it
+        (annotation,) = mask_annotations(CLASSES, "lake", ignore=ignored)
+        stated = (CLASSES != 0) & ~np.isin(CLASSES, list(ignored))
+        assert (contours.fill(points(annotation["contour"]), 4, 3) == stated).all()
+    assert mask_annotations(CLASSES, "lake", ignore=set(CLASSES.ravel().tolist())) == []
     assert mask_annotations(np.zeros((2, 2), np.uint8), LABELS) == []
     assert mask_annotations(np.zeros((2, 2), bool), "lake") == []
 

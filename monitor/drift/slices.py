@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.localisation import Part, p_value_against_rest
-from quadriga.monitor.drift.samples import EMBEDDING, Sample, merge_names, take_rows
+from quadriga.monitor.drift.samples import EMBEDDING, Column, Sample, merge_names, take_rows
 from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
 from quadriga.monitor.drift.significance.two_samples import (
     spread,
@@ -63,29 +63,41 @@ def find_drift_slices(
 
 
 def find_undecided_slices(
-    baseline: Summary, current: Summary, signals: Sequence[Signal], by: Sequence[str]
+    baseline: Summary,
+    current: Summary,
+    signals: Sequence[Signal],
+    by: Sequence[str],
+    *,
+    alpha: float = ComparisonSettings().alpha,
 ) -> list[Slice]:
     """Return the slices in which signals that could not be judged moved more than in the rest, largest effect first.
 
-    Nothing is tested, as there is too little to test: a slice counts if it and the rest have 30 values on each side, and
-    the signal moved there by more, as of `find_drift_slices`. The effects are in the unit of the whole window's effect.
+    A slice counts if it and the rest have 30 values on each side, and the signal moved there by more, as of
+    `find_drift_slices`, and more than chance would move it if all values were independent. They are not, so this is no
+    test: it leaves out the slices that are far off only as they are small. The effects are in the unit of the whole
+    window's effect.
 
     Args:
         baseline: Baseline of the comparison.
         current: Current window of the comparison.
         signals: Signals that moved, but have too few independent values to be judged.
         by: Names of the categorical columns to slice by.
+        alpha: Probability that chance alone names a slice of a column, if all values are independent.
     """
+    sides = baseline, current
     ranked = []
     for name in by:
-        for value, rows in _rows_by_value((baseline, current), name).items():
-            moves = [
-                (effects[0] / signal.effect.minimum, _move_metric(signal, effects, len(rows[1])))
-                for signal in signals
-                if signal.name != name
-                and (effects := _effects_in_and_out((baseline, current), rows, signal)) is not None
-                and _is_far(effects, signal.effect.minimum)
-            ]
+        rows_by_value = _rows_by_value(sides, name)
+        limit = alpha / max(len(rows_by_value) * len(signals), 1)
+        for value, rows in rows_by_value.items():
+            moves = []
+            for signal in signals:
+                if signal.name == name or (parts := _parts(sides, rows, signal)) is None:
+                    continue
+                effects = _effects_in_and_out(*parts)
+                if _is_far(effects, signal.effect.minimum) and _p_value_in_parts(*parts) < limit:
+                    ratio = effects[0] / signal.effect.minimum
+                    moves.append((ratio, _move_metric(signal, effects, len(rows[1]))))
             if moves:
                 moves.sort(key=lambda move: -move[0])
                 metrics = [metric for _, metric in moves]
@@ -93,12 +105,11 @@ def find_undecided_slices(
     return [slice_ for _, slice_ in sorted(ranked, key=lambda entry: -entry[0])]
 
 
-def _effects_in_and_out(
+def _parts(
     sides: tuple[Summary, Summary], rows: list[Int64Array], signal: Signal
-) -> tuple[float, float] | None:
-    """Return the effect of a signal in a slice and in all other rows; None for embeddings, and with too few values."""
-    columns = [side.sample.column(signal.name) for side in sides]
-    before, after = columns
+) -> tuple[tuple[Column, Column], list[BoolArray]] | None:
+    """Return the columns of a signal, and which of their values are in a slice; None for embeddings, and with too few values."""
+    before, after = (side.sample.column(signal.name) for side in sides)
     if before is None or after is None or EMBEDDING in (before.kind, after.kind):
         return None
     inside = [
@@ -107,6 +118,20 @@ def _effects_in_and_out(
     ]
     if min(min(part.sum(), (~part).sum()) for part in inside) < _MIN_VALUES:
         return None
+    return (before, after), inside
+
+
+def _p_value_in_parts(columns: tuple[Column, Column], inside: list[BoolArray]) -> float:
+    """Return the p-value of a signal that moved in a slice as it did in the rest, as if all values were independent."""
+    before, after = ((Part(part, part.sum()), Part(~part, (~part).sum())) for part in inside)
+    return p_value_against_rest(columns, (before[0], after[0]), (before[1], after[1]))
+
+
+def _effects_in_and_out(
+    columns: tuple[Column, Column], inside: list[BoolArray]
+) -> tuple[float, float]:
+    """Return the effect of a signal in a slice and in all other rows."""
+    before, after = columns
     values = before.values, after.values
     if before.kind == "categorical":
         names, codes = merge_names([(column.labels, column.values) for column in (before, after)])

@@ -121,7 +121,9 @@ def compare_stored(
         ),
         slices=find_drift_slices(*sides, moved[:MAX_MOVED], by=slice_columns, settings=settings)
         if moved
-        else find_undecided_slices(*sides, undecided_signals(report)[:MAX_MOVED], slice_columns),
+        else find_undecided_slices(
+            *sides, undecided_signals(report)[:MAX_MOVED], slice_columns, alpha=settings.alpha
+        ),
         unlike=unlike[:MAX_UNLIKE],
         unlike_share=similarity.unlike_share,
         changed=images.changed(*sides, alarms_in_reading_order(report.signals), unlike=unlike),

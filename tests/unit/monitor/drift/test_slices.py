@@ -170,3 +170,24 @@ def test_a_slice_with_few_values_says_nothing():
     signals = undecided_signals(report)
     assert "score" in [signal.name for signal in signals]
     assert find_undecided_slices(baseline, current, signals, ["camera"]) == []
+
+
+@pytest.mark.parametrize(("n", "cameras"), [(480, 12), (480, 3), (600, 12)])
+def test_what_moved_everywhere_alike_is_not_said_to_have_moved_most_in_a_small_slice(n, cameras):
+    settings = ComparisonSettings(insufficient=1e9)
+
+    def everywhere_alike(rng, n, shift, share):
+        camera = np.array([f"camera {number}" for number in range(cameras)])[np.arange(n) % cameras]
+        label = np.where(rng.random(n) < share, "bus", "car")
+        columns = {"camera": camera, "score": rng.normal(size=n) + shift, "label": label}
+        return as_summary(build_sample(columns), settings)
+
+    named = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        baseline = everywhere_alike(rng, 4 * n, 0.0, 0.3)
+        current = everywhere_alike(rng, n, 0.5, 0.5)
+        signals = undecided_signals(compare(baseline, current, settings))
+        assert len(signals) == 2
+        named += find_undecided_slices(baseline, current, signals, ["camera"])
+    assert len(named) <= 2, [(part.value, part.metrics[0].value) for part in named]

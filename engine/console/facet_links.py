@@ -27,6 +27,8 @@ MAX_WIDER = 3
 
 _BAR_WIDTH = 36
 _HISTOGRAM_WIDTH, _HISTOGRAM_HEIGHT = 208, 32
+_MAX_WHOLE = 1e15
+"""Whole numbers below this have all their digits: times in milliseconds differ in their last ones."""
 _FIRST = ("model", "version", "label", "score")
 _LAST = (
     "ground_truth", "ground_truth.review", "status", "latency_ms", "predictions", "task",
@@ -205,7 +207,10 @@ def _name(field: str, value: str | float | bool) -> str:  # noqa: FBT001 - as ab
         return "known" if value else "not known"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return value if isinstance(value, str) else f"{value:.6g}"
+    if isinstance(value, str):
+        return value
+    is_whole = value == round(value) and abs(value) < _MAX_WHOLE
+    return f"{value:.0f}" if is_whole else f"{value:.6g}"
 
 
 def _bins(facet: Facet, links: FilterLinks) -> list[BinLink]:

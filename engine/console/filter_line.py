@@ -63,6 +63,12 @@ def comparison_text(field: str, value: str | float | bool, operator: str = "") -
     return f"{name}={prefix}{_value_text(value)}"
 
 
+def number_text(value: float) -> str:
+    """Return the shortest text of a number that is read as this number again: a time in milliseconds has 13 digits."""
+    short = f"{value:.12g}"
+    return short if float(short) == value else repr(value).removesuffix(".0")
+
+
 def field_and_rest(text: str) -> tuple[str, str]:
     """Return a part in two: its field with the `=`, and the rest; all is rest where it is no comparison."""
     match = re.match(r'(!?(?:"(?:[^"\\]|\\.)*"|[^"&|()=!<>]+)=)(.*)', text, re.DOTALL)
@@ -95,6 +101,6 @@ def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return f"{value:.12g}"
+        return number_text(value)
     is_plain = _PLAIN.fullmatch(value) is not None and value not in _READ_AS_MORE
     return value if is_plain else json_text(value)

@@ -105,7 +105,8 @@ def server(tmp_path_factory) -> Iterator[Application]:
             model=ModelReference("shapes", str(number % 3), f"{number % 3}a" * 32),
             status=500 if number % 7 == 0 else 200,
             predictions=[{"label": ("star", "ring", "box")[number % 3], "score": 0.5}],
-            metadata={"camera": CAMERAS[number % len(CAMERAS)], "floor": number % 2, "rare": f"r{number % 40}"},
+            metadata={"camera": CAMERAS[number % len(CAMERAS)], "floor": number % 2, "rare": f"r{number % 40}",
+                      "taken_ms": 1764343620123 + number % 3, "ratio": (0.1 + 0.2) * (1 + number % 2)},
         )
         for number in range(200)
     ]  # fmt: skip
@@ -173,6 +174,23 @@ def test_links_add_values_and_take_them_away(server):
     assert {name for name, (_, is_chosen, _) in further.items() if is_chosen} == {"north", HOSTILE}
     assert further["north"][2] == choice_text("meta.camera", [HOSTILE])
     assert facet(server, further["north"][2], "meta.camera")[HOSTILE][2] == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("meta.taken_ms", ["1764343620123", "1764343620124", "1764343620125"]),
+        ("meta.ratio", ["0.3", "0.6"]),
+    ],
+)
+def test_numbers_of_many_digits_are_told_apart_and_found(server, field, names):
+    shown = facet(server, "", field)
+    assert sorted(shown) == names
+    for name, (count, _, line) in shown.items():
+        assert found(server, line) == int(count) > 0
+        chosen = facet(server, line, field)
+        assert sorted(chosen) == names
+        assert [other for other, (_, is_chosen, _) in chosen.items() if is_chosen] == [name]
 
 
 def test_what_was_chosen_is_shown_however_rare_it_is(server):

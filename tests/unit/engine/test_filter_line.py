@@ -7,6 +7,7 @@ from quadriga.engine.console.filter_line import (
     comparison_text,
     field_and_rest,
     joined,
+    number_text,
     parts,
 )
 from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
@@ -53,13 +54,24 @@ HOSTILE = ["north", "", "1", "1e5", "-3", "true", "gt:5", "in:a,b", "a, b", 'say
            "ends ", " begins", "é", "\\", "line\nbreak", "exists:true", "a=b", "!a", "null", "x" * 300]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [*HOSTILE, True, False, 0, 1.5, -2e-7, 123456])
+@pytest.mark.parametrize("value", [*HOSTILE, True, False, 0, 1.5, -2e-7, 123456, 1764343620123, 1764343620123.0, 0.1 + 0.2, -1 / 3, 1e300])  # fmt: skip
 def test_the_comparison_with_a_value_finds_that_value(value):
     line = joined([comparison_text("meta.key", value), "meta.z=9"])
     tree = QueryRequest(where=line).parse_filter()
     assert isinstance(tree, And)
     assert tree.operands[0] == Compare("meta.key", "eq", value)
     assert texts(line) == [comparison_text("meta.key", value), "meta.z=9"]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (1.0, "1"), (0.3, "0.3"), (0.1 + 0.2, "0.30000000000000004"), (1764343620123, "1764343620123"),
+        (1764343620123.0, "1764343620123"), (2.5e-9, "2.5e-09"), (0, "0"),
+    ],
+)  # fmt: skip
+def test_a_number_has_as_many_digits_as_it_takes(number, text):
+    assert number_text(number) == text
 
 
 @pytest.mark.parametrize(

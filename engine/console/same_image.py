@@ -1,6 +1,7 @@
 """Other inferences of the image of one: which models answered the same bytes, and where its truth is stated."""
 
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -12,8 +13,6 @@ from quadriga.store.records import REJECTED, StoredInference
 
 SHOWN = 4
 """Maximum other inferences that are named."""
-
-_LOOKED_AT = 20
 
 
 class OtherAnswer(msgspec.Struct, frozen=True):
@@ -43,23 +42,25 @@ def find_same_image(
     source = inference.input.hash
     if not source:
         return SameImage()
-    answers: list[StoredInference] = []
-    with suppress(QueryError, NotFoundError):
-        answers = store.query(QueryRequest({"input.hash": source}, limit=_LOOKED_AT)).inferences
-    others = [other for other in answers if other.id != inference.id]
-    with_truth = [
-        other
-        for other in others
-        if other.ground_truth is not None
-        and other.task == inference.task
-        and other.ground_truth_review != REJECTED
-    ]
-    is_wanted = inference.ground_truth is None and with_truth
+    of_image = {"input.hash": source}
+    newest = _newest(store, of_image, SHOWN + 2)  # this one may be among them
+    others = [other for other in newest if other.id != inference.id]
+    with_truth: list[StoredInference] = []
+    if others and inference.ground_truth is None:
+        has_truth = {"ground_truth": {"exists": True}, "task": inference.task}
+        is_rejected = {"ground_truth.review": REJECTED}
+        with_truth = _newest(store, {"and": [of_image, has_truth, {"not": is_rejected}]}, 1)
     return SameImage(
         [_answer(other, links) for other in others[:SHOWN]],
         has_more=len(others) > SHOWN,
-        truth=_answer(with_truth[0], links) if is_wanted else None,
+        truth=_answer(with_truth[0], links) if with_truth else None,
     )
+
+
+def _newest(store: InferenceReader, where: Any, limit: int) -> list[StoredInference]:
+    with suppress(QueryError, NotFoundError):
+        return store.query(QueryRequest(where, limit=limit)).inferences
+    return []
 
 
 def _answer(other: StoredInference, links: FilterLinks) -> OtherAnswer:

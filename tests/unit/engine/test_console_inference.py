@@ -249,9 +249,11 @@ def copy_of(number: int, version: str, **fields: Any) -> InferenceRecord:
         ([copy_of(2, "2")], {}, [2], None),
         ([copy_of(2, "2"), copy_of(3, "1")], {2: STATED}, [3, 2], 2),
         ([copy_of(2, "2"), copy_of(3, "2")], {2: STATED, 3: []}, [3, 2], 3),  # nothing is there
+        ([copy_of(2, "2"), copy_of(3, "2")], {2: STATED, 3: (STATED, "rejected")}, [3, 2], 2),
         ([copy_of(2, "2")], {1: STATED, 2: STATED}, [2], None),  # which has its own
         ([copy_of(2, "2", task="IMAGE_CLASSIFICATION")], {2: [{"label": "circle"}]}, [2], None),
         ([copy_of(number, "2") for number in range(2, 9)], {2: STATED}, [8, 7, 6, 5], 2),
+        ([copy_of(number, "2") for number in range(2, 60)], {2: STATED}, [59, 58, 57, 56], 2),
         ([make_record(FIRST + 9, predictions=[])], {9: STATED}, [], None),  # without an image
         ([copy_of(2, "2", team="b")], {2: STATED}, [], None),
     ],
@@ -260,8 +262,9 @@ def test_other_inferences_of_the_same_image_are_named_with_where_its_truth_is(tm
     settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
     migrate(settings.database_url)
     truths = [
-        JournaledChange(FIRST + 100 + number, TruthStatement("id", str(FIRST + number), annotations, "mara"))
-        for number, annotations in statements.items()
+        JournaledChange(FIRST + 100 + number, TruthStatement("id", str(FIRST + number), annotations, "mara", review=review))
+        for number, stated in statements.items()
+        for annotations, review in [stated if isinstance(stated, tuple) else (stated, "")]
     ]  # fmt: skip
     entries = [copy_of(1, "1", team="a"), *further, *truths]
     store_entries(settings.database_url, settings.journal_directory, entries)

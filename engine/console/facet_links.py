@@ -12,7 +12,14 @@ import msgspec
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.inference_filter import FilterLinks
 from quadriga.engine.console.value_choices import same_value
-from quadriga.store.browsing.facets import Facet, Facets, FacetsRequest, FacetValue, find_facets
+from quadriga.store.browsing.facets import (
+    MAX_TEXT,
+    Facet,
+    Facets,
+    FacetsRequest,
+    FacetValue,
+    find_facets,
+)
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.catalog import CLASSIFICATION
@@ -111,28 +118,39 @@ def counted_facets(
             for facet in wider.facets:
                 own = counted.get((facet_field, facet.type))
                 if facet.values:
-                    merged = _with_chosen(
-                        facet, own.facet.values if own else [], links.chosen(field)
-                    )
+                    own_facet = None if own is None else own.facet
+                    merged = _with_chosen(facet, own_facet, links.chosen(field))
                     is_exact = wider.exact and (own is None or own.is_exact)
                     counted[facet_field, facet.type] = CountedFacet(merged, is_exact)
     return list(counted.values())
 
 
-def _with_chosen(wider: Facet, own: Sequence[FacetValue], chosen: Sequence[Scalar]) -> Facet:
-    """Return a facet that is counted without the choice, with the chosen values, which are counted within it."""
-    known = [value for value in own if _is_in(value.value, chosen)]
-    if wider.field != "model":  # whose name may be given with a version
-        known += [
-            FacetValue(value, 0)  # nothing has it
-            for value in chosen
-            if _is_of_type(value, wider.type)
-            and not any(same_value(value, other.value) for other in known)
-        ]
+def _with_chosen(wider: Facet, own: Facet | None, chosen: Sequence[Scalar]) -> Facet:
+    """Return a facet that is counted without the choice, with the chosen values, which are counted within it.
+
+    A chosen value that the filter does not find has a count of 0, as far as `own`, the facet of the filter, has all values.
+    """
+    listed = [] if own is None else own.values
+    known = {value.value: value for value in (*wider.values, *listed) if _is_in(value.value, chosen)}  # fmt: skip
+    has_all = own is None or own.distinct <= len(listed)
+    absent = [
+        FacetValue(value, 0)
+        for value in chosen
+        if has_all
+        and wider.field != "model"  # whose name may be given with a version
+        and _is_of_type(value, wider.type)
+        and not _is_in(value, known)
+        and not _is_cut(value)
+    ]
     others = [value for value in wider.values if not _is_in(value.value, chosen)]
-    shown = [*known[:VALUES], *others[: max(VALUES - len(known), 0)]]
+    shown = [*known.values(), *absent, *others][:VALUES]
     in_order = sorted(shown, key=lambda value: (-value.count, value.value))
-    return msgspec.structs.replace(wider, values=in_order)
+    return msgspec.structs.replace(wider, values=in_order, distinct=wider.distinct + len(absent))
+
+
+def _is_cut(value: Scalar) -> bool:
+    """Check whether a facet may have the beginning of a text alone."""
+    return isinstance(value, str) and len(value) >= MAX_TEXT
 
 
 def _is_in(value: Scalar, values: Iterable[Scalar]) -> bool:
@@ -186,6 +204,8 @@ def _values(facet: Facet, links: FilterLinks, label_field: str) -> list[ValueLin
     chosen = links.chosen(field)
     shown = []
     for value in facet.values[:VALUES]:
+        if _is_cut(value.value):
+            continue  # as no filter finds the beginning of a text
         text = comparison_text(facet.field, value.value)
         is_one_of_several = facet.field == "label" and (field == "label" or links.has(text))
         shown.append(

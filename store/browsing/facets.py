@@ -35,7 +35,8 @@ FIELDS = (
 )  # fmt: skip
 """Fields beside `meta.<path>`."""
 
-_MAX_TEXT = 256  # characters of a value
+MAX_TEXT = 256
+"""Characters of a value; of a longer text the beginning is counted."""
 _MAX_NAMES = 64  # names of fields in a request
 _LEAST_STEP = 1e-11
 """Width of a bin, as a share of the largest number, from which on its bounds differ in twelve digits."""
@@ -233,7 +234,7 @@ def _typed(value: Any) -> tuple[FacetType, Any]:
     if isinstance(value, int | float):
         return "number", float(value)
     if isinstance(value, str):
-        return "string", value[:_MAX_TEXT]
+        return "string", value[:MAX_TEXT]
     return "other", None
 
 

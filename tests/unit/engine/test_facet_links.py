@@ -15,6 +15,7 @@ from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilte
 from quadriga.engine.console.value_choices import choice_text, choices
 from quadriga.engine.settings import Settings
 from quadriga.store.browsing import sample
+from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.database import migrate
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.syntax import Compare
@@ -22,7 +23,7 @@ from quadriga.store.records import ModelReference
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import store_entries
+from tests.unit.store_harness import StoreHarness, store_entries
 
 FIRST = 700_000_000_000
 HOSTILE = '<b>"north", east & (west)'
@@ -106,7 +107,8 @@ def server(tmp_path_factory) -> Iterator[Application]:
             status=500 if number % 7 == 0 else 200,
             predictions=[{"label": ("star", "ring", "box")[number % 3], "score": 0.5}],
             metadata={"camera": CAMERAS[number % len(CAMERAS)], "floor": number % 2, "rare": f"r{number % 40}",
-                      "taken_ms": 1764343620123 + number % 3, "ratio": (0.1 + 0.2) * (1 + number % 2)},
+                      "taken_ms": 1764343620123 + number % 3, "ratio": (0.1 + 0.2) * (1 + number % 2),
+                      "note": "x" * (300 if number % 2 else 5)},
         )
         for number in range(200)
     ]  # fmt: skip
@@ -204,6 +206,41 @@ def test_a_choice_that_nothing_has_can_be_taken_back_in_the_list(server):
     assert shown["nrth"] == ("0", True, "")
     assert shown["north"][0] == "50"
     assert shown["north"][2] == "meta.camera=in:nrth,north"
+
+
+@pytest.mark.parametrize("line", ["meta.rare=r39", "meta.rare=zzz", "meta.rare=in:r39,zzz"])
+def test_as_many_further_values_are_said_as_there_are(server, line):
+    page = open_page(server, f"/console/inferences?q={quote(line)}").text
+    section = page[page.index("<code>meta.rare</code>") :]
+    shown = facet(server, line, "meta.rare")
+    there = [name for name, (count, _, _) in shown.items() if count != "0"]
+    assert f"{40 - len(there)} more" in section[: section.index("</section>")]
+
+
+@pytest.mark.parametrize(
+    ("line", "zero"), [("best=z", []), ("best=zz", ["zz"]), ("best=in:z,zz", [])]
+)
+def test_only_what_no_inference_has_is_said_to_be_nowhere(tmp_path, line, zero):
+    labels = [*(f"a{number}" for number in range(9)), "z"]  # more than a list has
+    predictions = [{"label": label, "score": 0.5} for label in labels]
+    url = f"sqlite:///{tmp_path}/store.db"
+    store_entries(url, tmp_path / "journal", [make_record(FIRST, predictions=predictions)])
+    harness = StoreHarness(tmp_path, url)
+    links = FilterLinks(InferenceFilter(line), lambda path, **options: "", "/")
+    facets = find_facets(harness.inferences, FacetsRequest(line, None, facet_links.VALUES, 2))
+    counted = facet_links.counted_facets(harness.inferences, facets, links)
+    harness.close()
+    (of_labels,) = (each.facet for each in counted if each.facet.field == "label")
+    assert [value.value for value in of_labels.values if not value.count] == zero
+
+
+def test_a_text_that_is_too_long_for_a_list_has_no_link_that_finds_nothing(server):
+    long = choice_text("meta.note", ["x" * 300])
+    for line in ("", long):
+        shown = facet(server, line, "meta.note")
+        assert list(shown) in ([], ["xxxxx"])
+        assert all(count != "0" for count, _, _ in shown.values())
+    assert found(server, long) == 100
 
 
 def test_labels_narrow_as_an_image_may_have_several(server):

@@ -74,6 +74,13 @@ class ViewChange(msgspec.Struct, frozen=True):
     """What took its place; None if it was removed."""
 
 
+def _is_as_left(current: SavedView | None, after: SavedView | None) -> bool:
+    """Check whether a view is what a change made of it, also if that was saved once more, as by a second click."""
+    if current is None or after is None:
+        return current is after
+    return current.owner == after.owner and is_same(current, after)
+
+
 class OtherOwnerError(Exception):
     """A view belongs to somebody else."""
 
@@ -169,7 +176,7 @@ class ViewStore:
             raise NotFoundError("view not found: there is no change to undo")
         path = self._path(change.before.view.name)
         current = read_model_file(path, _ViewFile)
-        if (None if current is None else current.view) != change.after:
+        if not _is_as_left(None if current is None else current.view, change.after):
             name = quoted(change.before.view.name, 80)
             raise QueryError(f"the view {name} was changed again since, and stays as it is")
         if current is None:

@@ -292,6 +292,14 @@ def test_undo_does_not_take_back_what_another_changed_since(keyed):
     assert "model=y" in keyed.show("views", "admin").text
 
 
+def test_undo_works_after_the_same_was_saved_once_more_as_by_a_second_click(keyed):
+    other = b"name=north&q=model%3Dx&sure=yes"
+    for body in (VIEW, other, other):
+        assert keyed.send("views/new", "annotate", body).status == 303
+    assert keyed.send("views/undo", "annotate").status == 303
+    assert "camera" in keyed.show("views", "admin").text
+
+
 @pytest.mark.parametrize(("chosen", "kept"), [("&view=objects", "objects"), ("&view=list", ""), ("", "")])  # fmt: skip
 def test_how_images_are_shown_is_saved_with_a_view(keyed, chosen, kept):
     page = keyed.show(f"inferences?q=meta.camera%3Dnorth{chosen}", "annotate").text

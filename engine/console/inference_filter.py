@@ -23,6 +23,8 @@ INFERENCES_PATH = "/console/inferences"
 QUEUE_ORDERS = ("score", "margin", "random")
 _OPTIONS = ("order", "cursor", "view", "by", "target", "done", "after")
 _MAX_DIGITS = 4
+MAX_CHIPS = 50
+"""Parts of a filter that are shown one by one: the link of each has all others, so the page grows with their square."""
 
 Link = Callable[..., str]
 
@@ -157,7 +159,9 @@ class FilterLinks:
         return self._link(f"{self._path}/{inference_id}/similar", q=line)
 
     def chips(self) -> list[Chip]:
-        """Return the parts of the filter."""
+        """Return the parts of the filter; none of very many, which stand in the field as a text then."""
+        if len(self._texts) > MAX_CHIPS:
+            return []
         chips = []
         for number, text in enumerate(self._texts):
             rest = [*self._texts[:number], *self._texts[number + 1 :]]

@@ -10,7 +10,7 @@ from quadriga.engine.console.filter_line import (
     number_text,
     parts,
 )
-from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
+from quadriga.engine.console.inference_filter import MAX_CHIPS, FilterLinks, filter_from_url
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.syntax import And, Compare, conjuncts
 
@@ -111,6 +111,11 @@ def links(line: str, **options: str) -> FilterLinks:
     return FilterLinks(
         filled, lambda path, **sent: (path, {k: v for k, v in sent.items() if v}), "/p"
     )
+
+
+def test_very_many_parts_are_one_text_as_each_link_has_all_others():
+    assert len(links(" & ".join(["a=1"] * MAX_CHIPS)).chips()) == MAX_CHIPS
+    assert links("a&" * 4096).chips() == []
 
 
 def test_chips_and_facets_change_the_line_and_keep_the_view():

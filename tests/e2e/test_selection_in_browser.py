@@ -185,6 +185,27 @@ def test_a_removed_tag_is_put_back(browser, server):
     assert [one["metadata"]["tag"] for one in server.query({})] == [f"tag {n}" for n in range(8)]
 
 
+def test_what_could_not_be_taken_back_is_taken_back_later(browser, server):
+    ids = [one["id"] for one in server.query({})]
+    for one in ids:
+        change(server, one, {"set": {"tag": "before"}})
+    open_page(browser, server, GRID)
+    for number in (0, 1):
+        shot(browser, number)
+        space(browser)
+    tag_chosen(browser, "mistake")
+    browser.wait_for(f"{NOTE} === '2 tagged.'")
+    browser.run("""window.fetch = ((real) => (url, options) => (window.isBack || !String(url).endsWith('/metadata') ? real(url, options)
+        : Promise.reject(new TypeError())))(window.fetch); 0""")
+    browser.run("document.querySelector('[data-undo]').click()")
+    browser.wait_for(f"{NOTE} === 'The tag before is back on 0. 2 not: the server does not answer.'")  # fmt: skip
+    assert len(server.query({"meta.tag": "mistake"})) == 2
+    browser.run("window.isBack = true; document.querySelector('[data-undo]').click()")
+    browser.wait_for(f"{NOTE} === 'The tag before is back on 2.'")
+    assert browser.run("document.querySelector('[data-after]').hidden")
+    assert len(server.query({"meta.tag": "before"})) == 8
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_the_bar_is_accessible_and_fits(browser, server, scheme, width):

@@ -117,7 +117,7 @@ if (bar && begin) {
     say(given === null ? bar.dataset.untagged : bar.dataset.tagged, changed.length, reasons);
   });
 
-  /** Give the tags back that were there before the last change, to those that nobody changed since. */
+  /** Give the tags back that were there before the last change, to those that nobody changed since; what fails can be tried again. */
   const undo = () => alone(async () => {
     if (!taken) return;
     const { given, before } = taken, reasons = new Map();
@@ -126,7 +126,8 @@ if (bar && begin) {
     const same = [...before].filter(([id]) => now.has(id) && now.get(id) === (given ?? undefined));
     const done = await changeAll(same.map(([id, old]) => [id, old === undefined ? { remove: ["tag"] } : { set: { tag: old } }]));
     if (same.length < before.size) reasons.set(bar.dataset.since, before.size - same.length);
-    taken = null;
+    const left = same.filter(([id]) => !done.changed.includes(id)); // as where the server was away for a moment
+    taken = left.length ? { given, before: new Map(left) } : null;
     say(bar.dataset.undone, done.changed.length, new Map([...reasons, ...done.reasons]));
   });
 

@@ -123,7 +123,9 @@ def _parts(
 
 def _p_value_in_parts(columns: tuple[Column, Column], inside: list[BoolArray]) -> float:
     """Return the p-value of a signal that moved in a slice as it did in the rest, as if all values were independent."""
-    before, after = ((Part(part, part.sum()), Part(~part, (~part).sum())) for part in inside)
+    before, after = (
+        (Part(part, float(part.sum())), Part(~part, float((~part).sum()))) for part in inside
+    )
     return p_value_against_rest(columns, (before[0], after[0]), (before[1], after[1]))
 
 

@@ -31,3 +31,32 @@ def test_why_nothing_can_be_said_of_a_signal_is_in_sight(browser, tmp_path, widt
             f"{cell}.getBoundingClientRect().right <= {cell}.closest('section').getBoundingClientRect().right"
         )
         assert browser.run(f"getComputedStyle({cell}).display") == "block"
+
+
+@pytest.mark.parametrize("width", [1440, 1200, 390])
+def test_names_of_signals_are_whole_beside_many_windows(browser, tmp_path, width):
+    data = tmp_path / "data"
+    doubling(tmp_path / "models" / "doubling" / "model.onnx")
+    settings = Settings(data=str(data))
+    migrate(settings.database_url)
+    names = (
+        "image.burnt",
+        "image.colour_b",
+        "bytes_per_pixel",
+        "meta." + "a_long_key" * 6,
+        "score",
+    )
+    for number in range(24):
+        signals = [numeric(name, 5, 5.2) for name in names]
+        keep_report(settings, drift_report(number, *signals, model="doubling"))
+    with ServerProcess(data, tmp_path / "models") as server:
+        open_page(browser, server, "/console/models/doubling/drift", width=width)
+        assert browser.run("document.querySelectorAll('.windows thead th').length") == 25
+        rows = browser.run("""[...document.querySelectorAll('.windows tbody th')].map((th) => {
+            const words = document.createRange(), table = th.closest('.flush').getBoundingClientRect();
+            words.selectNodeContents(th);
+            const { left, right, top, bottom } = words.getBoundingClientRect(), cell = th.getBoundingClientRect();
+            const isOnTop = th.contains(document.elementFromPoint((cell.left + cell.right) / 2, (cell.top + cell.bottom) / 2));
+            return left >= table.left && right <= cell.right && top >= cell.top - 1 && bottom <= cell.bottom + 1 && isOnTop; })""")
+        assert rows == [True] * len(names)
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")

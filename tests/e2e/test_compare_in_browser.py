@@ -101,6 +101,14 @@ def test_a_phone_shows_images_and_both_values_without_scrolling_sideways(browser
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_a_long_outcome_is_whole(browser, server):
+    open_page(browser, server, "/console/compare", width=1200)
+    assert browser.run("""(() => {
+        const cells = [...document.querySelectorAll('.fits tbody td:last-child')], box = document.querySelector('.fits').parentElement;
+        for (const cell of cells) cell.textContent = 'undecided, fewer than 30 images';
+        return cells.length > 2 && box.scrollWidth <= box.clientWidth; })()""")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_the_page_is_accessible_and_fits(browser, server, scheme, width):

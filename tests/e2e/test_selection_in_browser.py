@@ -127,9 +127,11 @@ def test_all_that_is_shown_is_chosen_by_key_and_by_mouse(browser, server):
     space(browser)
     press(browser, "a")
     assert browser.run("document.querySelector('[data-selected]').textContent") == "8 selected"
+    browser.run("document.querySelector('[data-tag] input').value = 'ask again'")
     browser.run("document.querySelector('[data-clear]').click()")
     assert browser.run("document.querySelectorAll('[data-chosen]').length") == 0
     browser.run("document.querySelector('[data-select]').click()")
+    assert browser.run("document.querySelector('[data-tag] input').value") == ""
     assert browser.run("document.querySelector('[data-all]').textContent").startswith("Select all 8 shown")  # fmt: skip
     browser.run("document.querySelector('[data-all]').click()")
     assert browser.run("document.querySelectorAll('[data-chosen]').length") == 8

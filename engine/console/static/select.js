@@ -51,7 +51,7 @@ if (bar && begin) {
 
   const turn = (on) => {
     isOn = on;
-    if (!on) chosen.clear();
+    if (!on) { chosen.clear(); bar.querySelector("[data-tag]")?.reset(); }
     note.textContent = "";
     taken = null;
     show();

@@ -178,8 +178,11 @@ def test_a_search_in_vain_is_not_repeated_for_ever(server: Server) -> None:
     assert "narrow the filter" in server.erase("meta.a=1", "--yes", code=2).output
 
 
-@pytest.mark.parametrize("status", [400, 401, 403])
-def test_a_refusal_is_an_error(server: Server, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(400, ""), (401, ": set QUADRIGA_API_KEY or QUADRIGA_API_KEY_FILE"), (403, "")],
+)
+def test_a_refusal_is_an_error(server: Server, status: int, hint: str) -> None:
     server.answers.append((status, {"error": "expected a key for all teams"}))
     output = server.erase("meta.a=1", "--yes", code=2).output
-    assert output.strip() == f"quadriga: expected a key for all teams ({status})"
+    assert output.strip() == f"quadriga: expected a key for all teams ({status}){hint}"

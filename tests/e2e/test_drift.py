@@ -63,7 +63,7 @@ def test_the_same_scenes_at_night_raise_an_alarm(server) -> None:
     assert (baseline["state"], baseline["n"], baseline["task"]) == ("ready", 60, "OBJECT_DETECTION")
     for light, expected in ((1.0, "ok"), (0.3, "drift")):
         since = moment(server)
-        send(server, 40, light, 2)
+        send(server, 80, light, 2)
         until = moment(server)
         request = {"model": "shapes-detector", "from": since, "to": until, "signals": SURE}
         status, job = server.call("POST", "/api/drift", request)
@@ -71,7 +71,7 @@ def test_the_same_scenes_at_night_raise_an_alarm(server) -> None:
         ended(server, job["id"])
         report = server.call("GET", f"/api/reports/{job['id']}")[1]
         assert (report["kind"], report["status"]) == ("drift", expected)
-        assert (report["data"]["baseline"]["n"], report["data"]["current"]["n"]) == (60, 40)
+        assert (report["data"]["baseline"]["n"], report["data"]["current"]["n"]) == (60, 80)
     alarms = {signal["name"] for signal in report["signals"] if signal["alarm"]}
     assert "image.brightness" in alarms
     page = server.request("GET", f"/api/reports/{job['id']}/page")[2].decode()

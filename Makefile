@@ -81,7 +81,7 @@ $(AXE):
 
 browser: $(INSTALLED)-dev  ## Open the pages of reports and the console in Chromium, which must be there
 	@$(MAKE) --no-print-directory $(AXE) || echo "without npm: accessibility is not checked"
-	@$(BIN)/python -m pytest --numprocesses 2 -m "browser $(EXCEPT)" $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.browser tests)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "browser $(EXCEPT)" $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.browser tests)
 
 pictures: $(INSTALLED)-dev  ## Make the pictures of docs/console.md anew, from a real server in Chromium
 	@$(BIN)/python -m tests.console_pictures

@@ -151,6 +151,12 @@ def new_id(number: int = 0) -> int:
     return smallest_id_at(int(time.time() * 1000)) + number
 
 
+def new_ids(count: int) -> list[int]:
+    """Return ids of one millisecond, of which a look finds all or none."""
+    first = new_id(1)  # behind the smallest, which is settled a millisecond before the others
+    return list(range(first, first + count))
+
+
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def whole() -> None:
         async with asyncio.timeout(60):
@@ -286,7 +292,7 @@ def test_of_too_many_at_once_the_newest_are_sent(
 
     async def work() -> None:
         listener = await place.listen()
-        ids = [new_id(number) for number in range(100)]
+        ids = new_ids(100)
         place.store.commit(*map(make_record, ids))
         await listener.until(lambda: len(listener.events()) == 71)
         assert listener.events()[0] == ("skipped", "", {"count": 30, "is_exact": True})
@@ -312,7 +318,7 @@ def test_a_listener_that_does_not_read_holds_a_page_and_leaves_its_place(
     async def work() -> None:
         listener = await place.listen()
         listener.may_send.clear()
-        ids = [new_id(number) for number in range(180)]
+        ids = new_ids(180)
         place.store.commit(*map(make_record, ids))
         await listener.until(lambda: read)
         await asyncio.sleep(0.3)

@@ -11,6 +11,10 @@ from tests.server_process import ServerProcess, image_input
 PATH = "/v2/models/shapes-classifier/infer"
 
 
+PAUSE_S = 0.02
+"""Pause of a client between requests, which leaves time for what is tested under load."""
+
+
 class Clients:
     """Threads that send small requests until they are told to stop.
 
@@ -39,7 +43,7 @@ class Clients:
     def _send(self, number: int) -> None:
         connection: HTTPConnection | None = None
         sent = 0
-        while not self._stop.is_set():
+        while not self._stop.wait(PAUSE_S):
             sent += 1
             metadata = {"run": self._run, "client": number, "sent": sent}
             body = json.dumps({"inputs": [image_input(self._image, metadata=metadata)]})

@@ -40,7 +40,7 @@ class Load:
     def _send(self, server: ServerProcess, images: list[bytes]) -> None:
         connection = HTTPConnection(server.host, timeout=60)
         number = 0
-        while not self._stop.is_set():
+        while not self._stop.wait(0.02):
             body = json.dumps({"inputs": [image_input(images[number % len(images)])]})
             connection.request("POST", f"/v2/models/{MODEL}/infer", body)
             response = connection.getresponse()

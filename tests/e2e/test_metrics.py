@@ -194,7 +194,7 @@ class Load:
     def _send(self) -> None:
         body = json.dumps({"inputs": [ROW]})
         connection = self._server.connect()
-        while not self._stop.is_set():
+        while not self._stop.wait(0.01):
             begun_s = time.perf_counter()
             try:
                 connection.request("POST", "/v2/models/quick/infer", body)

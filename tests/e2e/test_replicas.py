@@ -50,6 +50,7 @@ def acknowledged_ids(server: ServerProcess, image: bytes, acknowledged: list[str
     connection = HTTPConnection(server.host, timeout=60)
     end_s = time.monotonic() + LOAD_S
     while time.monotonic() < end_s:
+        time.sleep(0.01)
         connection.request("POST", f"/v2/models/{MODEL}/infer", body)
         response = connection.getresponse()
         answer = response.read()

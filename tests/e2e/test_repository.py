@@ -87,7 +87,7 @@ def test_a_changed_file_is_loaded_under_load_without_a_failed_request(server):
     done, responses = threading.Event(), []
 
     def ask():
-        while not done.is_set():
+        while not done.wait(0.01):
             responses.append(infer(server, "busy"))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]

@@ -250,14 +250,15 @@ def test_a_zip_of_many_members_takes_no_memory_for_each(tmp_path) -> None:
     count = 70_000  # beyond what the first form of the directory counts
     with (tmp_path / "a.zip").open("w+b") as file, (tmp_path / "dir").open("w+b") as directory:
         archive = ZipStream(file, directory)
-        tracemalloc.start()
         for number in range(count):
+            if number == count - 30_000:  # measuring takes more time than writing
+                tracemalloc.start()
             archive.write(f"\u00e9/{number}.txt", b"%d" % number, compress=number % 2 == 0)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         archive.write_file("long.txt", io.BytesIO(b"long" * 1_000_000))
         archive.close()
-    assert peak < 2 << 20
+    assert peak < 1 << 20
     with zipfile.ZipFile(tmp_path / "a.zip") as archive_read:
         assert archive_read.testzip() is None
         assert len(archive_read.namelist()) == count + 1

@@ -186,6 +186,7 @@ def _report_page(
         notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
         format_effect=drift_texts.format_effect,
         is_undecided=drift_texts.is_undecided,
+        is_maybe_chance=drift_texts.is_maybe_chance,
         rows_text=drift_texts.rows_text,
         metric_words=words_of_metrics(metric_texts.titles(shown)),
         confusion_rule=confusion_rule(report.confusion),

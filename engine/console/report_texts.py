@@ -15,7 +15,7 @@ REPORT_TEXTS: Mapping[str, str] = {
     "moved_where_alone": "most where {by} is {value}: moved {effect} there",
     "back_to_console": "Back to the report in the console",
     "strip_few": "too few values, or not compared",
-    "drift_over": "as usual since then",
+    "drift_over": "no alarm since then",
     "compare_counted": "Images: those that both have answered and that have truth. A row leads to the images of {b} with truth there; those that {a} has not "
     "answered are among them.",
     "compare_needs_images": "They can be evaluated side by side once both have answered the same images.",

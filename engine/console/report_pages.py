@@ -33,8 +33,9 @@ from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.report_print import report_print_page
 from quadriga.engine.console.start_forms import start_choices
-from quadriga.engine.console.texts import TEXTS
+from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.word_texts import words_of_metrics
+from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
@@ -87,9 +88,20 @@ def report_pages(
     reports: Scoped[ReportStore],
     inferences: Scoped[InferenceReader],
     models: Callable[[], list[ModelEntry]],
+    drift: Scoped[DriftService],
+    *,
     options: dict[str, Any],
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers; `inferences` has the images of cells, `models` returns the models that the caller may see."""
+    """Return the handlers.
+
+    Args:
+        frame: Renders the pages.
+        reports: The reports.
+        inferences: Has the images of cells.
+        models: Returns the models that the caller may see.
+        drift: Knows the baselines.
+        options: Options of the handlers.
+    """
 
     @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
     def show_reports(request: PageRequest) -> Response[bytes]:
@@ -101,7 +113,7 @@ def report_pages(
             title=TEXTS["reports"],
             reports=listed.reports,
             unreadable=listed.unreadable,
-            start=start_choices(models(), query_string(request)),
+            start=start_choices(models(), drift.within(caller_scope()), query_string(request)),
             metric_name=lambda metric: metric_texts.titles([metric])[0],
             metric_value=lambda metric: metric_texts.format_number(metric.value),
         )
@@ -183,7 +195,10 @@ def _report_page(
         places_of=partial(place_links, frame),
         matrix=_matrix(report.confusion),
         matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
-        notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
+        notes=[
+            *report.warnings,
+            *(_versions_note(report) if is_drift else metric_texts.headline_notes(report)),
+        ],
         format_effect=drift_texts.format_effect,
         is_undecided=drift_texts.is_undecided,
         is_maybe_chance=drift_texts.is_maybe_chance,
@@ -200,6 +215,13 @@ def _report_page(
         worst=worst_groups(report, report_id, inferences, frame.link),
         beside=_compare_links(frame, report),
     )
+
+
+def _versions_note(report: Report) -> list[str]:
+    """Say that several versions answered, as what changed may be which of them did."""
+    if ", " not in report.model.version:
+        return []
+    return [text("versions_compared", versions=report.model.version)]
 
 
 def _compare_links(frame: Frame, report: Report) -> list[tuple[str, str]]:

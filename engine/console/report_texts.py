@@ -15,6 +15,7 @@ REPORT_TEXTS: Mapping[str, str] = {
     "moved_where_alone": "most where {by} is {value}: moved {effect} there",
     "back_to_console": "Back to the report in the console",
     "strip_few": "too few values, or not compared",
+    "versions_compared": "Versions {versions} are compared together: what changed may be how much each of them answered. Compare times takes one version, too.",
     "drift_over": "no alarm since then",
     "compare_counted": "Images: those that both have answered and that have truth. A row leads to the images of {b} with truth there; those that {a} has not "
     "answered are among them.",

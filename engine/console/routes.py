@@ -120,7 +120,9 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             similar_page(frame, store.queries, options),
             live_page(frame, store.queries, options),
             *label_pages(frame, store.queries, parts.models, options),
-            *report_pages(frame, store.reports, store.inferences, parts.models, options=options),
+            *report_pages(
+                frame, store.reports, store.inferences, parts.models, store.drift, options=options
+            ),
             *start_forms(frame, store.jobs, store.inferences, store.drift, options=options),
             *compare_pages(
                 frame,

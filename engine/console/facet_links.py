@@ -188,7 +188,9 @@ def _group(counted: CountedFacet, links: FilterLinks, label_field: str) -> Facet
         return None
     return FacetGroup(
         field=facet.field,
-        note={"string": "text", "number": "number", "boolean": "yes or no"}[facet.type],
+        note="of each prediction"
+        if facet.field == "score"
+        else {"string": "text", "number": "number", "boolean": "yes or no"}[facet.type],
         values=values,
         bins=bins,
         low=bins[0].low if bins else 0,

@@ -6,6 +6,8 @@ REPORT_TEXTS: Mapping[str, str] = {
     "labels_note": "the worst first; numbers lead to their images",
     "labels_more": "{n} more labels come after these; the whole report has them.",
     "labels_counts": "What is true, missed or false, recall and precision count {unit}, as the confusion matrix does",
+    "counts_once": "an image with several stands once in their list",
+    "cell_counts": "{n} {unit} on {images} images",
     "labels_true": "True",
     "labels_lost": "Missed or taken for another",
     "labels_wrong": "False",

@@ -109,7 +109,7 @@ TEXTS: Mapping[str, str] = {
     "unreadable_report": "This report cannot be read: its file is damaged, or a newer version wrote it.",
     "unreadable_reports": "These reports cannot be read: their files are damaged, or a newer version wrote them.",
     "whole_report": "The whole report, to print and pass on",
-    "images_of_report": "Images of this time",
+    "images_of_report": "Images with truth of this time",
     "images_after": "Images after",
     "images_before": "Images before",
     "compared_with": "compared with",
@@ -220,6 +220,7 @@ TEXTS: Mapping[str, str] = {
     # drift of a model
     "drift_of": "Drift of {model}",
     "see_images": "See the {n} images",
+    "see_all_images": "See all images of this time",
     "label_these": "Label {n} of these",
     "whole_comparison": "All of this comparison",
     "all_drift": "All windows of this model",

@@ -128,6 +128,8 @@ def _of_sign(line: str, place: int, example: str) -> tuple[str, int]:
     opening = None if sign or is_begun else _unclosed(before)
     if opening is not None:
         return text("problem_not_closed"), opening
+    if sign == "=" and is_begun:
+        return text("problem_no_field"), place
     if sign in ("", "&", "|") and is_begun:
         return text("problem_missing", example=example), place
     named = {'"': "quotes", ")": "not_opened", "<": "value_quotes", ">": "value_quotes", "(": "value_quotes"}  # fmt: skip
@@ -192,7 +194,13 @@ def _of_comparison(comparison: str, example: str) -> tuple[str, int]:
         return text("problem_place" if field == "geo" else "problem_best", value=_cut(rest)), value_at  # fmt: skip
     kind = kind_of(field)
     if kind is None:
-        name = "problem_of_prediction" if field in PROPERTIES else "problem_field"
+        name = (
+            "problem_of_prediction"
+            if field in PROPERTIES
+            else "problem_field"
+            if field
+            else "problem_no_field"
+        )
         return text(name, field=_cut(field), example=example), 0
     operator = _OPERATOR.match(rest)
     if operator is not None and operator[1] not in OPERATORS[kind]:

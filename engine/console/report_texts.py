@@ -7,6 +7,7 @@ REPORT_TEXTS: Mapping[str, str] = {
     "labels_more": "{n} more labels come after these; the whole report has them.",
     "labels_counts": "What is true, missed or false, recall and precision count {unit}, as the confusion matrix does",
     "counts_once": "an image with several stands once in their list",
+    "counts_once_sentence": "An image with several stands once in their list.",
     "cell_counts": "{n} {unit} on {images} images",
     "labels_true": "True",
     "labels_lost": "Missed or taken for another",

@@ -24,6 +24,7 @@ SEARCH_TEXTS: Mapping[str, str] = {
     "problem_not_closed": "This parenthesis is not closed.",
     "problem_missing": "A comparison is missing here, such as {example}.",
     "problem_value_quotes": "A value with the sign {sign} needs double quotes around it.",
+    "problem_no_field": "A field is missing before =, such as label or model.",
     "problem_field": "There is no field “{field}”. Metadata begins with meta. as in {example}.",
     "problem_of_prediction": "“{field}” is a property of a prediction. It stands behind box or a label: box={field}:ge:0.5.",
     "problem_operator": "{field} cannot be compared by “{operator}”, but by these: {allowed}.",

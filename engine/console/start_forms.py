@@ -103,13 +103,13 @@ def start_choices(
 
 def _kept_baselines(drift: DriftService, models: Iterable[str]) -> list[tuple[str, str]]:
     """Return the names of the baselines of some models that windows can be compared with, each with its models."""
-    kept: dict[str, list[str]] = {}
+    models_of: dict[str, list[str]] = {}
     for model in models:
         with suppress(NotFoundError):  # removed at this moment
             for baseline in drift.list_baselines(model):
                 if baseline.state != "failed":
-                    kept.setdefault(baseline.name, []).append(model)
-    return [(name, ", ".join(kept[name])) for name in sorted(kept)]
+                    models_of.setdefault(baseline.name, []).append(model)
+    return [(name, ", ".join(models_of[name])) for name in sorted(models_of)]
 
 
 def start_forms(

@@ -56,7 +56,7 @@ class ModelVersion(msgspec.Struct, frozen=True):
     last_at: str | None
     """Time of the last inference, RFC 3339, UTC; its minute if it is not stored any more."""
     is_replaced: bool = False
-    """Whether another file is served under the number of this version now."""
+    """Whether another file is served under the number of this version now; not where no file is known."""
 
 
 class LastBaseline(msgspec.Struct, frozen=True):
@@ -391,7 +391,9 @@ def _versions(served: list[ServedVersion], stored: list[StoredVersion]) -> list[
     return [
         *versions,
         *(
-            replace(_stored_version(count), is_replaced=count.version in current)
+            replace(
+                _stored_version(count), is_replaced=bool(count.sha256) and count.version in current
+            )
             for count in reversed(counts.values())
         ),
     ]

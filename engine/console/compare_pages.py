@@ -17,10 +17,11 @@ from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card, names_of
 from quadriga.engine.console.compared_quality import ComparedQuality, find_quality
 from quadriga.engine.console.filter_line import as_part, comparison_text, joined
-from quadriga.engine.console.filter_problems import absent, check
+from quadriga.engine.console.filter_problems import absent
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
 from quadriga.engine.console.page_queries import run_in_queries
+from quadriga.engine.console.search_words import explained
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.evaluation.parameters import (
     MAX_SLICE_KEYS,
@@ -128,7 +129,7 @@ def compare_pages(
         def show(store: InferenceReader) -> tuple[str, int]:
             choices = _choices(models())
             pair = _pair(comparison, choices)
-            problem = check(comparison.line) if comparison.line else None
+            problem = explained(store, comparison.line) if comparison.line else None
             content: dict[str, Any] = {
                 "quality": None,
                 "images": None,

@@ -1,5 +1,6 @@
 """The drift page of a model: what changed, in words, and its windows side by side."""
 
+import math
 import shlex
 from contextlib import suppress
 from functools import partial
@@ -53,6 +54,8 @@ class LastReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it has no alarm, but signals that moved with too few independent values to say so."""
     is_whole: bool
     """Whether the links have all of the report's filter."""
+    is_all_compared: bool
+    """Whether each image of the window was compared, as far as the report says."""
 
 
 def drift_pages(
@@ -123,6 +126,12 @@ def read_last_report(
             label_target=target,
             is_undecided=report.status == "ok" and bool(drift_texts.undecided_signals(report)),
             is_whole=window.is_whole,
+            is_all_compared=not any(
+                n
+                for reason, n in report.data.excluded.items()
+                if not reason.startswith("baseline_")
+            )
+            and report.data.current.n < report.parameters.get("rows", math.inf),
         )
     return None
 

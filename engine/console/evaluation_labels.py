@@ -76,8 +76,27 @@ def label_table(report: Report, report_id: str, link: Link) -> LabelTable | None
         rows,
         max(len(ordered) - MAX_ROWS, 0),
         any(row.total is not None for row in rows),
-        unit=str((report.confusion or Confusion()).parameters.get("of", "objects")),
+        unit=counted_unit(report.confusion),
     )
+
+
+def counted_unit(confusion: Confusion | None) -> str:
+    """Return what a confusion matrix counts: objects, images or pixels."""
+    return str((confusion or Confusion()).parameters.get("of", "objects"))
+
+
+def cell_count(confusion: Confusion, truth: str | None, predicted: str | None) -> int | None:
+    """Return the count of a cell; empty labels are no object and no prediction. None for several cells, or one that is not there."""
+    if truth is None or predicted is None:
+        return None
+    if not truth:
+        return confusion.hallucinations.get(predicted)
+    if not predicted:
+        return confusion.misses.get(truth)
+    labels = confusion.labels
+    if truth not in labels or predicted not in labels:
+        return None
+    return confusion.matrix[labels.index(truth)][labels.index(predicted)]
 
 
 def confusion_rule(confusion: Confusion | None) -> str:

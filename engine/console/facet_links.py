@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.console.filter_line import comparison_text
+from quadriga.engine.console.formats import task_words
 from quadriga.engine.console.inference_filter import FilterLinks
 from quadriga.engine.console.value_choices import same_value
 from quadriga.store.browsing.facets import (
+    LARGEST_EXACT,
     MAX_TEXT,
     Facet,
     Facets,
@@ -34,8 +36,6 @@ MAX_WIDER = 3
 
 _BAR_WIDTH = 36
 _HISTOGRAM_WIDTH, _HISTOGRAM_HEIGHT = 208, 32
-_MAX_WHOLE = 1e15
-"""Whole numbers below this have all their digits: times in milliseconds differ in their last ones."""
 _FIRST = ("model", "version", "label", "score")
 _LAST = (
     "ground_truth", "ground_truth.review", "status", "latency_ms", "predictions", "task",
@@ -188,7 +188,9 @@ def _group(counted: CountedFacet, links: FilterLinks, label_field: str) -> Facet
         return None
     return FacetGroup(
         field=facet.field,
-        note={"string": "text", "number": "number", "boolean": "yes or no"}[facet.type],
+        note="of each prediction"
+        if facet.field == "score"
+        else {"string": "text", "number": "number", "boolean": "yes or no"}[facet.type],
         values=values,
         bins=bins,
         low=bins[0].low if bins else 0,
@@ -228,9 +230,10 @@ def _name(field: str, value: str | float | bool) -> str:  # noqa: FBT001 - as ab
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return value
-    is_whole = value == round(value) and abs(value) < _MAX_WHOLE
-    return f"{value:.0f}" if is_whole else f"{value:.6g}"
+        return task_words(value) if field == "task" else value
+    # Whole numbers have all their digits: times in milliseconds differ in their last ones.
+    is_whole = value == round(value) and abs(value) <= LARGEST_EXACT
+    return str(int(value)) if is_whole or isinstance(value, int) else f"{value:.6g}"
 
 
 def _bins(facet: Facet, links: FilterLinks) -> list[BinLink]:

@@ -31,6 +31,15 @@ _OF_KINDS: Mapping[FieldKind, str] = {
 _LONGEST = 80
 """Characters of a word that a message repeats."""
 
+EXAMPLE = "meta.KEY=VALUE"
+"""Comparison that messages have as an example where none of the store is known."""
+
+OUTCOME_NAMES: Mapping[str, tuple[str, ...]] = {
+    "missed": ("missed", "misses", "missing", "not found", "false negatives", "false negative"),
+    "wrong": ("wrong", "errors of the model", "mistakes", "false positives", "false positive", "incorrect"),
+}  # fmt: skip
+"""Words for what a model got wrong, which an evaluation alone can say."""
+
 _MAX_PIECES = 16
 """Pieces of a condition among which the wrong one is looked for; each costs a look at all before it."""
 
@@ -61,19 +70,21 @@ class Problem(msgspec.Struct, frozen=True):
         return " " * len(self.before) + "^"
 
 
-def check(line: str) -> Problem | None:
-    """Return why a line is no filter; None if it is one."""
+def check(line: str, example: str = EXAMPLE) -> Problem | None:
+    """Return why a line is no filter; None if it is one. `example` is a comparison that messages have."""
     error = _error_of(line)
     if error is None:
         return _missing_value(line)
     match = _POSITION.search(str(error))
     if match is not None:
-        message, position = _of_sign(line, min(int(match[1]) - 1, len(line)))
+        message, position = _of_sign(line, min(int(match[1]) - 1, len(line)), example)
         return Problem(message or str(error), line, position)
+    if (opening := _unclosed_quote(line)) is not None:
+        return Problem(text("problem_quotes"), line, opening)
     for comparison in _comparisons(line):
         wrong = _error_of(comparison.text)
         if wrong is not None:
-            message, offset = _of_comparison(comparison.text)
+            message, offset = _of_comparison(comparison.text, example)
             return Problem(message or str(wrong), line, comparison.start + offset)
     return Problem(str(error), line, 0)
 
@@ -105,30 +116,52 @@ def _missing_value(line: str) -> Problem | None:
     return None
 
 
-def _of_sign(line: str, place: int) -> tuple[str, int]:
+def _of_sign(line: str, place: int, example: str) -> tuple[str, int]:
     """Return what is wrong with the signs of a line that cannot be read beyond a place, and where that begins."""
     before, sign = line[:place], line[place : place + 1]
     words = [match for match in _WORD.finditer(before) if match.end() == place]
     word = words[-1][0].strip() if words else ""
     begin = place - len(words[-1][0].lstrip()) if words else place
     if sign != '"' and word and not before[:begin].endswith("="):
-        return _without_equals(line, place, word, begin)
+        return _without_equals(line, place, word, begin=begin, example=example)
     is_begun = before.rstrip()[-1:] in ("", "&", "|", "!", "(")
     opening = None if sign or is_begun else _unclosed(before)
     if opening is not None:
         return text("problem_not_closed"), opening
+    if sign == "=" and is_begun:
+        return text("problem_no_field"), place
     if sign in ("", "&", "|") and is_begun:
-        return text("problem_missing"), place
+        return text("problem_missing", example=example), place
     named = {'"': "quotes", ")": "not_opened", "<": "value_quotes", ">": "value_quotes", "(": "value_quotes"}  # fmt: skip
     return (text(f"problem_{named[sign]}", sign=sign) if sign in named else ""), place
 
 
-def _without_equals(line: str, place: int, word: str, begin: int) -> tuple[str, int]:
+def _without_equals(
+    line: str, place: int, word: str, *, begin: int, example: str
+) -> tuple[str, int]:
     """Return what is wrong with a word that no = follows."""
     for sign in (line[place : place + 2], line[place : place + 1]):
         if sign in _SIGNS:
-            return text("problem_sign", sign=sign, operator=_SIGNS[sign]), place
-    return text("problem_no_comparison", word=_cut(word)), begin
+            instead = _written(word, line[place + len(sign) :], _SIGNS[sign])
+            return text("problem_sign", sign=sign, operator=_SIGNS[sign], example=instead), place
+    if any(word.lower() in names for names in OUTCOME_NAMES.values()):
+        return text("problem_outcome", word=_cut(word)), begin
+    return text("problem_no_comparison", word=_cut(word), example=example), begin
+
+
+def _written(field: str, operand: str, operator: str) -> str:
+    """Return a comparison as a filter has it: the one that was meant, or another where that would be none."""
+    value = re.match(r'[^&|()=!<>"]*', operand)
+    meant = f"{field}={operator}:{value[0].strip() if value else ''}"
+    is_meant = len(meant) <= _LONGEST and not meant.endswith(":") and _error_of(meant) is None
+    return meant if is_meant else f"latency_ms={operator}:5"
+
+
+def _unclosed_quote(line: str) -> int | None:
+    """Return where the last quote is opened that is not closed."""
+    rest = re.sub(_QUOTED, lambda quoted: " " * len(quoted[0]), line)
+    place = rest.find('"')
+    return place if place >= 0 else None
 
 
 def _unclosed(line: str) -> int | None:
@@ -150,7 +183,7 @@ def _comparisons(line: str) -> Iterator[FilterPart]:
             yield FilterPart(stripped, begin)
 
 
-def _of_comparison(comparison: str) -> tuple[str, int]:
+def _of_comparison(comparison: str, example: str) -> tuple[str, int]:
     """Return what is wrong with a comparison that is no filter by itself, and where in it that begins; no words if unknown."""
     head, rest = field_and_rest(comparison)
     field = head.removesuffix("=").strip().strip('"')
@@ -161,8 +194,14 @@ def _of_comparison(comparison: str) -> tuple[str, int]:
         return text("problem_place" if field == "geo" else "problem_best", value=_cut(rest)), value_at  # fmt: skip
     kind = kind_of(field)
     if kind is None:
-        name = "problem_of_prediction" if field in PROPERTIES else "problem_field"
-        return text(name, field=_cut(field)), 0
+        name = (
+            "problem_of_prediction"
+            if field in PROPERTIES
+            else "problem_field"
+            if field
+            else "problem_no_field"
+        )
+        return text(name, field=_cut(field), example=example), 0
     operator = _OPERATOR.match(rest)
     if operator is not None and operator[1] not in OPERATORS[kind]:
         words = {"operator": operator[1], "field": field, "allowed": ", ".join(OPERATORS[kind])}

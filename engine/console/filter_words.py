@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from quadriga.engine.console.filter_problems import OUTCOME_NAMES
 from quadriga.engine.console.search_words import FIELD_SYNONYMS, phrases
 from quadriga.engine.console.texts import FIELD_WORDS, OPERATOR_WORDS, TEXTS
 from quadriga.store.query.syntax import BOUNDS, FIELDS, OPERATORS, PROPERTIES, SIGNAL_FIELDS
@@ -28,7 +29,7 @@ def filter_words() -> dict[str, Any]:
     Returns:
         `fields`: name, kind and words of each, in the order in which they are offered. `operators`: of each kind, with their
         words. `properties`: what a prediction is bounded by, with its words. `values`: those that a field can have at all.
-        `names`: fields by other words for them. `phrases`: words that stand for a comparison, with it and what it finds.
+        `names`: fields by other words for them. `outcomes`: words that evaluations have filters for, with what they find. `phrases`: words that stand for a comparison, with it and what it finds.
         `texts`: what else is shown.
     """
     kinds = {
@@ -49,6 +50,7 @@ def filter_words() -> dict[str, Any]:
         "values": {"ground_truth.review": list(_REVIEWS)},
         "names": {name: field for field, names in FIELD_SYNONYMS.items() for name in names},
         "phrases": [[[*phrase.names], phrase.line, TEXTS[phrase.meaning]] for phrase in phrases(datetime.now(UTC).date())],
+        "outcomes": [[[*names], TEXTS[f"outcome_{kind}"]] for kind, names in OUTCOME_NAMES.items()],
         "texts": {name: TEXTS[name] for name in SHOWN_TEXTS},
     }  # fmt: skip
 

@@ -44,6 +44,13 @@ def short(value: int) -> str:
     return f"{value:,}"
 
 
+def percent(value: float) -> str:
+    """Format a share in percent: `0 %`, `less than 0.01 %`, `0.25 %`, `12.5 %`."""
+    if 0 < value < 0.01:
+        return "less than 0.01 %"
+    return f"{value:.2f}".rstrip("0").rstrip(".") + " %"
+
+
 def milliseconds(value: float | None) -> str:
     """Format a duration: `12.4 ms`, `1.3 s`."""
     if value is None:
@@ -57,6 +64,12 @@ def moment(value: str) -> str:
     """Format a time in RFC 3339 for tables, in UTC: `25 November 14:03:59`."""
     at = _parsed(value)
     return f"{at.day} {_MONTHS[at.month - 1]} {at:%H:%M:%S}"
+
+
+def minute(value: str) -> str:
+    """Format a time in RFC 3339 of which the minute alone is known, in UTC: `25 November 14:03`."""
+    at = _parsed(value)
+    return f"{at.day} {_MONTHS[at.month - 1]} {at:%H:%M}"
 
 
 def day(value: str) -> str:
@@ -137,8 +150,10 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "number": number,
     "large": large,
     "short": short,
+    "percent": percent,
     "milliseconds": milliseconds,
     "moment": moment,
+    "minute": minute,
     "day": day,
     "clock": clock,
     "clock_seconds": clock_seconds,

@@ -10,10 +10,11 @@ import numpy as np
 
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import comparison_text
-from quadriga.engine.console.filter_problems import Problem, absent, check
+from quadriga.engine.console.filter_problems import Problem, absent
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import meant_labels
 from quadriga.engine.console.same_image import SameImage, find_same_image
+from quadriga.engine.console.search_words import explained
 from quadriga.engine.console.tensor_words import has_tensors, tensor_texts
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
@@ -208,7 +209,7 @@ def _around(
 ) -> tuple[Surroundings, Problem | None]:
     """Find the neighbours of an inference within a filter; say why there are none if the filter is none."""
     nothing = Surroundings([], [], partial=False)
-    problem = check(filter_.line)
+    problem = explained(store, filter_.line)
     if problem is not None or filter_.queue is not None:
         return nothing, problem
     try:

@@ -17,7 +17,7 @@ from quadriga.engine.console.facet_links import (
     facet_groups,
 )
 from quadriga.engine.console.filter_line import comparison_text, joined
-from quadriga.engine.console.filter_problems import Problem, absent, check
+from quadriga.engine.console.filter_problems import Problem, absent
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import (
     INFERENCES,
@@ -26,7 +26,8 @@ from quadriga.engine.console.object_cards import (
     meant_conditions,
     object_cards,
 )
-from quadriga.engine.console.search_words import MeantLine, meant_lines
+from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader, Page
@@ -116,7 +117,10 @@ def time_links(links: FilterLinks, today: date) -> list[TimeLink]:
 
 
 def read_inferences(
-    store: InferenceReader, filter_: InferenceFilter, links: FilterLinks
+    store: InferenceReader,
+    filter_: InferenceFilter,
+    links: FilterLinks,
+    reports: ReportStore | None = None,
 ) -> InferencesPage:
     """Read the content of the page.
 
@@ -124,10 +128,12 @@ def read_inferences(
         store: What the caller sees of the store.
         filter_: What the URL says.
         links: Makes the links of the page.
+        reports: The reports that the caller may see.
     """
-    problem = check(filter_.line)
+    problem = explained(store, filter_.line)
     if problem is not None:
-        return InferencesPage(problem=problem, meant=meant_lines(store, filter_.line, links))
+        meant = meant_lines(store, filter_.line, links, reports)
+        return InferencesPage(problem=problem, meant=meant)
     where: Any = filter_.line or {}
     limit = {"table": TABLE_SIZE, "objects": INFERENCES}.get(filter_.view, GRID_SIZE)
     try:

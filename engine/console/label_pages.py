@@ -13,7 +13,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import comparison_text, parts
-from quadriga.engine.console.filter_problems import Problem, absent, check
+from quadriga.engine.console.filter_problems import Problem, absent
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import (
     INFERENCES_PATH,
@@ -24,7 +24,7 @@ from quadriga.engine.console.inference_filter import (
     filter_from_url,
 )
 from quadriga.engine.console.page_queries import run_in_queries
-from quadriga.engine.console.search_words import meant_lines
+from quadriga.engine.console.search_words import explained, meant_lines
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.report.metric_texts import format_interval, format_number
 from quadriga.store.browsing.label_queue import (
@@ -173,7 +173,7 @@ def _kept_options(place: QueuePlace) -> dict[str, str]:
 
 def _read_queue(store: InferenceReader, filter_: InferenceFilter) -> LabelQueue | Problem:
     """Return the beginning of the queue of a filter, or why it is no filter."""
-    if (problem := check(filter_.line)) is not None:
+    if (problem := explained(store, filter_.line)) is not None:
         return problem
     try:
         return find_label_queue(store, _request(filter_, limit=SHOWN))

@@ -11,11 +11,11 @@ from litestar.handlers import HTTPRouteHandler
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.tail import TAIL_PATH
 from quadriga.engine.console.cards import RATIOS, Card, card
-from quadriga.engine.console.filter_problems import Problem, absent, check
+from quadriga.engine.console.filter_problems import Problem, absent
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.page_queries import run_in_queries
-from quadriga.engine.console.search_words import MeantLine, meant_lines
+from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
 from quadriga.engine.console.texts import TEXTS
 from quadriga.store.browsing.arrivals import settled
 from quadriga.store.errors import NotFoundError, QueryError
@@ -68,7 +68,7 @@ def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int
         links: Makes the links of the page.
         now_ms: Milliseconds since 1970.
     """
-    problem = check(line)
+    problem = explained(store, line)
     if problem is not None:
         return LivePage(problem=problem, meant=meant_lines(store, line, links))
     after = settled(

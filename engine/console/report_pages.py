@@ -1,6 +1,7 @@
 """Pages of reports: all of them, one with its numbers, and the images behind a cell of its confusion matrix."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
+from msgspec.structs import replace
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.models import ModelEntry
@@ -21,7 +23,12 @@ from quadriga.engine.console.drift_changes import (
     undecided_places,
 )
 from quadriga.engine.console.drift_links import WindowFilter, window_filter
-from quadriga.engine.console.evaluation_labels import confusion_rule, label_table
+from quadriga.engine.console.evaluation_labels import (
+    cell_count,
+    confusion_rule,
+    counted_unit,
+    label_table,
+)
 from quadriga.engine.console.evaluation_parts import (
     CURVE_SIZE,
     FIRST_SCORE,
@@ -33,16 +40,18 @@ from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.report_print import report_print_page
 from quadriga.engine.console.start_forms import start_choices
-from quadriga.engine.console.texts import TEXTS
+from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.word_texts import words_of_metrics
+from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
 from quadriga.proto.access import current_caller
-from quadriga.store.errors import JSON_ERRORS
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.errors import JSON_ERRORS, DamagedError
+from quadriga.store.inferences import InferenceReader, Page
+from quadriga.store.records import REJECTED
 from quadriga.store.scope import Scoped
 
 REPORTS_PATH = "/console/reports"
@@ -87,9 +96,20 @@ def report_pages(
     reports: Scoped[ReportStore],
     inferences: Scoped[InferenceReader],
     models: Callable[[], list[ModelEntry]],
+    drift: Scoped[DriftService],
+    *,
     options: dict[str, Any],
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers; `inferences` has the images of cells, `models` returns the models that the caller may see."""
+    """Return the handlers.
+
+    Args:
+        frame: Renders the pages.
+        reports: The reports.
+        inferences: Has the images of cells.
+        models: Returns the models that the caller may see.
+        drift: Knows the baselines.
+        options: Options of the handlers.
+    """
 
     @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
     def show_reports(request: PageRequest) -> Response[bytes]:
@@ -101,7 +121,7 @@ def report_pages(
             title=TEXTS["reports"],
             reports=listed.reports,
             unreadable=listed.unreadable,
-            start=start_choices(models(), query_string(request)),
+            start=start_choices(models(), drift.within(caller_scope()), query_string(request)),
             metric_name=lambda metric: metric_texts.titles([metric])[0],
             metric_value=lambda metric: metric_texts.format_number(metric.value),
         )
@@ -118,8 +138,8 @@ def report_pages(
         scope = caller_scope()
         query = query_string(request)
         cells = msgspec.structs.replace(cell_request_from_url(query), limit=_IMAGES)
-        directory = reports.within(scope).directory(report_id)
-        page = cell_page(inferences.within(scope), directory, cells)
+        stored = reports.within(scope)
+        page = cell_page(inferences.within(scope), stored.directory(report_id), cells)
         return frame.page(
             "cell",
             page="reports",
@@ -127,6 +147,7 @@ def report_pages(
             report_id=report_id,
             truth=cells.truth,
             predicted=cells.predicted,
+            counts=_cell_counts(stored, report_id, cells, page),
             cards_=[card(inference) for inference in page.inferences],
             cursor=page.cursor,
             to_list=cell_list_link(frame, report_id, cells),
@@ -168,7 +189,7 @@ def _report_page(
         else sentence or drift_texts.verdict(report) or report.task,
         r=report,
         report_id=report_id,
-        images_link=_window_link(frame, windows[0]),
+        images_link=_window_link(frame, windows[0] if is_drift else _with_truth(windows[0])),
         baseline_link=_window_link(frame, windows[1]),
         links_are_whole=all(window.is_whole for window in windows),
         explanation=change_texts.explanation(report) if is_drift else "",
@@ -183,12 +204,17 @@ def _report_page(
         places_of=partial(place_links, frame),
         matrix=_matrix(report.confusion),
         matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
-        notes=[*report.warnings, *([] if is_drift else metric_texts.headline_notes(report))],
+        notes=[
+            *report.warnings,
+            *(_versions_note(report) if is_drift else metric_texts.headline_notes(report)),
+        ],
         format_effect=drift_texts.format_effect,
         is_undecided=drift_texts.is_undecided,
+        is_maybe_chance=drift_texts.is_maybe_chance,
         rows_text=drift_texts.rows_text,
         metric_words=words_of_metrics(metric_texts.titles(shown)),
         confusion_rule=confusion_rule(report.confusion),
+        counted_unit=counted_unit(report.confusion),
         label_table=label_table(report, report_id, frame.link),
         curves=curve_lines(report),
         curve_labels=len({row.get("label") for row in report.curves.get("pr", [])} - {None}),
@@ -199,6 +225,41 @@ def _report_page(
         worst=worst_groups(report, report_id, inferences, frame.link),
         beside=_compare_links(frame, report),
     )
+
+
+def _versions_note(report: Report) -> list[str]:
+    """Say that several versions answered, as what changed may be which of them did."""
+    if ", " not in report.model.version:
+        return []
+    return [text("versions_compared", versions=report.model.version)]
+
+
+class _Cells(msgspec.Struct, frozen=True):
+    """The confusion matrix of a report."""
+
+    confusion: Confusion | None = None
+
+
+def _cell_counts(stored: ReportStore, report_id: str, cells: CellRequest, page: Page) -> str:
+    """Say how many a cell counts, on how many images; empty where it is not one cell, or its report has none."""
+    confusion = Confusion()
+    with suppress(DamagedError):
+        confusion = stored.decode(report_id, _Cells).confusion or confusion
+    count = cell_count(confusion, cells.truth, cells.predicted)
+    if count is None or page.count is None:
+        return ""
+    images = metric_texts.format_number(page.count) + ("" if page.count_is_exact else " +")
+    unit = counted_unit(confusion)
+    return text("cell_counts", n=f"{count:,}", unit=unit, images=images)
+
+
+def _with_truth(window: WindowFilter) -> WindowFilter:
+    """Return the inferences of a window that have truth which nobody rejected: those that are evaluated."""
+    if not window.line:
+        return window
+    rejected = comparison_text("ground_truth.review", REJECTED)
+    has_truth = comparison_text("ground_truth", True, "exists")
+    return replace(window, line=joined([window.line, has_truth, f"!{rejected}"]))
 
 
 def _compare_links(frame: Frame, report: Report) -> list[tuple[str, str]]:

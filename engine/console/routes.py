@@ -115,12 +115,14 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
             store.reports, store.inferences, store.mutes, store.current_drift
         )
         pages += [
-            inferences_page(frame, store.queries, options),
+            inferences_page(frame, store.queries, store.reports, options),
             inference_page(frame, store.queries, parts.models, options),
             similar_page(frame, store.queries, options),
             live_page(frame, store.queries, options),
             *label_pages(frame, store.queries, parts.models, options),
-            *report_pages(frame, store.reports, store.inferences, parts.models, options=options),
+            *report_pages(
+                frame, store.reports, store.inferences, parts.models, store.drift, options=options
+            ),
             *start_forms(frame, store.jobs, store.inferences, store.drift, options=options),
             *compare_pages(
                 frame,
@@ -190,7 +192,10 @@ def overview_page(frame: Frame, parts: ConsoleParts, options: dict[str, Any]) ->
 
 
 def inferences_page(
-    frame: Frame, queries: StoreQueries, options: dict[str, Any]
+    frame: Frame,
+    queries: StoreQueries,
+    reports: Scoped[ReportStore],
+    options: dict[str, Any],
 ) -> HTTPRouteHandler:
     """Return the handler of the page of inferences."""
 
@@ -203,7 +208,7 @@ def inferences_page(
             return redirect(links.current(cursor=filter_.cursor))
 
         def show(store: InferenceReader) -> tuple[str, int]:
-            content = read_inferences(store, filter_, links)
+            content = read_inferences(store, filter_, links, reports.within(caller_scope()))
             html = frame.html(
                 "inferences",
                 page="inferences",

@@ -17,9 +17,11 @@ from quadriga.engine.console.filter_line import (
     joined,
     parts,
 )
-from quadriga.engine.console.filter_problems import check
+from quadriga.engine.console.filter_problems import EXAMPLE, Problem, check
 from quadriga.engine.console.inference_filter import FilterLinks
+from quadriga.engine.console.outcome_words import Outcome, read_outcomes
 from quadriga.engine.console.texts import TEXTS, text
+from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
@@ -100,8 +102,8 @@ def phrases(today: date) -> list[Phrase]:
         Phrase(("last week", "last 7 days", "this week", "week"), "ts=ge:-7d", "last_week"),
         Phrase(("failed", "failures", "errors", "error"), "status=500", "phrase_failed"),
         Phrase(("slow",), "latency_ms=ge:1000", "phrase_slow"),
-        Phrase(("labelled", "labeled", "annotated", "with truth"), "ground_truth=exists:true", "phrase_truth"),
-        Phrase(("unlabelled", "unlabeled", "not labelled", "without truth"), "ground_truth=exists:false", "phrase_no_truth"),
+        Phrase(("labelled", "labeled", "annotated", "with truth", "truth", "has truth", "truth known"), "ground_truth=exists:true", "phrase_truth"),
+        Phrase(("unlabelled", "unlabeled", "not labelled", "without truth", "no truth", "truth not known"), "ground_truth=exists:false", "phrase_no_truth"),
     ]  # fmt: skip
 
 
@@ -135,10 +137,16 @@ class StoredWords:
 
     Args:
         values: Texts by field; a field whose values are none has an empty list.
+        outcomes: Filters of evaluations, by the words that they stand for.
     """
 
-    def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Sequence[str]],
+        outcomes: Mapping[str, Sequence[Outcome]] | None = None,
+    ) -> None:
         self._values = values
+        self.outcomes: Mapping[str, Sequence[Outcome]] = outcomes or {}
         self._keys = {key.removeprefix("meta.").lower(): key for key in values if key.startswith("meta.")}  # fmt: skip
         self._compared_by_lower_case: dict[str, list[tuple[str, str]]] = {}
         for field, listed in values.items():
@@ -148,7 +156,7 @@ class StoredWords:
                     entry.append((field, value))
 
     @classmethod
-    def read(cls, store: InferenceReader) -> "StoredWords":
+    def read(cls, store: InferenceReader, reports: ReportStore | None = None) -> "StoredWords":
         """Return the words of all that the caller sees."""
         values: dict[str, list[str]] = {}
         with suppress(QueryError, NotFoundError):
@@ -157,7 +165,7 @@ class StoredWords:
                 listed += [entry.value for entry in facet.values if isinstance(entry.value, str)]
         if "label" in values:
             values["best"] = values["label"]
-        return cls(values)
+        return cls(values, None if reports is None else read_outcomes(reports))
 
     def is_stored(self, field: str) -> bool:
         """Check whether some inferences have a field."""
@@ -202,6 +210,11 @@ class StoredWords:
         """Return a comparison of a field with its most frequent value; an empty text if there is none."""
         values = self._values.get(field, ())
         return comparison_text(field, values[0]) if values else ""
+
+    def metadata_example(self) -> str:
+        """Return a comparison of a key of the metadata with a value of it; an empty text if none has texts."""
+        examples = (self.example(field) for field in self._values if field.startswith("meta."))
+        return next(filter(None, examples), "")
 
 
 def corrections(line: str, words: StoredWords, today: date) -> list[Correction]:
@@ -319,6 +332,8 @@ def _of_words(typed: str, words: StoredWords, today: date) -> list[_Meaning]:
     """Return what words without a comparison may mean: a phrase, a stored value or key, or several of these."""
     if (phrase := _day(typed) or _phrase(typed, today)) is not None:
         return [phrase]
+    if outcomes := words.outcomes.get(typed):
+        return [_Meaning(outcome.line, outcome.words) for outcome in outcomes]
     if comparisons := words.comparisons_with(typed):
         return [_Meaning(comparison) for comparison in comparisons]
     if combined := _of_several_words(typed.split(), words, today):
@@ -439,18 +454,30 @@ class MeantLine(msgspec.Struct, frozen=True):
     link: str
 
 
-def meant_lines(store: InferenceReader, line: str, links: FilterLinks) -> list[MeantLine]:
+def explained(store: InferenceReader, line: str) -> Problem | None:
+    """Return why a line is no filter, with an example of what is stored; None if it is one."""
+    problem = check(line)
+    if problem is not None and EXAMPLE in problem.message:
+        with suppress(NotReadyError, QueryTimeoutError):
+            return check(line, StoredWords.read(store).metadata_example() or EXAMPLE)
+    return problem
+
+
+def meant_lines(
+    store: InferenceReader, line: str, links: FilterLinks, reports: ReportStore | None = None
+) -> list[MeantLine]:
     """Return the filters that may have been meant by one that is none, or finds nothing; those that find something first.
 
     Args:
         store: What the caller sees of the store.
         line: What was typed.
         links: Makes the links of the page.
+        reports: The reports that the caller may see; None to do without those of evaluations.
     """
     today = datetime.now(UTC).date()
     meant: list[tuple[bool, MeantLine]] = []
     with suppress(NotReadyError, QueryTimeoutError):  # the page says without them what is wrong
-        for correction in corrections(line, StoredWords.read(store), today):
+        for correction in corrections(line, StoredWords.read(store, reports), today):
             with suppress(QueryError, NotFoundError):
                 counted = store.count(QueryRequest(correction.line))
                 count = f"{counted.count:,}{'' if counted.is_exact else TEXTS['or_more']}"

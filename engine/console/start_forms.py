@@ -1,5 +1,7 @@
 """Forms that start jobs: a drift comparison, an evaluation of one model version, and an export of what a filter finds."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
@@ -12,25 +14,31 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.console.filter_line import joined
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, opens, redirect
+from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
 from quadriga.proto.access import current_caller
 from quadriga.proto.audit import note_target
 from quadriga.quoting import quoted
-from quadriga.store.errors import QueryError
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.exchange.annotated_records import Annotated
 from quadriga.store.exchange.export import ExportParameters, Format
 from quadriga.store.exchange.export import check_parameters as check_export
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Jobs
 from quadriga.store.query.compact_form import split_url
+from quadriga.store.query.request import QueryRequest
 from quadriga.store.scope import Scoped
 
 PERIODS = ("day", "today", "week", "seven_days")
 """Periods that a comparison offers: the last 24 hours, today, this week, and the last 7 days."""
+_SHOWN_VERSIONS = 4
+"""Versions that are named where all of a model are compared together."""
+
 EXPORT_FORMATS: tuple[str, ...] = get_args(Format)
 ANNOTATED: tuple[str, ...] = get_args(Annotated)
 
@@ -43,28 +51,65 @@ class StartChoices(msgspec.Struct, frozen=True, kw_only=True):
     chosen: str
     """Model, or model:version, that is chosen first; empty for none."""
     line: str
-    """Filter of the evaluation."""
+    """Filter of both forms."""
+    baselines: list[tuple[str, str]] = []
+    """Names of kept baselines, with the models that have them."""
     periods: tuple[str, ...] = PERIODS
 
     @property
-    def names(self) -> list[str]:
-        """Names of the models."""
-        return list(dict.fromkeys(name for name, _ in self.sides))
+    def compared(self) -> list[tuple[str, str]]:
+        """What a comparison of times may be about, with its words: a model, and each version of one that has several."""
+        choices = []
+        for name in dict.fromkeys(name for name, _ in self.sides):
+            versions = [version for other, version in self.sides if other == name]
+            if len(versions) == 1:
+                choices.append((name, f"{name} {versions[0]}"))
+                continue
+            listed = ", ".join(versions[:_SHOWN_VERSIONS])
+            more = len(versions) - _SHOWN_VERSIONS
+            listed += f", {text('more_values', n=more)}" if more > 0 else ""
+            choices.append((name, text("versions_together", model=name, versions=listed)))
+            choices += [(f"{name}:{version}", f"{name} {version}") for version in versions]
+        return choices
+
+    @property
+    def chosen_to_compare(self) -> str:
+        """The one of `compared` that is chosen first; empty for none."""
+        values = [value for value, _ in self.compared]
+        model = self.chosen.partition(":")[0]
+        return next((value for value in (self.chosen, model) if value in values), "")
 
 
-def start_choices(entries: list[ModelEntry], query: str) -> StartChoices | None:
+def start_choices(
+    entries: list[ModelEntry], drift: DriftService, query: str
+) -> StartChoices | None:
     """Return what the forms offer, with `model` and `q` of a URL chosen; None for callers who may not start anything."""
     if not opens(current_caller(), "monitor"):
         return None
     filters, options = split_url(query, ("model",))
-    sides = [
+    sides = dict.fromkeys(
         (entry.name, version.version)
         for entry in entries
         for version in entry.versions
         if version.inferences
-    ]
-    line = " & ".join(text.strip() for text in filters if text.strip())
-    return StartChoices(sides=sides, chosen=options.get("model", ""), line=line)
+    )
+    return StartChoices(
+        sides=list(sides),
+        chosen=options.get("model", ""),
+        line=joined(part.strip() for part in filters if part.strip()),
+        baselines=_kept_baselines(drift, [e.name for e in entries if e.baseline is not None]),
+    )
+
+
+def _kept_baselines(drift: DriftService, models: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the names of the baselines of some models that windows can be compared with, each with its models."""
+    models_of: dict[str, list[str]] = {}
+    for model in models:
+        with suppress(NotFoundError):  # removed at this moment
+            for baseline in drift.list_baselines(model):
+                if baseline.state != "failed":
+                    models_of.setdefault(baseline.name, []).append(model)
+    return [(name, ", ".join(models_of[name])) for name in sorted(models_of)]
 
 
 def start_forms(
@@ -98,6 +143,7 @@ def start_forms(
         line = single_field(fields, "q")
         parameters = EvaluationParameters(name, version, where=line or None)
         check_parameters(parameters)
+        _check_has_truth(inferences.within(caller_scope()), parameters)
         return to_job(begin_evaluation(jobs, inferences, parameters).id)
 
     @post("/console/inferences/export", need="read", audited=True, **form_options)
@@ -109,24 +155,53 @@ def start_forms(
     return [compare_times, evaluate_one, export_found]
 
 
+def _check_has_truth(store: InferenceReader, parameters: EvaluationParameters) -> None:
+    """Raise a `QueryError` if nothing that would be evaluated has truth: the report would only say so later."""
+    where: Any = [
+        {"model": parameters.model, "version": parameters.version},
+        {"ground_truth": {"exists": True}},
+        *([parameters.where] if parameters.where else []),
+    ]
+    with suppress(NotReadyError, QueryTimeoutError):  # the job finds out, then
+        store.wait_for_journal()
+        page = store.query(QueryRequest({"and": where}, limit=1))
+        if not page.inferences and not page.partial:
+            raise QueryError(
+                text("no_truth_to_evaluate", model=f"{parameters.model} {parameters.version}")
+            )
+
+
 def drift_parameters(fields: dict[str, list[str]], now: datetime) -> DriftParameters:
     """Return what a form asks to compare, or raise a `QueryError`."""
-    model = single_field(fields, "model")
+    model, _, version = single_field(fields, "model").partition(":")
     if not model:
         raise QueryError("expected a model to compare")
+    where = single_field(fields, "q") or None
     start, end = _period(fields, now)
-    choice = _one_of(single_field(fields, "before"), ("previous", "baseline"), "before")
-    before: str | StoredWindow = single_field(fields, "baseline")
+    choice, _, name = single_field(fields, "before").partition(":")
+    _one_of(choice, ("previous", "baseline"), "before")
+    before: str | StoredWindow = name
     if choice == "previous":
         try:
-            before = StoredWindow(_moment(start - (end - start)), _moment(start))
+            before = StoredWindow(
+                _moment(start - (end - start)), _moment(start), version or None, where
+            )
         except OverflowError as error:
             raise QueryError(
                 "expected a later period: the one before would have no date"
             ) from error
     elif not before:
         raise QueryError("expected the name of a baseline")
-    return DriftParameters(model, start=_moment(start), end=_moment(end), baseline=before)
+    by = [key.strip() for key in single_field(fields, "by").split(",")]
+    return DriftParameters(
+        model,
+        version or None,
+        where,
+        start=_moment(start),
+        end=_moment(end),
+        baseline=before,
+        by=list(dict.fromkeys(filter(None, by))),
+    )
 
 
 def export_parameters(fields: dict[str, list[str]]) -> ExportParameters:

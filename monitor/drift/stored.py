@@ -41,7 +41,7 @@ BASELINE_ROWS = 10_000
 """Maximum number of rows of a baseline that are compared."""
 
 MAX_SLICE_VALUES, MAX_SLICE_KEYS = 12, 3
-"""Metadata keys that are sliced by if none is named: those with the fewest values, at most so many of each."""
+"""Metadata keys that are sliced by if none is named: the source, then those with the fewest values, at most so many of each."""
 
 MAX_UNLIKE = 12
 """Maximum number of images in a report that are least like the baseline."""
@@ -109,7 +109,7 @@ def compare_stored(
     unlike = images.unlike(similarity.unlike)
     names = [signal.name for signal in alarms]
     moved = [name for name in names if name != EMBEDDING] or names
-    slice_columns = _slice_columns(sides, parameters)
+    slice_columns = _slice_columns(sides, parameters, source_key=reported["source_key"])
     return replace(
         report,
         created=now_text(),
@@ -226,21 +226,22 @@ def _signal_names(sides: tuple[Summary, Summary]) -> set[str]:
     return {column.name for side in sides for column in side.sample.columns}
 
 
-def _slice_columns(sides: tuple[Summary, Summary], parameters: DriftParameters) -> list[str]:
+def _slice_columns(
+    sides: tuple[Summary, Summary], parameters: DriftParameters, *, source_key: str | None
+) -> list[str]:
     """Return the columns of the metadata that are sliced by."""
-    by = [METADATA_PREFIX + key.removeprefix(METADATA_PREFIX) for key in parameters.by]
-    if not by:
-        columns = [
-            column
-            for column in sides[1].sample.columns
-            if column.kind == "categorical" and not column.name.endswith(PRESENCE_SUFFIX)
-        ]
-        small = [column for column in columns if 1 < len(column.labels) <= MAX_SLICE_VALUES]
-        small.sort(key=lambda column: (len(column.labels), column.name))
-        by = [column.name for column in small if column.name.startswith(METADATA_PREFIX)][
-            :MAX_SLICE_KEYS
-        ]
-    return by
+    if parameters.by:
+        return [METADATA_PREFIX + key.removeprefix(METADATA_PREFIX) for key in parameters.by]
+    source = METADATA_PREFIX + source_key if source_key else ""
+    counts = {
+        column.name: len(column.labels)
+        for column in sides[1].sample.columns
+        if column.kind == "categorical"
+        and column.name.startswith(METADATA_PREFIX)
+        and not column.name.endswith(PRESENCE_SUFFIX)
+        and 1 < len(column.labels) <= MAX_SLICE_VALUES
+    }
+    return sorted(counts, key=lambda name: (name != source, counts[name], name))[:MAX_SLICE_KEYS]
 
 
 def _data(infos: tuple[WindowInfo, WindowInfo], compared: Data) -> Data:

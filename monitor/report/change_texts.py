@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from quadriga.monitor.report.drift_texts import undecided_signals, verdict
+from quadriga.monitor.report.drift_texts import maybe_chance_signals, undecided_signals, verdict
 from quadriga.monitor.report.metric_texts import format_brief, one_line
 from quadriga.monitor.report.schema import Level, Report, Signal, sorted_by_effect
 
@@ -133,7 +133,7 @@ def headline(report: Report) -> str:
     if report.status == "insufficient" or not report.signals:
         return "There are too few images to say whether anything changed."
     if not named:
-        return _undecided_headline(report) or "Nothing changed."
+        return _headline_without_alarm(report)
     known = [change for change in named if change.is_known] or named
     parts = [change.sentence_part for change in known[:MAX_IN_HEADLINE]]
     return f"Changed: {_listed(parts)}{_place(report)}."
@@ -143,14 +143,23 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
-def _undecided_headline(report: Report) -> str:
-    """Say which signals moved without enough independent images to raise an alarm, and where; empty for none."""
-    signals = undecided_signals(report)
-    if not signals:
-        return ""
-    names = [signal_title(signal.name) for signal in signals[:_MAX_UNDECIDED]]
-    more = f" and {len(signals) - len(names):,} more" if len(signals) > len(names) else ""
-    return f"No alarm; too few independent images to say anything about {', '.join(names)}{more}, which moved{_place(report)}."
+def _headline_without_alarm(report: Report) -> str:
+    """Say which signals moved without an alarm: with too few independent images to judge, and where, or perhaps by chance."""
+    parts = []
+    if signals := undecided_signals(report):
+        names = _some_titles(signals, _MAX_UNDECIDED)
+        parts.append(
+            f"too few independent images to say anything about {names}, which moved{_place(report)}"
+        )
+    if signals := maybe_chance_signals(report):
+        parts.append(f"{_some_titles(signals, MAX_IN_HEADLINE)} moved, which may be chance")
+    return f"No alarm; {'; '.join(parts)}." if parts else "Nothing changed."
+
+
+def _some_titles(signals: Sequence[Signal], limit: int) -> str:
+    titles = [signal_title(signal.name) for signal in signals[:limit]]
+    more = f" and {len(signals) - len(titles):,} more" if len(signals) > len(titles) else ""
+    return f"{', '.join(titles)}{more}"
 
 
 def explanation(report: Report) -> str:
@@ -162,7 +171,8 @@ def explanation(report: Report) -> str:
     sentences = [verdict(report), f"Compared: {counts} of the baseline."]
     alarms = {signal.name for signal in report.signals if signal.alarm}
     if alarms:
-        undecided = {signal.name for signal in undecided_signals(report)}
+        open_signals = [*undecided_signals(report), *maybe_chance_signals(report)]
+        undecided = {signal.name for signal in open_signals}
         sentences.append(_what_to_look_at(alarms, undecided))
     return " ".join(sentences)
 

@@ -44,6 +44,10 @@ def verdict(report: Report) -> str:
         sentences.append(
             f"Of {_signal_count_text(insufficient_count)} there is too little to say anything."
         )
+    if maybe_chance := sum(map(is_maybe_chance, report.signals)):
+        sentences.append(
+            f"{_signal_count_text(maybe_chance)} moved by more than matters, which may be chance."
+        )
     if low_power_count and not alarms:
         sentences.append(
             f"In {_signal_count_text(low_power_count)} only large changes would be seen."
@@ -67,9 +71,24 @@ def is_undecided(signal: Signal) -> bool:
     return signal.status == "insufficient" and not signal.alarm and effect_ratio(signal) >= 1
 
 
+def maybe_chance_signals(report: Report) -> list[Signal]:
+    """Return the signals that moved by more than matters, but by no more than chance may move them, the farthest first."""
+    return sorted_by_effect(filter(is_maybe_chance, report.signals))
+
+
+def is_maybe_chance(signal: Signal) -> bool:
+    """Check whether a signal moved by more than matters, but by no more than chance may move it.
+
+    Of some hundred independent values on a side chance alone moves half of all unchanged numbers by more than matters.
+    """
+    return signal.status != "insufficient" and not signal.alarm and effect_ratio(signal) >= 1
+
+
 def status_text(signal: Signal) -> str:
     """Describe whether a signal raised an alarm, and whether it could have."""
     power = signal.status.replace("_", " ")
+    if is_maybe_chance(signal):
+        return "may be chance" + (", low power" if signal.status == "low_power" else "")
     if not signal.alarm:
         return power
     return "ALARM" if signal.status == "ok" else f"ALARM, {power}"

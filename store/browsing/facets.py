@@ -48,6 +48,10 @@ _TYPES: dict[int, FacetType] = {
 }  # fmt: skip
 
 
+LARGEST_EXACT = 1 << 53
+"""Largest whole number up to which a float has all."""
+
+
 class FacetsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request of the facets of a filter."""
 
@@ -232,7 +236,8 @@ def _typed(value: Any) -> tuple[FacetType, Any]:
     if isinstance(value, bool):
         return "boolean", value
     if isinstance(value, int | float):
-        return "number", float(value)
+        # Large ones keep their digits: a filter by the nearest float finds other inferences, or none.
+        return "number", value if abs(value) > LARGEST_EXACT else float(value)
     if isinstance(value, str):
         return "string", value[:MAX_TEXT]
     return "other", None

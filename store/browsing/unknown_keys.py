@@ -38,7 +38,7 @@ def count_with_warnings(inferences: InferenceReader, request: QueryRequest) -> C
 def unknown_key_warnings(inferences: InferenceReader, where: Any) -> list[str]:
     """Return a sentence about each metadata key of a filter that no stored inference has, with the key that is nearest.
 
-    Nothing is said to who sees some models alone: whose keys there are, nothing tells apart.
+    Of many keys the first five have one each; another says how many more there are. Nothing is said to who sees some models alone: whose keys there are, nothing tells apart.
     """
     scope = inferences.scope
     if scope.models:
@@ -55,9 +55,15 @@ def unknown_key_warnings(inferences: InferenceReader, where: Any) -> list[str]:
         catalog = Catalog(connection, scope, paths)
         unknown = [path for path in paths if not _is_known(catalog, path)]
         known = _known_paths(connection, scope) if unknown else []
-    return [
-        _warning(path, known if number < MAX_HINTS else ()) for number, path in enumerate(unknown)
-    ]
+    warnings = [_warning(path, known) for path in unknown[:MAX_HINTS]]
+    return [*warnings, *_warning_of_more(len(unknown) - MAX_HINTS)]
+
+
+def _warning_of_more(count: int) -> list[str]:
+    if count <= 0:
+        return []
+    keys = "metadata key" if count == 1 else "metadata keys"
+    return [f"no stored inference has {count:,} more {keys} of the filter"]
 
 
 def _is_known(catalog: Catalog, path: str) -> bool:

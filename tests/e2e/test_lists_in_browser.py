@@ -76,6 +76,12 @@ def test_truth_of_the_same_image_is_taken_over_and_taken_back(browser, server):
     browser.wait_for("document.querySelector('.toast')?.textContent.includes('Undone')")
     (stored,) = server.query({"id": second})
     assert stored["ground_truth"] is None
+    assert not browser.run("document.querySelector('[data-take-truth]').hidden")
+    browser.run("document.querySelector('[data-take-truth]').click()")
+    browser.wait_for("document.querySelector('.toast')?.textContent.includes('taken over')")
+    assert browser.run("document.querySelector('[data-take-truth]').hidden")
+    (stored,) = server.query({"id": second})
+    assert [item["label"] for item in stored["ground_truth"]] == ["star"]
 
 
 def test_truth_that_is_gone_meanwhile_is_not_taken_over(browser, server):

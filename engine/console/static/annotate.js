@@ -145,6 +145,7 @@ function showTruth(annotations) {
   draft = state.isDraft ? predicted() : [];
   setTruth(state.isDraft ? draft : annotations);
   showDraft();
+  dispatchEvent(new CustomEvent("truth", { detail: annotations }));
 }
 
 /** Say what the first change will store, as long as nothing is. */

@@ -1,7 +1,7 @@
 // Completion of the filter line: a list below the field, by keys and by hand, with the last lines of this browser while the field is empty.
 // The text changes only when an item is taken. Without this script the field is as it is.
 
-import { suggest } from "./suggestions.js";
+import { decoded, suggest } from "./suggestions.js";
 
 const MOST_RECENT = 10, SEARCHED = "quadriga.searched";
 const input = document.querySelector("input[data-filter]");
@@ -77,7 +77,7 @@ class Completion {
     address.searchParams.set("q", this.field.dataset.line);
     for (const url of this.field.dataset.line ? [address.href, all] : [all]) {
       const answer = await fetch(url, { headers: { accept: "application/json" } }).catch(() => null);
-      const facets = answer?.ok ? await answer.json().catch(() => null) : null;
+      const facets = answer?.ok ? await answer.text().then(decoded).catch(() => null) : null;
       if (facets) this.facets = facets;
       if (facets?.count || !(facets || [400, 404].includes(answer?.status))) break;
     }
@@ -157,6 +157,7 @@ class Completion {
     if (!document.execCommand("insertText", false, item.text)) this.field.setRangeText(item.text, item.start, item.end, "end");
     if (item.goesOn) this.open();
     else this.close();
+    if (item.sends) this.form.requestSubmit();
   }
 
   /** Go to another line instead of that of the page. */

@@ -37,7 +37,7 @@ export function showTime(element) {
   element.title = `${at.toISOString().replace("T", " ").replace("Z", "")} UTC`;
   const form = element.dataset.form;
   if (form === "ago") return;
-  const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(form === "clock" ? {} : { second: "2-digit" }) };
+  const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(["clock", "minute"].includes(form) ? {} : { second: "2-digit" }) };
   if (form === "day") { element.textContent = at.toLocaleString("en-GB", { day: "numeric", month: "short" }).replace("Sept", "Sep"); return; }
   const isToday = [at, new Date(element.dataset.beside ?? at)].every((end) => sameDay(end, new Date())); // both ends of a span
   const day = isToday || form === "clock" ? {} : { day: "numeric", month: "short" };

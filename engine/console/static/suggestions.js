@@ -11,10 +11,16 @@ const MOST = 12, MOST_VALUES = 8, CUT = 256, DAY_MS = 86_400_000;
 const AFTER_DAY = { gt: "ge", le: "lt" };
 const BOUND = new Set(["gt", "ge", "lt", "le"]);
 
+/** What JSON says, with whole numbers in all their digits, which a number of this language has not beyond 2^53. */
+export function decoded(json) {
+  return JSON.parse(json, (_, value, context) => (typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source) ? BigInt(context.source) : value));
+}
+
 /** A value as the line has it, in quotes where it would be read as something else. */
 export function valueText(value) {
   if (typeof value === "boolean") return String(value);
-  if (typeof value === "number") return String(Number(value.toPrecision(12)));
+  if (typeof value === "bigint") return String(value);
+  if (typeof value === "number") { const short = Number(value.toPrecision(12)); return String(short === value ? short : value); }
   return PLAIN.test(value) && !READ_AS_MORE.has(value) ? value : JSON.stringify(value);
 }
 
@@ -220,7 +226,9 @@ function fieldItems(vocabulary, typed) {
 function phraseItems(vocabulary, sought) {
   if (sought.length < 2) return [];
   const items = vocabulary.words.phrases.map(([names, line, words]) => ({ text: line, shown: line, words, names }));
-  return fitting(items, sought, (item) => item.names).slice(0, 3).map(({ text, shown, words }) => ({ text, shown, words }));
+  // Their filters have the ids of reports: the server offers them once the word is sent.
+  const outcomes = vocabulary.words.outcomes.map(([names, words]) => ({ text: names[0], shown: names[0], words, names, sends: true }));
+  return fitting([...items, ...outcomes], sought, (item) => item.names).slice(0, 3).map(({ names, ...item }) => item);
 }
 
 /** The right form of a comparison of a score, which is one of some prediction. */
@@ -251,7 +259,7 @@ function comparisonItems(vocabulary, typed, [, name, sign, rest]) {
  *
  * words: what `filter_words` of the server says. facets: what is stored, as the API answers it; null where that is not known.
  * The answer has the place that an item takes, from `start` to `end`, and the items: `text` goes there, `shown` is listed, with `words`
- * and the number of inferences `count`; `goesOn` says that more must follow.
+ * and the number of inferences `count`; `goesOn` says that more must follow, `sends` that the line is sent with it.
  */
 export function suggest(text, caret, words, facets) {
   const { start, end } = comparisonAt(text, caret);
@@ -263,5 +271,5 @@ export function suggest(text, caret, words, facets) {
   const isNegated = /!\s*$/.test(text.slice(0, start)); // a day is two comparisons, which ! negates together
   const inParentheses = (line) => (isNegated && pieces(line, "&").length > 1 ? `(${line})` : line);
   const fit = items.map((item) => ({ ...item, text: inParentheses(item.text + rest) }));
-  return { start, end: stop, items: fit.filter((item) => item.text.trim() !== text.slice(start, stop).trim()).slice(0, MOST) };
+  return { start, end: stop, items: fit.filter((item) => item.sends || item.text.trim() !== text.slice(start, stop).trim()).slice(0, MOST) };
 }

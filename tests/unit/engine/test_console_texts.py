@@ -2,14 +2,16 @@
 
 import html
 import json
+import time
 
 import pytest
 
 from quadriga.engine.app import Application
-from quadriga.engine.console.formats import person
+from quadriga.engine.console.formats import percent, person
 from quadriga.engine.console.texts import text
 from quadriga.engine.settings import Settings
 from quadriga.store.database import migrate
+from quadriga.store.ids import smallest_id_at
 from quadriga.store.records import Feedback, JournaledChange, TruthStatement
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
@@ -33,6 +35,37 @@ FIRST = 700_000_000_000
 )
 def test_one_is_singular(name, n, words):
     assert text(name, n=n) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0 %"),
+        (1e-9, "less than 0.01 %"),
+        (0.0099, "less than 0.01 %"),
+        (0.01, "0.01 %"),
+        (0.1, "0.1 %"),
+        (12.345, "12.35 %"),
+        (10.0, "10 %"),
+        (100.0, "100 %"),
+    ],
+)
+def test_a_share_that_is_not_nothing_is_not_zero(value, shown):
+    assert percent(value) == shown
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_the_overview_says_what_share_failed(settings, server, failed):
+    now_ms = time.time_ns() // 1_000_000
+    records = [
+        make_record(smallest_id_at(now_ms - 60_000) + n, status=500 if n < failed else 200)
+        for n in range(4)
+    ]
+    store_entries(settings.database_url, settings.journal_directory, records)
+    page = open_page(server, "/console/").text
+    assert ("none in the last 24 hours" in page) is not bool(failed)
+    assert ("25 % of the last 24 hours" in page) is bool(failed)
+    assert "0.00 %" not in page
 
 
 @pytest.mark.parametrize(

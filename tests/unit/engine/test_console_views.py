@@ -44,6 +44,16 @@ def test_a_view_opens_with_its_filter_and_order_and_hostile_texts_stay_text(tmp_
     assert html.escape(HOSTILE) in text
     assert "/console/inferences?q=meta.note%3Deq" in text
     assert "order=ts" in text
+    assert '<span class="tag">oldest first</span>' in text
+
+
+def test_a_view_with_the_usual_order_names_none(tmp_path):
+    text = views_page(
+        tmp_path, lambda views: views.put("north", ViewBody("model=x"), "", "", may_replace=False)
+    )
+    assert ">north</a>" in text
+    assert "oldest first" not in text
+    assert "newest first" not in text
 
 
 def test_without_a_view_the_page_says_so(tmp_path):

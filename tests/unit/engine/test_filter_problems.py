@@ -17,13 +17,23 @@ from quadriga.engine.console.filter_problems import absent, check
         ("(label=ship | altitude) & status=200", "altitude) & status=200", "“altitude” is compared with nothing."),
         ('"a key"', '"a key"', "is compared with nothing."),
         ("score<0.5", "<0.5", "A filter has no <. Write =lt: instead"),
-        ("status >= 500", ">= 500", "A filter has no >=. Write =ge: instead"),
+        ("status >= 500", ">= 500", "A filter has no >=. Write =ge: instead, as in status=ge:500."),
+        ("status >= ", ">= ", "as in latency_ms=ge:5."),
+        ("brightness<50", "<50", "as in latency_ms=lt:5."),
+        ("meta.lens!=a & status=200", "!=a & status=200", "as in meta.lens=ne:a."),
+        ("Missed", "Missed", "What is “Missed” is known once an evaluation"),
+        ("label=ship & wrong", "wrong", "What is “wrong” is known once an evaluation"),
+        ("status=2" + " & status=2" * 250 + ' & meta.a="x & b=2', '"x & b=2', "The quotes that begin here have no end."),
+        ('meta.b="y" & ' + "status=2 & " * 250 + '"', '"', "The quotes that begin here have no end."),
         ("label=ship & meta.camera!=north", "!=north", "A filter has no !=. Write =ne: instead"),
         ("label=ship &", "", "A comparison is missing here"),
         ("label=ship & & status=200", "& status=200", "A comparison is missing here"),
         ("!(", "", "A comparison is missing here"),
         ("status=200 & (label=ship", "(label=ship", "This parenthesis is not closed."),
         ('(meta.a="(" | (label=ship)', '(meta.a="(" | (label=ship)', "This parenthesis is not closed."),
+        ("=5", "=5", "A field is missing before ="),
+        ("label=ship & =5", "=5", "A field is missing before ="),
+        ('""=5 & label=ship', '""=5 & label=ship', "A field is missing before ="),
         ("label=ship)", ")", "This parenthesis closes none"),
         ('meta.a="x', '"x', "The quotes that begin here have no end."),
         ("meta.a=a<b", "<b", "needs double quotes"),
@@ -62,6 +72,15 @@ def test_an_error_names_the_wrong_word_and_points_to_its_beginning(line, wrong, 
     assert words in problem.message
     assert not problem.message.startswith("expected")
     assert len(problem.message) < 200
+
+
+@pytest.mark.parametrize("line", ["camera", "a & ", "nothing=5"])
+def test_an_example_is_of_the_store_or_says_that_it_is_none(line):
+    for example, words in (((), "meta.KEY=VALUE"), (("meta.lens=a",), "meta.lens=a")):
+        problem = check(line, *example)
+        assert problem is not None
+        assert words in problem.message
+        assert "camera=north" not in problem.message
 
 
 @pytest.mark.parametrize("line", ["label=ship & nothing=5", "(label=ship", 'meta.a="x'])

@@ -73,13 +73,43 @@ def test_a_replaced_file_is_told_from_the_one_that_answers_now(served):
     application, new = served
     page = open_page(application, "/console/models/gauge").text
     first, second, third, fourth = sorted(rows(page), key=lambda row: (row[0], "replaced" in row))
-    assert re.match(rf"1\|ready +now\|.*\|2\|21 September 14:17:00\|21 September 14:18:00\|{new[:12]}\|", first)  # fmt: skip
-    assert re.match(rf"1\|replaced\|.*\|3\|21 September 14:14:00\|21 September 14:16:00\|{OLD[:12]}\|", second)  # fmt: skip
+    assert re.match(rf"1\|ready +now\|.*\|2\|21 September 14:17\|21 September 14:18:00\|{new[:12]}\|", first)  # fmt: skip
+    assert re.match(rf"1\|replaced\|.*\|3\|21 September 14:14\|21 September 14:16:00\|{OLD[:12]}\|", second)  # fmt: skip
     assert re.match(r"2\|ready\|.*\|0\|–\|–\|", third)  # noqa: RUF001 - as the page has it
     assert re.match(rf"3\|not served\|.*\|1\|.*\|{NEVER_SERVED[:12]}\|", fourth)
     link = re.search(rf'<a href="([^"]*{OLD[:12]}[^"]*)">1</a>', page)
     assert link is not None
     assert "<b>3 inferences</b>" in open_page(application, html.unescape(link[1])).text
+
+
+def test_inferences_without_a_file_are_not_those_of_a_replaced_one(tmp_path):
+    doubling(tmp_path / "models" / "gauge" / "1" / "model.onnx")
+    settings = Settings(models=str(tmp_path / "models"), data=str(tmp_path / "data"))
+    migrate(settings.database_url)
+    application = Application(settings)
+    assert application._keys is not None
+    application._keys.refresh()
+    application.repository.load_all()
+    records = [
+        make_record(smallest_id_at(START_MS + at), model=ModelReference("gauge", "1", sha256), task="TENSOR")
+        for at, sha256 in enumerate(["", "", OLD])
+    ]  # fmt: skip
+    store_entries(settings.database_url, settings.journal_directory, records)
+    page = open_page(application, "/console/models/gauge").text
+    states = {row.split("|")[1]: row.split("|")[4] for row in rows(page)}
+    assert {" ".join(state.split()): n for state, n in states.items()} == {
+        "ready now": "0",
+        "file not named": "2",
+        "replaced": "1",
+    }
+    links = re.findall(
+        r'<th scope="row"><a href="([^"]*)">1</a></th>.*?<td class="num">(\d)</td>', page
+    )
+    assert len(links) == 3
+    for link, number in links:
+        answer = open_page(application, html.unescape(link)).text
+        assert f"<b>{number} inference" in answer
+    application.close()
 
 
 @pytest.mark.parametrize(("label", "found"), [("red", True), ("blue", False), ("green", False)])

@@ -1,32 +1,43 @@
 """The forms that start comparisons, evaluations and exports: what they ask for, by whom, and what they refuse."""
 
 import html
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, get_args
 from urllib.parse import parse_qs
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from quadriga.engine.console.start_forms import drift_parameters
 from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.parameters import StoredWindow
+from quadriga.monitor.report.schema import ReportedModel
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.database import migrate
 from quadriga.store.errors import QueryError
-from quadriga.store.records import ModelReference
-from tests.server_process import SAMPLE_MODELS
+from quadriga.store.records import JournaledChange, ModelReference, TruthStatement
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
+from tests.unit.engine.drift_reports import drift_report, keep_report
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
 FORM = {"content-type": "application/x-www-form-urlencoded", "origin": "http://localhost"}
 NOW = datetime(2026, 1, 7, 12, tzinfo=UTC)
 """A Wednesday."""
+FIRST = 700_000_000_000
 RECORDS = [
-    make_record(700_000_000_000 + number, model=ModelReference("ships", version, "ab" * 32))
-    for number, version in enumerate(("1", "1", "ships:2@sha"))
-]
+    make_record(FIRST + number, model=ModelReference("ships", version, "ab" * 32), metadata=metadata)
+    for number, (version, metadata) in enumerate(
+        (("1", {"camera": "north"}), ("1", {"camera": "south"}), ("ships:2@sha", {}), ("no truth", {}))
+    )
+]  # fmt: skip
+TRUTH = [
+    JournaledChange(FIRST + 10 + number, TruthStatement("id", str(FIRST + number), [], "mara", task=RECORDS[number].task))
+    for number in (0, 2)
+]  # fmt: skip
+"""Truth of the camera north, and of the second version."""
 FORMS = {
     "reports/compare": ("monitor", b"model=ships&period=day&before=previous", '"from": "'),
     "reports/evaluate": (
@@ -44,10 +55,8 @@ FORMS = {
 
 
 @pytest.fixture
-def keyed(tmp_path: Any) -> Iterator[tuple[Any, dict[str, str]]]:
-    settings = Settings(models=str(SAMPLE_MODELS), data=str(tmp_path / "data"))
-    migrate(settings.database_url)
-    store_entries(settings.database_url, settings.journal_directory, RECORDS)
+def keyed(settings: Settings) -> Iterator[tuple[Any, dict[str, str]]]:
+    store_entries(settings.database_url, settings.journal_directory, [*RECORDS, *TRUTH])
     with keyed_server(settings) as server_and_keys:
         yield server_and_keys
 
@@ -81,7 +90,7 @@ def test_the_pages_show_the_forms_to_those_who_may_send_them(keyed, role):
     reports = send(keyed, "reports?model=ships&q=meta.camera%3Dnorth", role).text
     for path in ("reports/compare", "reports/evaluate"):
         assert (f'action="/console/{path}"' in reports) == may_start
-    assert ('value="meta.camera=north"' in html.unescape(reports)) == may_start
+    assert reports.count('name="q" value="meta.camera=north"') == 2 * may_start
     listed = send(keyed, "inferences?q=model%3Dships", role).text
     assert 'action="/console/inferences/export"' in listed
 
@@ -108,10 +117,27 @@ def test_another_site_starts_nothing(keyed, path):
     [
         ("reports/compare", b"", 400),
         ("reports/compare", b"model=nobody&period=day&before=previous", 404),
-        ("reports/compare", b"model=ships&period=day&before=baseline&baseline=none", 400),
+        ("reports/compare", b"model=ships&period=day&before=baseline:none", 400),
+        ("reports/compare", b"model=ships&period=day&before=baseline", 400),
+        (
+            "reports/compare",
+            b"model=ships&period=day&before=previous&q=meta.camera%3Dnorth+%26",
+            400,
+        ),
+        (
+            "reports/compare",
+            b"model=ships&period=day&before=previous&by="
+            + b"a,b," * 9
+            + b",".join(b"k%d" % n for n in range(19)),
+            400,
+        ),
         ("reports/evaluate", b"model=ships", 400),
         ("reports/evaluate", b"model=nobody%3A1", 404),
         ("reports/evaluate", b"model=ships%3A1&q=meta.camera%3Dnorth+%26", 400),
+        ("reports/evaluate", b"model=ships%3A1&q=meta.camera%3Dsouth", 400),
+        ("reports/evaluate", b"model=ships%3A1&q=ground_truth%3Dexists:false", 400),
+        ("reports/evaluate", b"model=ships%3Ano+truth", 400),
+        ("reports/evaluate", b"model=ships%3A7", 400),
         ("inferences/export", b"format=xls&annotations=either", 400),
         ("inferences/export", b"format=coco&annotations=both", 400),
         ("inferences/export", b"format=coco&annotations=either&q=%26", 400),
@@ -148,8 +174,71 @@ def test_a_period_is_compared_with_the_one_of_the_same_length_before(
 
 
 def test_a_period_is_compared_with_a_baseline_by_its_name():
-    fields = parse_qs("model=ships&period=day&before=baseline&baseline=spring")
+    fields = parse_qs("model=ships&period=day&before=baseline:spring")
     assert drift_parameters(fields, NOW).baseline == "spring"
+
+
+@pytest.mark.parametrize(
+    ("fields", "version", "where", "by"),
+    [
+        ("model=ships", None, None, []),
+        ("model=ships:1", "1", None, []),
+        ("model=ships:ships:2@sha", "ships:2@sha", None, []),
+        ("model=ships&q=meta.camera%3Dnorth", None, "meta.camera=north", []),
+        ("model=ships:1&by=camera_id,+meta.lens,,camera_id", "1", None, ["camera_id", "meta.lens"]),
+        ("model=ships&by=+,", None, None, []),
+    ],
+)
+def test_both_sides_are_of_the_version_and_the_filter_that_were_chosen(fields, version, where, by):
+    compared = drift_parameters(parse_qs(f"{fields}&period=day&before=previous"), NOW)
+    assert (compared.model, compared.version, compared.where, compared.by) == ("ships", version, where, by)  # fmt: skip
+    assert isinstance(compared.baseline, StoredWindow)
+    assert (compared.baseline.version, compared.baseline.where) == (version, where)
+
+
+def test_several_versions_are_compared_together_by_name_alone(keyed):
+    page = html.unescape(send(keyed, "reports?model=ships:1", "monitor").text)
+    form = page.partition('action="/console/reports/compare"')[2].partition("</form>")[0]
+    options = re.findall(r'<option value="([^"]*)"( selected)?>([^<]*)', form.partition("</p>")[0])
+    assert options == [
+        ("ships", "", "ships, versions no truth, ships:2@sha, 1 together"),
+        ("ships:no truth", "", "ships no truth"),
+        ("ships:ships:2@sha", "", "ships ships:2@sha"),
+        ("ships:1", " selected", "ships 1"),
+    ]
+
+
+def test_baselines_that_are_kept_are_offered_and_no_others(keyed):
+    def offered() -> list[str]:
+        page = html.unescape(send(keyed, "reports", "monitor").text)
+        return re.findall(r'<option value="baseline:[^"]*">([^<]*)', page)
+
+    assert offered() == []
+    server, keys = keyed
+    for name in ("spring", "default"):
+        body = msgspec.json.encode({"name": name, "from": "-30d", "to": "now"})
+        sent = {"authorization": f"Bearer {keys['monitor']}", "content-type": "application/json"}
+        made = open_page(
+            server, "/api/models/ships/baseline", method="PUT", headers=sent, body=body
+        )
+        assert made.status < 300, made.text
+    assert offered() == [
+        "the baseline default, kept of ships",
+        "the baseline spring, kept of ships",
+    ]
+
+
+def test_without_truth_the_form_says_what_is_missing(keyed):
+    refused = send(keyed, "reports/evaluate", "monitor", b"model=ships%3A1&q=meta.camera%3Dsouth")
+    assert "no inference of ships 1 that the filter finds has truth" in html.unescape(refused.text)
+
+
+def test_a_report_of_several_versions_says_so(keyed, settings):
+    for number, (version, is_said) in enumerate((("1", False), ("1, 2", True))):
+        report = replace(drift_report(number), model=ReportedModel("ships", version))
+        keep_report(settings, report)
+        page = send(keyed, f"reports/{report.id}", "monitor").text
+        assert ("Versions 1, 2 are compared together" in page) is is_said
 
 
 @pytest.mark.parametrize(

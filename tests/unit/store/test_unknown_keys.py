@@ -47,6 +47,12 @@ UNKNOWN = "no stored inference has the metadata key"
         ("label=nothing", EVERYTHING, []),
         ("std.rum=1", EVERYTHING, []),
         ({"meta." + "x" * 200: 1}, EVERYTHING, [f"{UNKNOWN} '{'x' * 79}"]),
+        (" & ".join(f"meta.zzzz{letter}=1" for letter in "abcde"), EVERYTHING,
+         [f"{UNKNOWN} 'zzzz{letter}'" for letter in "abcde"]),
+        (" & ".join(f"meta.zzzz{letter}=1" for letter in "abcdef"), EVERYTHING,
+         [*(f"{UNKNOWN} 'zzzz{letter}'" for letter in "abcde"), "no stored inference has 1 more metadata key of the filter"]),
+        (" | ".join(f"meta.zzzz{number:03}=1" for number in range(200)), EVERYTHING,
+         [*(f"{UNKNOWN} 'zzzz{number:03}'" for number in range(5)), "no stored inference has 195 more metadata keys of the filter"]),
         # A key of another team is none, and is not told.
         ("meta.secret_key=5", Scope("a"), [f"{UNKNOWN} 'secret_key'"]),
         ("meta.secret_kez=5", Scope("a"), [f"{UNKNOWN} 'secret_kez'"]),

@@ -1,0 +1,133 @@
+"""Numbers that lead to a list: it has as many, or the page says what differs."""
+
+import html
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from quadriga.engine.console.evaluation_labels import cell_count, counted_unit
+from quadriga.engine.console.texts import TEXTS
+from quadriga.monitor.report.cells import Cell, save_cells
+from quadriga.monitor.report.schema import Confusion, Data, Window
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.records import JournaledChange, ModelReference, TruthStatement
+from tests.unit.engine.console_harness import open_page
+from tests.unit.engine.drift_reports import (
+    MODEL,
+    START_MS,
+    drift_report,
+    keep_report,
+    numeric,
+    report_id,
+)
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import store_entries
+
+OBJECTS = Confusion(
+    ["star", "ring"],
+    [[5, 1], [0, 2]],
+    hallucinations={"ring": 4},
+    misses={"star": 3},
+    parameters={"of": "objects"},
+)
+
+
+@pytest.mark.parametrize(
+    ("truth", "predicted", "count"),
+    [
+        ("star", "star", 5),
+        ("star", "ring", 1),
+        ("ring", "star", 0),
+        ("star", "", 3),
+        ("", "ring", 4),
+    ],
+)
+def test_the_count_of_a_cell_is_that_of_the_matrix(truth, predicted, count):
+    assert cell_count(OBJECTS, truth, predicted) == count
+
+
+@pytest.mark.parametrize(
+    ("truth", "predicted"), [(None, "star"), ("star", None), (None, None), ("x", "star"), ("", "")]
+)
+def test_what_is_no_single_cell_has_no_count(truth, predicted):
+    assert cell_count(OBJECTS, truth, predicted) is None
+
+
+@pytest.mark.parametrize(
+    ("confusion", "unit"),
+    [
+        (None, "objects"),
+        (Confusion(), "objects"),
+        (Confusion(parameters={"of": "images"}), "images"),
+    ],
+)
+def test_the_unit_of_the_counts(confusion, unit):
+    assert counted_unit(confusion) == unit
+
+
+def evaluation(**fields):
+    return replace(drift_report(0), kind="evaluation", **fields)
+
+
+@pytest.mark.parametrize(
+    ("unit", "is_said"), [("objects", True), ("pixels", True), ("images", False)]
+)
+def test_a_cell_says_how_many_it_counts_and_on_how_many_images(settings, server, unit, is_said):
+    ids = [smallest_id_at(START_MS + n) for n in range(2)]
+    store_entries(settings.database_url, settings.journal_directory, map(make_record, ids))
+    confusion = replace(OBJECTS, misses={"star": 1_246}, parameters={"of": unit})
+    folder = keep_report(settings, evaluation(confusion=confusion))
+    save_cells(folder, [Cell("star", None, [str(id_) for id_ in ids]), Cell("star", "star", [])])
+    path = f"/console/reports/{report_id(0)}"
+    assert (TEXTS["counts_once"] in open_page(server, path).text) == is_said
+    page = open_page(server, f"{path}/images?truth=star&predicted=").text
+    assert f"1,246 {unit} on 2 images" in page
+    assert page.count('href="/console/inferences/') >= 2
+    assert " on 2 images" not in open_page(server, f"{path}/images?truth=star").text
+    (folder / "report.json").write_bytes(b"{")
+    damaged = open_page(server, f"{path}/images?truth=star&predicted=")
+    assert (damaged.status, "1,246" in damaged.text) == (200, False)
+
+
+def test_the_images_of_an_evaluation_are_those_with_truth(settings, server):
+    ids = [smallest_id_at(START_MS + n) for n in range(5)]
+    model = ModelReference(MODEL, "1", "ab" * 32)
+    records = [make_record(id_, model=model) for id_ in ids]
+    changes = [
+        TruthStatement("id", str(id_), [], "mara", task=records[0].task, review=review)
+        for id_, review in zip(ids, ("", "approved", "rejected"), strict=False)
+    ]
+    journaled = [JournaledChange(ids[-1] + 1 + n, change) for n, change in enumerate(changes)]
+    store_entries(settings.database_url, settings.journal_directory, [*records, *journaled])
+    keep_report(settings, evaluation(data=Data(replace(drift_report(0).data.current, n=2))))
+    page = open_page(server, f"/console/reports/{report_id(0)}").text
+    (link,) = re.findall(rf'href="([^"]*)">{TEXTS["images_of_report"]}<', page)
+    assert "<b>2 inferences</b>" in open_page(server, html.unescape(link)).text
+    (line,) = parse_qs(urlsplit(html.unescape(link)).query)["q"]
+    assert line.startswith(f"model={MODEL} & ")
+
+
+@pytest.mark.parametrize(
+    ("excluded", "rows", "words"),
+    [
+        ({}, 100_000, "See the 200 images"),
+        ({"baseline_other_task": 5}, 100_000, "See the 200 images"),
+        ({"other_task": 0}, 100_000, "See the 200 images"),
+        ({"other_task": 5}, 100_000, TEXTS["see_all_images"]),
+        ({}, 200, TEXTS["see_all_images"]),
+    ],
+)
+def test_images_that_were_not_compared_are_not_counted(settings, server, excluded, rows, words):
+    report = drift_report(0, numeric("score", 5, 9), parameters={"rows": rows})
+    keep_report(settings, replace(report, data=replace(report.data, excluded=excluded)))
+    page = open_page(server, f"/console/models/{MODEL}/drift").text
+    assert re.findall(r'<a class="button first"[^>]*>([^<]*)', page) == [words]
+
+
+def test_an_evaluation_of_files_has_no_link(settings, server):
+    keep_report(settings, evaluation(data=Data(Window(n=2))))
+    assert (
+        TEXTS["images_of_report"] not in open_page(server, f"/console/reports/{report_id(0)}").text
+    )

@@ -1,0 +1,118 @@
+"""Words for what a model got wrong: they lead to the images that the newest evaluations list for it."""
+
+import html
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from quadriga.engine.console.filter_problems import OUTCOME_NAMES, check
+from quadriga.engine.console.outcome_words import outcome_lines
+from quadriga.engine.console.texts import TEXTS
+from quadriga.monitor.report.cells import Cell, save_cells
+from quadriga.monitor.report.schema import Confusion, ReportedModel
+from tests.unit.engine.console_harness import open_page
+from tests.unit.engine.drift_reports import drift_report, keep_report, report_id
+from tests.unit.store.conftest import make_record
+from tests.unit.store_harness import store_entries
+
+REPORT = "1790000000000000000-00a1"
+FIRST = 700_000_000_000
+HOSTILE = '<b>"a", b & (c)'
+
+
+@pytest.mark.parametrize(
+    ("confusion", "lines"),
+    [
+        (Confusion(), {}),
+        (Confusion(["a", "b"], [[5, 0], [0, 3]]), {}),
+        (
+            Confusion(["a"], [[5]], misses={"a": 2}),
+            {"missed": 'report=R & predicted=""', "wrong": 'report=R & predicted=""'},
+        ),
+        (
+            Confusion(["a"], [[5]], hallucinations={"a": 2}),
+            {"wrong": 'report=R & truth=""'},
+        ),
+        (
+            Confusion(["a", "b", "c"], [[5, 1, 2], [0, 3, 0], [4, 0, 0]], {"a": 1}, {"b": 7, "c": 0}),
+            {
+                "missed": 'report=R & predicted=""',
+                "wrong": '(report=R & predicted="") | (report=R & truth="") | (report=R & truth=a & predicted=in:b,c)'
+                " | (report=R & truth=c & predicted=a)",
+            },
+        ),
+        (
+            Confusion([HOSTILE, ""], [[0, 1], [1, 0]]),
+            {"wrong": r'(report=R & truth="<b>\"a\", b & (c)" & predicted="") | (report=R & truth="" & predicted="<b>\"a\", b & (c)")'},
+        ),
+        (Confusion([str(n) for n in range(60)], [[1] * 60] * 60), {}),
+    ],
+)  # fmt: skip
+def test_the_cells_of_a_report_are_a_filter(confusion, lines):
+    made = outcome_lines(REPORT, confusion)
+    report = f'report="{REPORT}"'
+    assert made == {kind: line.replace("report=R", report) for kind, line in lines.items()}
+    assert all(check(line) is None for line in made.values())
+
+
+def meant(page: str) -> list[tuple[str, str]]:
+    """Return the filter and the words of each link that a page offers."""
+    links = re.findall(r'<a href="([^"]*)" data-meant>.*?</a> <span class="quiet">([^<]*)', page)
+    return [(parse_qs(urlsplit(html.unescape(link)).query)["q"][0], html.unescape(words)) for link, words in links]  # fmt: skip
+
+
+def keep_evaluation(settings, number, confusion, cells, **fields):
+    made = replace(drift_report(number), kind="evaluation", confusion=confusion, **fields)
+    folder = keep_report(settings, made)
+    save_cells(folder, cells)
+    return folder
+
+
+def test_each_word_leads_to_the_images_of_the_newest_evaluation(settings, server):
+    records = [make_record(FIRST + n) for n in range(3)]
+    store_entries(settings.database_url, settings.journal_directory, records)
+    confusion = Confusion(["star"], [[5]], hallucinations={"star": 1}, misses={"star": 2})
+    cells = [
+        Cell("star", None, [str(FIRST), str(FIRST + 1)]),
+        Cell(None, "star", [str(FIRST + 1), str(FIRST + 2)]),
+    ]
+    keep_evaluation(settings, 0, confusion, [])
+    keep_evaluation(settings, 1, confusion, cells)
+    folder = keep_evaluation(settings, 2, confusion, cells, model=ReportedModel("damaged", "1"))
+    (folder / "report.json").write_bytes(b"{")
+    for kind, found in (("missed", 2), ("wrong", 3)):
+        for word in OUTCOME_NAMES[kind]:
+            page = open_page(server, f"/console/inferences?q={word.replace(' ', '+').upper()}")
+            assert page.status == 400
+            ((line, words),) = meant(page.text)
+            assert f'report="{report_id(1)}"' in line
+            assert words.endswith(
+                f"in the evaluation of shapes-detector 1, 21 September 2026, finds {found}"
+            )
+            assert html.escape(TEXTS["problem_outcome"].partition("“")[0]) in page.text
+            narrowed = open_page(
+                server, f"/console/inferences?q=id={FIRST}+%26+{word.replace(' ', '+')}"
+            )
+            ((line, words),) = meant(narrowed.text)
+            assert line.startswith(f"id={FIRST} & ")
+            assert words.endswith(f", finds {1}")
+
+
+def test_without_an_evaluation_the_page_says_what_is_needed(settings, server):
+    keep_report(settings, drift_report(0))
+    page = open_page(server, "/console/inferences?q=missed")
+    assert (page.status, meant(page.text)) == (400, [])
+    assert TEXTS["problem_outcome"].format(word="missed") in html.unescape(page.text)
+
+
+@pytest.mark.parametrize("path", ["inferences", "live", "label"])
+def test_examples_have_keys_that_the_store_has(settings, server, path):
+    empty = open_page(server, f"/console/{path}?q=nothing%3D5")
+    assert (empty.status, "as in meta.KEY=VALUE." in empty.text) == (400, True)
+    record = make_record(FIRST, metadata={"altitude": 5, "lens": "wide angle"})
+    store_entries(settings.database_url, settings.journal_directory, [record])
+    page = open_page(server, f"/console/{path}?q=nothing%3D5")
+    assert (page.status, "as in meta.lens=wide angle." in page.text) == (400, True)
+    assert "meta.camera" not in page.text.partition("<main")[2]

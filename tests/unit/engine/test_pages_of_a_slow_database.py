@@ -39,7 +39,7 @@ def harness(tmp_path) -> Iterator[StoreHarness]:
 def slow(harness: StoreHarness) -> Iterator[InferenceReader]:
     """Yield a reader whose only connection is in use, so that none becomes free in time."""
     reader = InferenceReader(
-        harness.url, harness.journal_directory, harness.blobs, connections=1, timeout_s=0.01
+        harness.url, harness.journal_directory, harness.blobs, connections=1, timeout_s=0.5
     )
     with reader.snapshot():
         with pytest.raises(QueryTimeoutError):

@@ -342,7 +342,7 @@ def _is_there(path: Path) -> bool:
     """Check whether there is anything at a path; unlike `Path.exists` of some Pythons it raises what keeps one from looking."""
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # no path has a null byte
         return False
     return True
 

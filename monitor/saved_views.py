@@ -130,7 +130,7 @@ class ViewStore:
         previous = read_model_file(path, _ViewFile)
         if previous is None:
             self._check_room()
-        if previous is not None:
+        else:
             _check_owner(previous, owner_id, may_replace=may_replace)
             owner, owner_id = previous.view.owner, previous.owner_id
         view = SavedView(name, body.query, body.order, owner, saved_at=now_text(), view=body.view)

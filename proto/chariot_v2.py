@@ -14,7 +14,13 @@ import msgspec
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import check_amount, parse_object, take_parameters
-from quadriga.proto.messages import InferRequest, Serving, Tensor, check_input_count
+from quadriga.proto.messages import (
+    InferRequest,
+    Serving,
+    Tensor,
+    check_input_count,
+    check_model_exists,
+)
 from quadriga.proto.operations import (
     HttpRequest,
     HttpResponse,
@@ -104,7 +110,11 @@ def _infer(serving: Serving, options: WireOptions, http_request: HttpRequest) ->
                 "POST /v2/models/<name>/infer, or below /api/serve/serve-model-<name>-pred"
             )
         (name,) = names
-    inputs = parse_images(http_request)
+    try:
+        inputs = parse_images(http_request)
+    except InvalidRequest:
+        check_model_exists(serving, name, None)
+        raise
     if inputs is None:
         path = {"name": name, "version": None}
         return answer_infer(

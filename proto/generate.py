@@ -15,7 +15,13 @@ import msgspec
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http import error_response
 from quadriga.proto.json_text import parse_object, take_parameters
-from quadriga.proto.messages import InferChunk, InferRequest, Serving, Tensor
+from quadriga.proto.messages import (
+    InferChunk,
+    InferRequest,
+    Serving,
+    Tensor,
+    check_model_exists,
+)
 from quadriga.proto.operations import (
     HttpRequest,
     HttpResponse,
@@ -112,7 +118,12 @@ def _image(body: dict[str, Any]) -> str:
 
 
 def _request(serving: Serving, http_request: HttpRequest) -> InferRequest:
-    request = parse_generate(http_request)
+    try:
+        request = parse_generate(http_request)
+    except InvalidRequest:
+        named = http_request.path_parameters
+        check_model_exists(serving, named["name"], named["version"])
+        raise
     info = serving.model_info(request.model, request.version)
     if info.task != TASK:
         raise InvalidRequest(

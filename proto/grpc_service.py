@@ -30,6 +30,7 @@ from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.deadline import CALL_LIMIT, Deadline
 from quadriga.proto.errors import (
     Forbidden,
+    InvalidRequest,
     LimitReached,
     ModelNotReady,
     NotFound,
@@ -62,6 +63,7 @@ from quadriga.proto.messages import (
     ModelInfo,
     Result,
     Serving,
+    check_model_exists,
     check_name,
     new_request_id,
 )
@@ -408,7 +410,12 @@ def _request_id(context: Any) -> str:
 
 
 def _infer(serving: Serving, request: Any, message: Any, request_id: str = "") -> InferResponse:
-    response = infer_and_classify(serving, parse_infer(request, request_id))
+    try:
+        parsed = parse_infer(request, request_id)
+    except InvalidRequest:
+        check_model_exists(serving, request.model_name, request.model_version or None)
+        raise
+    response = infer_and_classify(serving, parsed)
     render_infer(response, message, raw=bool(request.raw_input_contents))
     return response
 

@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy.typing as npt
 
 from quadriga.proto.deadline import Deadline
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest, ModelNotReady
 
 Result = TypeVar("Result")
 
@@ -415,3 +416,12 @@ class Serving(Protocol):
     def queue_statistics(self) -> Sequence[QueueStatistics]:
         """Return which requests wait, run, were refused and were stopped, by model."""
         ...
+
+
+def check_model_exists(serving: Serving, name: str, version: str | None) -> None:
+    """Raise what says that there is no such model, for a request whose body is wrong, too: its name is said first.
+
+    Nothing is said of a model that is there, whether it can answer now or not.
+    """
+    with suppress(ModelNotReady):
+        serving.model_info(name, version)

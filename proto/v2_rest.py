@@ -4,7 +4,6 @@ Source: Open Inference Protocol, inference_rest.md; Triton's extensions where na
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,13 @@ from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.datatypes import Datatype
 from quadriga.proto.errors import InvalidRequest, ModelNotReady
-from quadriga.proto.messages import HealthReport, InferRequest, ModelInfo, Serving
+from quadriga.proto.messages import (
+    HealthReport,
+    InferRequest,
+    ModelInfo,
+    Serving,
+    check_model_exists,
+)
 from quadriga.proto.operations import (
     HttpRequest,
     HttpResponse,
@@ -130,8 +135,8 @@ def answer_infer(serving: Serving, options: WireOptions, http_request: HttpReque
     try:
         request = _read_request(serving, http_request)
     except InvalidRequest:
-        with suppress(ModelNotReady):
-            named_model(serving, http_request)  # a name that is none is said before its body
+        named = http_request.path_parameters
+        check_model_exists(serving, named["name"], named["version"])
         raise
     response = infer_and_classify(serving, mark_cloud_event(http_request, request))
     body, json_bytes = render_infer(request, response, options.not_finite)

@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -211,11 +211,14 @@ class Jobs:
 
     def all(self) -> list[Job]:
         """Return all jobs, the newest first."""
-        jobs = []
+        return list(self.newest_first())
+
+    def newest_first(self, before: str = "") -> Iterator[Job]:
+        """Yield the jobs that were submitted before one, given by its id, or all; each is read when it is asked for."""
         for job_id in reversed(self.ids()):
-            with suppress(NotFoundError):  # removed meanwhile
-                jobs.append(self.read(job_id))
-        return jobs
+            if not before or job_id < before:
+                with suppress(NotFoundError):  # removed meanwhile
+                    yield self.read(job_id)
 
     def read(self, job_id: str, *, with_log: bool = False) -> Job:
         """Return one job."""
@@ -264,6 +267,11 @@ class Jobs:
         if not _ID.fullmatch(job_id):
             raise NotFoundError(f"job not found: {job_id[:80]!r}")
         return self.directory / job_id
+
+
+def is_job_id(text: str) -> bool:
+    """Check whether a text has the form of a job's id."""
+    return _ID.fullmatch(text) is not None
 
 
 def _not_found(job_id: str) -> NotFoundError:

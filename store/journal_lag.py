@@ -142,7 +142,7 @@ class JournalLag:
 
 
 class LeftOver:
-    """What the last run of a server left in its journal: how much the next writer moves into the database, in one line.
+    """What is in the journal when a writer starts, of a server or after a crash: says in one line how much of it was moved.
 
     Args:
         directory: The journal.
@@ -180,6 +180,6 @@ class LeftOver:
     def _say(self) -> None:
         if self._moved and self._began_s is not None:
             _log.info(
-                "moved %d records and changes into the database in %.2f s, which the last run left in the journal",
+                "moved %d records and changes into the database in %.2f s, which were in the journal when the writer started",
                 self._moved, time.monotonic() - self._began_s,
             )  # fmt: skip

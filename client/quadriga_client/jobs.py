@@ -99,9 +99,9 @@ class Jobs(Resource):
 class Reports(Resource):
     """`client.reports`: what evaluations and comparisons found."""
 
-    def list(self) -> Any:
-        """Return the reports."""
-        return self._send(read_call("/api/reports"))
+    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Any:
+        """Return the reports, the newest first; with a limit a page of them, and `cursor` for the next, None on the last one."""
+        return self._send(read_call("/api/reports", query={"limit": limit, "cursor": cursor}))
 
     def get(self, report_id: str) -> Report:
         """Return a report, by the id of its job."""

@@ -225,6 +225,9 @@ class Boxes:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __repr__(self) -> str:
+        return f"Boxes({len(self)}: {summary(self._rows)})"
+
     @property
     def xyxy(self) -> "npt.NDArray[np.float32]":
         """Corners, float32 (N, 4): left, top, right, bottom."""
@@ -271,6 +274,9 @@ class OrientedBoxes:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"OrientedBoxes({len(self)}: {summary(self._rows)})"
 
     @property
     def xywhr(self) -> "npt.NDArray[np.float32]":

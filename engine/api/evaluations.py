@@ -1,13 +1,13 @@
 """HTTP routes for evaluations, which are jobs, and for the reports of evaluations and drift."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Request, Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Operation, Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
-from litestar.params import FromPath, RawBody
+from litestar.params import FromPath, QueryParameter, RawBody
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import body_schema, json_body
@@ -43,6 +43,10 @@ PAGE_HEADERS = {
 }
 """Headers of a report's page: parts of it come from clients, so a browser may not run or fetch anything."""
 
+MAX_LISTED = 1000
+"""Maximum reports of a page."""
+
+_UNREADABLE_PAGE = error_response("A parameter cannot be understood")
 _UNREADABLE = error_response("The body or one of its filters cannot be understood")
 _UNKNOWN = error_response("No such report, or it is not written yet")
 _EVALUATION = json_body(
@@ -108,10 +112,18 @@ def evaluation_routes(
         """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
         return begin_evaluation(jobs, inferences, decode_parameters(body))
 
-    @get("/api/reports", sync_to_thread=True, need="read")
-    def list_reports() -> ReportList:
-        """Return all reports, newest first."""
-        return reports.within(caller_scope()).read_all()
+    @get("/api/reports", sync_to_thread=True, responses={400: _UNREADABLE_PAGE}, need="read")
+    def list_reports(
+        limit: Annotated[
+            int | None,
+            QueryParameter(ge=1, le=MAX_LISTED, description="Reports of a page; all without it"),
+        ] = None,
+        cursor: Annotated[
+            str, QueryParameter(description="The cursor that came with the previous page")
+        ] = "",
+    ) -> ReportList:
+        """Return all reports, newest first; page by page with a limit."""
+        return reports.within(caller_scope()).read_list(limit, cursor)
 
     @get("/api/reports/{report_id:str}", need="read", **lookup)
     def get_report(report_id: FromPath[str]) -> Response[Report]:

@@ -12,6 +12,7 @@ from quadriga.monitor.drift.presence import PRESENCE_SUFFIX
 from quadriga.monitor.report.change_texts import is_spread_change
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import Level, Report, ReportedModel, Signal, Window
+from quadriga.store.query.catalog import CLASSIFICATION
 from quadriga.store.query.syntax import SIGNAL_FIELDS
 from quadriga.store.records import json_text
 
@@ -88,7 +89,7 @@ def images_behind(signal: Signal, report: Report) -> list[ImagesBehind]:
     if signal.kind == "embedding":
         return _least_alike(report)
     if signal.kind == "categorical":
-        return _with_labels(signal, current, baseline)
+        return _with_labels(signal, current, baseline, task=report.task)
     return _beyond_the_baseline(signal, current)
 
 
@@ -108,7 +109,7 @@ def images_of_slices(signal: Signal, report: Report) -> list[ImagesBehind]:
             effect=number(round(metric.value or 0.0, 3)),
             other=number(round(float(other or 0.0), 3)),
         )
-        comparison = label_comparison(part.by, part.value)
+        comparison = label_comparison(part.by, part.value, report.task)
         line = joined([window, comparison]) if window and comparison else ""
         places.append(ImagesBehind(words, line))
     return places[:MAX_PLACES]
@@ -162,7 +163,7 @@ def _high_limit(before: Level, after: Level) -> _Limit:
     return _Limit(text(name, value=number(before.high)), operator, before.high)
 
 
-def _with_labels(signal: Signal, current: str, baseline: str) -> list[ImagesBehind]:
+def _with_labels(signal: Signal, current: str, baseline: str, *, task: str) -> list[ImagesBehind]:
     sides = signal.histogram.baseline, signal.histogram.current
     labels = [str(label) for label in signal.histogram.edges]
     if not labels or not all(len(side) == len(labels) and sum(side) for side in sides):
@@ -172,20 +173,20 @@ def _with_labels(signal: Signal, current: str, baseline: str) -> list[ImagesBehi
     gained, lost = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
     listed = []
     for window, label, name in ((current, gained, "images_now"), (baseline, lost, "images_then")):
-        comparison = label_comparison(signal.name, label)
+        comparison = label_comparison(signal.name, label, task)
         if window and comparison:
             words = text(name, label=one_line(label, 60))
             listed.append(ImagesBehind(words, joined([window, comparison])))
     return listed
 
 
-def label_comparison(name: str, label: str) -> str:
-    """Return the comparison that finds a label of a signal; empty where no field has it."""
+def label_comparison(name: str, label: str, task: str = "") -> str:
+    """Return the comparison that finds a label of a signal, of a classification as its best one; empty where no field has it."""
     if name.endswith(PRESENCE_SUFFIX):
         field = name.removesuffix(PRESENCE_SUFFIX)
         return comparison_text(field, label == "yes", "exists") if field.startswith("meta.") else ""
     if name == "label":
-        return comparison_text(name, label)
+        return comparison_text("best" if task == CLASSIFICATION else name, label)
     if not name.startswith("meta."):
         return ""
     if label in ("true", "false"):

@@ -4,7 +4,6 @@ A field of which the filter chooses values is counted without this choice, so th
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from quadriga.store.browsing.facets import (
     FacetValue,
     find_facets,
 )
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.catalog import CLASSIFICATION
 from quadriga.store.query.syntax import Scalar
@@ -112,16 +111,20 @@ def counted_facets(
     }
     for field in links.chosen_fields()[:MAX_WIDER]:
         where: Any = links.without_choice(field) or {}
-        with suppress(QueryError, NotFoundError):  # the facet has the chosen values alone, then
-            facet_field = "label" if field == "best" else field
+        facet_field = "label" if field == "best" else field
+        try:
             wider = find_facets(store, FacetsRequest(where, [facet_field], VALUES, BINS))
-            for facet in wider.facets:
-                own = counted.get((facet_field, facet.type))
-                if facet.values:
-                    own_facet = None if own is None else own.facet
-                    merged = _with_chosen(facet, own_facet, links.chosen(field))
-                    is_exact = wider.exact and (own is None or own.is_exact)
-                    counted[facet_field, facet.type] = CountedFacet(merged, is_exact)
+        except (QueryError, NotFoundError):
+            continue  # the facet has the chosen values alone
+        except QueryTimeoutError:
+            break  # nobody waits for more of this
+        for facet in wider.facets:
+            own = counted.get((facet_field, facet.type))
+            if facet.values:
+                own_facet = None if own is None else own.facet
+                merged = _with_chosen(facet, own_facet, links.chosen(field))
+                is_exact = wider.exact and (own is None or own.is_exact)
+                counted[facet_field, facet.type] = CountedFacet(merged, is_exact)
     return list(counted.values())
 
 

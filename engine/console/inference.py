@@ -33,7 +33,7 @@ from quadriga.store.changes.ground_truth import (
     current_statement,
     statements_about,
 )
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
@@ -289,7 +289,7 @@ def _usual_measures(
 ) -> UsualMeasures:
     """Return what is usual for the model; nothing where this image was not measured, or it takes too long."""
     if signals is not None and signals.picture:
-        with suppress(QueryError, NotFoundError):
+        with suppress(QueryError, QueryTimeoutError, NotFoundError):
             return find_usual_measures(store, inference.model.name)
     return UsualMeasures(0, {})
 

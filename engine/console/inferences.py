@@ -29,7 +29,7 @@ from quadriga.engine.console.object_cards import (
 from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import timestamp_text
@@ -230,10 +230,11 @@ def _hints(store: InferenceReader, filter_: InferenceFilter, links: FilterLinks)
     """Return which parts keep everything out: those without which there is something, the most first."""
     texts = [part.text for part in filter_.parts]
     hints = []
-    for number, text in enumerate(texts[:_HINTS]):
-        rest = joined([*texts[:number], *texts[number + 1 :]])
-        with suppress(QueryError, NotFoundError):
-            counted = store.count(QueryRequest(rest or {}))
-            if counted.count:
-                hints.append(Hint(text, counted.count, counted.is_exact, links.to(rest)))
+    with suppress(QueryTimeoutError):  # the page says without further hints that nothing is there
+        for number, text in enumerate(texts[:_HINTS]):
+            rest = joined([*texts[:number], *texts[number + 1 :]])
+            with suppress(QueryError, NotFoundError):
+                counted = store.count(QueryRequest(rest or {}))
+                if counted.count:
+                    hints.append(Hint(text, counted.count, counted.is_exact, links.to(rest)))
     return sorted(hints, key=lambda hint: -hint.count)

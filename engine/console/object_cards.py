@@ -116,6 +116,7 @@ def _holds(score: float | None, operator: BoundOperator, bound: float) -> bool:
     if score is None:
         return False
     return {
+        "eq": score == bound,
         "gt": score > bound,
         "ge": score >= bound,
         "lt": score < bound,

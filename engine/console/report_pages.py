@@ -55,6 +55,8 @@ from quadriga.store.records import REJECTED
 from quadriga.store.scope import Scoped
 
 REPORTS_PATH = "/console/reports"
+SHOWN = 200
+"""Reports of a page of the list."""
 _AXIS_WIDTH = 128
 _MAX_LABELS = 30
 _HEAT = 5
@@ -113,14 +115,16 @@ def report_pages(
 
     @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
     def show_reports(request: PageRequest) -> Response[bytes]:
-        """Show all reports, the newest first, and the forms that start some."""
-        listed = reports.within(caller_scope()).read_all()
+        """Show the reports, the newest first, page by page, and the forms that start some."""
+        cursor = request.query_params.get("cursor", "")
+        listed = reports.within(caller_scope()).read_list(SHOWN, cursor)
         return frame.page(
             "reports",
             page="reports",
             title=TEXTS["reports"],
             reports=listed.reports,
             unreadable=listed.unreadable,
+            cursor=listed.cursor,
             start=start_choices(models(), drift.within(caller_scope()), query_string(request)),
             metric_name=lambda metric: metric_texts.titles([metric])[0],
             metric_value=lambda metric: metric_texts.format_number(metric.value),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 REPORT_TEXTS: Mapping[str, str] = {
     "labels_note": "the worst first; numbers lead to their images",
     "labels_more": "{n} more labels come after these; the whole report has them.",
+    "labels_more_one": "1 more label comes after these; the whole report has it.",
     "labels_counts": "What is true, missed or false, recall and precision count {unit}, as the confusion matrix does",
     "counts_once": "an image with several stands once in their list",
     "counts_once_sentence": "An image with several stands once in their list.",

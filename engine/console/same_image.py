@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.console.inference_filter import FilterLinks
-from quadriga.store.errors import NotFoundError, QueryError
+from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import REJECTED, StoredInference
@@ -58,7 +58,7 @@ def find_same_image(
 
 
 def _newest(store: InferenceReader, where: Any, limit: int) -> list[StoredInference]:
-    with suppress(QueryError, NotFoundError):
+    with suppress(QueryError, QueryTimeoutError, NotFoundError):
         return store.query(QueryRequest(where, limit=limit)).inferences
     return []
 

@@ -220,6 +220,7 @@ TEXTS: Mapping[str, str] = {
     # drift of a model
     "drift_of": "Drift of {model}",
     "see_images": "See the {n} images",
+    "see_images_one": "See the image",
     "see_all_images": "See all images of this time",
     "label_these": "Label {n} of these",
     "whole_comparison": "All of this comparison",
@@ -236,7 +237,9 @@ TEXTS: Mapping[str, str] = {
     "cell_few": "{signal}, {at}: too few values",
     "cell_absent": "{signal}, {at}: not compared",
     "more_signals": "{n} more signals moved less.",
+    "more_signals_one": "1 more signal moved less.",
     "older_reports": "{n} older comparisons are among the",
+    "older_reports_one": "1 older comparison is among the",
     "what_changed_note": "what a person sees first; the images are those of the comparison",
     "baseline_word": "baseline",
     "window_word": "this window",

@@ -40,10 +40,10 @@ def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[H
     @get("/console/views", sync_to_thread=True, need="read", **options)
     def show_views(request: PageRequest) -> Response[bytes]:
         """Show the saved views of the caller's team, by name; after a change with what undoes it."""
-        listed = every_team.within(caller_scope()).all().views
+        views = every_team.within(caller_scope())
+        listed = views.all().views
         caller = current_caller()
         is_changed = query_string(request) == _CHANGED
-        views = every_team.within(caller_scope())
         return frame.page(
             "views",
             page="views",

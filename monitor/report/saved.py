@@ -21,9 +21,15 @@ from quadriga.monitor.report.schema import (
 from quadriga.quoting import quoted
 from quadriga.store.columns import is_input_kept
 from quadriga.store.disk import write_atomically
-from quadriga.store.errors import JSON_ERRORS, DamagedError, NotFoundError, StoreError
+from quadriga.store.errors import (
+    JSON_ERRORS,
+    DamagedError,
+    NotFoundError,
+    QueryError,
+    StoreError,
+)
 from quadriga.store.job_runner import JobRun
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs import Jobs, is_job_id
 from quadriga.store.scope import Scope
 
 REPORT_FILE = "report.json"
@@ -58,12 +64,14 @@ class ReportSummary(_Named, frozen=True):
 
 
 class ReportList(msgspec.Struct, frozen=True):
-    """All stored reports."""
+    """Stored reports: all, or a page of them."""
 
     reports: list[ReportSummary]
     """Summaries, the newest first."""
     unreadable: list[str] = []
     """Ids of reports whose files are damaged or were written by a newer version, the newest first."""
+    cursor: str | msgspec.UnsetType | None = msgspec.UNSET
+    """Cursor of the next page, null on the last one; left out where all are listed."""
 
 
 class _Report(_Named, frozen=True):
@@ -100,14 +108,31 @@ class ReportStore:
 
     def all(self) -> list[ReportSummary]:
         """Return all reports that can be read, the newest first."""
-        return self.read_all().reports
+        return self.read_list().reports
 
-    def read_all(self) -> ReportList:
-        """Return all reports; each is decoded once, as it does not change."""
-        summaries, unreadable = {}, []
-        for job in self._jobs.all():
+    def read_list(self, limit: int | None = None, cursor: str = "") -> ReportList:
+        """Return reports, the newest first; each is decoded once, as it does not change.
+
+        Args:
+            limit: Maximum number of reports, with those that cannot be read; None for all.
+            cursor: Cursor of the previous page; empty to begin with the newest.
+
+        Raises:
+            QueryError: The cursor is not one of a page.
+        """
+        if cursor and not is_job_id(cursor):
+            raise QueryError(f"expected the cursor of a page of reports, got {quoted(cursor, 60)}")
+        summaries: dict[str, ReportSummary] = {}
+        unreadable: list[str] = []
+        following: str | None = None
+        last = cursor
+        for job in self._jobs.newest_first(cursor):
             if job.result is None or job.result.file != REPORT_FILE:
                 continue
+            if len(summaries) + len(unreadable) == limit:
+                following = last
+                break
+            last = job.id
             with suppress(NotFoundError):  # removed since
                 try:
                     summaries[job.id] = self._summaries.get(job.id) or _summary(self.read(job.id))
@@ -117,7 +142,8 @@ class ReportStore:
         if len(self._summaries) > _MAX_SUMMARIES:
             self._summaries.clear()
         self._summaries.update(summaries)
-        return ReportList([*summaries.values()], unreadable)
+        next_cursor = msgspec.UNSET if limit is None else following
+        return ReportList([*summaries.values()], unreadable, next_cursor)
 
     def _log_once(self, report_id: str, error: Exception) -> None:
         if report_id not in self._logged:

@@ -32,7 +32,7 @@ def find_usual_measures(inferences: InferenceReader, model: str) -> UsualMeasure
     """Return what is usual for the images of a model, all of its versions.
 
     Raises:
-        QueryError: It takes too long to find inferences of the model.
+        QueryTimeoutError: It takes too long to find inferences of the model.
         NotFoundError: The model is not known.
     """
     tree = inferences.read_filter(QueryRequest(where={"model": model}))

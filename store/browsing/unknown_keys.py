@@ -1,6 +1,7 @@
 """Why a filter finds nothing: it compares with a metadata key that no stored inference has."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import sqlalchemy as sa
 
 from quadriga.quoting import MAX_HINTS, near_names, quoted
 from quadriga.store.database import execute
+from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.paging import Count
@@ -38,7 +40,9 @@ def count_with_warnings(inferences: InferenceReader, request: QueryRequest) -> C
 def unknown_key_warnings(inferences: InferenceReader, where: Any) -> list[str]:
     """Return a sentence about each metadata key of a filter that no stored inference has, with the key that is nearest.
 
-    Of many keys the first five have one each; another says how many more there are. Nothing is said to who sees some models alone: whose keys there are, nothing tells apart.
+    Of many keys the first five have one each; another says how many more there are. Nothing is said to who sees some models
+    alone: whose keys there are, nothing tells apart. Nor is anything said where the database takes too long, as the answer
+    that it would stand beside is there already.
     """
     scope = inferences.scope
     if scope.models:
@@ -51,7 +55,9 @@ def unknown_key_warnings(inferences: InferenceReader, where: Any) -> list[str]:
     paths = list(dict.fromkeys(field.removeprefix("meta.") for field in fields))
     if not paths:
         return []
-    with inferences.snapshot() as connection:
+    unknown: list[str] = []
+    known: list[str] = []
+    with suppress(QueryTimeoutError, NotReadyError), inferences.snapshot() as connection:
         catalog = Catalog(connection, scope, paths)
         unknown = [path for path in paths if not _is_known(catalog, path)]
         known = _known_paths(connection, scope) if unknown else []

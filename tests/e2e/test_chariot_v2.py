@@ -86,7 +86,8 @@ def test_a_request_of_chariot_v2_kserve_is_answered_as_such(server, alone, photo
     ("path", "sent", "headers", "status", "message"),
     [
         ("/infer", '{"input": "aGk="}', {}, 400, "shapes-classifier, shapes-detector"),
-        ("/api/serve/serve-model-nobody-pred/infer", "{}", {}, 400, "input to be an image"),
+        ("/api/serve/serve-model-nobody-pred/infer", "{}", {}, 404, "nobody"),
+        (INFER, "{}", {}, 400, "input to be an image"),
         ("/api/serve/serve-model-nobody-pred/infer", '{"input": ""}', {}, 404, "nobody"),
         (INFER, "", {}, 400, "JSON"),
         (INFER, '{"input": "!!!"}', {}, 400, "base64"),

@@ -22,7 +22,7 @@ def server(tmp_path_factory):
 def evaluate(browser):
     """Have both versions evaluated from the page that is open; the page looks again by itself until they are."""
     browser.run("document.querySelector('form[action$=evaluate] button').click()")
-    browser.wait_for("document.querySelector('table')")
+    browser.wait_for("!!document.querySelector('table.fits')")
 
 
 def open_evaluated(browser, server, **options):

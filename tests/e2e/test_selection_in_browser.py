@@ -24,6 +24,13 @@ def server(tmp_path_factory):
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_tagged(server):
+    """Take away the tags of the tests before."""
+    for tagged in server.query({"meta.tag": {"exists": True}}):
+        change(server, tagged["id"], {"remove": ["tag"]})
+
+
 def shot(browser, number):
     """Give the focus to an image of the grid; return its id."""
     return browser.run(
@@ -141,8 +148,6 @@ def test_all_that_is_shown_is_chosen_by_key_and_by_mouse(browser, server):
 def test_what_was_tagged_is_a_link_and_is_taken_back(browser, server, hand):
     ids = [one["id"] for one in server.query({})]
     change(server, ids[0], {"set": {"tag": "kept"}})
-    for one in ids[1:]:
-        change(server, one, {"remove": ["tag"]})
     open_page(browser, server, GRID)
     shot(browser, 0)
     space(browser)

@@ -1,6 +1,7 @@
 """The drift comparison that says how a model is now, of all that a schedule and people made."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from quadriga.monitor.drift.watch.schedules import DriftSchedule
@@ -24,7 +25,7 @@ class CurrentDrift:
 
     Args:
         reports: The reports.
-        schedules: The schedules of drift comparisons.
+        schedules: The schedules of drift comparisons; those of no team stand for those of all teams.
     """
 
     def __init__(self, reports: ReportStore, schedules: ScheduleStore[DriftSchedule]) -> None:
@@ -32,7 +33,7 @@ class CurrentDrift:
         self._schedules = schedules
 
     def within(self, scope: Scope) -> "CurrentDrift":
-        """Return what chooses among the reports that a scope covers, by the schedules of its team."""
+        """Return what chooses among the reports that a scope covers, by the schedules of its team, of all for none."""
         return CurrentDrift(self._reports.within(scope), self._schedules.within(scope))
 
     def choose(self, model: str, summaries: Sequence[ReportSummary]) -> CurrentReport | None:
@@ -47,10 +48,16 @@ class CurrentDrift:
             summaries: Its drift reports, the newest first.
         """
         is_scheduled = any(summary.is_scheduled for summary in summaries) and (
-            model in self._schedules.models()
+            model in self._scheduled_models
         )
         listed = comparisons_that_count(summaries, is_scheduled=is_scheduled)
         return current_report(listed, self._is_acknowledged)
+
+    @cached_property
+    def _scheduled_models(self) -> set[str]:
+        """Names of the models that have a schedule when they are asked for first."""
+        schedules = [self._schedules] if self._schedules.team else self._schedules.of_teams()
+        return {model for of_team in schedules for model in of_team.models()}
 
     def _is_acknowledged(self, report_id: str) -> bool:
         try:

@@ -81,6 +81,18 @@ def test_what_the_server_says_about_an_empty_answer_is_a_warning(client, server)
     assert list(client.query("meta.run=v9")) == []  # a warning would be an error here
 
 
+@pytest.mark.parametrize("warnings", [None, []])
+def test_an_answer_may_name_no_warnings(client, server, warnings):
+    server.answers(
+        json_response({"inferences": [], "cursor": None, "warnings": warnings}),
+        json_response({"count": 0, "is_exact": True, "warnings": warnings}),
+        json_response({"id": "1", "warnings": warnings}),
+    )
+    assert list(client.query("meta.run=v9")) == []
+    assert client.inferences.count("meta.run=v9") == 0
+    assert client.truth.state("1", "disc").id == "1"
+
+
 def test_a_count_waits_as_its_query_does(client, server):
     server.answers(json_response({"count": 24, "is_exact": True}))
     assert client.query("label=ü", consistency="journal").count() == 24

@@ -115,3 +115,13 @@ def test_an_evaluation_returns_a_report_that_is_still_a_dict(server):
         )
         assert json.loads(json.dumps(report)) == EVALUATION
         assert client.evaluate("gauge", wait=False) == job
+
+
+def test_reports_are_listed_all_or_page_by_page(server):
+    listed = {"reports": [], "unreadable": [], "cursor": "7-a"}
+    server.answers(json_response({"reports": []}), json_response(listed))
+    with Client(server.url, key="", retries=0) as client:
+        assert client.reports.list() == {"reports": []}
+        assert client.reports.list(limit=5, cursor="9-b") == listed
+    asked = [request.partition(b" HTTP")[0] for request in server.requests]
+    assert asked == [b"GET /api/reports", b"GET /api/reports?limit=5&cursor=9-b"]

@@ -60,6 +60,7 @@ def test_boxes_are_arrays_with_labels_and_scores():
     assert found.boxes.xywh.tolist() == [[0, 0, 4, 4], [10, 20, 20, 40]]
     assert found.boxes.cxcywh.tolist() == [[2, 2, 4, 4], [20, 40, 20, 40]]
     assert found.labels == found.boxes.labels == ["star", "circle"]
+    assert repr(found.boxes) == "Boxes(2: star, circle)"
     assert found.scores == pytest.approx([0.5, 0.9])
     assert (found.id, found.request_id, found.model, found.version, found.source) == ("17", "r", "m", "1", "x.jpg")  # fmt: skip
 
@@ -70,6 +71,7 @@ def test_nothing_found_has_arrays_of_no_rows():
     assert found.boxes.xywh.shape == (0, 4)
     assert found.oriented_boxes.xywhr.shape == (0, 5)
     assert found.oriented_boxes.corners.shape == (0, 4, 2)
+    assert (repr(found.boxes), repr(found.oriented_boxes)) == ("Boxes(0: nothing)", "OrientedBoxes(0: nothing)")  # fmt: skip
     assert (found.scores.shape, found.labels, found.regions, found.classes) == ((0,), [], [], {})
     assert (found.to_coco(), found.to_yolo(), found.text) == ([], "", "")
     assert found.draw().size == (100, 50)
@@ -87,6 +89,7 @@ def test_rotated_boxes_are_multiplied_by_the_size_and_then_rotated():
     assert corners == pytest.approx(np.array([[55, 5], [55, 45], [45, 45], [45, 5]]), abs=1e-4)
     assert boxes.labels == ["ship"]
     assert len(boxes) == 1
+    assert repr(boxes) == "OrientedBoxes(1: ship)"  # without a look at the image
 
 
 def test_the_size_is_that_of_the_image_as_its_exif_data_turn_it():

@@ -30,6 +30,10 @@ FIRST = 700_000_000_000
         ("more_fields", 0, "0 more fields"),
         ("on_images", "1", "1 image"),
         ("on_images", "1,204", "1,204 images"),
+        ("see_images", "1", "See the image"),
+        ("more_signals", "1", "1 more signal moved less."),
+        ("older_reports", "1", "1 older comparison is among the"),
+        ("labels_more", "1", "1 more label comes after these; the whole report has it."),
         ("more_values", 1, "1 more"),  # which has one form for all
     ],
 )

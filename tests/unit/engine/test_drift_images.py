@@ -48,8 +48,11 @@ class Compared(NamedTuple):
         return [self.find(images.line) for images in images_behind(signal, self.report)]
 
 
-def fill(store: StoreHarness, first: int, *, brightness: float, label: str, lane: str) -> dict[str, float]:  # fmt: skip
-    """Store images of some seconds, every fifth as usual; return their brightness by id."""
+def fill(store: StoreHarness, first: int, *, brightness: float, label: str, lane: str, has_classes: bool = False) -> dict[str, float]:  # fmt: skip
+    """Store images of some seconds, every fifth as usual; return their brightness by id.
+
+    A classifier answers each with the scores of all labels.
+    """
     draw = np.random.default_rng(first)
     values, records, measured = {}, [], []
     for number in range(IMAGES):
@@ -58,9 +61,20 @@ def fill(store: StoreHarness, first: int, *, brightness: float, label: str, lane
         image = InputReference("image", f"blake3:{second:064x}", 640, 480, "image/jpeg", bytes=9000)
         found = {"label": "ship" if is_usual else label, "score": float(draw.uniform(0.4, 0.6))}
         box = {"xmin": 10, "ymin": 10, "xmax": 60, "ymax": 60}
+        predictions = [found | box]
+        if has_classes:
+            others = {"ship", label, "plane: 2"} - {found["label"]}
+            predictions = [found, *({"label": other, "score": 0.2} for other in others)]
         metadata = {"lane": "a" if is_usual else lane, "is_night": not is_usual and lane != "a"}
         records.append(
-            make_record(id_, model=MODEL, predictions=[found | box], input=image, metadata=metadata)
+            make_record(
+                id_,
+                model=MODEL,
+                task="IMAGE_CLASSIFICATION" if has_classes else "OBJECT_DETECTION",
+                predictions=predictions,
+                input=image,
+                metadata=metadata,
+            )
         )
         statistics = draw.normal(size=len(IMAGE_STATISTICS))
         statistics[BRIGHTNESS] = draw.normal(50 if is_usual else brightness, 3)
@@ -73,9 +87,10 @@ def fill(store: StoreHarness, first: int, *, brightness: float, label: str, lane
 
 
 @pytest.fixture
-def compared(store: StoreHarness) -> Compared:
-    brightness = fill(store, 1, brightness=50, label="ship", lane="a")
-    brightness |= fill(store, MIDDLE, brightness=20, label="plane: 2", lane='"b"')
+def compared(store: StoreHarness, request: pytest.FixtureRequest) -> Compared:
+    has_classes = getattr(request, "param", False)
+    brightness = fill(store, 1, brightness=50, label="ship", lane="a", has_classes=has_classes)
+    brightness |= fill(store, MIDDLE, brightness=20, label="plane: 2", lane='"b"', has_classes=has_classes)  # fmt: skip
     parameters = DriftParameters(
         MODEL.name, start=time_at_second(MIDDLE), baseline=StoredWindow(end=time_at_second(MIDDLE))
     )
@@ -102,6 +117,7 @@ def test_the_dark_end_is_all_that_is_darker_than_the_baseline_was(compared):
     assert ids(MIDDLE, usual=False) <= darker < window
 
 
+@pytest.mark.parametrize("compared", [False, True], indirect=True, ids=["boxes", "classes"])
 def test_labels_and_metadata_find_what_came_and_what_went(compared):
     changed, before = ids(MIDDLE, usual=False), ids(1, usual=True) | ids(1, usual=False)
     for name in ("label", "meta.lane", "meta.is_night"):

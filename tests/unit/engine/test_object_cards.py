@@ -62,6 +62,8 @@ BOXES = [box("ship", 0.5), box("buoy", 0.95), box("ship", 0.92), box("ship", Non
         ("label=ship", ["ship 0.92", "ship 0.50", "ship"]),
         ("label=ship:ge:0.9", ["ship 0.92"]),
         ("label=ship:lt:0.6 & meta.camera=north", ["ship 0.50"]),
+        ("label=ship:gt:0.5:le:0.92", ["ship 0.92"]),
+        ("box=score:eq:0.5", ["ship 0.50"]),
         ("label=ship:ge:0.9 | label=buoy", ["buoy 0.95", "ship 0.92"]),
         ("!label=buoy", ["buoy 0.95", "ship 0.92", "ship 0.50", "ship"]),
         ("this is ((( no filter", ["buoy 0.95", "ship 0.92", "ship 0.50", "ship"]),

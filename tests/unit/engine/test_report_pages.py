@@ -1,18 +1,23 @@
 """The list of reports, the whole report with its links, and the link from a cell of a confusion matrix to its inferences."""
 
+import html
+import json
 import re
+import shutil
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from msgspec.structs import replace
 
+from quadriga.engine.console import report_pages
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.report_pages import cell_list_link
 from quadriga.engine.console.report_print import with_links
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import CellRequest
 from quadriga.monitor.report.page import render_page
-from quadriga.monitor.report.saved import PAGE_FILE
+from quadriga.monitor.report.saved import PAGE_FILE, REPORT_FILE
 from quadriga.monitor.report.schema import Data, Metric, Window, Worst
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.syntax import ReportCells
@@ -70,6 +75,43 @@ def test_time_and_outcome_of_each_report_in_the_list_lead_to_it_by_names_of_thei
         assert when != outcome
         outcomes.append(outcome)
     assert outcomes == ["failed", "moved, too few", "no alarm", "changed", "too few", "AP 0.915"]
+
+
+def test_reports_are_listed_page_by_page(server, settings, monkeypatch):
+    """Those that cannot be read are on the page of their time; what was removed meanwhile moves nothing."""
+    monkeypatch.setattr(report_pages, "SHOWN", 2)
+    folders = [keep_report(settings, drift_report(number)) for number in range(5)]
+    (folders[2] / REPORT_FILE).write_bytes(b"{")
+
+    def page(query: str) -> tuple[list[str], list[str], Any]:
+        listed = json.loads(open_page(server, f"/api/reports{query}").text)
+        ids = [report["id"] for report in listed["reports"]]
+        return ids, listed["unreadable"], listed.get("cursor", "none")
+
+    def ids(*numbers: int) -> list[str]:
+        return [report_id(number) for number in numbers]
+
+    assert page("") == (ids(4, 3, 1, 0), ids(2), "none")
+    assert page("?limit=2") == (ids(4, 3), [], report_id(3))
+    assert page(f"?limit=2&cursor={report_id(3)}") == (ids(1), ids(2), report_id(1))
+    assert page(f"?limit=2&cursor={report_id(1)}") == (ids(0), [], None)
+    assert page("?limit=5") == (ids(4, 3, 1, 0), ids(2), None)
+    first = open_page(server, "/console/reports").text
+    (link,) = re.findall(r'<a class="button" rel="next" href="([^"]*)"', first)
+    assert [report_id(number) in first for number in range(5)] == [False] * 3 + [True] * 2
+    shutil.rmtree(folders[3])  # of which the link has the id
+    second = open_page(server, html.unescape(link)).text
+    assert [report_id(number) in second for number in range(5)] == [False, True, True, False, False]
+    assert page(f"?limit=2&cursor={report_id(0)}") == ([], [], None)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "limit=", "limit=5&cursor=x", "cursor=../1"])  # fmt: skip
+def test_no_page_of_reports_is_a_mistake(server, query):
+    page = open_page(server, f"/api/reports?{query}")
+    assert page.status == 400
+    wrong = "cursor" if "cursor" in query else "limit"
+    assert wrong in json.loads(page.text)["error"]
+    assert open_page(server, "/console/reports?cursor=x").status == 400
 
 
 WRITTEN = b"""<html lang="en">

@@ -251,6 +251,7 @@ def as_somebody() -> Iterator[None]:
         ("closed/data", "cannot use the data folder {data}: "),
         ("closed?data", ""),
         ("open%2Fdata", ""),
+        ("data%00", ""),  # which stands for no path
     ],
 )  # fmt: skip
 def test_a_place_that_cannot_be_looked_at_is_named(path: str, message: str):

@@ -1,8 +1,10 @@
-"""Inference under /v2 of what is wrong in more than one way: the model's name is said before the body."""
+"""Inference under /v2, over gRPC and as others of what is wrong in more than one way: the model's name is said before the body."""
 
 import pytest
 
+from quadriga.proto import chariot_v2, generate, grpc_service
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
+from quadriga.proto.grpc_messages import message_class, response_class
 from quadriga.proto.messages import ModelInfo, TensorInfo
 from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
 from quadriga.proto.v2_rest import operations
@@ -29,7 +31,9 @@ class OneModel:
 
 
 def infer(serving, path, body, headers=()):
-    table = Dispatcher(serving, operations(serving, WireOptions(server_version="0")), 1000)
+    options = WireOptions(server_version="0")
+    offered = [part for of in (operations, generate.operations, chariot_v2.operations) for part in of(serving, options)]  # fmt: skip
+    table = Dispatcher(serving, offered, 1000)
     verbs, parameters = table.match(path)
     return verbs["POST"].handler(HttpRequest(parameters, dict(headers), body))
 
@@ -52,6 +56,26 @@ def test_a_name_that_is_none_is_said_before_what_is_wrong_with_the_body(
 ):
     with pytest.raises(error, match=text):
         infer(OneModel(), path, body, headers)
+
+
+CHARIOT = "/api/serve/serve-model-{}-pred/infer"
+TWICE_WRONG = {
+    "chariot": lambda serving, name: infer(serving, CHARIOT.format(name), b"{"),
+    "chariot, lines": lambda serving, name: infer(serving, CHARIOT.format(name), b"{\n", {b"content-type": b"application/jsonl"}),
+    "text": lambda serving, name: infer(serving, f"/v2/models/{name}/generate", b"{}"),
+    "gRPC": lambda serving, name: grpc_service._infer(
+        serving, message_class("ModelInferRequest")(model_name=name), response_class("ModelInferResponse")()
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("send", TWICE_WRONG.values(), ids=TWICE_WRONG)
+@pytest.mark.parametrize(
+    ("name", "error"), [("guage", NotFound), ("gauge", InvalidRequest), ("slow", InvalidRequest)]
+)
+def test_others_say_the_name_first_too(send, name, error):
+    with pytest.raises(error):
+        send(OneModel(), name)
 
 
 def test_a_body_that_is_right_costs_no_lookup_of_its_own():

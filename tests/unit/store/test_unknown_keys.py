@@ -10,6 +10,7 @@ from quadriga.store.browsing.unknown_keys import (
     query_with_warnings,
     unknown_key_warnings,
 )
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.scope import EVERYTHING, Scope
 from tests.unit.store.conftest import make_record
@@ -74,6 +75,20 @@ def test_what_finds_something_is_answered_as_before(inferences, request_):
     assert page.inferences
     assert b"warnings" not in msgspec.json.encode(page)
     assert b"warnings" not in msgspec.json.encode(count_with_warnings(inferences, request_))
+
+
+def test_nothing_is_said_where_the_database_takes_too_long(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+    store_entries(url, tmp_path / "journal", [make_record(1, metadata={"run": "v1"})])
+    harness = StoreHarness(tmp_path, url)
+    reader = InferenceReader(
+        url, harness.journal_directory, harness.blobs, connections=1, timeout_s=0.5
+    )
+    assert unknown_key_warnings(harness.inferences, "meta.rum=v1")
+    with reader.snapshot():  # its only connection
+        assert unknown_key_warnings(reader, "meta.rum=v1") == []
+    reader.close()
+    harness.close()
 
 
 def test_a_team_with_more_keys_than_are_indexed_may_have_the_key(tmp_path, monkeypatch):

@@ -256,10 +256,10 @@ def test_run_moves_records_as_they_come_and_the_rest_at_the_end(
     assert store.stored_ids() == list(range(1, 301))
 
 
-LEFT = r"moved (\d+) records and changes into the database in [\d.]+ s, which the last run left in the journal"
+FOUND = r"moved (\d+) records and changes into the database in [\d.]+ s, which were in the journal when the writer started"
 
 
-def test_what_the_last_run_left_in_the_journal_is_said_once(
+def test_what_a_writer_finds_in_the_journal_is_said_once(
     store: StoreHarness, record, caplog, monkeypatch
 ) -> None:
     monkeypatch.setattr("quadriga.store.writer.BATCH_RECORDS", 10)
@@ -274,11 +274,11 @@ def test_what_the_last_run_left_in_the_journal_is_said_once(
             store.journal.append([record(seq) for seq in range(begin + 50, begin + 90)])
             until(lambda writer=writer, count=count: writer.records_committed == count + 40)
         writer.close()
-        assert re.findall(LEFT, caplog.text) == moved
+        assert re.findall(FOUND, caplog.text) == moved
         caplog.clear()
 
 
-def test_what_cannot_be_read_of_the_last_run_is_not_counted_and_waited_for(
+def test_what_cannot_be_read_in_the_journal_is_not_counted_and_waited_for(
     store: StoreHarness, record, caplog
 ) -> None:
     caplog.set_level("INFO")
@@ -287,7 +287,7 @@ def test_what_cannot_be_read_of_the_last_run_is_not_counted_and_waited_for(
     (path,) = segment_paths(store.journal_directory)
     path.write_bytes(path.read_bytes()[:-1])
     assert store.commit_journal() == (1, 0, 1)
-    assert re.findall(LEFT, caplog.text) == ["1"]
+    assert re.findall(FOUND, caplog.text) == ["1"]
 
 
 DATABASE = ("store.db",), ("store.db", "store.db-wal", "store.db-shm")

@@ -168,6 +168,17 @@ def test_the_drift_of_a_model_is_that_of_its_schedule(keyed, reports, seen, show
     check_drift(keyed, reports, seen, shown, is_over=is_over)
 
 
+@pytest.mark.parametrize(("key", "shown"), [("north", 0), ("read", 0), ("south", None)])
+def test_the_schedule_of_a_team_counts_for_whoever_sees_its_reports(keyed, key, shown):
+    """One of no team sees the reports of all, of which the schedule's counts and not what was compared beside it."""
+    north = Scope("north")
+    drift_schedules(keyed.settings.drift_directory).within(north).put(MODEL, DriftSchedule("1d"))
+    keep_report(keyed.settings, drift_report(0, USUAL, history=PAST), north)
+    keep_report(keyed.settings, drift_report(1, DARK), north)
+    last = entry(keyed, key)["drift"]
+    assert (last and last["report"]) == (None if shown is None else report_id(shown))
+
+
 @pytest.mark.parametrize(
     ("reports", "seen", "shown", "is_over"),
     [

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 
 WIDTH, HEIGHT = 1360, 80
-"""Size of a timeline, in its own units."""
+"""Size of the bars of a timeline, in their own units: a page stretches them to its width."""
 
 _GAP = 0.1
 _LABELS = 7
@@ -45,7 +45,8 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 class Tick(msgspec.Struct, frozen=True):
     """A time below a timeline."""
 
-    x: float
+    percent: float
+    """Its place, in percent of the width."""
     anchor: str
     words: str
     """The time in UTC; the first one and those of a new day have their date."""
@@ -102,7 +103,7 @@ def _height(count: int, top: int) -> float:
 
 
 def _single_tick(at: datetime) -> Tick:
-    return Tick(WIDTH / 2, "middle", f"{at.day} {at:%b %H:%M:%S}")
+    return Tick(50, "middle", f"{at.day} {at:%b %H:%M:%S}")
 
 
 def _ticks(first: datetime, last: datetime) -> list[Tick]:
@@ -125,7 +126,7 @@ def _ticks(first: datetime, last: datetime) -> list[Tick]:
         date = f"{at.day} {at:%b}" + (f" {at.year}" if step > 27 * _DAY_S else "")
         clock = f"{at:%H:%M:%S}" if step < 60 else f"{at:%H:%M}"
         words = date if step >= _DAY_S else clock if date == day else f"{date} {clock}"
-        ticks.append(Tick(round(x), anchor, words))
+        ticks.append(Tick(round(100 * x / WIDTH, 2), anchor, words))
         day = date
     return ticks
 

@@ -51,6 +51,14 @@ def percent(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") + " %"
 
 
+def size(value: int) -> str:
+    """Format a number of bytes: `950 bytes`, `12.9 kB`, `1.28 MB`."""
+    for unit_bytes, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if value >= unit_bytes * 0.9995:  # what three digits round up to it: 999,500 bytes are 1 MB
+            return f"{value / unit_bytes:.3g} {unit}"
+    return f"{value} byte{'' if value == 1 else 's'}"
+
+
 def milliseconds(value: float | None) -> str:
     """Format a duration: `12.4 ms`, `1.3 s`."""
     if value is None:
@@ -151,6 +159,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "large": large,
     "short": short,
     "percent": percent,
+    "size": size,
     "milliseconds": milliseconds,
     "moment": moment,
     "minute": minute,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console.cards import card
+from quadriga.engine.console.cards import card, told_apart
 from quadriga.engine.console.charts import IntervalMarks, interval
 from quadriga.engine.console.drift_changes import (
     image_links,
@@ -152,7 +152,7 @@ def report_pages(
             truth=cells.truth,
             predicted=cells.predicted,
             counts=_cell_counts(stored, report_id, cells, page),
-            cards_=[card(inference) for inference in page.inferences],
+            cards_=told_apart([card(inference) for inference in page.inferences]),
             cursor=page.cursor,
             to_list=cell_list_link(frame, report_id, cells),
         )

@@ -4,6 +4,7 @@ The file of the report has neither, as it is kept and sent where no server is.
 """
 
 import re
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -12,8 +13,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.api.caller_scope import caller_scope
-from quadriga.engine.api.session_cookies import server_url
-from quadriga.engine.console.frame import Frame, PageRequest
+from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.scope import Scoped
@@ -30,7 +30,8 @@ PRINT_HEADERS = {
 origin, as else they would come without the cookie of the session."""
 
 _INFERENCE = re.compile(rb'<a data-inference="([0-9]{1,20})">')
-_BODY = b"<body>\n"
+_REPORT = re.compile(rb'<a data-report="([0-9]{1,20}-[0-9a-f]{1,16})">')
+_BODY, _FOOTER = b"<body>\n", b"<footer>\n"
 
 
 def report_print_page(
@@ -39,33 +40,39 @@ def report_print_page(
     """Return the handler; `path` is that of the console's page of a report."""
 
     @get(path + "/page", sync_to_thread=True, need="read", **options)
-    def show_whole_report(report_id: FromPath[str], request: PageRequest) -> Response[bytes]:
+    def show_whole_report(report_id: FromPath[str]) -> Response[bytes]:
         """Show the whole report with links to the console."""
         stored = reports.within(caller_scope()).page(report_id)
-        page = with_links(stored, report_id, server_url(request, frame.public_url))
+        page = with_links(stored, report_id, frame.public_url)
         return Response(page, media_type="text/html", headers=dict(PRINT_HEADERS))
 
     return show_whole_report
 
 
 def with_links(page: bytes, report_id: str, url: str) -> bytes:
-    """Return the page of a report with links to its inferences, and one back to the console.
+    """Return the page of a report with links to its inferences and earlier reports, and one back to the console at either end.
 
-    The links name the server, so that they lead there from a copy that somebody saves, too. Pages that an earlier version
-    wrote have the link back alone.
+    Pages that an earlier version wrote have the link back alone.
 
     Args:
         page: The page as its job wrote it.
         report_id: Id of the report.
-        url: URL of the server, without a slash at its end.
+        url: URL at which people reach the server, without a slash at its end, so that links of a copy that somebody keeps
+            lead there, too. If it is empty, links have no host: the server cannot know that of a proxy before it, nor
+            whether that takes https.
     """
     console = escape(f"{url}/console").encode()
-    linked = _INFERENCE.sub(
-        lambda match: b'<a href="%s/inferences/%s">' % (console, match[1]), page
-    )
+    for pattern, path in ((_INFERENCE, b"inferences"), (_REPORT, b"reports")):
+        page = pattern.sub(partial(_link, console + b"/" + path), page)
     back = b'<p class="back"><a href="%s/reports/%s">%s</a></p>\n' % (
         console,
         escape(report_id).encode(),
         escape(TEXTS["back_to_console"]).encode(),
     )
-    return linked.replace(_BODY, _BODY + back, 1)
+    page = page.replace(_BODY, _BODY + back, 1)
+    before, footer, after = page.rpartition(_FOOTER)
+    return before + footer + back + after if footer else page
+
+
+def _link(console_path: bytes, match: re.Match[bytes]) -> bytes:
+    return b'<a href="%s/%s">' % (console_path, match[1])

@@ -296,7 +296,6 @@ TEXTS: Mapping[str, str] = {
     "ended": "Ended",
     "parameters": "Parameters",
     "log": "Log",
-    "bytes": "bytes",
     # keys and audit
     "key_id": "Id",
     "roles": "Roles",

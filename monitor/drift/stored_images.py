@@ -133,6 +133,7 @@ class StoredImages:
             width=record.input.width,
             height=record.input.height,
             predictions=record.predictions,
+            created_at=record.created_at,
         )
 
 
@@ -163,6 +164,7 @@ def _without_value(image: Unlike | Neighbour) -> ChangedImage:
         width=image.width,
         height=image.height,
         predictions=image.predictions,
+        created_at=image.created_at,
     )
 
 

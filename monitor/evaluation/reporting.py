@@ -252,20 +252,21 @@ def _worst(state: EvaluationState, badness: dict[str, Float64Array]) -> list[Wor
 
 
 def with_image_items(report: Report, images: Iterable[EvaluatedImage]) -> Report:
-    """Add predictions and ground truth, which are drawn, to the worst images of a report, if `images` has them."""
+    """Add times, and predictions and ground truth, which are drawn, to the worst images of a report, if `images` has them."""
     shown_ids = {image.inference_id for image in report.worst}
-    items_by_id = {
-        image.id: (image.predictions, image.ground_truth)
-        for image in images
-        if image.id in shown_ids
-    }
+    images_by_id = {image.id: image for image in images if image.id in shown_ids}
     worst = []
-    for image in report.worst:
-        predictions, ground_truth = items_by_id.get(
-            image.inference_id, (image.predictions, image.ground_truth)
-        )
+    for shown in report.worst:
+        image = images_by_id.get(shown.inference_id)
         worst.append(
-            msgspec.structs.replace(image, predictions=predictions, ground_truth=ground_truth)
+            shown
+            if image is None
+            else msgspec.structs.replace(
+                shown,
+                predictions=image.predictions,
+                ground_truth=image.ground_truth,
+                created_at=image.created_at,
+            )
         )
     return msgspec.structs.replace(report, worst=worst)
 

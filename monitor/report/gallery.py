@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import msgspec
 
-from quadriga.monitor.report.metric_texts import format_brief, format_number, one_line
+from quadriga.monitor.report.metric_texts import format_brief, format_number, format_time, one_line
 from quadriga.monitor.report.outlines import (
     LETTERS_PER_SIDE,
     MAX_SIDE_PX,
@@ -39,6 +39,8 @@ class ImageCard(msgspec.Struct, frozen=True):
     """A picture with outlines and texts, as the page shows it."""
 
     inference_id: str
+    time: str
+    """Time of the inference; empty if it is not known."""
     reasons: list[str]
     width: int
     height: int
@@ -69,11 +71,16 @@ def worst_cards(report: Report, image_bytes: ImageBytes) -> list[ImageCard]:
     for image in _one_of_each_reason(report.worst)[:MAX_IMAGES]:
         others = [entry for entry in by_inference[image.inference_id] if entry is not image]
         reasons = [
-            f"{entry.reason.replace('_', ' ')}: {format_number(entry.score)}"
+            f"{entry.reason.replace('_', ' ')}: {_score_text(entry.score)}"
             for entry in (image, *others)
         ]
         cards.append(_card(image, reasons, image_bytes, ground_truth=image.ground_truth))
     return cards
+
+
+def _score_text(score: float) -> str:
+    """Format the badness of an image, which is a count for some reasons: `1`, and `0.571`."""
+    return format_number(int(score) if score == int(score) else score)
 
 
 def _one_of_each_reason(worst: Sequence[Worst]) -> list[Worst]:
@@ -166,6 +173,7 @@ def _card(
     in_turns = [outline for pair in zip_longest(truth, predicted) for outline in pair if outline]
     return ImageCard(
         inference_id=image.inference_id,
+        time=format_time(image.created_at),
         reasons=reasons,
         width=width,
         height=height,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from quadriga.monitor.report.schema import (
@@ -118,6 +119,19 @@ def format_number(value: Any, decimals: int = 3) -> str:
     else:
         text = f"{value:z.{decimals}f}" if abs(value) < 10 else f"{value:,.1f}"
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+def format_time(value: str | None) -> str:
+    """Format a time in RFC 3339 to the second: `2026-11-28 15:03:03 UTC`; empty if it is not known, as text if it is none."""
+    if not value:
+        return ""
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        return one_line(value, 40)
+    if at.tzinfo is None:
+        return f"{at:%Y-%m-%d %H:%M:%S}"
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def format_value(metric: Metric) -> str:

@@ -115,6 +115,8 @@ class Worst(msgspec.Struct, frozen=True):
     predictions: Any = []
     """Predictions in the form of the wire, to be drawn."""
     ground_truth: Any = []
+    created_at: str | None = None
+    """Time of the inference, RFC 3339, UTC; None in a report before 0.2."""
 
 
 class ComparedSlice(msgspec.Struct, frozen=True):
@@ -236,6 +238,8 @@ class Neighbour(msgspec.Struct, frozen=True):
     width: int | None = None
     height: int | None = None
     predictions: Any = []
+    created_at: str | None = None
+    """Time of the inference, RFC 3339, UTC; None in a report before 0.2."""
 
 
 class Unlike(msgspec.Struct, frozen=True):
@@ -250,6 +254,8 @@ class Unlike(msgspec.Struct, frozen=True):
     predictions: Any = []
     nearest: list[Neighbour] = []
     """Nearest baseline images, nearest first."""
+    created_at: str | None = None
+    """Time of the inference, RFC 3339, UTC; None in a report before 0.2."""
 
 
 class ChangedImage(msgspec.Struct, frozen=True):
@@ -262,6 +268,8 @@ class ChangedImage(msgspec.Struct, frozen=True):
     width: int | None = None
     height: int | None = None
     predictions: Any = []
+    created_at: str | None = None
+    """Time of the inference, RFC 3339, UTC; None in a report before 0.2."""
 
 
 class ChangedImages(msgspec.Struct, frozen=True):

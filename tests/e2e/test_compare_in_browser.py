@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.test_console_pages_in_browser import AXE, AXE_SHA256, open_page
 from tests.server_process import ServerProcess
-from tests.two_versions import LIGHTS, answer_all, images, write_two_versions
+from tests.two_versions import LIGHTS, MODEL, answer_all, images, write_two_versions
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -142,3 +142,13 @@ def test_the_next_page_has_the_next_images(browser, server):
     browser.run("document.querySelector('a[rel=next]').click()")
     browser.wait_for("location.search.includes('cursor=')")
     assert not set(first) & set(browser.run(shown))
+
+
+def test_cards_behind_a_cell_name_the_version_where_a_page_has_several(browser, server):
+    for body, versions in (({"model": MODEL, "version": "2"}, set()), ({"model": MODEL}, {"version 1", "version 2"})):  # fmt: skip
+        _, job = server.call("POST", "/api/evaluations", body)
+        assert server.ended(job["id"])["state"] == "succeeded"
+        open_page(browser, server, f"/console/reports/{job['id']}/images?truth=circle&predicted=circle")  # fmt: skip
+        words = browser.run("[...document.querySelectorAll('.shot .words')].map((words) => words.innerText)")  # fmt: skip
+        assert len(words) > 10
+        assert {name for text in words for name in ("version 1", "version 2") if name in text} == versions  # fmt: skip

@@ -53,6 +53,7 @@ def test_names_of_signals_are_whole_beside_many_windows(browser, tmp_path, width
         open_page(browser, server, "/console/models/doubling/drift", width=width)
         assert browser.run("document.querySelectorAll('.windows thead th').length") == 25
         rows = browser.run("""[...document.querySelectorAll('.windows tbody th')].map((th) => {
+            th.scrollIntoView({ block: 'center', inline: 'nearest' });
             const words = document.createRange(), table = th.closest('.flush').getBoundingClientRect();
             words.selectNodeContents(th);
             const { left, right, top, bottom } = words.getBoundingClientRect(), cell = th.getBoundingClientRect();

@@ -1,20 +1,21 @@
 // Times on charts in the reader's zone, with round marks; without this script they are in UTC, as the server writes them.
 
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200]; // less than a day
-const STEPS_DAYS = [1, 2, 7, 14, 28, 56, 91, 182, 365], MOST = 7, WIDTH = 1360, EDGE = 60;
+const STEPS_DAYS = [1, 2, 7, 14, 28, 56, 91, 182, 365], MOST = 7;
+const MARK_PX = 90, EDGE_PX = 40; // room that a mark needs, and how near to an end it stands to its inner side
 const CLOCK = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 
-/** Round moments between two, at most `MOST`, and the seconds between them; both are milliseconds since 1970. */
-export function roundTimes(start, end) {
+/** Round moments between two, at most `most`, and the seconds between them; both are milliseconds since 1970. */
+export function roundTimes(start, end, most = MOST) {
   for (const step of STEPS_S) {
-    if ((end - start) / (1000 * step) > MOST) continue;
+    if ((end - start) / (1000 * step) > most) continue;
     const offset = -60_000 * new Date(start).getTimezoneOffset(), size = 1000 * step, found = [];
-    for (let at = Math.ceil((start + offset) / size) * size - offset; at <= end && found.length < MOST; at += size) found.push(at);
+    for (let at = Math.ceil((start + offset) / size) * size - offset; at <= end && found.length < most; at += size) found.push(at);
     return { found, step };
   }
-  const days = STEPS_DAYS.find((count) => (end - start) / (86_400_000 * count) <= MOST) ?? Math.ceil((end - start) / (86_400_000 * MOST));
+  const days = STEPS_DAYS.find((count) => (end - start) / (86_400_000 * count) <= most) ?? Math.ceil((end - start) / (86_400_000 * most));
   const first = new Date(start), found = [];
-  for (let day = 1; found.length < MOST; day += days) {
+  for (let day = 1; found.length < most; day += days) {
     const at = new Date(first.getFullYear(), first.getMonth(), first.getDate() + day).valueOf();
     if (at > end) break;
     found.push(at);
@@ -23,8 +24,8 @@ export function roundTimes(start, end) {
 }
 
 /** The marks below a chart: moments with their words; the first one and each new day have their date. */
-export function marks(start, end) {
-  const { found, step } = roundTimes(start, end), times = found.length ? found : [start];
+export function marks(start, end, most = MOST) {
+  const { found, step } = roundTimes(start, end, most), times = found.length ? found : [start];
   let day = "";
   return times.map((at) => {
     const moment = new Date(at), date = moment.toLocaleString("en-GB", { day: "numeric", month: "short", ...(step > 27 * 86_400 ? { year: "numeric" } : {}) });
@@ -37,19 +38,26 @@ export function marks(start, end) {
 
 const local = (text) => new Date(text).toLocaleString("en-GB", { day: "numeric", month: "long", ...CLOCK, second: "2-digit" });
 
-for (const chart of document.querySelectorAll("svg.timeline[data-start]")) {
-  const [start, end] = [chart.dataset.start, chart.dataset.end].map((text) => new Date(text).valueOf());
-  const old = [...chart.querySelectorAll(".tx")];
-  if (!(end > start) || !old.length) continue;
-  const isSingle = chart.dataset.single !== undefined;
-  for (const { at, words } of isSingle ? [{ at: (start + end) / 2, words: local(chart.dataset.start) }] : marks(start, end)) {
-    const x = Math.round(WIDTH * (at - start) / (end - start)), mark = old[0].cloneNode();
-    mark.setAttribute("x", x);
-    mark.setAttribute("text-anchor", x < EDGE ? "start" : x > WIDTH - EDGE ? "end" : "middle");
+/** Write the marks below a chart, as many as there is room for. */
+function writeMarks(chart, [start, end]) {
+  const old = [...chart.querySelectorAll(".tx")], width = chart.clientWidth, isSingle = chart.dataset.single !== undefined;
+  if (!old.length || !width) return;
+  const most = Math.min(MOST, Math.max(2, Math.floor(width / MARK_PX)));
+  for (const { at, words } of isSingle ? [{ at: (start + end) / 2, words: local(chart.dataset.start) }] : marks(start, end, most)) {
+    const share = (at - start) / (end - start), mark = old[0].cloneNode();
+    mark.setAttribute("x", `${(100 * share).toFixed(2)}%`);
+    mark.setAttribute("text-anchor", share * width < EDGE_PX ? "start" : (1 - share) * width < EDGE_PX ? "end" : "middle");
     mark.textContent = words;
     chart.append(mark);
   }
   for (const mark of old) mark.remove();
+}
+
+for (const chart of document.querySelectorAll("svg.timeline[data-start]")) {
+  const ends = [chart.dataset.start, chart.dataset.end].map((text) => new Date(text).valueOf());
+  if (!(ends[1] > ends[0])) continue;
+  writeMarks(chart, ends);
+  new ResizeObserver(() => writeMarks(chart, ends)).observe(chart); // as a phone that is turned
   for (const bar of chart.querySelectorAll("a[data-utc]")) {
     const title = bar.querySelector("title"), words = local(bar.dataset.start);
     bar.setAttribute("aria-label", bar.getAttribute("aria-label").replace(bar.dataset.utc, words));

@@ -1,5 +1,5 @@
 // A range of times, chosen on the bars over time: a drag over them, or Shift with a click or Enter on the first and the last.
-// Each bar is a link to its own time without this script.
+// Each bar is a link to its own time without this script. A finger drags as well; up and down it scrolls the page.
 
 const LEAST_PX = 5; // a shorter drag is a click
 
@@ -15,6 +15,7 @@ export function rangeAddress(first, last, origin) {
 class Brush {
   constructor(chart) {
     this.chart = chart;
+    this.drawing = chart.querySelector(".bars");
     this.note = chart.parentElement.querySelector("[data-range-note]");
     this.bars = [...chart.querySelectorAll("a[data-end]")].map((link) => {
       const hit = link.querySelector(".hit"), left = Number(hit.getAttribute("x"));
@@ -22,7 +23,7 @@ class Brush {
     });
     this.shade = document.createElementNS("http://www.w3.org/2000/svg", "rect");
     for (const [name, value] of [["class", "brush"], ["y", "0"], ["height", "80"], ["visibility", "hidden"]]) this.shade.setAttribute(name, value);
-    chart.append(this.shade);
+    this.drawing.append(this.shade);
     this.from = null; // where a drag began, in pixels of the page
     this.first = null; // the bar from which a range is extended
     this.isDragged = this.wasDragged = false;
@@ -40,7 +41,7 @@ class Brush {
 
   press(event) {
     this.wasDragged = false;
-    if (event.button === 0 && !event.shiftKey && event.pointerType !== "touch") this.from = event.clientX; // a finger scrolls
+    if (event.button === 0 && !event.shiftKey) this.from = event.clientX;
   }
 
   move(event) {
@@ -78,7 +79,7 @@ class Brush {
 
   /** Bars between the place where the drag began and another. */
   between(clientX) {
-    const { left, width } = this.chart.getBoundingClientRect(), scale = this.chart.viewBox.baseVal.width / width;
+    const { left, width } = this.chart.getBoundingClientRect(), scale = this.drawing.viewBox.baseVal.width / width;
     const [low, high] = [this.from, clientX].map((place) => (place - left) * scale).sort((a, b) => a - b);
     return this.bars.filter((bar) => bar.left < high && bar.right > low);
   }

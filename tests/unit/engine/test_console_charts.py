@@ -35,7 +35,7 @@ def test_labels_are_round_and_each_day_has_its_date(length, count, words, bar_le
     chart = timeline(slices(length, count))
     assert len(chart.ticks) <= 7
     assert [tick.words for tick in chart.ticks[: len(words)]] == words
-    assert all(0 <= tick.x <= WIDTH for tick in chart.ticks)
+    assert all(0 <= tick.percent <= 100 for tick in chart.ticks)
     assert chart.bar_length == bar_length
     assert chart.bars[0].start == "2026-11-24T05:02:00Z"
 

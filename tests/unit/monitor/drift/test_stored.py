@@ -317,6 +317,7 @@ def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(st
     assert len(distances) == 3
     assert distances == sorted(distances)
     assert all(int(neighbour.inference_id) < id_at_second(MIDDLE) for neighbour in first.nearest)
+    assert all((near.created_at or "") < (first.created_at or "") for near in first.nearest)
     assert msgspec.json.decode(msgspec.json.encode(first.nearest[0].predictions))[0]["label"] == "a"
 
 
@@ -345,6 +346,8 @@ def test_images_show_each_change_once_beside_usual_images(store):
         assert len({shown.image for shown in images.current}) == 3
         assert all(int(shown.inference_id) >= id_at_second(MIDDLE) for shown in images.current)
         assert all(int(shown.inference_id) < id_at_second(MIDDLE) for shown in images.baseline)
+        times = [[shown.created_at or "" for shown in side] for side in (images.baseline, images.current)]  # fmt: skip
+        assert "" < min(times[0]) <= max(times[0]) < min(times[1])
     by_label, by_score = report.changed
     assert {shown.value for shown in by_label.current} == {"b"}
     assert {shown.value for shown in by_label.baseline} == {"a"}
@@ -364,6 +367,7 @@ def test_images_of_a_changed_embedding_are_those_least_like_the_baseline(store):
     ]
     assert report.unlike_share == 1.0
     assert all(shown.value is None for shown in (*images.current, *images.baseline))
+    assert all(shown.created_at for shown in (*images.current, *images.baseline))
 
 
 def test_keys_that_only_name_or_number_images_are_left_out(store):

@@ -137,9 +137,11 @@ def test_of_many_values_the_most_common_are_shown(monkeypatch):
 
 
 def test_the_worst_images_are_shown_with_what_is_drawn_on_them():
-    images = images_of("ab")
+    at = "2026-11-24T08:02:03.004Z"
+    images = [msgspec.structs.replace(image, created_at=at) for image in images_of("ab")]
     report = with_image_items(report_of(whole(images)), images)
     (worst,) = report.worst
+    assert worst.created_at == at
     assert (worst.inference_id, worst.reason, worst.image) == ("2", "wrong_label", "blake3:1")
     assert (worst.width, worst.height) == (4, 3)
     assert msgspec.json.decode(worst.predictions) == [{"label": "b", "score": 0.5}]

@@ -144,17 +144,33 @@ def test_labels_and_answers_are_words():
 
 def test_an_image_is_shown_once_with_all_its_reasons():
     worst = [
-        Worst("1", "miss", 3),
-        Worst("2", "miss", 2),
+        Worst("1", "miss", 3.0),
+        Worst("2", "miss", 1.0),
         Worst("2", "wrong_label", 0.5),
         Worst("3", "wrong_label", 0.25),
     ]
     cards = of(worst)
     assert [(image_card.inference_id, image_card.reasons) for image_card in cards] == [
         ("1", ["miss: 3"]),
-        ("2", ["wrong label: 0.500", "miss: 2"]),
+        ("2", ["wrong label: 0.500", "miss: 1"]),
         ("3", ["wrong label: 0.250"]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("created_at", "time"),
+    [
+        (None, ""),
+        ("", ""),
+        ("2026-11-24T08:02:03.004Z", "2026-11-24 08:02:03 UTC"),
+        ("2026-11-24T08:02:03+02:00", "2026-11-24 06:02:03 UTC"),
+        ("2026-11-24", "2026-11-24 00:00:00"),
+        ("on a\nTuesday", "on a Tuesday"),
+    ],
+)
+def test_a_card_has_the_time_of_its_inference(created_at, time):
+    (image_card,) = of([Worst("1", "miss", 1, created_at=created_at)])
+    assert image_card.time == time
 
 
 def test_an_image_of_several_inferences_is_shown_once_as_the_worst_saw_it():

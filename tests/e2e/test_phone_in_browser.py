@@ -16,7 +16,7 @@ from tests.unit.engine.drift_reports import drift_report, keep_report, numeric, 
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-WIDTHS = [360, 390, 430]
+WIDTHS = [360, 430]
 WINDOWS = 14
 OUT_OF_SIGHT = """(selector) => [...document.querySelectorAll(selector)].filter((element) => {
   const { left, right, width } = element.getBoundingClientRect();

@@ -184,14 +184,14 @@ def test_a_connection_without_requests_is_closed_after_a_while(path, monkeypatch
     async def case(reader, writer):
         begun_s = time.monotonic()
         while time.monotonic() - begun_s < 3 * KEEP_ALIVE_S:  # requests keep it open
+            sent_s = time.monotonic()
             writer.write(request(path, b"x"))
             await read_answer(reader)
             await asyncio.sleep(KEEP_ALIVE_S / 20)
-        answered_s = time.monotonic()
         assert await reader.read() == b""
-        return time.monotonic() - answered_s
+        return time.monotonic() - sent_s
 
-    assert KEEP_ALIVE_S * 0.9 < run(case) < TIMEOUT_S / 2
+    assert KEEP_ALIVE_S <= run(case) < TIMEOUT_S / 2
 
 
 def test_a_connection_whose_next_headers_have_begun_is_not_closed_as_idle(monkeypatch):

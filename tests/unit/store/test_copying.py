@@ -242,13 +242,18 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
     total = 600
     fill(database_url, tmp_path, [make_record(n + 1, metadata={"n": n}) for n in range(total)])
     script = (
-        "import sys; from quadriga.store.replication import copying; copying._BATCH, copying._PAGE = 40, 100; "
-        "copying.copy_store(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
+        "import signal, sys; from quadriga.store.replication import copying; copying._BATCH, copying._PAGE = 40, 100\n"
+        "def report(progress):\n"
+        "    print(copied := progress.copied['inference'], flush=True)\n"
+        "    if copied > int(sys.argv[3]) + 100: signal.pause()  # on a busy machine its end comes late\n"
+        "copying.copy_store(*sys.argv[1:3], report=report)"
     )
     seen = 0
     for wanted in (100, 300):
         process = subprocess.Popen(
-            [sys.executable, "-c", script, database_url, target], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", script, database_url, target, str(wanted - seen)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for line in process.stdout:
             if int(line) + seen >= wanted:

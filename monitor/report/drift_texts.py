@@ -79,7 +79,7 @@ def maybe_chance_signals(report: Report) -> list[Signal]:
 def is_maybe_chance(signal: Signal) -> bool:
     """Check whether a signal moved by more than matters, but by no more than chance may move it.
 
-    Of some hundred independent values on a side chance alone moves half of all unchanged numbers by more than matters.
+    Of 100 independent values on each side chance alone moves seven in ten unchanged numbers that far, of 300 two in ten.
     """
     return signal.status != "insufficient" and not signal.alarm and effect_ratio(signal) >= 1
 

@@ -80,7 +80,7 @@ def keyed(settings: Settings) -> Iterator[Keyed]:
 
 def cells(text: str) -> list[tuple[str, str]]:
     """Return the shade and the report of each cell, in the order of the page."""
-    return re.findall(r'<td><a class="([^"]*)" href="/console/reports/([^"]*)"', text)
+    return re.findall(r'<td[^>]*><a class="([^"]*)" href="/console/reports/([^"]*)"', text)
 
 
 def test_without_a_report_the_page_says_how_to_make_the_first(server):

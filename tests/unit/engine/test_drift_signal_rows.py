@@ -33,7 +33,9 @@ def test_each_row_and_the_sentence_say_no_more_than_the_numbers(server, settings
         signal = score(effect, p, status, alarm)
         keep_report(settings, drift_report(number, signal, numeric("width", 5, 5)))
         page = html.unescape(open_page(server, f"/console/reports/{report_id(number)}").text)
-        tags = re.findall(r'<code>width</code>|<td><span class="tag ([a-z]*)">([^<]*)</span>', page)
+        tags = re.findall(
+            r'<code>width</code>|<td[^>]*><span class="tag ([a-z]*)">([^<]*)</span>', page
+        )
         assert (colour, words) in tags, (effect, p, status)
         headline = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
         assert headline is not None

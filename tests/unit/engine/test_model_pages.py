@@ -103,7 +103,7 @@ def test_inferences_without_a_file_are_not_those_of_a_replaced_one(tmp_path):
         "replaced": "1",
     }
     links = re.findall(
-        r'<th scope="row"><a href="([^"]*)">1</a></th>.*?<td class="num">(\d)</td>', page
+        r'<th scope="row"><a href="([^"]*)">1</a></th>.*?<td class="num"[^>]*>(\d)</td>', page
     )
     assert len(links) == 3
     for link, number in links:

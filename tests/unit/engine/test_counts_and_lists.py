@@ -91,6 +91,17 @@ def test_a_cell_says_how_many_it_counts_and_on_how_many_images(settings, server,
     assert (damaged.status, "1,246" in damaged.text) == (200, False)
 
 
+@pytest.mark.parametrize("unit", ["object", "pixel", "image"])
+def test_a_cell_with_one_speaks_of_one(settings, server, unit):
+    id_ = smallest_id_at(START_MS)
+    store_entries(settings.database_url, settings.journal_directory, [make_record(id_)])
+    confusion = replace(OBJECTS, misses={"star": 1}, parameters={"of": f"{unit}s"})
+    folder = keep_report(settings, evaluation(confusion=confusion))
+    save_cells(folder, [Cell("star", None, [str(id_)])])
+    page = open_page(server, f"/console/reports/{report_id(0)}/images?truth=star&predicted=").text
+    assert f">1 {unit} on 1 image<" in page
+
+
 def test_the_images_of_an_evaluation_are_those_with_truth(settings, server):
     ids = [smallest_id_at(START_MS + n) for n in range(5)]
     model = ModelReference(MODEL, "1", "ab" * 32)

@@ -90,7 +90,7 @@ class LastDrift(msgspec.Struct, frozen=True):
 
 
 class LastEvaluation(msgspec.Struct, frozen=True):
-    """The newest evaluation, with its first metric."""
+    """The evaluation that says how good the model is, with its first metric: the newest of a schedule or without a filter."""
 
     report: str
     created: str
@@ -275,8 +275,13 @@ def _reports_by_kind(
 
 
 def _evaluation_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary | None:
-    """Return the newest evaluation of images with ground truth; the newest of all if none has any, None without any."""
-    return next((summary for summary in summaries if summary.n), next(iter(summaries), None))
+    """Return the newest evaluation of images with ground truth, of all of them or of a schedule; None without any.
+
+    One with a filter, which somebody made of a part, counts only if there are no others, and one of no images after all.
+    """
+    measured = [summary for summary in summaries if summary.n]
+    whole = [summary for summary in measured if summary.is_scheduled or not summary.filter]
+    return next(iter(whole or measured or summaries), None)
 
 
 class _Alarm(msgspec.Struct, frozen=True):

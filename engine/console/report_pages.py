@@ -254,7 +254,12 @@ def _cell_counts(stored: ReportStore, report_id: str, cells: CellRequest, page: 
         return ""
     images = metric_texts.format_number(page.count) + ("" if page.count_is_exact else " +")
     unit = counted_unit(confusion)
-    return text("cell_counts", n=f"{count:,}", unit=unit, images=images)
+    return text(
+        "cell_counts",
+        n=f"{count:,}",
+        unit=unit.removesuffix("s") if count == 1 else unit,
+        images=text("on_images", n=images),
+    )
 
 
 def _with_truth(window: WindowFilter) -> WindowFilter:

@@ -17,6 +17,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.console.filter_line import joined
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, opens, redirect
+from quadriga.engine.console.search_words import explained
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.service import DriftService
@@ -128,7 +129,9 @@ def start_forms(
     @post("/console/reports/compare", need="monitor", **form_options)
     def compare_times(body: RawBody) -> Response[bytes]:
         """Compare a period of a model with the one before it, or with a baseline."""
-        parameters = drift_parameters(form_fields(body), datetime.now(UTC))
+        fields = form_fields(body)
+        _check_filter(inferences.within(caller_scope()), single_field(fields, "q"))
+        parameters = drift_parameters(fields, datetime.now(UTC))
         job = drift.within(caller_scope()).submit(msgspec.json.encode(parameters))
         note_target(job.id)
         return to_job(job.id)
@@ -141,18 +144,28 @@ def start_forms(
         if not name or not version:
             raise QueryError("expected a model and its version, as name:version")
         line = single_field(fields, "q")
+        store = inferences.within(caller_scope())
+        _check_filter(store, line)
         parameters = EvaluationParameters(name, version, where=line or None)
         check_parameters(parameters)
-        _check_has_truth(inferences.within(caller_scope()), parameters)
+        _check_has_truth(store, parameters)
         return to_job(begin_evaluation(jobs, inferences, parameters).id)
 
     @post("/console/inferences/export", need="read", audited=True, **form_options)
     def export_found(body: RawBody) -> Response[bytes]:
         """Export what a filter finds."""
-        parameters = export_parameters(form_fields(body))
+        fields = form_fields(body)
+        _check_filter(inferences.within(caller_scope()), single_field(fields, "q"))
+        parameters = export_parameters(fields)
         return to_job(begin_export(jobs, inferences, parameters).id)
 
     return [compare_times, evaluate_one, export_found]
+
+
+def _check_filter(store: InferenceReader, line: str) -> None:
+    """Raise a `QueryError` in the words of the list of inferences if a line is no filter."""
+    if line and (problem := explained(store, line)) is not None:
+        raise QueryError(problem.message)
 
 
 def _check_has_truth(store: InferenceReader, parameters: EvaluationParameters) -> None:
@@ -228,7 +241,8 @@ def _one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
 def _period(fields: dict[str, list[str]], now: datetime) -> tuple[datetime, datetime]:
     """Return start and end of the period that a form has chosen; times of one's own count before its names."""
     if single_field(fields, "from") or single_field(fields, "to"):
-        start, end = (_own_time(single_field(fields, name), name) for name in ("from", "to"))
+        start = _own_time(single_field(fields, "from"), "beginning")
+        end = _own_time(single_field(fields, "to"), "end")
         if start >= end:
             raise QueryError("expected the period to start before it ends")
         return start, end
@@ -243,13 +257,15 @@ def _period(fields: dict[str, list[str]], now: datetime) -> tuple[datetime, date
     return starts[period], now
 
 
-def _own_time(text: str, name: str) -> datetime:
-    """Return a time of the form, which is in UTC where it says nothing else."""
+def _own_time(text: str, side: str) -> datetime:
+    """Return the beginning or end of the period, which is in UTC where it says nothing else."""
     try:
         moment = datetime.fromisoformat(text)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
-        raise QueryError(f"expected {name} as 2026-01-31T08:00, got {quoted(text, 40)}") from error
+        raise QueryError(
+            f"expected the {side} of the period as 2026-01-31T08:00, got {quoted(text, 40) if text else 'none'}"
+        ) from error
 
 
 def _moment(moment: datetime) -> str:

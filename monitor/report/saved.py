@@ -58,7 +58,7 @@ class ReportSummary(_Named, frozen=True):
     undecided: list[str] = []
     """Signals of a drift comparison that moved by more than matters, with too few independent values to say so."""
     is_scheduled: bool = False
-    """Whether a schedule submitted a drift comparison."""
+    """Whether a schedule submitted it."""
     filter: Any = None
     """Filter that selected the images, in the form of a query's; None for all of the model."""
 
@@ -135,7 +135,9 @@ class ReportStore:
             last = job.id
             with suppress(NotFoundError):  # removed since
                 try:
-                    summaries[job.id] = self._summaries.get(job.id) or _summary(self.read(job.id))
+                    summaries[job.id] = self._summaries.get(job.id) or _summary(
+                        self.read(job.id), is_scheduled=job.parameters.get("schedule") is not None
+                    )
                 except (OSError, *JSON_ERRORS) as error:
                     unreadable.append(job.id)
                     self._log_once(job.id, error)
@@ -205,7 +207,7 @@ def save_report(run: JobRun, report: Report) -> str:
     return REPORT_FILE
 
 
-def _summary(data: bytes) -> ReportSummary:
+def _summary(data: bytes, *, is_scheduled: bool) -> ReportSummary:
     fields = asdict(_decoder.decode(data))
     current, metrics = fields.pop("data").current, fields.pop("metrics")
     signals, history = fields.pop("signals"), fields.pop("history")
@@ -214,7 +216,7 @@ def _summary(data: bytes) -> ReportSummary:
         n=current.n,
         headline=metrics[0] if metrics else None,
         undecided=[signal.name for signal in sorted_by_effect(filter(is_undecided, signals))],
-        is_scheduled=bool(history),
+        is_scheduled=is_scheduled or bool(history),
         filter=current.filter,
     )
 

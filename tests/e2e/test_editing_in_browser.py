@@ -199,3 +199,18 @@ def test_that_a_change_is_not_stored_is_in_sight(browser, server, ids):
     browser.run("document.querySelector('[data-conflict] button').click()")
     browser.wait_for("!document.querySelector('[data-conflict]').textContent")
     browser.errors.clear()
+
+
+def test_what_was_accepted_before_is_not_said_beside_what_is_not_stored(browser, server, ids):
+    show(browser, server, ids[2], "?" + urlencode({"q": f"id=in:{','.join(ids)}"}))
+    press(browser, "a")
+    wait_for_page(browser, ids[1])
+    browser.wait_for("document.querySelector('.toast')?.innerText.includes('accepted as truth.')")
+    browser.send("Network.emulateNetworkConditions", offline=True, **OFFLINE)
+    press(browser, "n")
+    browser.wait_for("document.querySelector('[data-conflict]').innerText.includes('Not stored.')")
+    assert not browser.run("document.querySelector('.toast')?.innerText")
+    browser.send("Network.emulateNetworkConditions", offline=False, **OFFLINE)
+    browser.errors.clear()
+    browser.run("document.querySelector('[data-conflict] button').click()")
+    wait_for_truth(server, ids[1], lambda truth: truth == [])

@@ -62,7 +62,7 @@ def server(tmp_path_factory):
         assert server.ended(job["id"])["state"] == "succeeded"
         settings = Settings(data=str(server.data))
         for number in range(WINDOWS):
-            signals = [numeric("image.brightness", 50, 20), numeric("meta." + "a_long_key" * 5, 5, 5.2)]  # fmt: skip
+            signals = [numeric("image.brightness", 50, 20), numeric("meta." + "a_long_key" * 5, 5, 5.2), numeric("image.blur", 5, 9, alarm=False)]  # fmt: skip
             keep_report(settings, drift_report(number, *signals))
         server.query({}, consistency="journal")
         yield server

@@ -71,7 +71,7 @@ async function request(method, annotations, expected) {
 
 /** Store annotations, null for none, after all that is being stored; says whether they are. */
 function send(annotations) {
-  unsent += 1;
+  unsent += 1; document.querySelector(".toast")?.remove(); // which tells of an earlier change
   sending = sending.then(async (isGoing) => {
     if (!isGoing) return false;
     const answer = annotations === null ? await request("DELETE", null, revision) : await request("PUT", annotations, revision);

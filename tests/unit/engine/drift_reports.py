@@ -74,8 +74,8 @@ def report_id(number: int) -> str:
     return f"{(START_MS + number * HOUR_MS) * 1_000_000:019d}-{number:04x}"
 
 
-def keep_report(settings: Settings, report: Report, scope: Scope = EVERYTHING) -> Path:
-    """Write a report as the result of its job, and return the job's folder."""
+def keep_report(settings: Settings, report: Report, scope: Scope = EVERYTHING, **parameters: Any) -> Path:  # fmt: skip
+    """Write a report as the result of its job with these parameters, and return the job's folder."""
     folder: Path = settings.jobs_directory / report.id
     folder.mkdir(parents=True)
     encoded = msgspec.json.encode(report)
@@ -83,7 +83,7 @@ def keep_report(settings: Settings, report: Report, scope: Scope = EVERYTHING) -
     (folder / PAGE_FILE).write_text("<!doctype html><title>Report</title>")
     ended = timestamp_text(time.time_ns() // 1_000_000)
     job = Job(
-        report.id, "drift", {"model": report.model.name}, report.created, "succeeded", ended_at=ended,
+        report.id, "drift", {"model": report.model.name, **parameters}, report.created, "succeeded", ended_at=ended,
         result=Result(REPORT_FILE, len(encoded)), scope=msgspec.UNSET if scope.is_everything else scope,
     )  # fmt: skip
     write_job(folder, job)

@@ -49,12 +49,12 @@ FORM = {"content-type": "application/x-www-form-urlencoded", "origin": "http://l
 
 
 def answered(
-    number: int, version: str, image: int, label: str, *, camera: str = "north", team: str = "a"
-) -> InferenceRecord:
+    number: int, version: str, image: int, label: str, *, camera: str = "north", team: str = "a", model: str = "ships"
+) -> InferenceRecord:  # fmt: skip
     return make_record(
         FIRST + number,
         team=team,
-        model=ModelReference("ships", version, "ab" * 32),
+        model=ModelReference(model, version, "ab" * 32),
         input=InputReference("image", f"blake3:{image:064x}", 80, 60, "image/jpeg", kept=True),
         metadata={"camera": camera, "light": "night" if image % 2 else "day"},
         predictions=[{"label": label, "score": 0.9, "xmin": 1, "ymin": 1, "xmax": 20, "ymax": 20}],
@@ -73,6 +73,7 @@ RECORDS = [
     answered(9, "2", 5, "buoy", team="b"),
     answered(10, "1", 6, "ship", camera="west"),  # the second answered another image there
     answered(11, "2", 7, "ship", camera="west"),
+    answered(12, "1", 8, "train", model="trains"),
 ]
 TRUTH: list[Any] = [{"label": "ship", "xmin": 1, "ymin": 1, "xmax": 20, "ymax": 20}]
 CHANGES = [
@@ -181,21 +182,30 @@ def test_the_keys_of_few_values_are_offered_to_slice_by(keyed):
     [
         ("", "monitor", ""),
         ("meta.light=night", "monitor", ""),
-        ("meta.camera=west", "monitor", "compare_needs_images"),
-        ("label=nothing", "monitor", "compare_needs_images"),
-        ("meta.camera=east", "monitor", "compare_needs_truth"),
-        ("meta.camera=west", "read", "compare_needs_images"),
+        ("meta.camera=west", "monitor", "compare_needs_images_found"),
+        ("label=nothing", "monitor", "compare_needs_images_found"),
+        ("meta.camera=east", "monitor", "compare_needs_truth_found"),
+        ("ground_truth=exists:false", "monitor", "compare_needs_truth_found"),
+        ("meta.camera=west", "read", "compare_needs_images_found"),
     ],
 )
 def test_both_are_evaluated_only_where_there_is_something_to_measure(keyed, line, role, missing):
     page = show(keyed, f"{PAIR}&q={quote(line)}", role)
     sentences = {
         name: TEXTS[name].replace("{b}", "ships:2")
-        for name in ("compare_needs_images", "compare_needs_truth")
+        for name in TEXTS
+        if name.startswith("compare_needs_")
     }
     said = [name for name, sentence in sentences.items() if sentence in page.text]
     assert said == ([missing] if missing else [])
     assert ("/console/compare/evaluate" in page.text) == (not missing)
+
+
+def test_two_models_without_a_common_image_are_not_said_to_be_filtered(keyed):
+    page = show(keyed, "compare?a=ships%3A1&b=trains%3A1", "monitor")
+    assert TEXTS["compare_needs_images"] in page.text
+    assert TEXTS["compare_needs_images_found"] not in page.text
+    assert "/console/compare/evaluate" not in page.text
 
 
 def test_an_evaluation_of_both_is_a_job(keyed):
@@ -210,6 +220,11 @@ def test_an_evaluation_of_both_is_a_job(keyed):
     parameters = html.unescape(page.text)
     for expected in ('"version": "2"', '"by": [', '"hour"', '"where": "meta.camera=north"'):
         assert expected in parameters
+    assert "<h1>evaluation ships 2</h1>" in page.text
+    for listing in ("jobs", ""):  # which model each of several jobs is about
+        assert re.search(
+            rf"/console/jobs/{job}\"(?s:.){{1,400}}>ships 2<", show(keyed, listing).text
+        )
     waiting = show(keyed, location.removeprefix("/console/"))
     assert "data-look-again" in waiting.text
     assert "/console/compare/evaluate" not in waiting.text

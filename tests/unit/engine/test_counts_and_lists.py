@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from quadriga.engine.console.evaluation_labels import cell_count, counted_unit
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import Cell, save_cells
-from quadriga.monitor.report.schema import Confusion, Data, Window
+from quadriga.monitor.report.schema import Confusion, Data, Metric, Window
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.records import JournaledChange, ModelReference, TruthStatement
 from tests.unit.engine.console_harness import open_page
@@ -91,6 +91,17 @@ def test_a_cell_says_how_many_it_counts_and_on_how_many_images(settings, server,
     assert (damaged.status, "1,246" in damaged.text) == (200, False)
 
 
+@pytest.mark.parametrize("unit", ["object", "pixel", "image"])
+def test_a_cell_with_one_speaks_of_one(settings, server, unit):
+    id_ = smallest_id_at(START_MS)
+    store_entries(settings.database_url, settings.journal_directory, [make_record(id_)])
+    confusion = replace(OBJECTS, misses={"star": 1}, parameters={"of": f"{unit}s"})
+    folder = keep_report(settings, evaluation(confusion=confusion))
+    save_cells(folder, [Cell("star", None, [str(id_)])])
+    page = open_page(server, f"/console/reports/{report_id(0)}/images?truth=star&predicted=").text
+    assert f">1 {unit} on 1 image<" in page
+
+
 def test_the_images_of_an_evaluation_are_those_with_truth(settings, server):
     ids = [smallest_id_at(START_MS + n) for n in range(5)]
     model = ModelReference(MODEL, "1", "ab" * 32)
@@ -131,3 +142,32 @@ def test_an_evaluation_of_files_has_no_link(settings, server):
     assert (
         TEXTS["images_of_report"] not in open_page(server, f"/console/reports/{report_id(0)}").text
     )
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        ([(0.9, 200, None, False), (0.5, 20, "label=a", False)], 0.9),
+        ([(0.9, 200, None, False), (0.5, 20, "label=a", True)], 0.5),
+        ([(0.5, 20, "label=a", True), (0.9, 200, None, False)], 0.9),
+        ([(0.9, 200, None, False), (0.5, 0, None, False), (0.4, 0, "label=a", True)], 0.9),
+        ([(0.9, 20, "label=b", False), (0.5, 20, "label=a", False), (0.4, 0, None, False)], 0.5),
+        ([(0.5, 0, "label=a", False)], 0.5),
+    ],
+)
+def test_the_quality_of_a_model_is_of_all_its_images_or_of_a_schedule(settings, server, made, shown):  # fmt: skip
+    id_ = smallest_id_at(START_MS)
+    record = make_record(id_, model=ModelReference(MODEL, "1", "ab" * 32))
+    store_entries(settings.database_url, settings.journal_directory, [record])
+    for number, (value, n, line, is_scheduled) in enumerate(made):
+        window = replace(drift_report(number).data.current, n=n, filter=line)
+        report = replace(
+            drift_report(number),
+            kind="evaluation",
+            data=Data(window),
+            metrics=[Metric("AP", value)],
+        )
+        keep_report(settings, report, schedule={"start": "x"} if is_scheduled else None)
+    page = open_page(server, f"/console/models/{MODEL}").text
+    assert f">AP {shown:.3f}</a>" in page
+    assert page.count("AP 0.") == 1

@@ -149,6 +149,23 @@ def test_a_wrong_form_starts_no_job(keyed, path, body, status):
     assert "/console/jobs/" not in send(keyed, "jobs", "admin").text
 
 
+@pytest.mark.parametrize("path", FORMS)
+def test_a_wrong_filter_is_explained_as_in_the_list(keyed, path):
+    body = FORMS[path][1].partition(b"&q=")[0] + b"&q=camera%3Dnorth"
+    page = html.unescape(send(keyed, path, "admin", body).text)
+    assert "There is no field \N{LEFT DOUBLE QUOTATION MARK}camera\N{RIGHT DOUBLE QUOTATION MARK}. Metadata begins with meta. as in meta.camera=north." in page  # fmt: skip
+    assert "expected" not in page
+
+
+@pytest.mark.parametrize(
+    ("times", "side"), [(b"from=2026-01-03T00:00", "end"), (b"to=2026-01-03T00:00", "beginning")]
+)
+def test_a_period_without_a_side_says_which(keyed, times, side):
+    body = b"model=ships&period=day&before=previous&" + times
+    page = html.unescape(send(keyed, "reports/compare", "admin", body).text)
+    assert f"expected the {side} of the period as 2026-01-31T08:00, got none" in page
+
+
 @pytest.mark.parametrize(
     ("fields", "now_from", "now_to", "before_from"),
     [

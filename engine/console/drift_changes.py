@@ -15,7 +15,7 @@ from quadriga.monitor.report.change_texts import (
     describe_change,
     format_p_value,
 )
-from quadriga.monitor.report.drift_texts import undecided_signals
+from quadriga.monitor.report.drift_texts import maybe_chance_signals, undecided_signals
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import ChangedImage, Report, Signal
 from quadriga.store.columns import read_inferences
@@ -115,10 +115,10 @@ def place_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
 
 
 def undecided_places(frame: Frame, report: Report) -> dict[str, list[tuple[str, str]]]:
-    """Return the slices, as `place_links`, in which each signal moved most that moved but could not be judged."""
+    """Return the slices, as `place_links`, in which each signal moved most that moved without an alarm."""
     return {
         signal.name: _links(frame, images_of_slices(signal, report))
-        for signal in undecided_signals(report)
+        for signal in (*undecided_signals(report), *maybe_chance_signals(report))
     }
 
 

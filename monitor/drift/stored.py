@@ -24,7 +24,7 @@ from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
 from quadriga.monitor.report.change_texts import alarms_in_reading_order
-from quadriga.monitor.report.drift_texts import undecided_signals
+from quadriga.monitor.report.drift_texts import maybe_chance_signals, undecided_signals
 from quadriga.monitor.report.schema import (
     Data,
     Report,
@@ -109,6 +109,7 @@ def compare_stored(
     unlike = images.unlike(similarity.unlike)
     names = [signal.name for signal in alarms]
     moved = [name for name in names if name != EMBEDDING] or names
+    moved += [signal.name for signal in maybe_chance_signals(report) if signal.name != EMBEDDING]
     slice_columns = _slice_columns(sides, parameters, source_key=reported["source_key"])
     return replace(
         report,
@@ -119,11 +120,12 @@ def compare_stored(
         metrics=estimate_stored_accuracy(
             reader, current.info.task, *(side.sample.order for side in sides)
         ),
-        slices=find_drift_slices(*sides, moved[:MAX_MOVED], by=slice_columns, settings=settings)
-        if moved
-        else find_undecided_slices(
-            *sides, undecided_signals(report)[:MAX_MOVED], slice_columns, alpha=settings.alpha
-        ),
+        slices=[
+            *find_drift_slices(*sides, moved[:MAX_MOVED], by=slice_columns, settings=settings),
+            *find_undecided_slices(
+                *sides, undecided_signals(report)[:MAX_MOVED], slice_columns, alpha=settings.alpha
+            ),
+        ],
         unlike=unlike[:MAX_UNLIKE],
         unlike_share=similarity.unlike_share,
         changed=images.changed(*sides, alarms_in_reading_order(report.signals), unlike=unlike),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from quadriga.monitor.report.drift_texts import maybe_chance_signals, undecided_signals, verdict
 from quadriga.monitor.report.metric_texts import format_brief, one_line
-from quadriga.monitor.report.schema import Level, Report, Signal, sorted_by_effect
+from quadriga.monitor.report.schema import Level, Report, Signal, Slice, sorted_by_effect
 
 MAX_IN_HEADLINE = 3
 """Maximum number of changes that the headline names."""
@@ -136,7 +136,12 @@ def headline(report: Report) -> str:
         return _headline_without_alarm(report)
     known = [change for change in named if change.is_known] or named
     parts = [change.sentence_part for change in known[:MAX_IN_HEADLINE]]
-    return f"Changed: {_listed(parts)}{_place(report)}."
+    alarms = [signal for signal in report.signals if signal.alarm]
+    changed = f"Changed: {_listed(parts)}{_place(report, alarms, ', most where')}."
+    in_parts, _ = _maybe_chance(report)
+    if not in_parts:
+        return changed
+    return f"{changed} Also {_some_titles(in_parts, MAX_IN_HEADLINE)}{_place(report, in_parts, ' where')}."
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -149,17 +154,28 @@ def _headline_without_alarm(report: Report) -> str:
     if signals := undecided_signals(report):
         names = _some_titles(signals, _MAX_UNDECIDED)
         parts.append(
-            f"too few independent images to say anything about {names}, which moved{_place(report)}"
+            f"too few independent images to say anything about {names}, which moved{_place(report, signals, ', most where')}"
         )
-    if signals := maybe_chance_signals(report):
-        parts.append(f"{_some_titles(signals, MAX_IN_HEADLINE)} moved, which may be chance")
+    for signals in filter(None, _maybe_chance(report)):
+        names = _some_titles(signals, MAX_IN_HEADLINE)
+        place = _place(report, signals, " over all images, but not where")
+        parts.append(f"{names} moved, which may be chance{place}")
     return f"No alarm; {'; '.join(parts)}." if parts else "Nothing changed."
+
+
+def _maybe_chance(report: Report) -> tuple[list[Signal], list[Signal]]:
+    """Return the signals that moved in a part of the window, while all of it shows no more than chance may, and those that did not."""
+    in_parts: list[Signal] = []
+    others: list[Signal] = []
+    for signal in maybe_chance_signals(report):
+        (in_parts if _slices_of(report, [signal]) else others).append(signal)
+    return in_parts, others
 
 
 def _some_titles(signals: Sequence[Signal], limit: int) -> str:
     titles = [signal_title(signal.name) for signal in signals[:limit]]
-    more = f" and {len(signals) - len(titles):,} more" if len(signals) > len(titles) else ""
-    return f"{', '.join(titles)}{more}"
+    more = len(signals) - len(titles)
+    return _listed([*titles, *([f"{more:,} more"] if more else [])])
 
 
 def explanation(report: Report) -> str:
@@ -214,15 +230,25 @@ def _is_of_image(name: str) -> bool:
     return name.startswith("image.") or name == "embedding"
 
 
-def _place(report: Report) -> str:
-    """Name the parts of the window that moved most, by one key, if they moved more than the rest."""
-    if report.kind != "drift" or not report.slices:
+def _place(report: Report, signals: Iterable[Signal], words: str) -> str:
+    """Name the parts of the window, by one key, in which one of some signals moved more than in the rest, after some words."""
+    slices = _slices_of(report, signals)
+    if report.kind != "drift" or not slices:
         return ""
-    first = report.slices[0]
-    values = [one_line(slice_.value) for slice_ in report.slices if slice_.by == first.by]
+    first = slices[0]
+    values = [one_line(slice_.value) for slice_ in slices if slice_.by == first.by]
     hidden = len(values) - _MAX_PLACES
     parts = [*values[:_MAX_PLACES], *([f"{hidden:,} more"] if hidden > 0 else [])]
-    return f", most where {one_line(first.by.removeprefix('meta.'))} is {_listed(parts)}"
+    return f"{words} {one_line(first.by.removeprefix('meta.'))} is {_listed(parts)}"
+
+
+def _slices_of(report: Report, signals: Iterable[Signal]) -> list[Slice]:
+    names = {signal.name for signal in signals}
+    return [
+        slice_
+        for slice_ in report.slices
+        if any(metric.parameters.get("signal") in names for metric in slice_.metrics)
+    ]
 
 
 def _number_change(signal: Signal) -> Change:

@@ -12,6 +12,7 @@ from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.change_texts import headline
+from quadriga.monitor.report.drift_texts import is_maybe_chance
 from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import (
     IMAGE_STATISTICS,
@@ -184,6 +185,21 @@ def test_what_cannot_be_judged_is_named_with_the_slice_that_moved_most(store):
     ]
     assert places == [("meta.camera_id", "south", "score")]
     assert ", which moved, most where camera_id is south" in headline(report)
+
+
+def test_what_may_be_chance_over_all_images_is_tested_where_it_moved(store):
+    """One of four cameras, which differ much, moves: over all images that is no more than their numbers may bring about."""
+    levels = {"dock": -0.3, "east": -0.1, "north": 0.1, "west": 0.3}
+    for start, count, moved in ((1, 100, 0.0), (MIDDLE, 30, 0.13)):
+        for at, (camera, level) in enumerate(levels.items()):
+            shift = level + moved * (camera == "dock")
+            seconds = range(start + at, start + 4 * count + at, 4)
+            fill(store, seconds, camera=camera, shift=shift)
+    report = compared(store)
+    score = signal(report, "score")
+    assert is_maybe_chance(score)
+    assert [(slice_.by, slice_.value) for slice_ in report.slices] == [("meta.camera_id", "dock")]
+    assert "score moved, which may be chance over all images, but not where camera_id is dock" in headline(report)  # fmt: skip
 
 
 def test_windows_are_sampled_like_summaries(store):

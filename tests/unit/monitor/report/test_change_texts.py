@@ -116,6 +116,22 @@ def test_the_headline_says_where_whether_there_is_an_alarm_or_too_few_images(sli
     changed = number("score", 0.9, 0.6)
     undecided = replace(changed, alarm=False, status="insufficient")
     quiet = number("score", 0.9, 0.9, alarm=False, ratio=0.1)
+    may_be_chance = replace(changed, alarm=False)
+    chance = place.replace(", most", " over all images, but not")
+    assert headline(report(may_be_chance, slices=slices)) == (
+        f"No alarm; score moved, which may be chance{chance}."
+    )
+    other = replace(may_be_chance, name="meta.lux")
+    assert headline(report(other, slices=slices)) == "No alarm; lux moved, which may be chance."
+    both = f"; score moved, which may be chance{chance}; lux moved, which may be chance."
+    if place:
+        assert headline(report(may_be_chance, other, slices=slices)) == f"No alarm{both}"
+    lux_changed = replace(changed, name="meta.lux")
+    assert headline(report(lux_changed, slices=slices)) == "Changed: lux from 0.90 to 0.60 (lower)."
+    also = f" Also score{place.replace(', most', '')}." if place else ""
+    assert headline(report(lux_changed, may_be_chance, slices=slices)) == (
+        f"Changed: lux from 0.90 to 0.60 (lower).{also}"
+    )
     assert headline(report(changed, slices=slices)) == (
         f"Changed: score from 0.90 to 0.60 (lower){place}."
     )
@@ -208,7 +224,7 @@ def few(name, ratio):
                 few("score", 3.3),
                 few("meta.firmware", 4),
             ],
-            "No alarm; too few independent images to say anything about firmware, score, which moved.",
+            "No alarm; too few independent images to say anything about firmware and score, which moved.",
         ),
         ([number("width", 1, 1, alarm=False, ratio=0.1), few("score", 0.9)], "Nothing changed."),
         (

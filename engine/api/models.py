@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 from litestar import get
@@ -25,11 +26,14 @@ from quadriga.store.errors import (
     JSON_ERRORS,
     NotFoundError,
     NotReadyError,
+    QueryError,
     QueryTimeoutError,
 )
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.model_counts import StoredVersion, stored_versions
 from quadriga.store.model_names import find_model_name
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.syntax import Compare, Range, leaves
 from quadriga.store.scope import Scoped
 from quadriga.store.shadows import is_shadow, live_name, shadow_name
 
@@ -275,13 +279,26 @@ def _reports_by_kind(
 
 
 def _evaluation_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary | None:
-    """Return the newest evaluation of images with ground truth, of all of them or of a schedule; None without any.
+    """Return the newest evaluation of images with ground truth, of all of them, of a time, or of a schedule; None without any.
 
-    One with a filter, which somebody made of a part, counts only if there are no others, and one of no images after all.
+    One with another filter, which somebody made of a part, counts only if there are no others, and one of no images after all.
     """
     measured = [summary for summary in summaries if summary.n]
-    whole = [summary for summary in measured if summary.is_scheduled or not summary.filter]
-    return next(iter(whole or measured or summaries), None)
+    whole = (
+        summary
+        for summary in measured
+        if summary.is_scheduled or not summary.filter or _is_of_a_time(summary.filter)
+    )
+    return next(whole, next(iter(measured or summaries), None))
+
+
+def _is_of_a_time(where: Any) -> bool:
+    """Check whether a filter leaves out nothing but other times."""
+    try:
+        compared = leaves(QueryRequest(where).parse_filter())
+    except QueryError:  # as of a version that knew other fields
+        return False
+    return all(isinstance(leaf, Compare | Range) and leaf.field == "ts" for leaf in compared)
 
 
 class _Alarm(msgspec.Struct, frozen=True):

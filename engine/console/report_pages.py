@@ -193,6 +193,7 @@ def _report_page(
         else sentence or drift_texts.verdict(report) or report.task,
         r=report,
         report_id=report_id,
+        is_moved=report.status == "drift" or bool(drift_texts.undecided_signals(report)),
         images_link=_window_link(frame, windows[0] if is_drift else _with_truth(windows[0])),
         baseline_link=_window_link(frame, windows[1]),
         links_are_whole=all(window.is_whole for window in windows),

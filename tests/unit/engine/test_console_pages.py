@@ -187,6 +187,22 @@ def test_what_finds_nothing_says_which_part_to_remove(server):
     assert f"<b>{hint[2]} inferences</b>" in open_page(server, html.unescape(hint[3])).text
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("meta.camra=north", "<p>No stored inference has the metadata key &#39;camra&#39;; did you mean meta.camera?</p>"),
+        ("meta.zoom=3", "<p>No stored inference has the metadata key &#39;zoom&#39;.</p>"),
+        ('"meta.<b>"=3', "<p>No stored inference has the metadata key &#39;&lt;b&gt;&#39;.</p>"),
+        ("meta.camera=nowhere", None),
+    ],
+)  # fmt: skip
+def test_what_finds_nothing_says_that_nothing_has_its_key(server, line, sentence):
+    text = open_page(server, f"/console/inferences?q={quote(line)}").text
+    assert TEXTS["no_match"] in text
+    assert (sentence or TEXTS["no_match"]) in text
+    assert ("No stored inference has" in text) is (sentence is not None)
+
+
 def test_several_filters_become_one_line(server):
     page = open_page(server, "/console/inferences?q=label%3Dship&q=meta.altitude%3Dlt:9&view=table")
     assert page.status == 303

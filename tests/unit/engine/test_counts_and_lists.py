@@ -153,6 +153,13 @@ def test_an_evaluation_of_files_has_no_link(settings, server):
         ([(0.9, 200, None, False), (0.5, 0, None, False), (0.4, 0, "label=a", True)], 0.9),
         ([(0.9, 20, "label=b", False), (0.5, 20, "label=a", False), (0.4, 0, None, False)], 0.5),
         ([(0.5, 0, "label=a", False)], 0.5),
+        (
+            [(0.9, 200, None, False), (0.5, 90, "ts=ge:-7d & ts=lt:2030-01-01T00:00:00Z", False)],
+            0.5,
+        ),
+        ([(0.9, 200, None, False), (0.5, 90, {"ts": {"ge": "-7d"}}, False)], 0.5),
+        ([(0.9, 200, None, False), (0.5, 90, "ts=ge:-7d & label=a", False)], 0.9),
+        ([(0.9, 200, None, False), (0.5, 90, "of_a_later_version=a", False)], 0.9),
     ],
 )
 def test_the_quality_of_a_model_is_of_all_its_images_or_of_a_schedule(settings, server, made, shown):  # fmt: skip

@@ -284,12 +284,12 @@ def _evaluation_that_counts(summaries: Sequence[ReportSummary]) -> ReportSummary
     One with another filter, which somebody made of a part, counts only if there are no others, and one of no images after all.
     """
     measured = [summary for summary in summaries if summary.n]
-    whole = (
+    of_all = (
         summary
         for summary in measured
         if summary.is_scheduled or not summary.filter or _is_of_a_time(summary.filter)
     )
-    return next(whole, next(iter(measured or summaries), None))
+    return next(of_all, next(iter(measured or summaries), None))
 
 
 def _is_of_a_time(where: Any) -> bool:

@@ -333,7 +333,7 @@ records = st.lists(
 
 
 @settings(
-    max_examples=12,
+    max_examples=6,
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -393,7 +393,7 @@ def test_a_change_is_named_before_the_filter_that_found_it(store):
 
 
 def test_what_both_filters_restrict_alike_stays_a_signal(store):
-    """Of the lux from 3 on, which both sides have, the upper end came more often: no filter made that."""
+    """Among lux from 3 on, which both filters choose, the upper end came more often: no filter made that."""
     fill_with(store, 1, 300, lambda at: {"lux": at % 7, "lane": "left"})
     fill_with(store, MIDDLE, 300, lambda at: {"lux": 6 if at % 2 else at % 7, "lane": "left"})
     where = {"and": [{"meta.lux": {"ge": 3}}, {"meta.lane": "left"}]}

@@ -66,6 +66,7 @@ class EvaluationScheduleState(msgspec.Struct, frozen=True):
     iou: list[float] | None
     score: list[float] | None
     bins: int | None
+    single_label: bool | None
     metric: str | None
     reference: str | None
     at_least: float | None

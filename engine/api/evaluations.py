@@ -59,6 +59,8 @@ _EVALUATION = json_body(
     iou="Match thresholds of objects: AP is the mean over them, other metrics are at the first; null for COCO's and DOTA's",
     score="Scores from which predictions count for precision, recall and F1, the first also for the confusion matrix",
     bins="Bins of ECE and MCE; null for 15",
+    single_label="true: images with none or several true labels are left out; false: the set is multi-label; null: it is "
+    "as soon as one image has none or several",
 )
 _CELL_DESCRIPTIONS = {
     "truth": "True label; empty for predictions without an object; any if it is left out",

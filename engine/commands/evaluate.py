@@ -36,7 +36,7 @@ from quadriga.engine.commands.output import (
 from quadriga.monitor.report.checks import Check
 from quadriga.monitor.report.schema import Report
 
-_METRIC_OPTIONS = ("top_k", "iou", "score", "bins")
+_METRIC_OPTIONS = ("top_k", "iou", "score", "bins", "single_label")
 _COMMON_OPTIONS = {
     "by", "resamples", "seed", "as_json", "output", "fail_under", "fail_if_worse_than",
     *_METRIC_OPTIONS,
@@ -140,6 +140,12 @@ _REQUIRED = {"records": "task", "truth": "predictions"}
 )
 @option("--bins", "Bins of ECE and MCE. [default: 15]", type=click.IntRange(1, 100))
 @option(
+    "--single-label",
+    "Leave images with none or several true labels out of a classification. "
+    "[default: one such image makes the set multi-label]",
+    is_flag=True,
+)
+@option(
     "--resamples",
     "Bootstrap resamples for confidence intervals; 0 for none.",
     type=click.IntRange(0, 1000),
@@ -169,12 +175,19 @@ def evaluate_command(**values: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     quadriga evaluate --model NAME --dataset FOLDER --fail-under mAP=0.5
     """  # noqa: D301 - click leaves lines after a backspace as they are
+    from quadriga.monitor.evaluation.state import EvaluationError
+
     options = SimpleNamespace(**values)
     form = select_form(options, _OPTIONS_BY_FORM, _REQUIRED, combined="dataset")
     limits, earlier = _limits(options)
     options.metrics = _metric_settings(options)
     report, page = _EVALUATE[form](options)
-    checks = _checks(report, limits, earlier)
+    try:
+        checks = _checks(report, limits, earlier)
+    except EvaluationError as error:
+        # What was measured is not lost, and its warnings may say why the metric is another.
+        write_report(report, page, options, [Check("limits", str(error))])
+        raise
     write_report(report, page, options, checks)
     failures = [check.failure for check in checks if check.failure is not None]
     for failure in failures:
@@ -200,7 +213,7 @@ def _limits(options: SimpleNamespace) -> tuple[list[Any], Report | None]:
 
 
 def _metric_settings(options: SimpleNamespace) -> Any:
-    """Return the chosen thresholds of metrics, before anything is evaluated."""
+    """Return the chosen settings of metrics, before anything is evaluated."""
     from quadriga.monitor.evaluation.metric_settings import MetricSettings, check_settings
 
     settings = MetricSettings(**{name: getattr(options, name) or None for name in _METRIC_OPTIONS})

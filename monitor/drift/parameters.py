@@ -1,5 +1,6 @@
 """Parameters of a drift report over stored inferences."""
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -11,12 +12,35 @@ from quadriga.store.errors import QueryError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
+from quadriga.store.query.syntax import (
+    Compare,
+    Leaf,
+    PlaceCondition,
+    PredictionCondition,
+    Range,
+    ReportCells,
+    conjuncts,
+    leaves,
+)
 from quadriga.store.records import timestamp_text
 
 MAX_SLICE_KEYS = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]
 DEFAULT_BASELINE = "default"
 """Name of the baseline that is used if none is named."""
+
+_SIGNALS_BY_FIELD = {"answer": ("answer_length",)}
+"""Signals that a condition on a field restricts; of other fields the one of the same name."""
+
+_SIGNALS_BY_PROPERTY = {
+    "score": ("score", "margin", "entropy"),
+    "area": ("area", "mask_share"),
+    "cx": ("x",),
+    "cy": ("y",),
+    "width": ("area", "aspect"),
+    "height": ("area", "aspect"),
+}
+"""Signals that a condition on a property of predictions restricts."""
 
 
 class StoredWindow(
@@ -145,3 +169,54 @@ def window_filter(model: str, window: StoredWindow) -> dict[str, Any]:
         window.where,
     ]
     return {"and": [condition for condition in conditions if condition is not None]}
+
+
+def filter_reasons(names: Iterable[str], baseline: Any, current: Any) -> dict[str, str]:
+    """Return why signals say nothing of two windows: a filter, not the world, made their distribution.
+
+    A key with one value says nothing. What both filters restrict alike can be compared, so it is left out only where
+    the filters differ in it.
+
+    Args:
+        names: Names of signals.
+        baseline: Filter of the baseline, in the form of a query's; None for none.
+        current: Filter of the current window.
+    """
+    sides = [{*conjuncts(parse(where, 0))} for where in (baseline, current)]
+    differing = sides[0] ^ sides[1]
+    restricted = {name for condition in differing for name in _signals_of(leaves(condition))}
+    fixed = {
+        name
+        for condition in sides[0] | sides[1]
+        if isinstance(condition, Compare) and condition.operator == "eq"
+        for name in _signals_of([condition])
+    }
+    reasons = dict.fromkeys(restricted, "restricted by the filter, and not alike on both sides")
+    reasons |= dict.fromkeys(fixed, "fixed by the filter")
+    return {
+        name: reasons[field]
+        for name in sorted(names)
+        for field in (name, *_objects_around(name))
+        if field in reasons
+    }
+
+
+def _objects_around(name: str) -> Iterator[str]:
+    """Yield the fields that a filter may name in place of a nested key: `meta.place` for `meta.place.floor`."""
+    while (name := name.rpartition(".")[0]).count("."):
+        yield name
+
+
+def _signals_of(conditions: Iterable[Leaf]) -> Iterator[str]:
+    """Yield the signals whose values conditions restrict."""
+    for leaf in conditions:
+        if isinstance(leaf, Compare | Range):
+            yield from _SIGNALS_BY_FIELD.get(leaf.field, (leaf.field.removeprefix("sig."),))
+        elif isinstance(leaf, PlaceCondition):
+            yield from ("meta.latitude", "meta.longitude")
+        elif isinstance(leaf, ReportCells):
+            yield "label"
+        elif isinstance(leaf, PredictionCondition):
+            yield from ("predictions", *(["label"] if leaf.labels is not None else []))
+            for property_, *_ in leaf.bounds:
+                yield from _SIGNALS_BY_PROPERTY[property_]

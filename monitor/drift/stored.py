@@ -1,6 +1,7 @@
 """Drift of stored inferences: a window of a model against a baseline, or another window."""
 
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.estimates import estimate_stored_accuracy
 from quadriga.monitor.drift.identifiers import identifier_reason
-from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow, filter_reasons
 from quadriga.monitor.drift.presence import PRESENCE_SUFFIX, with_presence
 from quadriga.monitor.drift.row_signals import METADATA_PREFIX
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, kind_conflict
@@ -95,6 +96,8 @@ def compare_stored(
             raise DriftError(f"the model {quoted(model, 80)} has no inferences in the baseline")
     sides, left_out = _comparable_signals(baseline, current, parameters)
     infos = baseline.info, current.info
+    filtered = filter_reasons(_signal_names(sides), *(info.window.filter for info in infos))
+    left_out |= {name: why for name, why in filtered.items() if name not in parameters.ignore}
     on_progress(current.info.window.n, current.info.window.n)
     reported = _reported(parameters, infos, left_out)
     if (explanation := find_source(*sides, prefix=METADATA_PREFIX)) is not None:
@@ -102,7 +105,8 @@ def compare_stored(
         reported["source_key"] = source.column.removeprefix(METADATA_PREFIX)
         reported["source_key_reason"] = source.reason
     sides = with_presence(*sides, names=_metadata_names(sides))
-    report = compare(*_selected_signals(sides, infos, parameters), settings, task=current.info.task)
+    selected = _selected_signals(sides, infos, parameters, filtered)
+    report = compare(*selected, settings, task=current.info.task)
     alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
     images = StoredImages(reader)
     similarity = least_similar(sides[0].sample, sides[1].sample, current.info.space)
@@ -198,18 +202,22 @@ def _comparable_signals(
     }
     comparable = sides[0].without(left_out), sides[1].without(left_out)
     reasons = {name: reason for name, reason in left_out.items() if name not in parameters.ignore}
-    return comparable, dict(sorted(reasons.items()))
+    return comparable, reasons
 
 
 def _selected_signals(
     sides: tuple[Summary, Summary],
     infos: tuple[WindowInfo, WindowInfo],
     parameters: DriftParameters,
+    filtered: Collection[str],
 ) -> tuple[Summary, Summary]:
-    """Drop the source keys, ignored signals, and, if signals are named, all others."""
+    """Drop the source keys, signals that a filter restricts, ignored ones, and, if signals are named, all others.
+
+    They are dropped only here, as the window can be sliced by what its filter restricts.
+    """
     source_names = {METADATA_PREFIX + info.source_key for info in infos if info.source_key}
     names = _signal_names(sides)
-    ignored = _with_their_presence(names, {*parameters.ignore}) | source_names
+    ignored = _with_their_presence(names, {*parameters.ignore, *filtered}) | source_names
     if parameters.signals:
         ignored |= names - _with_their_presence(names, {*parameters.signals})
     return sides[0].without(ignored), sides[1].without(ignored)
@@ -275,5 +283,5 @@ def _reported(
         "baseline": values["baseline"],
         **reported,
         "source_key": current.source_key,
-        "left_out": left_out,
+        "left_out": dict(sorted(left_out.items())),
     }

@@ -126,23 +126,16 @@ class CombinedMetrics:
 
     def details(self) -> EvaluationDetails:
         """Merge all details; of each kind of confusion matrix the first is taken."""
-        combined = EvaluationDetails()
+        combined: dict[str, Any] = msgspec.structs.asdict(EvaluationDetails())
         for metrics in self._parts:
-            details = metrics.details()
-            combined = EvaluationDetails(
-                metrics=combined.metrics + details.metrics,
-                curves=combined.curves | details.curves,
-                confusion=combined.confusion or details.confusion,
-                pairs=details.pairs if combined.confusion is None else combined.pairs,
-                confusion_pixels=combined.confusion_pixels or details.confusion_pixels,
-                errors_tide=combined.errors_tide | details.errors_tide,
-                badness=combined.badness | details.badness,
-                parameters=combined.parameters | details.parameters,
-                excluded=combined.excluded | details.excluded,
-                warnings=combined.warnings + details.warnings,
-                names_all_labels=combined.names_all_labels or details.names_all_labels,
-            )
-        return combined
+            for name, value in msgspec.structs.asdict(metrics.details()).items():
+                if isinstance(value, list):
+                    combined[name] = combined[name] + value
+                elif isinstance(value, dict):
+                    combined[name] = combined[name] | value
+                else:
+                    combined[name] = combined[name] or value
+        return EvaluationDetails(**combined)
 
 
 class Evaluator(Protocol):

@@ -1,19 +1,20 @@
 """Limits of metrics for pipelines: an evaluation passes, or fails with a line that says which metric and why."""
 
-import difflib
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Metric, Report
-from quadriga.quoting import quoted
+from quadriga.quoting import listed, near_names, quoted
 
 _NAME = re.compile(
-    r"([^\s\[\]=](?:[^\[\]=]*[^\s\[\]=])?)\s*(?:\[([^\]]*)\])?", re.ASCII
+    r"([^\s\[\]=](?:[^\[\]=]*[^\s\[\]=])?)\s*(?:\[(.*)\])?", re.ASCII | re.DOTALL
 )  # begins and ends without a space, as a client could make it try each division of many spaces
 _ALIASES = {"map": ("ap", {"iou": "0.50:0.95"})}
+_MAX_LISTED = 12
+_KINDS: dict[Any, str] = {True: "multi-label", False: "single-label"}
 _ERROR_METRICS = ("ECE", "MCE", "Brier", "HammingLoss")
 """Metrics that fall when a model gets better."""
 
@@ -83,7 +84,8 @@ def _parse_name(text: str) -> MetricName | None:
     if match is None:
         return None
     parameters = {}
-    for pair in (match[2] or "").split(",") if match[2] else ():
+    # Values may have commas, as the rule of ECE has: the next pair begins with a name.
+    for pair in re.split(r",(?=[^,=]*=)", match[2]) if match[2] else ():
         key, separator, wanted = pair.partition("=")
         if not separator or not key.strip():
             raise EvaluationError(
@@ -97,7 +99,7 @@ def _parse_name(text: str) -> MetricName | None:
 def name_of(metric: Metric) -> MetricName:
     """Return the name by which the same metric of another report is found."""
     parameters = {name: str(value) for name, value in metric.parameters.items()}
-    return MetricName(metric.type, metric.type.lower(), parameters)
+    return MetricName(written(metric), metric.type.lower(), parameters)
 
 
 def limit_failure(report: Report, limit: MetricLimit) -> str | None:
@@ -107,15 +109,14 @@ def limit_failure(report: Report, limit: MetricLimit) -> str | None:
         EvaluationError: The report has no such metric.
     """
     metric, text = find_metric(report.metrics, limit.metric), limit.metric.text
+    parameters = "" if written(metric).lower() == text.lower() else f" ({written(metric)})"
     if metric.value is None:
         return f"{text} is undefined, expected {limit.value:g}: {_missing_reason(report, metric)}"
+    is_missed, bound = metric.value < limit.value, "least"
     if is_error(metric):
-        if metric.value <= limit.value:
-            return None
-        return f"{text} is {metric.value:.4g}, expected at most {limit.value:g}"
-    if metric.value >= limit.value:
-        return None
-    return f"{text} is {metric.value:.4g}, expected at least {limit.value:g}"
+        is_missed, bound = metric.value > limit.value, "most"
+    failure = f"{text} is {metric.value:.4g}, expected at {bound} {limit.value:g}{parameters}"
+    return failure if is_missed else None
 
 
 def regression(report: Report, earlier: Report) -> str | None:
@@ -136,13 +137,16 @@ def regression(report: Report, earlier: Report) -> str | None:
     if not report.metrics:
         raise EvaluationError("expected a report with metrics, got none")
     metric = report.metrics[0]
-    before = find_metric(earlier.metrics, name_of(metric))
+    kinds = [_KINDS.get(side.parameters.get("multi_label", "")) for side in (report, earlier)]
+    if kinds[0] != kinds[1]:  # a metric of multi-label has the parameters of single-label, and more
+        known = ", ".join(map(written, earlier.metrics[:1]))
+        reason = f"report {earlier.id} has {known}, as it is {kinds[1]} and this one {kinds[0]}"
+        raise EvaluationError(f"metric not found: {written(metric)}; {reason}")
+    before = find_metric(earlier.metrics, name_of(metric), f"report {earlier.id}")
     if before.value is None:
         return None
     if metric.value is None:
-        return (
-            f"{metric.type} is undefined, was {before.value:.4g}: {_missing_reason(report, metric)}"
-        )
+        return f"{written(metric)} is undefined, was {before.value:.4g}: {_missing_reason(report, metric)}"
     return describe_fall(metric, before, earlier.id)
 
 
@@ -152,9 +156,7 @@ def describe_fall(metric: Metric, before: Metric, report_id: str) -> str | None:
     if fall is None or fall.size <= fall.chance:
         return None
     beyond = f", more than chance ({fall.chance:.4g})" if fall.chance else ""
-    return (
-        f"{metric.type} is {metric.value:.4g}, was {before.value:.4g} in report {report_id}{beyond}"
-    )
+    return f"{written(metric)} is {metric.value:.4g}, was {before.value:.4g} in report {report_id}{beyond}"
 
 
 def is_error(metric: Metric) -> bool:
@@ -180,7 +182,7 @@ def _measure_fall(metric: Metric, before: Metric) -> Fall | None:
     return Fall(sign * (before.value - metric.value), math.sqrt(squares))
 
 
-def find_metric(metrics: Sequence[Metric], name: MetricName) -> Metric:
+def find_metric(metrics: Sequence[Metric], name: MetricName, report: str = "this report") -> Metric:
     """Return the first metric of a type with some parameters; one of all labels where no label is named.
 
     Raises:
@@ -197,13 +199,15 @@ def find_metric(metrics: Sequence[Metric], name: MetricName) -> Metric:
     ]
     if matching:
         return matching[0]
-    if same_type:
-        known = dict.fromkeys(written(metric) for metric in same_type)
-        raise EvaluationError(f"metric not found: {name.text}; this report has {_listed([*known])}")
     types = dict.fromkeys(metric.type for metric in metrics)
-    near = difflib.get_close_matches(name.type, [type_.lower() for type_ in types], n=3, cutoff=0.5)
-    shown = [type_ for type_ in types if type_.lower() in near] or [*types]
-    raise EvaluationError(f"metric not found: {name.text}; this report has {_listed(shown)}")
+    near = near_names(name.type, types, 3)
+    alike = same_type or [
+        metric
+        for metric in metrics
+        if metric.type in near and metric.parameters.get("label") is None
+    ]
+    known = listed([*dict.fromkeys(map(written, alike))] or [*types], _MAX_LISTED)
+    raise EvaluationError(f"metric not found: {name.text}; {report} has {known}")
 
 
 def _has_value(value: object, text: str) -> bool:
@@ -221,11 +225,6 @@ def written(metric: Metric) -> str:
         f"{name}={value}" for name, value in metric.parameters.items() if value is not None
     )
     return f"{metric.type}[{parameters}]" if parameters else metric.type
-
-
-def _listed(names: Sequence[str], limit: int = 12) -> str:
-    hidden = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def _missing_reason(report: Report, metric: Metric) -> str:

@@ -39,6 +39,9 @@ class MetricSettings(msgspec.Struct, frozen=True):
     """Scores from which predictions count for precision, recall and F1; the confusion matrix has the first."""
     bins: Bins | None = None
     """Number of bins of calibration errors."""
+    single_label: bool | None = None
+    """Whether a classification has one label for each image: those with none or several are left out if so; None: it
+    has, if each image does."""
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -60,13 +63,8 @@ def check_settings(settings: MetricSettings) -> None:
     Raises:
         EvaluationError: A setting is invalid; the message names it.
     """
-    lists: dict[str, Sequence[float] | None] = {
-        "top_k": settings.top_k,
-        "iou": settings.iou,
-        "score": settings.score,
-    }
-    for name, values in lists.items():
-        if values is None:
+    for name, values in settings.chosen.items():
+        if not isinstance(values, list):
             continue
         if len(values) > MAX_VALUES:
             raise EvaluationError(

@@ -85,7 +85,8 @@ class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     iou: IouThresholds | None = None
     score: ScoreThresholds | None = None
     bins: Bins | None = None
-    """Thresholds of metrics, as in `MetricSettings`."""
+    single_label: bool | None = None
+    """Settings of metrics, as in `MetricSettings`."""
     resamples: Annotated[int, msgspec.Meta(ge=0, le=MAX_RESAMPLES)] = 200
     """Number of resamples of the bootstrap; 0 for no intervals."""
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
@@ -94,8 +95,8 @@ class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
     @property
     def metrics(self) -> MetricSettings:
-        """The chosen thresholds of metrics."""
-        return MetricSettings(self.top_k, self.iou, self.score, bins=self.bins)
+        """The chosen settings of metrics."""
+        return msgspec.convert(self, MetricSettings, from_attributes=True)
 
 
 def decode_parameters(body: bytes) -> EvaluationParameters:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from quadriga.monitor.evaluation.evaluators import (
+    EvaluationDetails,
     Evaluator,
     Headline,
 )
@@ -27,14 +28,16 @@ from quadriga.monitor.evaluation.headlines import (
 )
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.state import (
+    MAX_NAMED,
     EvaluatedImage,
     EvaluationState,
     merge_states,
     nonzero_counts,
     select_images,
+    with_one_label,
 )
 from quadriga.monitor.report.cells import PairedLabels
-from quadriga.monitor.report.metric_texts import missing_value_warnings
+from quadriga.monitor.report.metric_texts import excluded_text, missing_value_warnings
 from quadriga.monitor.report.schema import (
     ComparedSlice,
     Comparison,
@@ -47,6 +50,7 @@ from quadriga.monitor.report.schema import (
     provenance,
 )
 from quadriga.monitor.spans import now_text
+from quadriga.quoting import listed, near_names, quoted
 from quadriga.tasks.arrays import Float64Array
 
 MAX_SLICES = 50
@@ -55,11 +59,16 @@ MAX_SLICES = 50
 _MAX_UNKNOWN = 10
 """Maximum number of labels that a warning names."""
 
+_SAID_EXCLUSIONS = (
+    "no_truth", "truth_rejected", "unreadable", "unlisted_annotation", "failed", "deleted",
+)  # fmt: skip
+"""Reasons why images or annotations do not count that a warning names; those left out have warnings of their own."""
+
 _MOST_WORST = 8
 """Maximum number of images shown per reason."""
 
-OnPairs = Callable[[PairedLabels], None]
-"""Called with the pairs of the confusion matrix, if there is one."""
+OnPairs = Callable[[EvaluationState, PairedLabels], None]
+"""Called with the state that was evaluated and the pairs of its confusion matrix, if there is one."""
 
 
 class EvaluationOptions(NamedTuple):
@@ -85,7 +94,7 @@ def evaluate_state(
     options: EvaluationOptions = DEFAULT_OPTIONS,
     other_models: Sequence[tuple[ReportedModel, EvaluationState]] = (),
     check_cancelled: CheckCancelled = lambda: None,
-    on_pairs: OnPairs = lambda _: None,
+    on_pairs: OnPairs = lambda *_: None,
 ) -> Report:
     """Build the report of a merged state.
 
@@ -101,12 +110,21 @@ def evaluate_state(
         on_pairs: See `OnPairs`.
     """
     started_s = time.monotonic()
+    chosen, odd_images = options.metrics.chosen, ""
+    if options.metrics.single_label:
+        state, odd_images = with_one_label(state)
     task_metrics = evaluator.evaluate(state, options.metrics)
     weights = bootstrap_weights(len(state.ids), resamples=options.resamples, seed=options.seed)
     headlines = headlines_of(task_metrics, weights, check_cancelled)
     details = task_metrics.details()
     if details.pairs is not None:
-        on_pairs(details.pairs)
+        on_pairs(state, details.pairs)
+    if (is_multi := details.parameters.get("multi_label")) is not None:
+        # Slices and other models are judged as the whole is, or their numbers could not be compared.
+        judged = msgspec.structs.replace(options.metrics, single_label=not is_multi)
+        options = options._replace(metrics=judged)
+        if not is_multi:
+            other_models = [(other, with_one_label(answers)[0]) for other, answers in other_models]
     metrics = [
         *headline_metrics(without_labels(headlines), len(state.ids)),
         *detailed_metrics(details, headlines, len(state.ids)),
@@ -129,7 +147,7 @@ def evaluate_state(
         status="ok" if state.ids else "insufficient",
         model=model,
         warnings=[
-            *_truth_warnings(state, names_all_labels=details.names_all_labels),
+            *_truth_warnings(state, details, odd_images),
             *missing_value_warnings(metrics, comparisons),
             *details.warnings,
         ],
@@ -139,7 +157,7 @@ def evaluate_state(
         ),
         parameters={
             **details.parameters,
-            **options.metrics.chosen,
+            **chosen,
             "resamples": options.resamples,
             "seed": options.seed,
         },
@@ -162,37 +180,76 @@ def evaluate_state(
     )
 
 
-def _truth_warnings(state: EvaluationState, *, names_all_labels: bool) -> list[str]:
-    """Say if there is no ground truth, or which of its labels no prediction has, with their numbers of images."""
+def _truth_warnings(
+    state: EvaluationState, details: EvaluationDetails, odd_images: str
+) -> list[str]:
+    """Say which images or labels bear on every number: those that do not count, or cannot be right."""
+    counts = {reason: state.excluded.get(reason, 0) for reason in _SAID_EXCLUSIONS}
+    not_counted = ", ".join(f"{count} {text}" for count, text in excluded_text(counts))
+    warnings = [f"not evaluated: {not_counted}"] if not_counted else []
+    if odd_images:
+        warnings.append(f"left out by single_label: {odd_images}")
     if not state.ids:
-        return [
-            (
-                "no image has ground truth for this task: "
-                "state it, or choose images that have it, and evaluate again"
-            )
-        ]
+        missing = (
+            "no image has one true label"
+            if odd_images
+            else "no image has ground truth for this task: state it, or choose images that have it, and evaluate again"
+        )
+        return [missing, *warnings]
     predictions, truths = (state.tables.get(name, {}) for name in ("predictions", "truths"))
-    if not len(predictions.get("label", ())) or "label" not in truths:
-        return []
+    if "label" not in predictions or "label" not in truths:
+        return warnings
+    unanswered = sorted({*truths["image"].tolist()} - {*predictions["image"].tolist()})
+    if not len(predictions["label"]):
+        return [*warnings, *["no image has any prediction"] * bool(len(truths["label"]))]
+    if unanswered and "multi_label" in details.parameters:
+        ids = listed([f"{state.ids[position]:.40}" for position in unanswered], MAX_NAMED)
+        warnings.append(f"{len(unanswered):,} images have no prediction and count as wrong: {ids}")
+    return [
+        *_unknown_label_warnings(state, names_all_labels=details.names_all_labels),
+        *warnings,
+    ]
+
+
+def _unknown_label_warnings(state: EvaluationState, *, names_all_labels: bool) -> list[str]:
+    """Say which labels of the ground truth no prediction has, with their numbers of images and what may be meant."""
+    predictions, truths = state.tables["predictions"], state.tables["truths"]
     counts: Counter[int] = Counter()
     for _, label in {*zip(truths["image"].tolist(), truths["label"].tolist(), strict=True)}:
         counts[label] += 1
-    for label in {*predictions["label"].tolist()}:
+    true = {*counts}
+    predicted = {*predictions["label"].tolist()}
+    for label in predicted:
         del counts[label]
     if not counts:
         return []
-    listed = ", ".join(
-        f"{state.labels[label]:.40} ({count:,} image{'s' * (count != 1)})"
-        for label, count in sorted(counts.items())[:_MAX_UNKNOWN]
-    )
-    more = f" and {len(counts) - _MAX_UNKNOWN:,} more" if len(counts) > _MAX_UNKNOWN else ""
+
+    # A label that the truth has, too, is another one unless they differ in case or spaces alone.
+    known = {state.labels[label]: label in true for label in predicted}
+    spellings = {label: _spelling(label) for label in known}
+
+    def describe(label: str, count: int) -> str:
+        names = [name for name in known if not known[name] or spellings[name] == _spelling(label)]
+        near = near_names(label, names, 1)
+        hint = f"; predictions have {quoted(near[0], 40)}" if near else ""
+        return f"{label:.40} ({count:,} image{'s' * (count != 1)}{hint})"
+
+    texts = [
+        describe(state.labels[label], count) if position < _MAX_UNKNOWN else ""
+        for position, (label, count) in enumerate(sorted(counts.items()))
+    ]
     noun = f"label{'s' * (len(counts) != 1)}"
     reason = (
         "not known to the model"
         if names_all_labels
         else "of the ground truth that no prediction has"
     )
-    return [f"{noun} {reason}: {listed}{more}"]
+    return [f"{noun} {reason}: {listed(texts, _MAX_UNKNOWN)}"]
+
+
+def _spelling(label: str) -> str:
+    """Return the letters and digits of a label, by which labels that differ in case or spaces are alike."""
+    return "".join(filter(str.isalnum, label.casefold()))
 
 
 def _slices(

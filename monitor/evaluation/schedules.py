@@ -68,6 +68,7 @@ class EvaluationSchedule(
     iou: IouThresholds | None = None
     score: ScoreThresholds | None = None
     bins: Bins | None = None
+    single_label: bool | None = None
     metric: Annotated[str, msgspec.Meta(max_length=200)] | None = None
     """The metric to follow, as `parse_metric` takes it; None: the first of the report."""
     reference: Annotated[str, msgspec.Meta(max_length=100)] | None = None
@@ -91,8 +92,8 @@ class EvaluationSchedule(
 
     @property
     def metrics(self) -> MetricSettings:
-        """The chosen thresholds of metrics."""
-        return MetricSettings(self.top_k, self.iou, self.score, bins=self.bins)
+        """The chosen settings of metrics."""
+        return msgspec.convert(self, MetricSettings, from_attributes=True)
 
 
 def decode_schedule(body: bytes) -> EvaluationSchedule:
@@ -149,7 +150,7 @@ def with_reference(
     if not has_interval(metric):
         reason = metric.ci_reason or "it was made without resamples"
         raise QueryError(
-            f"reference: {metric.type} of report {report.id} has no interval: {reason}"
+            f"reference: {written(metric)} of report {report.id} has no interval: {reason}"
         )
     return replace(schedule, reference_metric=ReferenceMetric(report.id, report.task, metric))
 
@@ -172,11 +173,8 @@ def followed_metric(
         raise EvaluationError(f"expected an evaluation with metrics, got {report.kind} {report.id}")
     if reference is not None and report.task != reference.task:
         raise EvaluationError(f"expected an evaluation of {reference.task}, got {report.task}")
-    if name is None:
-        return find_metric(
-            report.metrics, name_of(report.metrics[0] if reference is None else reference.metric)
-        )
-    metric = find_metric(report.metrics, parse_metric(name))
+    followed = report.metrics[0] if reference is None else reference.metric
+    metric = find_metric(report.metrics, name_of(followed) if name is None else parse_metric(name))
     if reference is not None and _settings_of(metric) != _settings_of(reference.metric):
         raise EvaluationError(
             f"expected {written(reference.metric)}, as in report {reference.report}, got {written(metric)}"
@@ -185,7 +183,7 @@ def followed_metric(
 
 
 def _settings_of(metric: Metric) -> list[Any]:
-    """Return the thresholds of a metric; a score that was found, not chosen, differs between reports."""
+    """Return the settings of a metric; a score that was found, not chosen, differs between reports."""
     is_found = "chosen" in metric.parameters
     return [metric.parameters.get(name) for name in _SETTINGS if not (is_found and name == "score")]
 

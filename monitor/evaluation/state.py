@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.arrays import concat_tables
+from quadriga.quoting import listed
 from quadriga.tasks.arrays import Int64Array
 from quadriga.tasks.shapes import MAX_COORDINATE
 
@@ -88,6 +89,10 @@ class EvaluationState(NamedTuple):
     tables: dict[str, Table]
     excluded: dict[str, int]
     """Number of excluded images, by reason."""
+
+
+MAX_NAMED = 5
+"""Maximum number of images that a warning names."""
 
 
 class LabelNumbers(dict[str, int]):
@@ -167,6 +172,23 @@ def select_images(state: EvaluationState, positions: Sequence[int]) -> Evaluatio
         tables=tables,
         excluded=state.excluded,
     )
+
+
+def with_one_label(state: EvaluationState) -> tuple[EvaluationState, str]:
+    """Return the state of the images that have one true label, and a text that names the others, which are excluded."""
+    counts = np.bincount(state.tables["truths"]["image"], minlength=len(state.ids))
+    odd = {
+        reason: [f"{state.ids[position]:.40}" for position in np.flatnonzero(is_odd)]
+        for reason, is_odd in (("several_labels", counts > 1), ("no_label", counts == 0))
+    }
+    excluded = nonzero_counts(**{reason: len(ids) for reason, ids in odd.items()})
+    single = select_images(state, np.flatnonzero(counts == 1).tolist())
+    texts = [
+        f"{len(ids):,} of {len(counts):,} images with {reason.replace('_', ' ')} ({listed(ids, MAX_NAMED)})"
+        for reason, ids in odd.items()
+        if ids
+    ]
+    return single._replace(excluded=state.excluded | excluded), ", ".join(texts)
 
 
 def encode_state(state: EvaluationState) -> bytes:

@@ -103,7 +103,7 @@ def evaluate_stored(
         options=EvaluationOptions(parameters.resamples, parameters.seed, parameters.metrics),
         other_models=other_models,
         check_cancelled=lambda: on_progress(shards.total, shards.total),
-        on_pairs=lambda pairs: on_cells(cells_of(state.labels, state.ids, pairs)),
+        on_pairs=lambda counted, pairs: on_cells(cells_of(counted.labels, counted.ids, pairs)),
     )
     worst = read_inferences(reader, sorted({int(item.inference_id) for item in report.worst}))
     return msgspec.structs.replace(

@@ -74,7 +74,7 @@ def _missed_limit(metric: Metric, limit: float | None) -> str | None:
     if limit is None or low is None or high is None:
         return None
     if is_error(metric):
-        missed = f"{metric.type} is {low:.4g} at least, expected at most {limit:g}"
+        missed = f"{written(metric)} is {low:.4g} at least, expected at most {limit:g}"
         return missed if low > limit else None
-    missed = f"{metric.type} is {high:.4g} at most, expected at least {limit:g}"
+    missed = f"{written(metric)} is {high:.4g} at most, expected at least {limit:g}"
     return missed if high < limit else None

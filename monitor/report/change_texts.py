@@ -185,6 +185,10 @@ def explanation(report: Report) -> str:
     baseline = report.data.baseline
     counts = f"{report.data.current.n:,} images with {baseline.n if baseline else 0:,}"
     sentences = [verdict(report), f"Compared: {counts} of the baseline."]
+    left_out = report.parameters.get("left_out", {})
+    if filtered := [name for name, reason in left_out.items() if " by the filter" in reason]:
+        names = _listed([signal_title(name) for name in filtered])
+        sentences.append(f"Left out, as the filter chose the images by them: {names}.")
     alarms = {signal.name for signal in report.signals if signal.alarm}
     if alarms:
         open_signals = [*undecided_signals(report), *maybe_chance_signals(report)]

@@ -47,6 +47,8 @@ _EXCLUSION_TEXTS = {
     "truth_rejected": "images whose ground truth was rejected",
     "truth_of_other_task": "images that have only ground truth of another task",
     "truth_of_other_model": "images that have only ground truth of another model",
+    "several_labels": "images with several true labels",
+    "no_label": "images with no true label",
     "unseen_label": "predictions of a label that no truth has",
     "over_max_dets": "predictions beyond the surest 100 of an image and a label",
     "unasked_prompt": "answers to a prompt that nobody asked",

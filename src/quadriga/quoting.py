@@ -1,7 +1,7 @@
 """Values of requests in the texts of errors: their beginnings, as a client may send any length, and names that may be meant."""
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -53,6 +53,12 @@ def _pieces(value: Any, limit: int) -> Iterator[str]:
         yield "}"
     else:
         yield repr(value[:limit] if isinstance(value, str | bytes) else value)
+
+
+def listed(names: Sequence[str], limit: int) -> str:
+    """Return the first of some names with commas between them, and how many more there are."""
+    hidden = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {hidden:,} more" if hidden > 0 else "")
 
 
 def near_names(text: str, names: Iterable[str], count: int) -> list[str]:

@@ -1,8 +1,8 @@
 """Image classification: one label for each image, or any number of labels.
 
-A set of images is multi-label as soon as one image does not have exactly one true label; then each label is
-decided by itself, at a threshold. If all images have one label, the prediction is the label with the highest
-score; among equal scores the first in the model's list.
+A set of images is multi-label as soon as one image does not have exactly one true label, unless the settings leave
+such images out; then each label is decided by itself, at a threshold. If all images have one label, the prediction is
+the label with the highest score; among equal scores the first in the model's list.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ class ClassificationEvaluator:
     its higher score.
     """
 
-    settings: ClassVar = ("top_k", "score", "bins")
+    settings: ClassVar = ("top_k", "score", "bins", "single_label")
 
     def tables(self, images: Sequence[EvaluatedImage], labels: LabelNumbers) -> dict[str, Table]:
         """Read scores and true labels; see `Evaluator.tables`."""
@@ -86,11 +86,15 @@ class ClassificationEvaluator:
     def evaluate(
         self, state: EvaluationState, settings: MetricSettings = DEFAULT_SETTINGS
     ) -> TaskMetrics:
-        """Compute metrics of a merged state, as single-label or as multi-label classification."""
-        truths = np.bincount(state.tables["truths"]["image"], minlength=len(state.ids))
-        if (truths == 1).all():
-            return SingleLabelMetrics(state, settings)
-        return MultiLabelMetrics(state, settings)
+        """Compute metrics of a merged state, as single-label or as multi-label classification.
+
+        If the settings say that it is single-label, each image has one true label, as `with_one_label` leaves them.
+        """
+        is_single = settings.single_label
+        if is_single is None:
+            truths = np.bincount(state.tables["truths"]["image"], minlength=len(state.ids))
+            is_single = bool((truths == 1).all())
+        return (SingleLabelMetrics if is_single else MultiLabelMetrics)(state, settings)
 
 
 def _distinct_rows(table: Table, score: Float64Array | None = None) -> Table:

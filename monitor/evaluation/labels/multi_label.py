@@ -15,7 +15,7 @@ from quadriga.monitor.evaluation.labels.label_counts import (
 from quadriga.monitor.evaluation.labels.label_scores import LabelScores, score_curves
 from quadriga.monitor.evaluation.labels.stored_scores import StoredScores
 from quadriga.monitor.evaluation.metric_settings import MetricSettings, warn_unused
-from quadriga.monitor.evaluation.state import EvaluationState, Table
+from quadriga.monitor.evaluation.state import EvaluationState, Table, with_one_label
 from quadriga.monitor.report.schema import Metric
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
@@ -135,13 +135,21 @@ class MultiLabelMetrics:
             badness={"wrong_label": self._decisions[0].wrong.astype(np.float64)},
             names_all_labels=not missing,
             parameters={"multi_label": True, "score": SCORE_THRESHOLD, "absent_score": 0},
-            warnings=self._undecided_warnings()
+            warnings=self._kind_warnings()
+            + self._undecided_warnings()
             + warn_unused(
                 self._settings,
                 ("top_k", "bins"),
                 "an image may have several true labels or none, and each label is decided by itself",
             ),
         )
+
+    def _kind_warnings(self) -> list[str]:
+        """Say which images make the set multi-label, where others have one label each."""
+        single, odd = with_one_label(self._state)
+        if self._settings.single_label is not None or not single.ids:
+            return []
+        return [f"judged as multi-label: {odd}; the setting single_label leaves them out"]
 
     def _undecided_warnings(self) -> list[str]:
         """Say at which scores labels that are not stored may belong to the predicted ones."""

@@ -349,7 +349,7 @@ def test_a_metric_below_its_limit_fails_a_pipeline(records) -> None:
     passed = run(*base, "--fail-under", "mAP=0.5", "--fail-under", "AP[iou=0.5,label=ship]=1.0")
     assert "quadriga:" not in passed.stderr
     failed = run(*base, "--fail-under", "mAP=0.5", "--fail-under", "ar[area=small]=1.5", code=1)
-    assert "ar[area=small] is 1, expected at least 1.5\n" in failed.stderr
+    assert "ar[area=small] is 1, expected at least 1.5 (AR[" in failed.stderr
     assert "AP, IoU 0.5" in failed.stdout  # the report is written all the same
 
 
@@ -410,6 +410,32 @@ def test_a_fall_beyond_chance_fails_a_pipeline(tmp_path) -> None:
         r"Accuracy is 0.7, was 0.9 in report \S+, more than chance \(0\.0", failed.stderr
     )
     run(*write("exact", 21), "--resamples", 0, "--fail-if-worse-than", earlier, code=1)
+
+
+def test_one_image_with_two_labels_is_named_and_can_be_left_out(tmp_path) -> None:
+    def write(name: str, odd: list[str]) -> tuple[object, ...]:
+        path = tmp_path / f"{name}.jsonl"
+        answer = [{"label": "ship", "score": 0.45}, {"label": "boat", "score": 0.4}]
+        truths = [["ship"]] * 39 + [odd]
+        path.write_text(
+            "\n".join(
+                json.dumps({"id": f"img {at}", "predictions": answer, "ground_truth": [{"label": label} for label in labels]})
+                for at, labels in enumerate(truths)
+            )
+        )  # fmt: skip
+        return ("--task", "classification", "--records", path)
+
+    earlier, output = tmp_path / "earlier.json", tmp_path / "now.xml"
+    run(*write("whole", ["ship"]), "--output", earlier)
+    for odd, text in ((["ship", "boat"], "several labels"), ([], "no label")):
+        options = (*write("odd", odd), "--fail-if-worse-than", earlier)
+        refused = run(*options, "--output", output, code=2)
+        assert f"judged as multi-label: 1 of 40 images with {text} (img 39);" in refused.stdout
+        assert "metric not found: Accuracy[score=0.5,rule=all labels]; report " in refused.stderr
+        assert refused.stderr.endswith("has Accuracy, as it is single-label and this one multi-label\n")  # fmt: skip
+        assert "metric not found" in output.read_text()
+        single = run(*options, "--single-label")
+        assert f"left out by single_label: 1 of 40 images with {text} (img 39)" in single.stdout
 
 
 def test_an_earlier_report_that_is_none_is_refused_before_the_work(records, tmp_path) -> None:

@@ -132,6 +132,18 @@ def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, store, 
     assert "score" in client.get(f"/api/reports/{job_id}/page").text
 
 
+def test_the_filter_of_a_saved_baseline_is_no_drift(client, jobs, store, without_pages):
+    fill(store, range(3000, 3150), run="a", lane=1)
+    fill(store, range(4000, 4150), shift=0.3, run="b", lane=2)
+    finished(jobs, store, put(client, name="run-a", where={"meta.run": "a"})["job"])
+    for baseline, lane in (("run-a", True), ({"where": "meta.run=a & meta.lane=1"}, False)):
+        report = report_of(jobs, store, submit(client, baseline=baseline, where="meta.run=b"))
+        names = ["meta.run"] if lane else ["meta.lane", "meta.run"]
+        assert report.parameters["left_out"] == dict.fromkeys(names, "fixed by the filter")
+        alarms = {signal.name for signal in report.signals if signal.alarm}
+        assert alarms == {"embedding", "score"} | ({"meta.lane"} if lane else set())
+
+
 def test_baselines_are_listed_by_name(tmp_path):
     baselines = BaselineStore(tmp_path)
     for name in ("z", "a-b", "a", "a.b"):

@@ -5,13 +5,18 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.drift import windows
-from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow, resolve_times
+from quadriga.monitor.drift.parameters import (
+    DriftParameters,
+    StoredWindow,
+    filter_reasons,
+    resolve_times,
+)
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
-from quadriga.monitor.report.change_texts import headline
+from quadriga.monitor.report.change_texts import explanation, headline
 from quadriga.monitor.report.drift_texts import is_maybe_chance
 from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import (
@@ -104,7 +109,10 @@ def test_no_alarm_where_nothing_changed(store):
         119,
     )
     assert report.parameters["source_key"] == "camera_id"
-    assert report.parameters["left_out"] == {"meta.frame": "hardly any text is there twice"}
+    assert report.parameters["left_out"] == {
+        "meta.camera_id": "fixed by the filter",
+        "meta.frame": "hardly any text is there twice",
+    }
     names = {signal.name: signal.kind for signal in report.signals}
     assert names.items() >= {"label": "categorical", "score": "numeric", "area": "numeric"}.items()
     assert "meta.camera_id" not in names
@@ -344,6 +352,88 @@ def test_signals_of_another_kind_are_left_out(store):
     assert report.parameters["left_out"] == {
         "meta.floor": "count in the baseline, categorical in the window"
     }
+
+
+FIXED, UNLIKE = "fixed by the filter", "restricted by the filter, and not alike on both sides"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left_out"),
+    [
+        ({"meta.run": "a"}, {"meta.run": "b"}, {"meta.run": FIXED}),
+        (None, {"and": [{"meta.run": "b"}, {"meta.lux": {"ge": -9}}]}, {"meta.lux": UNLIKE, "meta.run": FIXED}),
+        ("meta.run=a", {"metadata_filter": [{"key": "run", "type": "string", "operator": "=", "value": "b"}]}, {"meta.run": FIXED}),
+        ({"meta.run": {"in": ["a", "x"]}}, {"meta.run": {"in": ["b", "y"]}}, {"meta.run": UNLIKE}),
+        ({"not": {"meta.run": "b"}}, {"or": [{"meta.run": "b"}, {"meta.run": "c"}]}, {"meta.run": UNLIKE}),
+        ({"meta.place": {"exists": False}}, {"meta.place": {"exists": True}}, {"meta.place.floor": UNLIKE}),
+        (None, {"meta.run": {"ne": "a"}}, {"meta.run": UNLIKE}),
+    ],
+)  # fmt: skip
+def test_a_key_that_a_filter_chooses_by_is_no_signal(store, before, after, left_out):
+    for start, run in ((1, "a"), (MIDDLE, "b")):
+        place = {"place": {"floor": 1}} if run == "b" else {}
+        fill_with(store, start, 200, lambda at, run=run, place=place: {"run": run, "lux": at % 7, **place})  # fmt: skip
+    report = compared(store, StoredWindow(end=time_at_second(MIDDLE), where=before), where=after)
+    assert report.parameters["left_out"] == left_out
+    titles = [name.removeprefix("meta.") for name in left_out]
+    assert f"Left out, as the filter chose the images by them: {' and '.join(titles)}." in explanation(report)  # fmt: skip
+    alarms = {signal_.name for signal_ in report.signals if signal_.alarm}
+    assert alarms == {"meta.run"} - {*left_out}
+    assert not any(signal_.name.startswith(tuple(left_out)) for signal_ in report.signals)
+
+
+def test_a_change_is_named_before_the_filter_that_found_it(store):
+    fill(store, range(1, 200), metadata={"run": "a"})
+    fill(store, range(MIDDLE, MIDDLE + 200), metadata={"run": "b"}, shift=0.3)
+    before = StoredWindow(where={"meta.run": "a"})
+    report = compare_stored(store.inferences, DriftParameters("one", where={"meta.run": "b"}, baseline=before))  # fmt: skip
+    assert headline(report).startswith("Changed: score from 0.5")
+    assert "run" not in headline(report)
+    assert compared(store, before, signals=["meta.run"], where={"meta.run": "b"}).signals == []
+
+
+def test_what_both_filters_restrict_alike_stays_a_signal(store):
+    """Among lux from 3 on, which both filters choose, the upper end came more often: no filter made that."""
+    fill_with(store, 1, 300, lambda at: {"lux": at % 7, "lane": "left"})
+    fill_with(store, MIDDLE, 300, lambda at: {"lux": 6 if at % 2 else at % 7, "lane": "left"})
+    where = {"and": [{"meta.lux": {"ge": 3}}, {"meta.lane": "left"}]}
+    report = compared(store, StoredWindow(end=time_at_second(MIDDLE), where=where), where=where)
+    assert signal(report, "meta.lux").alarm
+    assert report.parameters["left_out"] == {"meta.lane": FIXED}
+    closer = {"and": [where, {"meta.lux": {"lt": 6}}]}
+    unlike = compared(store, StoredWindow(end=time_at_second(MIDDLE), where=where), where=closer)
+    assert unlike.parameters["left_out"] == {"meta.lane": FIXED, "meta.lux": UNLIKE}
+    assert unlike.status == "ok"
+
+
+def test_a_window_of_a_filter_can_be_sliced_by_what_the_filter_restricts(store):
+    for start, shift in ((1, 0.0), (MIDDLE, 0.4)):
+        for at, lane in enumerate("abc"):
+            fill(store, range(start + at, start + 300, 3), metadata={"lane": lane}, shift=shift * (lane == "b"))  # fmt: skip
+    report = compared(store, where={"meta.lane": {"in": ["a", "b"]}})
+    assert report.parameters["left_out"] == {"meta.lane": UNLIKE}
+    assert [(slice_.by, slice_.value) for slice_ in report.slices] == [("meta.lane", "b")]
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ({"label": "ship"}, ["label", "predictions"]),
+        ({"not": {"label": {"name": "ship", "score": {"ge": 0.5}}}}, ["entropy", "label", "margin", "predictions", "score"]),
+        ({"box": {"cx": {"lt": 9}, "width": {"ge": 9}, "n": {"ge": 2}}}, ["area", "aspect", "predictions", "x"]),
+        ("latency_ms=gt:5 & sig.image.blur=lt:-3", ["image.blur", "latency_ms"]),
+        ({"geo": {"near": [51.5, -0.1], "within": "5km"}}, ["meta.latitude", "meta.longitude"]),
+        ({"and": [{"ts": {"ge": "-24h"}}, {"version": "2"}, {"model.sha256": "a" * 64}]}, []),
+        (None, []),
+    ],
+)  # fmt: skip
+def test_conditions_restrict_the_signals_that_they_are_about(where, names):
+    known = [
+        "area", "aspect", "entropy", "image.blur", "label", "latency_ms", "margin", "meta.latitude",
+        "meta.longitude", "meta.run", "predictions", "score", "width", "x", "y",
+    ]  # fmt: skip
+    assert filter_reasons(known, None, where) == dict.fromkeys(names, UNLIKE)
+    assert filter_reasons(known, where, where) == {}
 
 
 def test_images_show_each_change_once_beside_usual_images(store):

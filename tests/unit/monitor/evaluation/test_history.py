@@ -186,6 +186,17 @@ def test_a_metric_is_not_compared_with_one_of_other_thresholds(directory):
     assert reason == "expected ECE[bins=15], as in report 7, got ECE[bins=10]"
 
 
+def test_a_window_that_one_image_makes_multi_label_has_not_fallen(directory):
+    record_window(directory, report(1, 90), MODEL, window(1))
+    multi = Metric("Accuracy", 0.0, {"score": 0.5, "rule": "all labels"}, ci95=(0.0, 0.1))
+    judged = msgspec.structs.replace(report(2, 90), metrics=[multi])
+    record_window(directory, judged, MODEL, window(2))
+    last = read_history(directory, MODEL).windows[1]
+    assert (last.status, queued(directory)) == ("error", [])
+    assert last.reason.startswith("expected Accuracy, as in report 0")
+    assert last.reason.endswith(", got Accuracy[score=0.5,rule=all labels]")
+
+
 def test_a_score_that_was_found_may_differ_from_the_reference(directory):
     for day, score in enumerate((0.41, 0.43), 1):
         found = Metric("F1", 0.8, {"score": score, "chosen": "best F1"}, ci95=(0.7, 0.9))

@@ -332,7 +332,13 @@ def test_settings_of_other_tasks_are_refused(task, chosen, message):
 
 @pytest.mark.parametrize("task", EVALUATORS)
 def test_every_setting_of_a_task_evaluates_nothing(task):
-    everything = {"top_k": (1,), "iou": (0.6,), "score": (0.2, 0.4), "bins": 1}
+    everything = {
+        "top_k": (1,),
+        "iou": (0.6,),
+        "score": (0.2, 0.4),
+        "bins": 1,
+        "single_label": True,
+    }
     evaluator = load_evaluator(task)
     chosen = {name: everything[name] for name in evaluator.settings}
     report = report_of(evaluator, [], **chosen)

@@ -439,6 +439,7 @@ def test_truth_of_another_task_or_model_is_counted_and_said(store, answer, tmp_p
     warnings = [
         "3 of 7 images have only ground truth of another task (IMAGE_SEGMENTATION): not evaluated",
         "1 of 7 images has only ground truth of another model (other): not evaluated",
+        "not evaluated: 2 images whose truth is not known",
     ]
     for _ in range(2):  # the second time from the saved shards
         report = evaluated(store, shards=tmp_path / "shards")
@@ -479,10 +480,11 @@ def test_versions_and_files_that_are_counted_together_are_named(
     store.commit(answer(9, model=ModelReference("one", "9", "ee" * 32)))  # without ground truth
     store.commit_changes(*(truth(at) for at in range(1, 4)))
     report = evaluated(store)
+    warnings = [*warnings, "not evaluated: 1 images whose truth is not known"]
     assert len(report.warnings) == len(warnings)
     for text, expected in zip(report.warnings, warnings, strict=True):
         assert text.startswith(expected)
-    assert report.model.is_pooled is bool(warnings)
+    assert report.model.is_pooled is (len(warnings) > 1)
 
 
 def test_the_digits_of_the_warning_tell_the_files_of_a_version_apart(store, answer) -> None:
@@ -495,3 +497,22 @@ def test_the_digits_of_the_warning_tell_the_files_of_a_version_apart(store, answ
         report = evaluated(store, where=f"model.sha256={digest}")
         assert (report.warnings, report.data.current.n) == ([], int(images))
         assert report.model.sha256.startswith(digest)
+
+
+def test_images_with_several_labels_are_left_out_of_a_single_label_evaluation(
+    store, answer, monkeypatch
+) -> None:
+    evaluator = "quadriga.monitor.evaluation.labels.classification:ClassificationEvaluator"
+    monkeypatch.setitem(EVALUATORS, "IMAGE_CLASSIFICATION", evaluator)
+    store.commit(*(answer(at, "ab"[at % 2], task="IMAGE_CLASSIFICATION") for at in range(1, 8)))
+    store.commit_changes(*(truth(at, "ab" if at == 2 else "a") for at in range(1, 8)))
+    odd = f"1 of 7 images with several labels ({id_at_second(2)})"
+    judged = f"judged as multi-label: {odd}; the setting single_label leaves them out"
+    assert judged in evaluated(store).warnings
+    cells = []
+    parameters = EvaluationParameters("one", resamples=10, single_label=True)
+    report = evaluate_stored(store.inferences, parameters, on_cells=cells.extend)
+    assert accuracy(report) == (2 / 6, 6, {"several_labels": 1})
+    assert f"left out by single_label: {odd}" in report.warnings
+    right = {str(id_at_second(at)) for at in (4, 6)}
+    assert {str(id_) for cell in cells if cell.truth == cell.predicted for id_ in cell.ids} == right

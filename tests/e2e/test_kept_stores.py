@@ -123,6 +123,7 @@ class KeptStore:
             with (folder / "dump.sql").open() as dump:
                 subprocess.run(psql, stdin=dump, check=True, capture_output=True, timeout=60)
             self.database = ("--database", url)
+            (self.data / "store.json").unlink()  # names the database where 0.2.0 had it
         self.store = ("--data", str(self.data), *self.database)
         recorded = json.loads(lzma.decompress((KEPT / f"{kind}.answers.json.xz").read_bytes()))
         self.recorded: list[dict[str, Any]] = recorded["answers"]

@@ -1,4 +1,4 @@
-"""A store that 0.1.0 left, with records in the journal and jobs undone, goes on: see `tests/data/README.md`."""
+"""A store that 0.2.0 left, with records in the journal and jobs undone, goes on: see `tests/data/README.md`."""
 
 import hashlib
 import hmac
@@ -19,12 +19,14 @@ from quadriga.store.database import REVISION
 from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, quadriga
 
-KEPT = ROOT / "tests" / "data" / "0.1.0"
-KEPT_REVISION = "2026.11"
+KEPT = ROOT / "tests" / "data" / "0.2.0"
+KEPT_REVISION = "2027.09"
 KINDS = ["sqlite", "postgresql"]
-MODEL = SAMPLE_MODELS / "shapes-detector"
 DETECTOR = "/api/models/shapes-detector"
-FLAGS = ("--job-days", "36500", "--signals-per-s", "10000", "--webhook-hosts", "127.0.0.1")
+FLAGS = (
+    "--job-days", "36500", "--audit-days", "36500", "--signals-per-s", "10000", "--webhook-hosts", "127.0.0.1",
+    "--event-wait-s", "1",
+)  # fmt: skip
 """Kept jobs ended long ago: by default they would be removed; and alerts would go to public addresses alone."""
 
 pytestmark = pytest.mark.timeout(240)
@@ -38,6 +40,17 @@ def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> Path:
+    """A detector, and a classifier in two versions, as the rule of its traffic has them."""
+    folder: Path = tmp_path_factory.mktemp("models")
+    (folder / "shapes-detector").symlink_to(SAMPLE_MODELS / "shapes-detector")
+    (folder / "shapes-classifier").mkdir()
+    for version in ("1", "2"):
+        (folder / "shapes-classifier" / version).symlink_to(SAMPLE_MODELS / "shapes-classifier")
+    return folder
 
 
 class Receiver:
@@ -74,12 +87,28 @@ class Receiver:
         self._server.server_close()
 
 
-class KeptStore:
-    """A copy of a kept store, served by the tree under test.
+class KeyedServer(ServerProcess):
+    """A server to which each request sends a key.
 
     Attributes:
-        database: Flags that name its database.
-        recorded: What 0.1.0 answered once it had moved the waiting records and done the waiting jobs.
+        key: The key.
+    """
+
+    key = ""
+
+    def request(
+        self, method: str, path: str, body: bytes | str | None = None, headers: Any = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        return super().request(method, path, body, {"X-API-Key": self.key, **(headers or {})})
+
+
+class KeptStore:
+    """A copy of a kept store, to be served by the tree under test.
+
+    Attributes:
+        store: Flags that name its data folder and its database.
+        recorded: What 0.2.0 answered once it had moved the waiting records and done the waiting jobs.
+        keys: Keys by their names.
     """
 
     def __init__(self, kind: str, folder: Path, request: pytest.FixtureRequest) -> None:
@@ -94,21 +123,30 @@ class KeptStore:
             with (folder / "dump.sql").open() as dump:
                 subprocess.run(psql, stdin=dump, check=True, capture_output=True, timeout=60)
             self.database = ("--database", url)
-        text = lzma.decompress((KEPT / f"{kind}.answers.json.xz").read_bytes())
-        recorded = json.loads(text)
-        self.recorded: list[dict[str, Any]] = [
-            entry | {"answer": with_scoped_truth(entry)} if "answer" in entry else entry
-            for entry in recorded["answers"]
-        ]
+            (self.data / "store.json").unlink()  # names the database where 0.2.0 had it
+        self.store = ("--data", str(self.data), *self.database)
+        recorded = json.loads(lzma.decompress((KEPT / f"{kind}.answers.json.xz").read_bytes()))
+        self.recorded: list[dict[str, Any]] = recorded["answers"]
         self.waiting_jobs: list[str] = recorded["waiting_jobs"]
+        self.keys: dict[str, str] = recorded["keys"]
+        self.listed_keys: list[dict[str, Any]] = recorded["listed_keys"]
+        self.audit: list[dict[str, Any]] = recorded["audit"]
+        self.mute: dict[str, Any] = recorded["mute"]
+
+    def server(self, models: Path, data: Path | None = None) -> KeyedServer:
+        """Return a server of it, or of a copy of its data, not started yet."""
+        server = KeyedServer(data or self.data, models, *FLAGS, *self.database)
+        server.key = self.keys["keeper"]
+        return server
 
     def send_alerts_to(self, receiver: Receiver) -> None:
         """Change where the alerts go that wait: to whoever listens."""
-        for path in (self.data / "drift").rglob("*.json"):
-            path.write_text(path.read_text().replace(WEBHOOK, receiver.address))
+        for folder in ("drift", "evaluation"):
+            for path in (self.data / folder).rglob("*.json"):
+                path.write_text(path.read_text().replace(WEBHOOK, receiver.address))
 
     def recorded_inferences(self) -> list[dict[str, Any]]:
-        """Return all inferences, oldest first, as 0.1.0 answered them."""
+        """Return all inferences, oldest first, as 0.2.0 answered them."""
         return self.recorded[0]["answer"]["inferences"]
 
 
@@ -126,11 +164,12 @@ def receiver(kept_store) -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def continued(kept_store, receiver) -> Iterator[ServerProcess]:
-    """Serve a kept store, whose waiting jobs are done."""
-    server = ServerProcess(kept_store.data, MODEL, *FLAGS, *kept_store.database).start()
+def continued(kept_store, receiver, models) -> Iterator[KeyedServer]:
+    """Serve a kept store, whose waiting jobs are done, and whose half of a pair of events is stored alone."""
+    server = kept_store.server(models).start()
     for job_id in kept_store.waiting_jobs:
         server.ended(job_id)
+    server.wait_until(lambda: server.query({"std.event_id": "half"}))
     yield server
     assert server.stop() == 0
 
@@ -138,73 +177,23 @@ def continued(kept_store, receiver) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def different(continued, kept_store) -> list[dict[str, Any]]:
     """Recorded requests that are answered otherwise, asked before any test adds to the store."""
-    continued.query({})
-    return [entry for entry in kept_store.recorded if not is_answered_alike(continued, entry)]
+    keys = kept_store.keys
+    return [entry for entry in kept_store.recorded if not is_answered_alike(continued, entry, keys)]
 
 
-def with_scoped_truth(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer of 0.1.0 as it is since ground truth has a task: a label alone is none of a detector."""
-    answer: dict[str, Any] = entry["answer"]
-    if is_mislabelled(answer):
-        return answer | {"ground_truth": None}
-    if "inferences" not in answer:
-        return answer
-    is_found_by_truth = "ground_truth" in json.dumps(entry.get("body", {}).get("where", {}))
-    inferences = [
-        record | {"ground_truth": None} if is_mislabelled(record) else record
-        for record in answer["inferences"]
-        if not (is_found_by_truth and is_mislabelled(record))
-    ]
-    return answer | {"inferences": inferences}
-
-
-def is_mislabelled(record: dict[str, Any]) -> bool:
-    is_label = record.get("ground_truth") == [{"label": "star"}]
-    return is_label and record["task"] == "OBJECT_DETECTION"
-
-
-def is_answered_alike(server: ServerProcess, entry: dict[str, Any]) -> bool:
+def is_answered_alike(server: ServerProcess, entry: dict[str, Any], keys: dict[str, str]) -> bool:
     """Ask a recorded request again: stored answers are the same, computed ones but for rounding."""
     body = json.dumps(entry["body"]) if "body" in entry else None
-    status, _, answer = server.request(entry["method"], entry["path"], body)
+    headers = {"X-API-Key": keys[entry.get("key", "keeper")]}
+    status, _, answer = server.request(entry["method"], entry["path"], body, headers)
     if status != 200:
         return False
     if "sha256" in entry:
         digest: str = hashlib.sha256(answer).hexdigest()
         return digest == entry["sha256"]
     left_out = entry.get("without", [])
-    compared = {key: value for key, value in json.loads(answer).items() if key not in left_out}
-    if "metrics" in entry["answer"]:
-        recorded_report = without_revised(entry["answer"])
-        return is_same(recorded_report, only_recorded(compared, recorded_report))
-    if left_out:
-        return is_same(entry["answer"], only_recorded(compared, entry["answer"]))
-    equal: bool = entry["answer"] == compared
-    return equal
-
-
-REVISED = {"ci95", "minimum", "slices"}
-"""Fields of reports that are computed otherwise than in 0.1.0: intervals, smallest effects, and what moved where."""
-
-
-def without_revised(report: Any) -> Any:
-    """Return a report, or a part of one, without the fields that are computed otherwise than in 0.1.0."""
-    if isinstance(report, dict):
-        return {key: without_revised(value) for key, value in report.items() if key not in REVISED}
-    return [without_revised(part) for part in report] if isinstance(report, list) else report
-
-
-def only_recorded(report: Any, recorded: Any) -> Any:
-    """Return a report, or a part of one, with the fields that the recorded one has."""
-    if isinstance(report, dict) and isinstance(recorded, dict):
-        return {
-            key: only_recorded(value, recorded[key])
-            for key, value in report.items()
-            if key in recorded
-        }
-    if isinstance(report, list) and isinstance(recorded, list) and len(report) == len(recorded):
-        return [only_recorded(*pair) for pair in zip(report, recorded, strict=True)]
-    return report
+    told = {key: value for key, value in json.loads(answer).items() if key not in left_out}
+    return is_same(entry["answer"], told)
 
 
 def is_same(first: Any, second: Any) -> bool:
@@ -221,31 +210,30 @@ def is_same(first: Any, second: Any) -> bool:
 
 
 def test_waiting_records_arrive(kept_store, continued) -> None:
-    expected = {record["id"] for record in kept_store.recorded_inferences()}
-    assert expected <= {record["id"] for record in continued.query({})}
-    waiting = [
-        record_
-        for record_ in kept_store.recorded_inferences()
-        if record_["metadata"].get("note") == "waiting"
-    ]
-    tasks = {record["task"] for record in waiting}
-    assert tasks == {
-        "IMAGE_CLASSIFICATION",
-        "ORIENTED_OBJECT_DETECTION",
-        "IMAGE_SEGMENTATION",
-        "IMAGE_TEXT_TO_TEXT",
-        "TENSOR",
-    }
-    assert {record["status"] for record in waiting} == {200, 500}
+    """What waited when the server ended in order, by exit status 75, and when it was killed."""
+    for note in ("left in order", "waiting"):
+        arrived = {record["id"] for record in continued.query({"meta.note": note})}
+        recorded = [
+            record
+            for record in kept_store.recorded_inferences()
+            if record["metadata"].get("note") == note
+        ]
+        assert arrived == {record["id"] for record in recorded}
+        assert {record["task"] for record in recorded} == {
+            "IMAGE_CLASSIFICATION",
+            "ORIENTED_OBJECT_DETECTION",
+            "IMAGE_SEGMENTATION",
+            "IMAGE_TEXT_TO_TEXT",
+            "TENSOR",
+        }
+        assert {record["status"] for record in recorded} == {200, 500}
     assert not (kept_store.data / "dead.jsonl").exists()
     assert not (kept_store.data / "dead").exists()
 
 
-def test_answers_are_those_of_0_1_0(kept_store, different) -> None:
-    assert len(kept_store.recorded) > 100
-    # 0.1.0 had a retention for models that are neither served nor stored.
-    unknown_model = ("/api/models/nobody/retention", None)
-    assert [(entry["path"], entry.get("body")) for entry in different] == [unknown_model]
+def test_answers_are_those_of_0_2_0(kept_store, different) -> None:
+    assert len(kept_store.recorded) > 250
+    assert [(entry["path"], entry.get("body")) for entry in different] == []
 
 
 def test_waiting_jobs_are_done(kept_store, continued) -> None:
@@ -258,8 +246,9 @@ def test_waiting_jobs_are_done(kept_store, continued) -> None:
         ("drift", "succeeded"),
         ("export", "succeeded"),
         ("baseline", "succeeded"),
+        ("export", "succeeded"),
     ]
-    assert [job["starts"] for job in done] == [2, 1, 1, 1]  # the first was interrupted
+    assert [job["starts"] for job in done] == [2, 1, 1, 1, 1]  # the first was interrupted
     assert cancelled["state"] == "cancelled"
 
 
@@ -268,7 +257,7 @@ def test_saved_reports_open(kept_store, continued) -> None:
     jobs = continued.call("GET", "/api/jobs")[1]["jobs"]
     saved = [job["id"] for job in jobs if job["id"] < kept_store.waiting_jobs[0] and job["state"] == "succeeded"
              and job["kind"] in {"drift", "evaluation"}]  # fmt: skip
-    assert len(saved) == 5
+    assert len(saved) >= 8
     assert set(saved) <= listed
     for job_id in saved:
         status, headers, page = continued.request("GET", f"/api/reports/{job_id}/page")
@@ -277,34 +266,85 @@ def test_saved_reports_open(kept_store, continued) -> None:
 
 
 def test_a_schedule_goes_on_with_its_history(kept_store, continued) -> None:
-    (then,) = (entry for entry in kept_store.recorded if f"{DETECTOR}/drift?" in entry["path"])
-    recorded = then["answer"]["windows"]
-    assert [window["status"] for window in recorded] == ["ok", "drift"]
-    moment = recorded[-1]["to"]
+    for kind, verdicts, change in (
+        ("drift", ["ok", "drift"], {"every": "5m", "alpha": 0.01}),
+        ("evaluation", ["fall"], {"every": "1w", "at_least": 0.9}),
+    ):
+        (then,) = (entry for entry in kept_store.recorded if f"{DETECTOR}/{kind}?" in entry["path"])
+        recorded = then["answer"]["windows"]
+        assert [window["status"] for window in recorded] == verdicts
+        path = f"{DETECTOR}/{kind}-schedule"
 
-    def state() -> dict[str, Any]:
-        return continued.call("GET", f"{DETECTOR}/drift-schedule")[1]
+        def state(path=path) -> dict[str, Any]:
+            return continued.call("GET", path)[1]
 
-    continued.wait_until(lambda: state()["next_at"] > datetime.now(UTC).isoformat())
-    schedule = state()
-    assert schedule["next"] >= moment
-    body = {"every": schedule["every"], "alpha": 0.01}
-    changed = continued.call("PUT", f"{DETECTOR}/drift-schedule", body)[1]
-    assert (changed["since"], changed["next"]) >= (schedule["since"], schedule["next"])
-    history = continued.call("GET", f"{DETECTOR}/drift")[1]
-    assert history["windows"][: len(recorded)] == recorded
+        continued.wait_until(lambda state=state: state()["next_at"] > datetime.now(UTC).isoformat())
+        schedule = state()
+        assert schedule["next"] >= recorded[-1]["to"]
+        status, changed = continued.call("PUT", path, change)
+        assert status == 200, changed
+        assert changed["next"] >= schedule["next"]
+        history = continued.call("GET", f"{DETECTOR}/{kind}")[1]
+        assert history["windows"][: len(recorded)] == recorded
 
 
-def test_an_alert_that_waited_is_delivered(continued, receiver) -> None:
-    continued.wait_until(lambda: receiver.alerts)
-    headers, body = receiver.alerts[0]
-    signed = headers["quadriga-timestamp"].encode() + b"." + body
-    expected = hmac.new(SECRET, signed, hashlib.sha256).hexdigest()
-    assert headers["quadriga-signature"] == f"sha256={expected}"
-    alert = json.loads(body)
-    assert (alert["event"], alert["model"]) == ("drift", "shapes-detector")
-    assert "image.brightness" in {signal["name"] for signal in alert["signals"]}
-    assert continued.call("GET", alert["report"])[1]["status"] == "drift"
+def test_alerts_that_waited_are_delivered(continued, receiver) -> None:
+    def kinds() -> set[str]:
+        return {json.loads(body).get("event", "standard") for _, body in receiver.alerts}
+
+    continued.wait_until(lambda: kinds() == {"drift", "fall", "standard"})
+    for headers, body in receiver.alerts:
+        alert = json.loads(body)
+        if "event" not in alert:
+            assert alert["type"] == "drift.alarm"
+            continue
+        signed = headers["quadriga-timestamp"].encode() + b"." + body
+        expected = hmac.new(SECRET, signed, hashlib.sha256).hexdigest()
+        assert headers["quadriga-signature"] == f"sha256={expected}"
+        assert alert["model"] == "shapes-detector"
+        assert continued.call("GET", alert["report"])[0] == 200
+        if alert["event"] == "drift":
+            assert "image.brightness" in {signal["name"] for signal in alert["signals"]}
+
+
+def test_a_mute_holds_until_its_end(kept_store, continued) -> None:
+    status, answer = continued.call("GET", f"{DETECTOR}/drift-mute")
+    if kept_store.mute["until"] > datetime.now(UTC).isoformat():
+        assert (status, answer) == (200, kept_store.mute)
+    else:
+        assert status == 404
+
+
+def test_keys_go_on_with_their_limits(kept_store, continued) -> None:
+    changing = {"used_at", "state"}
+
+    def steady(keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {name: value for name, value in key.items() if name not in changing} for key in keys
+        ]
+
+    listed = json.loads(quadriga("keys", "list", "--json", *kept_store.store).stdout)
+    assert steady(listed) == steady(kept_store.listed_keys)
+    (limits,) = (set(key["limits"]) for key in listed if key["name"] == "line")
+    assert limits >= {"requests=500/minute", "concurrency=4", "jobs=2"}
+    headers = {"X-API-Key": kept_store.keys["line"]}
+    status, answered, _ = continued.request("GET", "/v2/models/shapes-detector", None, headers)
+    assert status == 200
+    assert '"requests";q=500;w=60' in answered["ratelimit-policy"]
+
+
+def test_the_audit_log_goes_on(kept_store, continued) -> None:
+    entries = continued.call("GET", "/api/audit?limit=1000")[1]["entries"]
+    assert len(kept_store.audit) > 50
+    assert [entry for entry in kept_store.audit if entry not in entries] == []
+
+
+def test_an_erasure_that_waited_is_completed(continued) -> None:
+    def erasures() -> list[dict[str, Any]]:
+        return continued.call("GET", "/api/erasures")[1]["erasures"]
+
+    continued.wait_until(lambda: [one["state"] for one in erasures()] == ["complete"])
+    assert erasures()[0]["counts"]["inferences"] == 1
 
 
 def test_new_inferences_are_found_among_the_kept(kept_store, continued, photo) -> None:
@@ -314,7 +354,8 @@ def test_new_inferences_are_found_among_the_kept(kept_store, continued, photo) -
     assert int(inference_id) > newest
     (inference,) = continued.query({"meta.new": True})
     assert inference["id"] == inference_id
-    assert inference["ground_truth"] is None  # a label was stated before, of a classifier to come
+    truth = inference["ground_truth"]  # stated before, for a classifier to come and for a detector
+    assert truth == [{"label": "star", "xmin": 10, "ymin": 10, "xmax": 60, "ymax": 60}]
     assert 0 <= inference["standard_metadata"]["semantic_score"] <= 1  # by the kept baseline
     batch = [record["id"] for record in continued.query({"meta.batch": "to come"}, order="ts")]
     assert len(batch) == 3
@@ -342,10 +383,10 @@ def test_migrate_says_what_it_did(kind, tmp_path, request) -> None:
         already if REVISION == KEPT_REVISION else f"from {KEPT_REVISION} to revision {REVISION}\n"
     )
     for expected in dict.fromkeys((first, already)):
-        assert quadriga("migrate", "--data", store.data, *store.database).stdout == expected
+        assert quadriga("migrate", *store.store).stdout == expected
 
 
-def test_a_kept_store_is_backed_up_first_and_restored(tmp_path: Path, request) -> None:
+def test_a_kept_store_is_backed_up_first_and_restored(tmp_path: Path, models, request) -> None:
     """The way of an upgrade: stop, back up with the new version, migrate, start; and back, if it has to be."""
     store = KeptStore("sqlite", tmp_path, request)
     recorded = [record["id"] for record in store.recorded_inferences()]
@@ -354,17 +395,16 @@ def test_a_kept_store_is_backed_up_first_and_restored(tmp_path: Path, request) -
     made = json.loads(quadriga("backup", backups, "--data", data, "--json").stdout)
     assert (made["revision"], made["missing_images"]) == (KEPT_REVISION, 0)
     assert made["journaled"] > 5
-    assert {path: path.read_bytes() for path in before} == before  # 0.1.0 may still start on it
+    assert {path: path.read_bytes() for path in before} == before  # 0.2.0 may still start on it
     target = tmp_path / "restored"
     quadriga("restore", backups, "--data", target)
-    quadriga("migrate", "--check", "--data", target, code=1)
+    quadriga("migrate", "--check", "--data", target, code=int(REVISION != KEPT_REVISION))
     quadriga("migrate", "--data", target)
     quadriga("migrate", "--check", "--data", target)
     quadriga("check", "--data", target)
-    with (
-        ServerProcess(data, MODEL, *FLAGS) as there,
-        ServerProcess(target, MODEL, *FLAGS) as back,
-    ):
+    with store.server(models) as there, store.server(models, target) as back:
+        for server in (there, back):  # the half of a pair of events
+            server.wait_until(lambda server=server: server.query({"std.event_id": "half"}))
         expected = there.query({}, order="ts")
         assert len(recorded) > made["inferences"]  # those of the journal are among them
         assert [record["id"] for record in expected] == recorded

@@ -36,6 +36,8 @@ SPARE_HANDSHAKES = 32
 """Connections beyond `max_connections` that may shake hands, to be told so by an answer; then the oldest is closed."""
 
 _POLL_INTERVAL_S = 0.05
+_KEYS_WAIT_S = 5.0
+"""Maximum time that connections wait for the keys; later requests are refused until the database answers."""
 _LAST_BYTES_TIMEOUT_S = 3600.0
 """Maximum time that a client has to read the last response of a connection with TLS; without TLS there is no limit."""
 
@@ -169,7 +171,11 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     waits = states.has_ready_worker(besides=name)
     states.mark(name, "starting" if waits else "loading")
     loaded, stopped = application.load_models(states, task.number), asyncio.create_task(stop.wait())
-    while waits and not loaded.is_set() and not stop.is_set():
+    # Connections wait, rather than be refused, while the writer of a new folder makes the tables of the keys.
+    keys_s = loop.time() + _KEYS_WAIT_S
+    while not stop.is_set() and (
+        (waits and not loaded.is_set()) or (not application.knows_keys and loop.time() < keys_s)
+    ):
         await asyncio.wait([stopped], timeout=_POLL_INTERVAL_S)
     if stop.is_set():
         application.close()

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+import msgspec
+
 from quadriga.engine.recognition.decisions import Decision, Layer, MissingError, decide
 from quadriga.engine.recognition.evidence import (
     ANY_CHANNELS,
@@ -16,7 +18,7 @@ from quadriga.engine.recognition.families import Family
 from quadriga.engine.recognition.sidecars import PREPROCESSOR_FILE, input_from_timm
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
-from quadriga.tasks.specification import MAX_CHANNELS, InputSpec, Resize
+from quadriga.tasks.specification import INTEGERS, MAX_CHANNELS, InputSpec, Resize
 
 WARM_UP_SIZE_WH = (320, 320)
 """Width and height of the warm-up image for a model that takes images of any size."""
@@ -51,7 +53,7 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
     from_hugging_face = has_no_default and not evidence.config.keys().isdisjoint(
         ("architectures", "model_type")
     )
-    return decide_image_input(
+    spec = decide_image_input(
         decisions,
         evidence,
         image,
@@ -59,18 +61,56 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
         has_no_default=has_no_default,
         has_image_processor=from_hugging_face,
     )
+    _check_further_inputs(evidence, spec)
+    if not evidence.constants:
+        return spec
+    decisions.append(Decision("input.constants", evidence.constants, "inputs of the graph"))
+    return msgspec.structs.replace(spec, constants=evidence.constants)
+
+
+def _check_further_inputs(evidence: Evidence, spec: InputSpec) -> None:
+    """Check that each input beside the image's has a value of its shape.
+
+    Raises:
+        MissingError: One has no value.
+        LoadError: A value is of another input, or of another length.
+    """
+    values = evidence.constants
+    further = {tensor.name: tensor for tensor in evidence.inputs if tensor.name != spec.name}
+    for name, value in values.items():
+        shape = further[name].shape if name in further else ()
+        length = len(value) if isinstance(value, list) else 1
+        if name not in further or length not in (1, *(size for size in shape[-1:] if size > 0)):
+            described = ", ".join(f"{info.name} {list(info.shape)}" for info in further.values())
+            raise LoadError(
+                f"expected [input.constants] in model.toml to have a number, or a list for the last axis, for each of "
+                f"{described or 'no further inputs'}, got {name} = {value}"
+            )
+    questions = {}
+    for name in further.keys() - values.keys() - {spec.size_input}:
+        info = further[name]
+        is_size = info.shape[-1:] == (2,) and not spec.size_input
+        size = f'; or [input] size_input = "{name}", if it takes width and height of the network\'s input'
+        questions[f"[input.constants] {name}"] = (
+            f"a value is required for the further input {name!r}, {info.datatype} {list(info.shape)}: write it in "
+            f"model.toml below [input.constants], {name} = a number, or a list for its last axis{size if is_size else ''}"
+        )
+    if questions:
+        raise MissingError(questions)
 
 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
     name = evidence.written.input.get("name")
     inputs = {tensor.name: tensor for tensor in evidence.inputs}
-    names = ", ".join(inputs)
+    names = ", ".join(
+        f"{tensor.name} {tensor.datatype} {list(tensor.shape)}" for tensor in inputs.values()
+    )
     if name is None:
         candidate = evidence.image_input() or evidence.image_input(ANY_CHANNELS)
         if candidate is None:
             raise LoadError(
                 f"expected one input with 4 dimensions and 1 to {MAX_CHANNELS} channels for {task}, "
-                f"got {names}; write the name of the image input in model.toml, [input] name"
+                f"got {names}; {_advice(evidence)}"
             )
         return candidate
     if name not in inputs:
@@ -82,6 +122,14 @@ def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
             f"channels, got {tensor.datatype} {list(tensor.shape)}"
         )
     return tensor
+
+
+def _advice(evidence: Evidence) -> str:
+    """Return what to do where no input is certain to take the image."""
+    others = {info.datatype for info in evidence.inputs if len(info.shape) == 4} - DTYPES.keys()
+    if others:
+        return f"no image is made in {' or '.join(sorted(others))}: export it with an input of float32 or uint8"
+    return "write the name of the image input in model.toml, [input] name"
 
 
 def decide_image_input(
@@ -136,7 +184,9 @@ def decide_image_input(
     if values.get("resize") == "none":
         values.setdefault("size_wh", WARM_UP_SIZE_WH)
     needed = (
-        list(_CHOICES) if has_no_default and image.datatype != "UINT8" else ["resize", "size_wh"]
+        list(_CHOICES)
+        if has_no_default and DTYPES[image.datatype] not in INTEGERS
+        else ["resize", "size_wh"]
     )
     missing = [name for name in needed if name not in values]
     if missing and has_image_processor and not evidence.preprocessor:
@@ -205,7 +255,7 @@ def _check(values: Mapping[str, Any]) -> None:
             "the order of the image, got bgr"
         )
     pad_value = values.get("pad_value", 0)
-    if values["dtype"] in ("uint8", "uint16") and not float(pad_value).is_integer():
+    if values["dtype"] in INTEGERS and not float(pad_value).is_integer():
         raise LoadError(
             f"expected [input] pad_value to be a whole number for an input of {values['dtype']}, got {pad_value}"
         )

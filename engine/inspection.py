@@ -146,6 +146,11 @@ def _notes(spec: ModelSpec) -> Iterator[str]:
             f"mean {max(spec.input.mean):g} is above 1, but scale {spec.input.scale:.6g} makes values from 0 to 1: for a mean "
             "and std of values from 0 to 255 write scale = 1.0 in [input]"
         )
+    if spec.task == "IMAGE_CLASSIFICATION" and len(spec.labels) == 1:
+        yield (
+            f"every image is answered {spec.labels[0]!r}, the only label, with its probability: if the score tells two classes "
+            f'apart, name both, such as labels = ["not {spec.labels[0]}", "{spec.labels[0]}"]'
+        )
     first = spec.labels[0].strip("_ ").lower() if len(spec.labels) > 1 else ""
     if (
         spec.task == "IMAGE_SEGMENTATION"

@@ -143,9 +143,8 @@ def decide_labels(
     if family.task == "IMAGE_CLASSIFICATION" and count is None:
         last = evidence.outputs[0].shape[-1]
         count = last if last > 0 else None
-    is_multi_label = evidence.config.get("problem_type") == "multi_label_classification"
-    is_binary = count == 1 and family.task == "IMAGE_CLASSIFICATION" and not is_multi_label
-    count = 2 if is_binary else count  # the score of the second class
+    if family.task == "IMAGE_CLASSIFICATION" and count == 1 and labels_and_source is not None:
+        count = 2 if len(labels_and_source[0]) == 2 else 1  # of two labels it scores the second
     if labels_and_source is None and family.task not in SHORT_NAMES.values():
         return (), "none given"
     if labels_and_source is None and count is None:
@@ -169,12 +168,8 @@ def decide_labels(
                 "the first if from 1. Write one of these lines in model.toml, [output]:\n"
                 f"  background = {len(labels)}  # the last\n  label_offset = 1  # the first"
             )
-        hint = ""
-        if is_binary:
-            names = f'["not {labels[0]}", "{labels[0]}"]'
-            hint = f": its one score is that of the second of two classes. Name both, such as labels = {names} in model.toml"
         raise LoadError(
-            f"expected {count - extra} labels, one per class, got {len(labels)} ({reason}){hint}"
+            f"expected {count - extra} labels, one per class, got {len(labels)} ({reason})"
         )
     return labels, reason
 

@@ -413,19 +413,20 @@ class ImageGraph:
         Raises:
             OutputError: They are not what the specification says.
         """
+        has_rows = self._has_rows
         for outputs, (_, affine) in zip(outputs_of_images, prepared, strict=True):
             try:
                 _read(self._task, outputs, affine)
             except OutputError as error:
-                # who writes batch_axis = false for a graph that takes one image alone may mean this
-                if not self._has_rows and all(
-                    array.shape[:1] == (1,) for array in outputs.values()
-                ):
-                    self._has_rows = True
-                    rows = [self._row(outputs, 0) for outputs in outputs_of_images]
-                    return self._check_reading(rows, prepared)
-                raise OutputError(f"{error}; {self._reading(outputs, affine)}") from error
-        return None
+                if has_rows or any(array.shape[:1] != (1,) for array in outputs.values()):
+                    raise OutputError(f"{error}; {self._reading(outputs, affine)}") from error
+                # batch_axis = false may also stand for a graph that takes one image alone
+                row = {name: array[0] for name, array in outputs.items()}
+                try:
+                    _read(self._task, row, affine)
+                except OutputError:
+                    raise OutputError(f"{error}; {self._reading(outputs, affine)}") from error
+                self._has_rows = True
 
     def _try_together(self, prepared: Sequence[PreparedImage], alone: Sequence[Outputs]) -> None:
         """Let images run one by one if two together fail, or are answered otherwise than alone."""

@@ -88,6 +88,7 @@ class ImageGraph:
         self.is_activated = False
         """Whether the scores of a classifier sum to 1 already, as the warm-up found."""
         self._inputs = {tensor.name: tensor for tensor in session.inputs}
+        self._check_inputs()
         self._has_rows = spec.output.batch_axis
         axis = self._inputs[spec.input.name].shape[0] if spec.input.batch_axis else 1
         self._filled = max(axis, 1)
@@ -102,6 +103,29 @@ class ImageGraph:
                 f"{error}; install its package, or name its folder by the setting extensions"
             ) from error
         self._tiled_task = self._task if isinstance(self._task, TiledTask) else None
+
+    def _check_inputs(self) -> None:
+        """Check that each input beside the image's has a value that fits its shape.
+
+        Raises:
+            LoadError: One has none, or a value is of no input.
+        """
+        spec = self._spec.input
+        values: dict[str, Any] = dict.fromkeys(self._inputs) | (spec.constants or {})
+        for name in values.keys() - {spec.name, spec.size_input}:
+            info, value = self._inputs.get(name), values[name]
+            length = len(value) if isinstance(value, list) else 1
+            if info is None:
+                names = ", ".join(self._inputs)
+                raise LoadError(
+                    f"expected [input.constants] in model.toml to name inputs among {names}, got {name!r}"
+                )
+            if value is None or length not in (1, *info.shape[-1:]):
+                raise LoadError(
+                    f"expected a value for the further input {name!r}, {info.datatype} {list(info.shape)}, got {value}: write "
+                    f"it below [input.constants] in model.toml, {name} = a number, or a list of those of its last axis; or "
+                    f'[input] size_input = "{name}" if it takes width and height of the network\'s input'
+                )
 
     def decode(self, data: bytes, max_pixels: int, budget: Budget | None = None) -> Image:
         """Decode an image file as the network takes it; see `decode_image`."""
@@ -380,9 +404,16 @@ class ImageGraph:
         except OutputError as error:
             raise LoadError(f"the model's outputs do not fit its task: {error}") from error
         self._try_together(prepared, [outputs for outputs, _ in rows])
-        scores = [next(iter(outputs.values())) for outputs, _ in rows]
-        if self._spec.task == "IMAGE_CLASSIFICATION" and self._spec.output.activation == "softmax":
-            self.is_activated = all(_sum_to_one(array) for array in scores)
+        name = next(iter(rows[0][0]))
+        scores = [outputs[name] for outputs, _ in rows]
+        if self._spec.task == "IMAGE_CLASSIFICATION":
+            if scores[0].size == 1 and self._session.header.producers.get(name) == "Softmax":
+                raise LoadError(
+                    f"expected more than one score in {name!r}, got the Softmax of one, which is always 1: export it with "
+                    "a Sigmoid"
+                )
+            is_softmax = self._spec.output.activation == "softmax"
+            self.is_activated = is_softmax and all(_sum_to_one(array) for array in scores)
         _, vector = rows[0]
         if vector is None:
             self._embedding = ""

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from quadriga.engine.recognition.model_toml import ModelToml, read_text
+from quadriga.engine.recognition.model_toml import ModelToml
 from quadriga.engine.recognition.sidecars import input_from_preprocessor
+from quadriga.engine.schema import read_text
 from quadriga.engine.session import MAPS, LoadError, Session
+from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.specification import MAX_CHANNELS
 
@@ -18,17 +21,13 @@ COLOURS = (1, 3, 4)
 """Channel counts by which an axis is recognised as that of an image."""
 ANY_CHANNELS = range(1, MAX_CHANNELS + 1)
 """Channel counts of an image where more than shapes say that an input is one."""
+_INTEGERS = "INT32", "INT64"
 DTYPES = {
-    "FP32": "float32",
-    "FP16": "float16",
-    "FP64": "float64",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "INT32": "int32",
-    "INT64": "int64",
+    name: np.dtype(NUMPY_TYPES[name]).name
+    for name in ("FP32", "FP16", "FP64", "UINT8", "UINT16", *_INTEGERS)
 }
 """Datatypes of inputs that can hold images: the graph's name to the name in `InputSpec`."""
-ONES = "pixel_mask"
+_ONES = "pixel_mask"
 """Input of Hugging Face's detectors that is 1 where the image is: everywhere, as images that run together have one size."""
 
 
@@ -53,8 +52,8 @@ class Evidence(msgspec.Struct, frozen=True):
     @property
     def constants(self) -> dict[str, Any]:
         """Values of the inputs that take neither the image nor its size."""
-        known: dict[str, Any] = {info.name: 1 for info in self.inputs if info.name == ONES}
-        return {**known, **self.written.input.get("constants", {})}
+        ones = {info.name: 1 for info in self.inputs if info.name == _ONES}
+        return {**ones, **self.written.input.get("constants", {})}
 
     @property
     def preprocessing(self) -> dict[str, Any]:
@@ -63,13 +62,10 @@ class Evidence(msgspec.Struct, frozen=True):
 
     def image_input(self, counts: Container[int] = COLOURS) -> TensorInfo | None:
         """Return the only input that can hold images, [N, C, H, W] or [N, H, W, C] or without N; else None."""
-        others, written = self.constants, self.written.input.get("name")
-        candidates = [
-            tensor
-            for tensor in self.inputs
-            if channels_axis(tensor, counts) is not None
-            and (tensor.name not in others if written is None else tensor.name == written)
-        ]
+        inputs = [info for info in self.inputs if info.name not in self.constants]
+        if (written := self.written.input.get("name")) is not None:
+            inputs = [info for info in inputs if info.name == written]
+        candidates = [tensor for tensor in inputs if channels_axis(tensor, counts) is not None]
         return candidates[0] if len(candidates) == 1 else None
 
     def maps_layout(self) -> tuple[str, str]:
@@ -126,10 +122,9 @@ def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int |
 
     If two axes have one of the `counts`, the shorter one is chosen.
     """
-    if tensor.datatype not in DTYPES or len(tensor.shape) not in (3, 4):
+    ranks = (4,) if tensor.datatype in _INTEGERS else (3, 4)  # those of 3 are tokens or a mask
+    if tensor.datatype not in DTYPES or len(tensor.shape) not in ranks:
         return None
-    if tensor.datatype in ("INT32", "INT64") and len(tensor.shape) == 3:
-        return None  # tokens or a mask
     first, last = tensor.shape[-3], tensor.shape[-1]
     if first in counts and not (last in counts and last < first):
         return -3

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-import msgspec
-
 from quadriga.engine.recognition.decisions import Decision, Layer, MissingError, decide
 from quadriga.engine.recognition.evidence import (
     ANY_CHANNELS,
@@ -53,7 +51,7 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
     from_hugging_face = has_no_default and not evidence.config.keys().isdisjoint(
         ("architectures", "model_type")
     )
-    spec = decide_image_input(
+    return decide_image_input(
         decisions,
         evidence,
         image,
@@ -61,42 +59,6 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
         has_no_default=has_no_default,
         has_image_processor=from_hugging_face,
     )
-    _check_further_inputs(evidence, spec)
-    if not evidence.constants:
-        return spec
-    decisions.append(Decision("input.constants", evidence.constants, "inputs of the graph"))
-    return msgspec.structs.replace(spec, constants=evidence.constants)
-
-
-def _check_further_inputs(evidence: Evidence, spec: InputSpec) -> None:
-    """Check that each input beside the image's has a value of its shape.
-
-    Raises:
-        MissingError: One has no value.
-        LoadError: A value is of another input, or of another length.
-    """
-    values = evidence.constants
-    further = {tensor.name: tensor for tensor in evidence.inputs if tensor.name != spec.name}
-    for name, value in values.items():
-        shape = further[name].shape if name in further else ()
-        length = len(value) if isinstance(value, list) else 1
-        if name not in further or length not in (1, *(size for size in shape[-1:] if size > 0)):
-            described = ", ".join(f"{info.name} {list(info.shape)}" for info in further.values())
-            raise LoadError(
-                f"expected [input.constants] in model.toml to have a number, or a list for the last axis, for each of "
-                f"{described or 'no further inputs'}, got {name} = {value}"
-            )
-    questions = {}
-    for name in further.keys() - values.keys() - {spec.size_input}:
-        info = further[name]
-        is_size = info.shape[-1:] == (2,) and not spec.size_input
-        size = f'; or [input] size_input = "{name}", if it takes width and height of the network\'s input'
-        questions[f"[input.constants] {name}"] = (
-            f"a value is required for the further input {name!r}, {info.datatype} {list(info.shape)}: write it in "
-            f"model.toml below [input.constants], {name} = a number, or a list for its last axis{size if is_size else ''}"
-        )
-    if questions:
-        raise MissingError(questions)
 
 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
@@ -109,8 +71,9 @@ def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
         candidate = evidence.image_input() or evidence.image_input(ANY_CHANNELS)
         if candidate is None:
             raise LoadError(
-                f"expected one input with 4 dimensions and 1 to {MAX_CHANNELS} channels for {task}, "
-                f"got {names}; {_advice(evidence)}"
+                f"expected one input with 4 dimensions, 1 to {MAX_CHANNELS} channels and a datatype among "
+                f"{', '.join(DTYPES)} for {task}, got {names}; write the name of the image input in model.toml, [input] "
+                "name, or export it with an input of FP32 or UINT8"
             )
         return candidate
     if name not in inputs:
@@ -122,14 +85,6 @@ def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
             f"channels, got {tensor.datatype} {list(tensor.shape)}"
         )
     return tensor
-
-
-def _advice(evidence: Evidence) -> str:
-    """Return what to do where no input is certain to take the image."""
-    others = {info.datatype for info in evidence.inputs if len(info.shape) == 4} - DTYPES.keys()
-    if others:
-        return f"no image is made in {' or '.join(sorted(others))}: export it with an input of float32 or uint8"
-    return "write the name of the image input in model.toml, [input] name"
 
 
 def decide_image_input(
@@ -157,7 +112,7 @@ def decide_image_input(
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
-    fixed = {"size_wh": size_wh, "channels": channels}
+    fixed, constants = {"size_wh": size_wh, "channels": channels}, evidence.constants
     graph = {
         "name": image.name,
         "layout": layout,
@@ -168,6 +123,7 @@ def decide_image_input(
     }
     layers: list[Layer] = [
         ("shape of the input", {name: value for name, value in fixed.items() if value}),
+        ("inputs of the graph", {"constants": constants} if constants else {}),
         ("model.toml", written),
         (PREPROCESSOR_FILE, evidence.preprocessing),
         *extra_layers,
@@ -183,11 +139,8 @@ def decide_image_input(
         )
     if values.get("resize") == "none":
         values.setdefault("size_wh", WARM_UP_SIZE_WH)
-    needed = (
-        list(_CHOICES)
-        if has_no_default and DTYPES[image.datatype] not in INTEGERS
-        else ["resize", "size_wh"]
-    )
+    has_no_scale = has_no_default and DTYPES[image.datatype] not in INTEGERS
+    needed = list(_CHOICES) if has_no_scale else ["resize", "size_wh"]
     missing = [name for name in needed if name not in values]
     if missing and has_image_processor and not evidence.preprocessor:
         raise MissingError({PREPROCESSOR_FILE: _PREPROCESSOR_MISSING})

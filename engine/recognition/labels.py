@@ -8,7 +8,7 @@ from typing import Any
 from quadriga.engine.recognition.decisions import MissingError
 from quadriga.engine.recognition.evidence import Evidence, parse_literal
 from quadriga.engine.recognition.families import Family
-from quadriga.engine.recognition.model_toml import read_text
+from quadriga.engine.schema import read_text
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import SHORT_NAMES
@@ -85,7 +85,7 @@ def read_label_file(path: Path) -> tuple[str, ...]:
     """Read one label per line; an empty line is a class without a name, so that indices stay right."""
     try:
         text = read_text(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise LoadError(f"expected labels in {path.name}, got: {error}") from error
     lines = [line.strip() for line in text.rstrip().splitlines()]
     return tuple(line or f"class_{number}" for number, line in enumerate(lines))

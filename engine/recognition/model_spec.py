@@ -11,7 +11,6 @@ from quadriga.engine.recognition.families import FAMILIES, Family, decoder_defau
 from quadriga.engine.recognition.image_input import decide_input
 from quadriga.engine.recognition.labels import decide_labels, rf_detr_background
 from quadriga.engine.recognition.model_toml import DECODED, check_labels_of_crops, check_use
-from quadriga.engine.session import LoadError
 from quadriga.tasks.segmenters import OF_MAPS
 from quadriga.tasks.specification import Defaults, ModelSpec, OutputSpec
 
@@ -99,10 +98,6 @@ def _activation(evidence: Evidence) -> Layer:
     """Decide the activation that a classifier's output still needs, so that none is applied twice."""
     first = evidence.outputs[0].name
     producer = evidence.producers.get(first, "")
-    if producer == "Softmax" and set(evidence.outputs[0].shape[1:]) == {1}:
-        raise LoadError(
-            f"expected more than one score in {first!r}, got the Softmax of one, which is always 1: export it with a Sigmoid"
-        )
     if producer in ("Softmax", "Sigmoid"):
         return f"operator behind {first!r} is {producer}", {"activation": "none"}
     if evidence.config.get("problem_type") == "multi_label_classification":

@@ -4,7 +4,6 @@
 a layer above what the other files say.
 """
 
-import codecs
 import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -16,7 +15,7 @@ from msgspec import Meta
 
 from quadriga.engine.batched_runs import Batching
 from quadriga.engine.providers import CPU, WrittenProvider
-from quadriga.engine.schema import explain_validation_error
+from quadriga.engine.schema import explain_validation_error, read_text
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Durability, FullPolicy
 from quadriga.tasks import SHORT_NAMES
@@ -201,39 +200,13 @@ def read_model_toml(folder: Path, overrides: Mapping[str, Any] | None = None) ->
         values = tomllib.loads(read_text(path))
     except FileNotFoundError:
         pass
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
     for key, value in (overrides or {}).items():
         table: Any = values.get(key)
         merge = isinstance(table, dict) and isinstance(value, dict) and key != "labels"
         values[key] = table | value if merge else value
     return convert_model_toml(values)
-
-
-def read_text(path: Path) -> str:
-    """Read a text in UTF-8, or in UTF-16 or UTF-32 by its byte order mark, as Windows writes them.
-
-    Raises:
-        LoadError: It is in another encoding.
-        OSError: The file cannot be read.
-    """
-    data = path.read_bytes()
-    marks = (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")  # fmt: skip
-    encoding = next((name for mark, name in marks if data.startswith(mark)), "utf-8-sig")
-    try:
-        text = data.decode(encoding)
-        found = "zeros, as UTF-16 without a byte order mark has" if "\0" in text else ""
-    except UnicodeDecodeError as error:
-        bytes_ = data[error.start : error.start + 1].hex()
-        line = data[: error.start].count(b"\n") + 1
-        found = (
-            f"the byte {bytes_} in line {line}, as Windows-1252 or another encoding of 8 bits has"
-        )
-    if found:
-        raise LoadError(
-            f"expected {path.name} in UTF-8, got {found}: save it as UTF-8, such as by `iconv -f WINDOWS-1252 -t UTF-8`"
-        )
-    return text
 
 
 def convert_model_toml(values: Mapping[str, Any]) -> ModelToml:

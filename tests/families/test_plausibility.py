@@ -132,7 +132,7 @@ REFUSED = [  # outputs, family, further lines of model.toml, parts of the error
     (boxes_of([0.9], [0]) | {"out": np.where(boxes_of([0.9], [0])["out"] == 29, np.inf, 20)},
      "ultralytics-end2end", "", ["NaN or infinity", READ]),
     (labelled([[np.nan] * 4], [0], [0.9]), "torchvision", STRETCH, ["NaN or infinity", READ]),
-    (labelled(BOX, [3], [0.9]), "rtdetr", "[input]\nsize_input = \"\"", ["got class 3 and 3 labels", 'write family = "torchvision"']),
+    (labelled(BOX, [3], [0.9]), "rtdetr", '[input]\nsize_input = ""', ["got class 3 and 3 labels", 'write family = "torchvision"']),
     (labelled(BOX, [1], [87.5]), "torchvision", STRETCH, ["from 0 to 1, got 87.5", READ]),
     (outputs_of(0.2, 3, -5), "plain-classifier", ACTIVATION.format("none"), ['"none"', "from 0 to 1, got -5", READ]),
     (outputs_of(0.2, np.nan, 0.1), "plain-classifier", "", ["NaN or infinity", READ]),

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import resource
 import socket
 from collections.abc import Callable, Iterator
@@ -171,12 +172,10 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     waits = states.has_ready_worker(besides=name)
     states.mark(name, "starting" if waits else "loading")
     loaded, stopped = application.load_models(states, task.number), asyncio.create_task(stop.wait())
+    if waits:
+        await wait_until(loaded.is_set, stopped)
     # Connections wait, rather than be refused, while the writer of a new folder makes the tables of the keys.
-    keys_s = loop.time() + _KEYS_WAIT_S
-    while not stop.is_set() and (
-        (waits and not loaded.is_set()) or (not application.knows_keys and loop.time() < keys_s)
-    ):
-        await asyncio.wait([stopped], timeout=_POLL_INTERVAL_S)
+    await wait_until(lambda: application.knows_keys, stopped, _KEYS_WAIT_S)
     if stop.is_set():
         application.close()
         return
@@ -196,6 +195,16 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     beating.cancel()
     application.close()
     _log.info("stopped")
+
+
+async def wait_until(
+    is_done: Callable[[], bool], stopped: asyncio.Task[Any], limit_s: float = math.inf
+) -> None:
+    """Wait until something is done, for a time at most, or the server is told to stop."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + limit_s
+    while not (is_done() or stopped.done()) and loop.time() < end_s:
+        await asyncio.wait([stopped], timeout=_POLL_INTERVAL_S)
 
 
 def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Application:

@@ -16,6 +16,7 @@ from quadriga.engine.recognition.families import FAMILIES
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.session import MAPS, LoadError, RunError, Session
 from quadriga.proto.datatypes import NUMPY_TYPES
+from quadriga.proto.errors import ModelNotReady
 from quadriga.tasks import TASKS, Task, TiledTask
 from quadriga.tasks.budget import Budget
 from quadriga.tasks.detection import ObjectDetection
@@ -466,7 +467,8 @@ class ImageGraph:
         is_exact = self._session.providers[:1] == (CPU,)
         try:
             together = self._rows(prepared, with_embedding=False)
-        except (RunError, OutputError) as error:
+        except (RunError, OutputError, ModelNotReady) as error:
+            self._rows(prepared[:1], with_embedding=False)  # fails if its process has ended
             self._run_one_by_one(f"the graph fails on two images at once: {error}")
             return
         for outputs, (beside, _) in zip(alone, together, strict=True):

@@ -25,13 +25,13 @@ def read_text(path: Path) -> str:
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8-sig")
     try:
         text = data.decode(encoding)
-        found = "zeros, as UTF-16 without a byte order mark has" if "\0" in text else ""
+        broken = "zeros, as UTF-16 without a byte order mark has" if "\0" in text else ""
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        found = f"the byte {data[error.start]:02x} in line {line}, as Windows-1252 or Latin-1 has"
-    if found:
+        broken = f"the byte {data[error.start]:02x} in line {line}, as Windows-1252 or Latin-1 has"
+    if broken:
         raise ValueError(
-            f"expected UTF-8, got {found}: save {path.name} as UTF-8, such as by `iconv -f WINDOWS-1252 -t UTF-8`"
+            f"expected UTF-8, got {broken}: save {path.name} as UTF-8, such as by `iconv -f WINDOWS-1252 -t UTF-8`"
         )
     return text
 

@@ -345,6 +345,11 @@ class Application:
         model = self.repository.get(name)
         return model.embed(image), model.embedding_space
 
+    @property
+    def knows_keys(self) -> bool:
+        """Whether it is known which keys requests may present."""
+        return self._keys is None or self._keys.is_known
+
     def load_models(self, states: ProcessStates, worker: int) -> threading.Event:
         """Start to load the models in a thread; return the event that is set when they are loaded.
 

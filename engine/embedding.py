@@ -167,7 +167,8 @@ def _find_embedding(graph: Graph, toml: ModelToml) -> EmbeddingSource:
     written = toml.monitor.embedding
     if written is not None and (other_source := _parse_other_source(written)):
         return other_source
-    images = [name for name, shape in graph.inputs.items() if len(shape) in (3, 4)]
+    ranks = {name: len(shape) for name, shape in graph.inputs.items()}
+    images = [name for name in ranks if ranks[name] == (4 if 4 in ranks.values() else 3)]
     image = toml.input.get("name") or (images[0] if len(images) == 1 else "")
     finder = EmbeddingFinder(graph, image)
     if written is not None:

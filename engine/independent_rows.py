@@ -61,7 +61,7 @@ def check_independent(
     for name, rows in beside.items():
         tolerance = HALF_TOLERANCE if rows.dtype == np.float16 else TOLERANCE
         for position, row in zip(positions, rows, strict=True):
-            difference = _difference(np.asarray(alone[position][name][0]), np.asarray(row))
+            difference = largest_difference(np.asarray(alone[position][name][0]), np.asarray(row))
             if difference > tolerance:
                 raise DependentRowsError(
                     f"expected output {name!r} of a row to be the same beside {size - 1} others as alone, within "
@@ -69,7 +69,7 @@ def check_independent(
                 )
 
 
-def _difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float:
+def largest_difference(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> float:
     """Return the largest difference, as a share of numbers above 1; infinite between shapes, whole numbers and texts."""
     if object in (first.dtype, second.dtype):  # maps from classes to scores, or texts
         first, second = _numbers(first), _numbers(second)

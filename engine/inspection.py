@@ -10,6 +10,7 @@ from rich.text import Text
 
 from quadriga.engine.batched_runs import Batching
 from quadriga.engine.embedding_finder import EmbeddingSource
+from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.model import Model
 from quadriga.engine.model_folders import find_model
 from quadriga.engine.recognition.decisions import Decision
@@ -17,7 +18,7 @@ from quadriga.engine.recognition.model_toml import ThenOptions
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.segmentation import background
-from quadriga.tasks.specification import InputSpec, ModelSpec
+from quadriga.tasks.specification import INTEGERS, InputSpec, ModelSpec
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -33,6 +34,9 @@ class Inspection(msgspec.Struct, frozen=True):
     inputs: list[TensorInfo]
     outputs: list[TensorInfo]
     batch: str
+    """How images of a request run together."""
+    unread_outputs: list[str]
+    """Outputs from which neither predictions nor the embedding come; empty for tensors."""
     task: str
     family: str
     preprocessing: str
@@ -91,6 +95,7 @@ def inspect_model(path: Path) -> Inspection:
     """Load a model as the server would, and describe it."""
     model = open_model(path)
     header, recognition = model.session.header, model.recognition
+    graph = model.image_predictor
     return Inspection(
         file=str(path),
         size_bytes=sum(path_.stat().st_size for path_ in model.paths),
@@ -102,6 +107,7 @@ def inspect_model(path: Path) -> Inspection:
         inputs=list(model.session.inputs),
         outputs=list(model.session.outputs),
         batch=_batch_text(model),
+        unread_outputs=graph.unread_outputs() if isinstance(graph, ImageGraph) else [],
         task=recognition.task,
         family=recognition.family,
         preprocessing=describe_input(model.spec.input) if model.spec else "",
@@ -140,6 +146,11 @@ def _notes(spec: ModelSpec) -> Iterator[str]:
             f"mean {max(spec.input.mean):g} is above 1, but scale {spec.input.scale:.6g} makes values from 0 to 1: for a mean "
             "and std of values from 0 to 255 write scale = 1.0 in [input]"
         )
+    if spec.task == "IMAGE_CLASSIFICATION" and len(spec.labels) == 1:
+        yield (
+            f"every image is answered {spec.labels[0]!r}, the only label, with its probability: if the score tells two classes "
+            f'apart, name both, such as labels = ["not {spec.labels[0]}", "{spec.labels[0]}"]'
+        )
     first = spec.labels[0].strip("_ ").lower() if len(spec.labels) > 1 else ""
     if (
         spec.task == "IMAGE_SEGMENTATION"
@@ -163,6 +174,11 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
         ("weights", ", ".join(inspection.external_data) or "inside the file"),
         *(("input", f"{t.name} {t.datatype} {list(t.shape)}") for t in inspection.inputs),
         *(("output", f"{t.name} {t.datatype} {list(t.shape)}") for t in inspection.outputs),
+        *(
+            [("not read", ", ".join(inspection.unread_outputs))]
+            if inspection.unread_outputs
+            else []
+        ),
         ("batch", inspection.batch),
         ("providers", ", ".join(inspection.providers)),
         ("task", inspection.task + (inspection.family and f", family {inspection.family}")),
@@ -208,6 +224,8 @@ def _batch_text(model: Model) -> str:
     if model.image_predictor is not None:
         size = model.image_predictor.batch_size
         batch = f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
+        if isinstance(model.image_predictor, ImageGraph) and model.image_predictor.one_by_one:
+            batch = f"images run one by one: {model.image_predictor.one_by_one}"
     if batched_runs is None:
         return batch
     return f"{batch}; requests share runs of up to {describe_batching(batched_runs.batching)}"
@@ -260,7 +278,7 @@ def describe_input(spec: InputSpec) -> str:
     color = colors.get(spec.channels, f"{spec.channels} bands")
     turned = "turned upright" if spec.exif == "apply" else "as stored"
     values = f"values from 0 to {2**spec.bit_depth - 1}"
-    if spec.dtype not in ("uint8", "uint16"):
+    if spec.dtype not in INTEGERS:
         values += f" times {spec.scale:.6g}" if spec.scale != 1 else ""
         if any(spec.mean) or any(value != 1 for value in spec.std):
             mean, std = (

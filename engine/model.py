@@ -19,6 +19,7 @@ from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_text.generation import VARIANTS, TextPackage
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.providers import CPU
+from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition, recognise
 from quadriga.engine.session import LoadError, LocalGraphs, RunError
@@ -148,12 +149,15 @@ class Model:
         self.recognition = recognise(folder, self.session, toml, score_threshold)
         self.paths = [path]
         if self.spec is not None:
-            max_batch, output = toml.runtime.max_batch, self.embedding.output
-            self.image_predictor = ImageGraph(self.session, self.spec, max_batch, output)
+            self.image_predictor = self._image_graph(self.spec)
             return
         self.embedding = EmbeddingSource(reason="the model takes tensors")
         if self.recognition.rows is not None:
             self.row_classifier = RowClassification(self.recognition.rows)
+
+    def _image_graph(self, spec: ModelSpec) -> ImageGraph:
+        max_batch, family = self.recognition.written.runtime.max_batch, self.recognition.family
+        return ImageGraph(self.session, spec, max_batch, self.embedding.output, family)
 
     @property
     def spec(self) -> ModelSpec | None:
@@ -210,13 +214,32 @@ class Model:
         """Run once, so that the first request is as fast as the next and a wrong model fails here."""
         try:
             if self.image_predictor is not None:
-                self.embedding = with_length(self.embedding, self.image_predictor.warm_up())
+                vector = self.image_predictor.warm_up()
+                if self._drop_softmax():
+                    vector = self.image_predictor.warm_up()
+                self.embedding = with_length(self.embedding, vector)
                 return
             self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
         except ModelNotReady as error:  # it has a process of its own, which has ended
             raise LoadError(str(error)) from error
         except RunError as error:  # zeros of a guessed size may be no input that the model accepts
             _log.info("%s: warm-up with zeros refused: %s", self.name, error)
+
+    def _drop_softmax(self) -> bool:
+        """Take the scores of a classifier as they are if they sum to 1 already and model.toml does not say otherwise."""
+        recognition, spec = self.recognition, self.spec
+        is_activated = (
+            isinstance(self.image_predictor, ImageGraph) and self.image_predictor.is_activated
+        )
+        if spec is None or not is_activated or "activation" in recognition.written.output:
+            return False
+        none = Decision("output.activation", "none", "scores of two images sum to 1 already")
+        replace = msgspec.structs.replace
+        spec = replace(spec, output=replace(spec.output, activation="none"))
+        decisions = tuple(none if old.field == none.field else old for old in recognition.decisions)
+        self.recognition = replace(recognition, spec=spec, decisions=decisions)
+        self.image_predictor = self._image_graph(spec)
+        return True
 
     def _is_light(self) -> bool:
         runtime, session = self.recognition.written.runtime, self.session

@@ -20,11 +20,17 @@ Shape = tuple[int, ...]
 
 _VALUE_PRESERVING = {
     *("Identity", "Cast", "Clip", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"),
-    *("QuantizeLinear", "DequantizeLinear"),
+    *("QuantizeLinear", "DequantizeLinear", "Dropout", "Slice", "Split", "Gather", "Expand"),
+    *("ReduceMean", "GlobalAveragePool", "ZipMap"),
 }
 """Operators that keep the kind of a value, such as a probability."""
-_UNQUANTISED = {"QLinearSoftmax": "Softmax", "QLinearSigmoid": "Sigmoid"}
-"""Operators of quantised graphs, and the operators that they stand for."""
+_EQUIVALENT = {
+    "QLinearSoftmax": "Softmax",
+    "QLinearSigmoid": "Sigmoid",
+    "HardSigmoid": "Sigmoid",
+    "Hardmax": "Softmax",
+}
+"""Operators, and those whose range they have."""
 _UNBOUNDED = frozenset(
     {
         *("Loop", "Scan", "If", "SequenceMap", "Range", "ConstantOfShape", "Expand", "Tile", "Pad"),
@@ -238,16 +244,24 @@ def _sort_nodes(nodes: list[Node]) -> tuple[Node, ...]:
 
 def _producers(graph: Graph) -> dict[str, str]:
     made_by = {name: node for node in graph.nodes for name in node.outputs if name}
-    producers = {}
-    for name in graph.outputs:
-        node = _source_node(name, made_by)
-        operator = node.operator
-        if operator == "Div" and len(node.inputs) == 2:
-            numerator, denominator = (_source_node(name_, made_by) for name_ in node.inputs)
-            pattern = numerator.operator, denominator.operator, denominator.inputs[:1]
-            operator = "Softmax" if pattern == ("Exp", "ReduceSum", node.inputs[:1]) else operator
-        producers[name] = _UNQUANTISED.get(operator, operator)
-    return producers
+    producers = {name: _producer(_source_node(name, made_by), made_by) for name in graph.outputs}
+    return {name: _EQUIVALENT.get(operator, operator) for name, operator in producers.items()}
+
+
+def _producer(node: Node, made_by: Mapping[str, Node]) -> str:
+    """Return the operator of a node, or the activation that several nodes write out."""
+    sources = [_source_node(name, made_by) for name in node.inputs]
+    operators = [source.operator for source in sources]
+    if operators == ["Exp", "ReduceSum"] and sources[1].inputs[:1] == node.inputs[:1]:
+        return "Softmax" if node.operator == "Div" else node.operator
+    if node.operator == "Exp" and operators == ["LogSoftmax"]:
+        return "Softmax"
+    has_constant = node.operator == "Div" and operators[:1] in ([""], ["Constant"])
+    if (has_constant or node.operator == "Reciprocal") and operators[-1:] == ["Add"]:
+        terms = {_source_node(name, made_by).operator for name in sources[-1].inputs}
+        if terms - {"", "Constant"} == {"Exp"}:
+            return "Sigmoid"  # 1 / (1 + exp(-x))
+    return node.operator
 
 
 def _source_node(name: str, made_by: Mapping[str, Node]) -> Node:

@@ -1,9 +1,39 @@
-"""Errors of msgspec about wrong values, completed for the person who wrote the file."""
+"""Files that people write: their encoding, and errors of msgspec completed for the person who wrote one."""
 
+import codecs
 import re
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
+
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # begins as the next one does
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+def read_text(path: Path) -> str:
+    """Read a text in UTF-8, or in UTF-16 or UTF-32 by its byte order mark, as Windows writes them.
+
+    Raises:
+        ValueError: It is in another encoding.
+        OSError: The file cannot be read.
+    """
+    data = path.read_bytes()
+    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8-sig")
+    try:
+        text = data.decode(encoding)
+        broken = "zeros, as UTF-16 without a byte order mark has" if "\0" in text else ""
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        broken = f"the byte {data[error.start]:02x} in line {line}, as Windows-1252 or Latin-1 has"
+    if broken:
+        raise ValueError(
+            f"expected UTF-8, got {broken}: save {path.name} as UTF-8, such as by `iconv -f WINDOWS-1252 -t UTF-8`"
+        )
+    return text
 
 
 def explain_validation_error(error: msgspec.ValidationError, schema: type[msgspec.Struct]) -> str:

@@ -16,6 +16,7 @@ from quadriga.tasks.predictions import (
     Outputs,
     Prediction,
     check_finite,
+    check_probabilities,
 )
 from quadriga.tasks.resize import Affine, preprocess
 from quadriga.tasks.specification import Activation, ModelSpec, RowSpec
@@ -57,19 +58,23 @@ class ImageClassification:
     ) -> list[Prediction]:
         """Read the first output: one finite number for each label, whatever axes of length 1 it has.
 
-        Labels of equal score come in the order of their index.
+        One number for two labels is the score of the second. Labels of equal score come in the order of their index.
+
+        Raises:
+            OutputError: It has another shape, or scores are no probabilities.
         """
         labels = self._spec.labels
         first = next(iter(outputs.values()))
         scores = first.astype(np.float64).squeeze()
-        if scores.size != len(labels) or scores.ndim > 1:
+        if scores.ndim > 1 or (scores.size, len(labels)) not in ((1, 2), (len(labels),) * 2):
             raise OutputError(
                 f"expected output 0 to hold {len(labels)} scores, one for each label,"
                 f" got the shape {first.shape}"
             )
-        if not np.isfinite(scores).all():
-            raise OutputError("expected output 0 to hold finite scores, got NaN or infinity")
+        check_finite(scores, subject="output 0")
         activated = _activate(scores.reshape(-1), self._spec.output.activation)
+        if activated.size < len(labels):
+            activated = np.array([1 - activated[0], activated[0]])
         return _best_labels(labels, activated, options.top_k)
 
 
@@ -122,9 +127,11 @@ def read_options(parameters: Mapping[str, Any], default_top_k: int) -> Classific
 
 
 def _activate(scores: npt.NDArray[np.floating], activation: Activation) -> npt.NDArray[np.floating]:
-    """Apply an activation along the last axis."""
+    """Apply an activation along the last axis, and check that scores are probabilities then."""
     if activation == "none":
-        return scores
+        return check_probabilities(
+            scores, 'scores, as [output] activation = "none" reads them as they are,'
+        )
     return softmax(scores) if activation == "softmax" else sigmoid(scores)
 
 

@@ -1,5 +1,6 @@
 """Object detection: labelled boxes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ from quadriga.tasks.predictions import (
     Outputs,
     Prediction,
     TruncatedPredictions,
+    check_finite,
+    check_probabilities,
 )
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
@@ -44,14 +47,16 @@ class DetectionOptions(msgspec.Struct, frozen=True):
 
 
 def label_indices(candidates: Candidates, spec: ModelSpec) -> Candidates:
-    """Turn class ids of the network into positions in `spec.labels`.
+    """Check boxes and scores, and turn class ids of the network into positions in `spec.labels`.
 
     Classes before the first label are background, or fill up an output of fixed size; they are dropped, as is
     `spec.output.background`.
 
     Raises:
-        OutputError: A class has no label.
+        OutputError: A class has no label, a box is not finite, or a score is no probability.
     """
+    check_finite(candidates.boxes, subject="boxes")
+    scores = check_probabilities(candidates.scores)
     offset, count = spec.output.label_offset, len(spec.labels)
     class_ids = candidates.class_ids - offset
     has_label = class_ids >= 0
@@ -63,7 +68,7 @@ def label_indices(candidates: Candidates, spec: ModelSpec) -> Candidates:
         raise OutputError(
             f"expected a label for each class, got class {highest + offset} and {count} labels{offset_hint}"
         )
-    candidates = msgspec.structs.replace(candidates, class_ids=class_ids)
+    candidates = msgspec.structs.replace(candidates, scores=scores, class_ids=class_ids)
     return candidates if has_label.all() else select(candidates, has_label)
 
 
@@ -144,6 +149,20 @@ class ObjectDetection:
         return msgspec.structs.replace(
             candidates, boxes=affine.to_image(candidates.boxes), suppress=False
         )
+
+    def check_all(self, outputs: Outputs, affine: Affine) -> None:
+        """Check scores and classes of all candidates, however low they score; -1 fills up rows of some exports.
+
+        Raises:
+            OutputError: A score is no probability, or a class of a score above 0 has no label.
+        """
+        try:
+            decoded = self._decode(outputs, -math.inf, affine.network_wh)
+        except OutputError:  # boxes that score too low to count may be infinite
+            return
+        decoded = select(decoded, decoded.scores != -1)
+        check_probabilities(decoded.scores)
+        label_indices(select(decoded, decoded.scores > 0), self._spec)
 
     def merge(
         self,

@@ -14,7 +14,7 @@ from quadriga.tasks.image import MAX_PIXELS, Image
 from quadriga.tasks.image_formats import ImageError
 from quadriga.tasks.multiband import Samples
 from quadriga.tasks.predictions import Size
-from quadriga.tasks.specification import InputSpec
+from quadriga.tasks.specification import INTEGERS, InputSpec
 
 _FILTERS = {
     "nearest": (cv2.INTER_NEAREST, PIL.Image.Resampling.NEAREST),
@@ -59,7 +59,7 @@ class Affine(msgspec.Struct, frozen=True):
 def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]:
     """Make the input tensor of one image by its specification, and the map from image to network pixels.
 
-    A uint8 or uint16 tensor holds the raw values: `scale`, `mean` and `std` are not applied.
+    A tensor of integers holds the raw values: `scale`, `mean` and `std` are not applied.
     """
     affine, size_wh = image_placement(image.width, image.height, spec)
     pixels = image.pixels
@@ -77,6 +77,14 @@ def plain(spec: InputSpec) -> Image:
     kind = np.uint8 if spec.bit_depth == 8 else np.uint16
     shape = (*spec.size_wh[::-1], spec.channels)
     return Image(np.full(shape, _level(114, spec), kind), bit_depth=spec.bit_depth)
+
+
+def noise(spec: InputSpec, seed: int = 0) -> Image:
+    """Make an image of noise like `plain`: each value is random, the same for a seed."""
+    image = plain(spec)
+    shape, kind = image.pixels.shape, image.pixels.dtype
+    pixels = np.random.default_rng(seed).integers(0, 1 << image.bit_depth, shape, kind)
+    return msgspec.structs.replace(image, pixels=pixels)
 
 
 def _level(gray: float, spec: InputSpec) -> int:
@@ -264,7 +272,7 @@ def _tensor(pixels: Samples, spec: InputSpec) -> npt.NDArray[Any]:
     """Order, normalise and lay out pixels (H, W, C), RGB, gray or bands."""
     swapped = spec.color == "bgr" and spec.channels > 1
     order = [2, 1, 0, *range(3, spec.channels)] if swapped else None
-    if spec.dtype in ("uint8", "uint16"):
+    if spec.dtype in INTEGERS:
         ordered = pixels if order is None else pixels[..., order]
         ordered = ordered.transpose(2, 0, 1) if spec.layout == "nchw" else ordered
         return np.ascontiguousarray(ordered, spec.dtype)
@@ -282,7 +290,7 @@ def _tensor(pixels: Samples, spec: InputSpec) -> npt.NDArray[Any]:
             np.take(table[0], plane.astype(np.uint16, copy=False), out=target)
     if spec.layout == "nhwc":
         tensor = np.ascontiguousarray(tensor.transpose(1, 2, 0))
-    return tensor.astype(np.float16) if spec.dtype == "float16" else tensor
+    return tensor.astype(spec.dtype, copy=False)
 
 
 @functools.lru_cache(maxsize=64)

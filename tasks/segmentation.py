@@ -24,6 +24,7 @@ from quadriga.tasks.predictions import (
     Prediction,
     Segment,
     TruncatedPredictions,
+    check_probabilities,
 )
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
@@ -130,6 +131,7 @@ class ImageSegmentation:
                     f"expected a label for each class, got class {region.class_id}"
                     f" and {len(self._spec.labels)} labels"
                 )
+            check_probabilities(np.array(region.score))
             if region.class_id != self._background:
                 traced = _pieces_of(region, options)
                 pieces.extend(traced.pieces)

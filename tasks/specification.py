@@ -25,6 +25,9 @@ Resize = Literal[
 MAX_CHANNELS = 64
 """Maximum channels of an image; OpenCV resizes far more at once."""
 
+INTEGERS = "uint8", "uint16", "int32", "int64"
+"""Datatypes of inputs that take the values of the image without `scale`, `mean` and `std`."""
+
 Activation = Literal["none", "softmax", "sigmoid"]
 """Function that turns scores into probabilities."""
 
@@ -54,12 +57,16 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     size_input: str = ""
     """Name of a further graph input, int64 (batch, 2), for width and height of the network's input; the graph
     then returns boxes in its pixels."""
+    constants: dict[str, bool | int | float | list[float]] | msgspec.UnsetType = msgspec.UNSET
+    """Values of further graph inputs by their names: one for all of an input, or a list for its last axis. Open axes
+    have the batch, the height and the width of the image's input."""
     channels: Annotated[int, Meta(ge=1, le=MAX_CHANNELS)] = 3
     """Channels of the input: 1 is gray, 3 RGB; with any other number an image must have as many bands."""
     bit_depth: Annotated[int, Meta(ge=8, le=16)] = 8
     """Bits of a value: the image has values from 0 to 2**bit_depth - 1. The default of `scale` follows from it."""
     layout: Layout = "nchw"
-    dtype: Literal["float32", "float16", "uint8", "uint16"] = "float32"
+    dtype: Literal["float32", "float16", "float64", "uint8", "uint16", "int32", "int64"] = "float32"
+    """Datatype of the input; one of integers takes the values of the image as they are."""
     color: Literal["rgb", "bgr"] = "rgb"
     """Order of the channels; `bgr` reverses the first three of 3 or 4."""
     scale: float = 1 / 255

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import resource
 import socket
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ SPARE_HANDSHAKES = 32
 """Connections beyond `max_connections` that may shake hands, to be told so by an answer; then the oldest is closed."""
 
 _POLL_INTERVAL_S = 0.05
+_KEYS_WAIT_S = 5.0
+"""Maximum time that connections wait for the keys; later requests are refused until the database answers."""
 _LAST_BYTES_TIMEOUT_S = 3600.0
 """Maximum time that a client has to read the last response of a connection with TLS; without TLS there is no limit."""
 
@@ -169,8 +172,10 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     waits = states.has_ready_worker(besides=name)
     states.mark(name, "starting" if waits else "loading")
     loaded, stopped = application.load_models(states, task.number), asyncio.create_task(stop.wait())
-    while waits and not loaded.is_set() and not stop.is_set():
-        await asyncio.wait([stopped], timeout=_POLL_INTERVAL_S)
+    if waits:
+        await wait_until(loaded.is_set, stopped)
+    # Connections wait, rather than be refused, while the writer of a new folder makes the tables of the keys.
+    await wait_until(lambda: application.knows_keys, stopped, _KEYS_WAIT_S)
     if stop.is_set():
         application.close()
         return
@@ -190,6 +195,16 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     beating.cancel()
     application.close()
     _log.info("stopped")
+
+
+async def wait_until(
+    is_done: Callable[[], bool], stopped: asyncio.Task[Any], limit_s: float = math.inf
+) -> None:
+    """Wait until something is done, for a time at most, or the server is told to stop."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + limit_s
+    while not (is_done() or stopped.done()) and loop.time() < end_s:
+        await asyncio.wait([stopped], timeout=_POLL_INTERVAL_S)
 
 
 def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Application:

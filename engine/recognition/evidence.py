@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from quadriga.engine.recognition.model_toml import ModelToml
 from quadriga.engine.recognition.sidecars import input_from_preprocessor
-from quadriga.engine.session import LoadError, Session
+from quadriga.engine.schema import read_text
+from quadriga.engine.session import MAPS, LoadError, Session
+from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.specification import MAX_CHANNELS
 
@@ -18,8 +21,14 @@ COLOURS = (1, 3, 4)
 """Channel counts by which an axis is recognised as that of an image."""
 ANY_CHANNELS = range(1, MAX_CHANNELS + 1)
 """Channel counts of an image where more than shapes say that an input is one."""
-DTYPES = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8", "UINT16": "uint16"}
+_INTEGERS = "INT32", "INT64"
+DTYPES = {
+    name: np.dtype(NUMPY_TYPES[name]).name
+    for name in ("FP32", "FP16", "FP64", "UINT8", "UINT16", *_INTEGERS)
+}
 """Datatypes of inputs that can hold images: the graph's name to the name in `InputSpec`."""
+_ONES = "pixel_mask"
+"""Input of Hugging Face's detectors that is 1 where the image is: everywhere, as images that run together have one size."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -37,6 +46,14 @@ class Evidence(msgspec.Struct, frozen=True):
     """Contents of preprocessor_config.json, or its equivalent in transformers 5's processor_config.json."""
     written: ModelToml = ModelToml()
     folder: Path = Path()
+    classes: tuple[str, ...] = ()
+    """Classes that a ZipMap names, in the order of the scores of an image."""
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Values of the inputs that take neither the image nor its size."""
+        ones = {info.name: 1 for info in self.inputs if info.name == _ONES}
+        return {**ones, **self.written.input.get("constants", {})}
 
     @property
     def preprocessing(self) -> dict[str, Any]:
@@ -45,7 +62,10 @@ class Evidence(msgspec.Struct, frozen=True):
 
     def image_input(self, counts: Container[int] = COLOURS) -> TensorInfo | None:
         """Return the only input that can hold images, [N, C, H, W] or [N, H, W, C] or without N; else None."""
-        candidates = [tensor for tensor in self.inputs if channels_axis(tensor, counts) is not None]
+        inputs = [info for info in self.inputs if info.name not in self.constants]
+        if (written := self.written.input.get("name")) is not None:
+            inputs = [info for info in inputs if info.name == written]
+        candidates = [tensor for tensor in inputs if channels_axis(tensor, counts) is not None]
         return candidates[0] if len(candidates) == 1 else None
 
     def maps_layout(self) -> tuple[str, str]:
@@ -79,7 +99,7 @@ def gather_evidence(folder: Path, session: Session, written: ModelToml) -> Evide
         raise LoadError(
             f"expected image_processor in processor_config.json to be an object, got {inner!r:.80}"
         )
-    return Evidence(
+    evidence = Evidence(
         inputs=tuple(session.inputs),
         outputs=tuple(session.outputs),
         producers=session.header.producers,
@@ -89,6 +109,12 @@ def gather_evidence(folder: Path, session: Session, written: ModelToml) -> Evide
         written=written,
         folder=folder,
     )
+    maps = [tensor for tensor in session.outputs if tensor.datatype == MAPS]
+    if not (maps and session.header.class_labels and evidence.image_input(ANY_CHANNELS)):
+        return evidence
+    classes = session.header.class_labels[0]
+    scores = TensorInfo(maps[0].name, "FP32", (-1, len(classes)))
+    return msgspec.structs.replace(evidence, outputs=(scores,), classes=classes)
 
 
 def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int | None:
@@ -96,7 +122,8 @@ def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int |
 
     If two axes have one of the `counts`, the shorter one is chosen.
     """
-    if tensor.datatype not in DTYPES or len(tensor.shape) not in (3, 4):
+    ranks = (4,) if tensor.datatype in _INTEGERS else (3, 4)  # those of 3 are tokens or a mask
+    if tensor.datatype not in DTYPES or len(tensor.shape) not in ranks:
         return None
     first, last = tensor.shape[-3], tensor.shape[-1]
     if first in counts and not (last in counts and last < first):
@@ -121,7 +148,7 @@ def parse_literal(text: str) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; an absent file counts as an empty object."""
     try:
-        payload = json.loads(path.read_text(encoding="utf-8"))
+        payload = json.loads(read_text(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -16,7 +16,7 @@ from quadriga.engine.recognition.families import Family
 from quadriga.engine.recognition.sidecars import PREPROCESSOR_FILE, input_from_timm
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
-from quadriga.tasks.specification import MAX_CHANNELS, InputSpec, Resize
+from quadriga.tasks.specification import INTEGERS, MAX_CHANNELS, InputSpec, Resize
 
 WARM_UP_SIZE_WH = (320, 320)
 """Width and height of the warm-up image for a model that takes images of any size."""
@@ -64,13 +64,16 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
     name = evidence.written.input.get("name")
     inputs = {tensor.name: tensor for tensor in evidence.inputs}
-    names = ", ".join(inputs)
+    names = ", ".join(
+        f"{tensor.name} {tensor.datatype} {list(tensor.shape)}" for tensor in inputs.values()
+    )
     if name is None:
         candidate = evidence.image_input() or evidence.image_input(ANY_CHANNELS)
         if candidate is None:
             raise LoadError(
-                f"expected one input with 4 dimensions and 1 to {MAX_CHANNELS} channels for {task}, "
-                f"got {names}; write the name of the image input in model.toml, [input] name"
+                f"expected one input with 4 dimensions, 1 to {MAX_CHANNELS} channels and a datatype among "
+                f"{', '.join(DTYPES)} for {task}, got {names}; write the name of the image input in model.toml, [input] "
+                "name, or export it with an input of FP32 or UINT8"
             )
         return candidate
     if name not in inputs:
@@ -109,7 +112,7 @@ def decide_image_input(
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
-    fixed = {"size_wh": size_wh, "channels": channels}
+    fixed, constants = {"size_wh": size_wh, "channels": channels}, evidence.constants
     graph = {
         "name": image.name,
         "layout": layout,
@@ -120,6 +123,7 @@ def decide_image_input(
     }
     layers: list[Layer] = [
         ("shape of the input", {name: value for name, value in fixed.items() if value}),
+        ("inputs of the graph", {"constants": constants} if constants else {}),
         ("model.toml", written),
         (PREPROCESSOR_FILE, evidence.preprocessing),
         *extra_layers,
@@ -135,9 +139,8 @@ def decide_image_input(
         )
     if values.get("resize") == "none":
         values.setdefault("size_wh", WARM_UP_SIZE_WH)
-    needed = (
-        list(_CHOICES) if has_no_default and image.datatype != "UINT8" else ["resize", "size_wh"]
-    )
+    has_no_scale = has_no_default and DTYPES[image.datatype] not in INTEGERS
+    needed = list(_CHOICES) if has_no_scale else ["resize", "size_wh"]
     missing = [name for name in needed if name not in values]
     if missing and has_image_processor and not evidence.preprocessor:
         raise MissingError({PREPROCESSOR_FILE: _PREPROCESSOR_MISSING})
@@ -205,7 +208,7 @@ def _check(values: Mapping[str, Any]) -> None:
             "the order of the image, got bgr"
         )
     pad_value = values.get("pad_value", 0)
-    if values["dtype"] in ("uint8", "uint16") and not float(pad_value).is_integer():
+    if values["dtype"] in INTEGERS and not float(pad_value).is_integer():
         raise LoadError(
             f"expected [input] pad_value to be a whole number for an input of {values['dtype']}, got {pad_value}"
         )

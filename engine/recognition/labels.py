@@ -8,6 +8,7 @@ from typing import Any
 from quadriga.engine.recognition.decisions import MissingError
 from quadriga.engine.recognition.evidence import Evidence, parse_literal
 from quadriga.engine.recognition.families import Family
+from quadriga.engine.schema import read_text
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import SHORT_NAMES
@@ -58,6 +59,7 @@ def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
     yield evidence.metadata.get("names"), "ONNX metadata, names"
     for name, location in _LISTS.items():
         yield _listed_names(evidence.metadata.get(name)), location
+    yield evidence.classes or None, "classes that the graph names"
 
 
 def _listed_names(text: str | None) -> tuple[str, ...] | None:
@@ -82,8 +84,8 @@ def _labels_above(folder: Path, count: int) -> tuple[tuple[str, ...], str] | Non
 def read_label_file(path: Path) -> tuple[str, ...]:
     """Read one label per line; an empty line is a class without a name, so that indices stay right."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         raise LoadError(f"expected labels in {path.name}, got: {error}") from error
     lines = [line.strip() for line in text.rstrip().splitlines()]
     return tuple(line or f"class_{number}" for number, line in enumerate(lines))
@@ -141,6 +143,8 @@ def decide_labels(
     if family.task == "IMAGE_CLASSIFICATION" and count is None:
         last = evidence.outputs[0].shape[-1]
         count = last if last > 0 else None
+    if family.task == "IMAGE_CLASSIFICATION" and count == 1 and labels_and_source is not None:
+        count = 2 if len(labels_and_source[0]) == 2 else 1  # of two labels it scores the second
     if labels_and_source is None and family.task not in SHORT_NAMES.values():
         return (), "none given"
     if labels_and_source is None and count is None:
@@ -150,6 +154,8 @@ def decide_labels(
     if labels_and_source is None:
         labels_and_source = _labels_above(evidence.folder, len(unnamed))
     labels, reason = labels_and_source or (unnamed, "no names given")
+    if set(labels) == set(evidence.classes):
+        labels = evidence.classes  # names tell them apart, whatever the order
     extra = output.label_offset + (output.background == len(labels))
     if reason in _LISTS.values() and count not in (None, len(labels) + extra):
         labels, reason = unnamed, f"no names given, as {reason} has {len(labels)}"

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from quadriga.engine.batched_runs import Batching
 from quadriga.engine.providers import CPU, WrittenProvider
-from quadriga.engine.schema import explain_validation_error
+from quadriga.engine.schema import explain_validation_error, read_text
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Durability, FullPolicy
 from quadriga.tasks import SHORT_NAMES
@@ -197,10 +197,10 @@ def read_model_toml(folder: Path, overrides: Mapping[str, Any] | None = None) ->
     path = folder / "model.toml"
     values: dict[str, Any] = {}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(path))
     except FileNotFoundError:
         pass
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
     for key, value in (overrides or {}).items():
         table: Any = values.get(key)

@@ -75,7 +75,7 @@ def recognise(
         decisions.append(Decision("family", name, reason))
     if takes_rows(evidence, task, name):
         rows = decide_rows(decisions, evidence, session.header)
-    elif maps := [tensor.name for tensor in session.outputs if tensor.datatype == MAPS]:
+    elif maps := [tensor.name for tensor in evidence.outputs if tensor.datatype == MAPS]:
         raise LoadError(
             f"expected {maps[0]!r} to be a tensor, got maps from classes to scores: write "
             'task = "classification" in model.toml for the labels of rows, or export with zipmap=False'

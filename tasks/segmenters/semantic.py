@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from quadriga.tasks.activations import sigmoid
 from quadriga.tasks.contours import Mask
-from quadriga.tasks.predictions import OutputError, Outputs, check_finite
+from quadriga.tasks.predictions import ROUNDING, OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.sampling import (
     Floats,
@@ -264,5 +264,4 @@ def _object_region(
 
 def _are_probabilities(cells: npt.NDArray[Any]) -> bool:
     """Tell probabilities from logits: they lie in 0 to 1, but for the rounding of a resize in the graph."""
-    rounding = 2e-3  # of float16 twice
-    return bool(cells.min() >= -rounding and cells.max() <= 1 + rounding)
+    return bool(cells.min() >= -ROUNDING and cells.max() <= 1 + ROUNDING)

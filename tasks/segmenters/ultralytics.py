@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.tasks.decoders import Candidates, ultralytics
+from quadriga.tasks.decoders.reading import class_numbers
 from quadriga.tasks.geometry import clip_boxes, nms
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
@@ -64,7 +65,7 @@ def end_to_end(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> I
     rows = rows[~(rows[:, 4] <= options.score_threshold)].astype(np.float32, copy=False)
     check_finite(rows, subject="output 0")
     selected = np.argsort(-rows[:, 4], kind="stable")[: options.limit]
-    candidates = Candidates(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
+    candidates = Candidates(rows[:, :4], rows[:, 4], class_numbers(rows[:, 5]))
     return _regions(candidates, selected, rows[:, 6:], prototypes=prototypes, affine=affine)
 
 

@@ -24,11 +24,11 @@ HEIGHT, WIDTH = 12, 16
 DEEP = np.random.default_rng(2).integers(0, 65536, (HEIGHT, WIDTH, 10), np.uint16)
 SHALLOW = (DEEP >> 8).astype(np.uint8)
 BANDS = list(np.moveaxis(SHALLOW, 2, 0))
-TOML = 'task = "classification"\n[defaults]\ntop_k = 1920\n[output]\nactivation = "none"\n[input]\nresize = "stretch"\n'
+TOML = 'task = "classification"\n[output]\nactivation = "sigmoid"\n[input]\nresize = "stretch"\n'
 
 
 def echo(path, shape, kind):
-    """A model whose scores are its input."""
+    """A model whose logits are its input."""
     return save(
         path,
         [
@@ -51,7 +51,8 @@ def planes(pixels):
     return pixels.transpose(2, 0, 1)
 
 
-FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
+FLOAT, HALF, DOUBLE = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE
+I32, I64 = TensorProto.INT32, TensorProto.INT64
 U8, U16 = TensorProto.UINT8, TensorProto.UINT16
 NCHW = {bands: [bands, HEIGHT, WIDTH] for bands in (1, 2, 3, 4, 10)}
 # name: shape, type, [input] of model.toml, file, numbers that the session gets
@@ -73,6 +74,9 @@ ECHOED = {
     "colour into uint16": (NCHW[3], U16, "", png(DEEP[..., :3]), planes(DEEP[..., :3])),
     "8 bits into uint16": (NCHW[3], U16, "bit_depth = 8", png(SHALLOW[..., :3]), planes(SHALLOW[..., :3])),
     "pages into uint8": (NCHW[10], U8, "", pages(BANDS), planes(SHALLOW)),
+    "colour into int32": (NCHW[3], I32, "", png(SHALLOW[..., :3]), planes(SHALLOW[..., :3])),
+    "colour into int64, NHWC": ([HEIGHT, WIDTH, 3], I64, "", png(SHALLOW[..., :3]), SHALLOW[..., :3]),
+    "colour into float64": (NCHW[3], DOUBLE, "", png(SHALLOW[..., :3]), planes(SHALLOW[..., :3]) / 255),
     "gray": (NCHW[1], FLOAT, "", by_pillow(SHALLOW[..., 0], "PNG"), planes(SHALLOW[..., :1]) / 255),
     "2 bands": (NCHW[2], FLOAT, "", pages(BANDS[:2]), planes(SHALLOW[..., :2]) / 255),
 }  # fmt: skip
@@ -83,11 +87,9 @@ def test_a_session_gets_the_numbers_of_the_formula(case, tmp_path):
     shape, kind, toml, data, expected = case
     path = echo(tmp_path / "model.onnx", shape, kind)
     (tmp_path / "model.toml").write_text(TOML + toml)
-    scores = {
-        prediction.label: prediction.score for prediction in ask(Model("model", "1", path), data)
-    }
-    predictions = [scores[f"class_{index}"] for index in range(expected.size)]
-    np.testing.assert_allclose(predictions, expected.ravel(), rtol=1e-6, atol=1e-6)
+    graph = Model("model", "1", path).image_predictor
+    logits = graph.outputs_for(graph.decode(data, MAX_PIXELS))["scores"]
+    np.testing.assert_allclose(logits, expected.ravel(), rtol=1e-6, atol=1e-6)
 
 
 PIXELS = np.random.default_rng(7).integers(0, 255, (48, 64, 10), np.uint8)

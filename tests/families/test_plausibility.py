@@ -5,9 +5,14 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from onnx import helper
 
+from quadriga.engine.model import Model
+from quadriga.engine.session import LoadError
 from quadriga.engine.validation import Validation, validate
-from tests.families.folders import HEIGHT, LABELS, WIDTH, Case, load, toml
+from quadriga.tasks.image import Image
+from quadriga.tasks.predictions import OutputError
+from tests.families.folders import HEIGHT, LABELS, WIDTH, Case, extend, load, toml
 from tests.families.test_detectors import CASES, ORIENTED
 from tests.families.test_segmenters_and_classifiers import CLASSIFIERS, SEGMENTERS
 from tests.onnx_models import answering
@@ -76,7 +81,6 @@ def outputs_of(*scores: float):
 
 ACTIVATION = '[output]\nactivation = "{}"'
 SIGNS = [  # outputs, family, further lines of model.toml, check that fails or beginning of the note
-    (boxes_of([4.5, 3], [1, 2]), "ultralytics-end2end", "", "scores from 0 to 1"),
     (boxes_of([0.9] * 300, [0, 1] * 150), "ultralytics-end2end", "", None),
     (boxes_of([0.9] * 30, [1] * 30), "ultralytics-end2end", "", "all 30 boxes are of one label, cat"),
     (boxes_of([0.9] * 30, [0, 1] * 15), "ultralytics-end2end", "[defaults]\nmax_detections = 9",
@@ -86,8 +90,6 @@ SIGNS = [  # outputs, family, further lines of model.toml, check that fails or b
     (FULL[:1] - 4, "binary-unet", "", "one label everywhere, ant"),
     (outputs_of(0.2, 0.3, 0.5), "plain-classifier", ACTIVATION.format("softmax"),
      "outputs are no probabilities yet, as activation is softmax"),
-    (outputs_of(0.2, 3, -5), "plain-classifier", ACTIVATION.format("none"),
-     "outputs are probabilities, as activation is none"),
     (outputs_of(0.9, 0.9, 0.2), "plain-classifier", ACTIVATION.format("none"), None),
     (outputs_of(0.2, 3, -5), "plain-classifier", "", None),
 ]  # fmt: skip
@@ -103,3 +105,72 @@ def test_signs_of_a_wrong_reading(outputs, family, more, sign, tmp_path):
     validation = validated(tmp_path)
     signs = [*failures(validation), *validation.notes]
     assert any(text.startswith(sign) for text in signs) if sign else not signs
+
+
+def raw_head(scores):
+    """A head of anchors, in which a class of each box has a score."""
+    rows = np.zeros((7, 189), np.float32)
+    rows[:4] = np.float32([[30], [30], [9], [9]])
+    rows[4:] = scores
+    return {"out": rows}
+
+
+def labelled(boxes, labels, scores):
+    return {"boxes": np.float32(boxes), "labels": np.int64(labels), "scores": np.float32(scores)}
+
+
+BOX, STRETCH = [[9, 9, 30, 30]], '[input]\nresize = "stretch"'
+READ = "they were read as family {}"
+REFUSED = [  # outputs, family, further lines of model.toml, parts of the error
+    (boxes_of([4.5, 3], [1, 2]), "ultralytics-end2end", "",
+     ["scores from 0 to 1, got 4.5", READ, 'task = "tensor"']),
+    (boxes_of([0.9], [0.875]), "ultralytics-end2end", "", ["expected class numbers, got 0.875", READ]),
+    (boxes_of([0.9], [3]), "ultralytics-end2end", "", ["got class 3 and 3 labels", READ]),
+    (boxes_of([0.4, 1.5], [0, 1]), "ultralytics-rtdetr", "", ["from 0 to 1, got 1.5", READ]),
+    # logits, all of which are below the threshold
+    (raw_head(np.linspace(-9, -2, 189)), "ultralytics", "", ["from 0 to 1, got -9", READ]),
+    (boxes_of([0.9], [0]) | {"out": np.where(boxes_of([0.9], [0])["out"] == 29, np.inf, 20)},
+     "ultralytics-end2end", "", ["NaN or infinity", READ]),
+    (labelled([[np.nan] * 4], [0], [0.9]), "torchvision", STRETCH, ["NaN or infinity", READ]),
+    (labelled(BOX, [3], [0.9]), "rtdetr", '[input]\nsize_input = ""', ["got class 3 and 3 labels", 'write family = "torchvision"']),
+    (labelled(BOX, [1], [87.5]), "torchvision", STRETCH, ["from 0 to 1, got 87.5", READ]),
+    (outputs_of(0.2, 3, -5), "plain-classifier", ACTIVATION.format("none"), ['"none"', "from 0 to 1, got -5", READ]),
+    (outputs_of(0.2, np.nan, 0.1), "plain-classifier", "", ["NaN or infinity", READ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outputs", "family", "more", "parts"), REFUSED)
+def test_a_reading_that_cannot_be_is_refused_with_the_families_that_can(
+    outputs, family, more, parts, tmp_path
+):
+    batched = family != "torchvision"
+    path = answering(
+        tmp_path / "model.onnx", outputs, image=("images", [1, 3, 96, 96]), batched=batched
+    )
+    (tmp_path / "model.toml").write_text(toml(family, more)["model.toml"])
+    with pytest.raises(LoadError) as caught:
+        Model("model", "1", path)
+    for part in parts:
+        assert part.format(family) in str(caught.value)
+
+
+def test_outputs_of_another_range_are_never_answered(tmp_path):
+    path = answering(
+        tmp_path / "model.onnx", outputs_of(0.1, 0.2, 0.3), image=("images", [1, 3, 8, 8])
+    )
+    extend(path, "out", [
+        helper.make_node("ReduceMean", ["images"], ["light"], keepdims=0),
+        helper.make_node("Mul", ["light", "light"], ["square"]),
+        helper.make_node("Add", ["before", "square"], ["out"]),
+    ])  # fmt: skip
+    (tmp_path / "model.toml").write_text(
+        toml("plain-classifier", ACTIVATION.format("none"))["model.toml"]
+    )
+    model = Model("model", "1", path)
+    graph = model.image_predictor
+    dark, light = (Image(np.full((8, 8, 3), level, np.uint8)) for level in (0, 255))
+    options = graph.read_options({})
+    with pytest.raises(OutputError, match=r"from 0 to 1, got 1\.3; they were read as family plain"):
+        graph.predict([light], [options])
+    ((predictions, _),) = graph.predict([dark], [options])
+    assert predictions[0].label == "dog"

@@ -1,5 +1,6 @@
 """The keys that a worker accepts: when it needs them, which are valid, and what happens while the database is away."""
 
+import asyncio
 import shutil
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_metrics import KeyMetrics
 from quadriga.engine.access.key_ring import COPY_FILE, FIRST_KEY_FILE, KeyRing, is_loopback
+from quadriga.engine.processes.serving import wait_until
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import admit
 from quadriga.proto.errors import KeysNotRead, Unauthenticated
@@ -186,6 +188,25 @@ def test_a_server_on_loopback_is_closed_until_it_has_read_the_keys(data):
     admit(gate.identify(headers.get), "infer")
     with pytest.raises(Unauthenticated):
         admit(gate.identify({}.get), "infer")
+
+
+def test_the_first_request_of_a_new_folder_waits_for_the_tables_of_the_keys(data):
+    settings = settings_of(data)
+    data.mkdir()
+    Path(settings.database_url.removeprefix("sqlite:///")).touch()  # as the writer begins
+    ring = new_ring(settings)
+    ring.start()
+
+    async def serve() -> bool:
+        stopped = asyncio.create_task(asyncio.sleep(60))
+        await wait_until(lambda: ring.is_known, stopped, 0.2)
+        assert not ring.is_known
+        making = asyncio.to_thread(migrate, settings.database_url)
+        await asyncio.gather(wait_until(lambda: ring.is_known, stopped), making)
+        return stopped.cancel()
+
+    assert asyncio.run(serve())
+    assert ring.is_open
 
 
 def test_keys_outlast_the_database(data):

@@ -120,7 +120,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ('task = "classification"\n[input]\nresize = "zoom"', "letterbox"),
         (
             'task = "classification"\n[input]\nresize = "stretch"\nname = "x"',
-            "one of image, got 'x'",
+            "one of image FP32 [-1, 3, 8, 8], got 'x'",
         ),
         ('task = "detection"\n[input]\nresize = "stretch"', "[output] decoder"),
         ('task = "detection"\n[output]\ndecoder = "ultralytics"', "[input] resize"),

@@ -97,6 +97,30 @@ def test_a_model_of_one_label():
     assert answer(classifier("sigmoid", ("fire",)), [0.0]) == [("fire", 0.5)]
 
 
+ONE_SCORE = [  # activation, score of the second label, its probability
+    ("none", 0.8, 0.8),
+    ("none", 0.1, 0.1),
+    ("sigmoid", -np.log(3), 0.25),
+]
+
+
+@pytest.mark.parametrize(("activation", "score", "expected"), ONE_SCORE)
+def test_one_score_of_two_labels_is_that_of_the_second(activation, score, expected):
+    found = dict(answer(classifier(activation, ("cat", "dog")), [score], top_k=2))
+    assert found == pytest.approx({"cat": 1 - expected, "dog": expected})
+
+
+@pytest.mark.parametrize("values", [[0.2, 1.01, 0], [-0.01, 0.5, 0.5], [-3, 4, 8]])
+def test_scores_that_are_no_probabilities_are_an_output_error(values):
+    with pytest.raises(OutputError, match=r'"none".*from 0 to 1, got'):
+        answer(classifier("none"), values)
+
+
+def test_rounding_beyond_0_and_1_is_cut():
+    found = answer(classifier("none"), [1.001, -0.001, 0.5], top_k=3)
+    assert [score for _, score in found] == [1, 0.5, 0]
+
+
 def test_the_default_of_top_k_is_the_model_s():
     assert len(answer(classifier(top_k=2), [0.2, 0.7, 0.1])) == 2
     assert len(answer(classifier(top_k=2), [0.2, 0.7, 0.1], action="predict_proba")) == 3
@@ -111,7 +135,7 @@ def test_another_number_of_scores_than_labels_is_an_output_error(values):
 @pytest.mark.parametrize("activation", ["none", "softmax", "sigmoid"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_scores_that_are_not_finite_are_never_answered(activation, value):
-    with pytest.raises(OutputError, match="expected output 0 to hold finite scores"):
+    with pytest.raises(OutputError, match="expected output 0 to hold finite numbers"):
         answer(classifier(activation), [0.1, value, 0.2])
 
 

@@ -35,11 +35,11 @@ def to_utf8(text: bytes, name: str) -> bytes:
 def utf8_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Yield the lines of a file in UTF-8; one in UTF-16 or UTF-32 is read whole. Errors as of `to_utf8`."""
     first = file.readline()
-    if detect_encoding(first[:4]).startswith("utf-8"):
+    if not detect_encoding(first[:4]).startswith("utf-8"):
+        yield from BytesIO(to_utf8(first + file.read(), name))
+    elif first:
         yield first.removeprefix(BOM_UTF8)
         yield from file
-    else:
-        yield from BytesIO(to_utf8(first + file.read(), name))
 
 
 def json_lines(lines: Iterable[bytes], name: str, type_: Any) -> Iterator[tuple[int, Any]]:
@@ -60,7 +60,7 @@ def json_lines(lines: Iterable[bytes], name: str, type_: Any) -> Iterator[tuple[
 
 
 def decode_json(type_: Any, text: bytes, location: str) -> Any:
-    """Decode JSON as a type; the message of a `QueryError` begins with `location`."""
+    """Decode JSON as a type, in any encoding of `to_utf8`; the message of a `QueryError` begins with `location`."""
     try:
         return _decoder(type_).decode(text)
     except msgspec.ValidationError as error:
@@ -69,4 +69,6 @@ def decode_json(type_: Any, text: bytes, location: str) -> Any:
         description = f"{description[:1].lower()}{description[1:]}"
         raise QueryError(f"{location}{path.rstrip('`')}: {description}") from error
     except JSON_ERRORS as error:
+        if (other := to_utf8(bytes(text), location)) != text:
+            return decode_json(type_, other, location)
         raise QueryError(f"{location}: expected JSON, got: {error}") from error

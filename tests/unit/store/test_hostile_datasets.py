@@ -75,7 +75,7 @@ REFUSED = [
     ({"data.yaml": "!!python/object/apply:os.system [x]", "labels/a.txt": LINE}, "expected YAML"),
     ({"data.yaml": "[" * 100_000, "labels/a.txt": LINE}, "at most 16 levels of YAML"),
     ({"labelTxt/a.txt": "1 2 3 4 5 6 7 nan ship 0\n"}, "labelTxt/a.txt:1: expected 8 numbers"),
-    ({"labelTxt/a.txt": b"\xff\xfe"}, "expected text in UTF-8"),
+    ({"labelTxt/a.txt": b"\xff\xff"}, "expected text in UTF-8"),
     ({"tasks.json": task({**BOX, "x": "1"})}, "result 0: expected percents"),
     ({"tasks.json": task({**BOX, "x": 1e999})}, "expected a JSON array of tasks"),
     ({"tasks.json": task(BOX, original_width=0)}, "expected percents of an image of known size"),
@@ -168,10 +168,10 @@ def test_an_element_without_end_is_refused(tmp_path, monkeypatch) -> None:
 
 def test_coordinates_outside_the_image_are_read_as_they_are(tmp_path) -> None:
     """An object may end beyond the image; the evaluation cuts masks off."""
-    line = "0 0.5 0.5 3 3\n"
+    line = "0 0.75 0.5 1 1\n"
     members = {"data.yaml": YAML, "labels/a.txt": line, "images/a.jpg": picture()}
     (item,) = read(write_zip(tmp_path / "set.zip", members))
-    assert item.truth == [{"label": "ship", "xmin": -200, "ymin": -100, "xmax": 400, "ymax": 200}]
+    assert item.truth == [{"label": "ship", "xmin": 50, "ymin": 0, "xmax": 250, "ymax": 100}]
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "9" * 30, "\u0661"])

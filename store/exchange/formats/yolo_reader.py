@@ -40,7 +40,7 @@ _MAX_YAML_BYTES = 16 << 20
 _MAX_YAML_DEPTH = 16
 
 
-class _Texts(yaml.SafeLoader):
+class _Texts(yaml.SafeLoader):  # type: ignore[misc]  # it has no types here
     """Reads scalars as texts: `no`, `1.10` and `null` are names."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}

@@ -2,7 +2,9 @@
 
 import math
 import re
+import sys
 from collections import Counter
+from contextlib import suppress
 from datetime import date
 from typing import Any, Literal, NamedTuple
 
@@ -63,19 +65,17 @@ def _type_error(table: FileTable, row: int, expected: str, got: str) -> ColumnTy
 
 
 def read_numbers(table: FileTable, name: str) -> Numbers:
-    """Return a column as numbers, whatever it holds; all are missing if the file does not have the column."""
-    values = table.columns.get(name)
-    if values is None:
-        return Numbers(np.full(len(table.lines), np.nan), [])
+    """Return a column as numbers, whatever it holds."""
+    values = table.columns[name]
     if isinstance(values, np.ndarray):
         if values.ndim == 1:
             return Numbers(values, [], int(np.count_nonzero(~np.isnan(values))))
         return Numbers(np.full(len(values), np.nan), list(range(len(values))), len(values))
-    if table.decimal is None:
-        parsed = [_typed_number(value) for value in values]
-    else:
-        numbers = {text: _text_number(text, table.decimal) for text in set(values)}
-        parsed = [numbers[text] for text in values]
+    if table.decimal == "." and not any(value is not None and "_" in value for value in values):
+        with suppress(ValueError):  # most columns are plain numbers, and are read faster so
+            plain = np.array([np.nan if value is None else float(value) for value in values])
+            return Numbers(plain, [], int(np.count_nonzero(~np.isnan(plain))))
+    parsed = [_number(value, table.decimal) for value in values]
     units = Counter(number[1] for number in parsed if number is not None)
     missing = units.pop(_NO_UNIT, 0)
     unit = units.most_common(1)[0][0] if units else ""
@@ -87,23 +87,21 @@ def read_numbers(table: FileTable, name: str) -> Numbers:
     )
 
 
-def _text_number(text: str | None, decimal: str) -> tuple[float, str] | None:
-    if text is None or text.casefold() in _MISSING_NUMBERS:
+def _number(value: Any, decimal: str | None) -> tuple[float, str] | None:
+    """Return a value as a number with its unit, None if it is none; text is one only in formats without types."""
+    if isinstance(value, str):
+        if value.casefold() in _MISSING_NUMBERS:
+            return _NOTHING
+        return None if decimal is None else parse_number(value, decimal)
+    if value is None:
         return _NOTHING
-    return parse_number(text, decimal)
-
-
-def _typed_number(value: Any) -> tuple[float, str] | None:
-    """Return a number of a format with types, in which text is never a number."""
-    if value is None or (isinstance(value, str) and value.casefold() in _MISSING_NUMBERS):
-        return _NOTHING
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
     return (float(value), "") if is_number else None
 
 
 def infer_content(table: FileTable, name: str, numbers: Numbers) -> ColumnContent | None:
-    """Return the type that the values of a column have in common; None without values, or without the column."""
-    values = table.columns.get(name, [])
+    """Return the type that the values of a column have in common; None without values."""
+    values = table.columns[name]
     if isinstance(values, np.ndarray):
         return "number" if values.ndim == 1 else "list"
     if numbers.is_numeric:
@@ -136,7 +134,9 @@ def as_numbers(table: FileTable, name: str, numbers: Numbers) -> Float64Array:
 
 
 def others_text(table: FileTable, name: str, numbers: Numbers) -> str:
-    """Say how many values of a column are no numbers, with the first of them and its line."""
+    """Say how many values of a column are no numbers, with the first of them and its line; empty if all are."""
+    if not numbers.others:
+        return ""
     unit = f" in {numbers.unit}" if numbers.unit else ""
     row = numbers.others[0]
     return (

@@ -68,6 +68,7 @@ class ColumnOptions(msgspec.Struct, frozen=True):
 
 
 Tables = tuple[FileTable, FileTable]
+_Sides = tuple[dict[str, ColumnValues], dict[str, ColumnValues]]
 
 
 def compare_files(
@@ -102,7 +103,7 @@ def compare_files(
     settings = settings or ComparisonSettings()
     sides = as_summary(samples[0], settings), as_summary(samples[1], settings)
     left_out |= {
-        name: others.get(name, reason) if kinds.get(name) == "categorical" else reason
+        name: (kinds.get(name) == "categorical" and others.get(name)) or reason
         for name in columns[0].keys() - options.kinds().keys()
         if (reason := identifier_reason(name, sides[0].sample, sides[1].sample))
     }
@@ -110,7 +111,7 @@ def compare_files(
     left_out |= {
         f"values of {name}": reason
         for name, reason in others.items()
-        if name not in left_out and kinds.get(name, "numeric") == "numeric"
+        if reason and name not in left_out and kinds.get(name, "numeric") == "numeric"
     }
     shown_parameters = {
         "baseline": _json_path(baseline),
@@ -191,17 +192,14 @@ def _join_names(names: list[str]) -> str:
 
 def _columns(
     tables: Tables, options: ColumnOptions, used_names: set[str | None]
-) -> tuple[
-    tuple[dict[str, ColumnValues], dict[str, ColumnValues]],
-    dict[str, Kind],
-    dict[str, str],
-    dict[str, str],
-]:
-    """Return the columns of both sides, the kinds that are certain, reasons why other columns are left out, and values among numbers that are none."""
-    columns_by_side: tuple[dict[str, ColumnValues], dict[str, ColumnValues]] = ({}, {})
+) -> tuple[_Sides, dict[str, Kind], dict[str, str], dict[str, str]]:
+    """Return the columns of both sides, the kinds that are certain, why other columns are left out, and which values among numbers are none."""
+    columns_by_side: _Sides = ({}, {})
     named_kinds, kinds, left_out = options.kinds(), dict[str, Kind](), dict[str, str]()
     others: dict[str, str] = {}
     for name in _column_names(tables):
+        for table in tables:
+            table.columns.setdefault(name, [None] * len(table.lines))
         if name in options.ignore or (name in used_names and name not in named_kinds):
             continue
         if name in _ID_COLUMNS and name not in named_kinds:
@@ -210,8 +208,9 @@ def _columns(
         try:
             numbers = [read_numbers(table, name) for table in tables]
             kind = named_kinds.get(name) or _infer_kind(tables, name, numbers)
+            is_named = name in named_kinds
             sides = [
-                _column_values(table, name, kind, numbers=side, is_named=name in named_kinds)
+                _column_values(table, name, kind, side, with_missing=is_named)
                 for table, side in zip(tables, numbers, strict=True)
             ]
         except ColumnTypeError as error:
@@ -220,14 +219,12 @@ def _columns(
             left_out[name] = str(error)
             continue
         if any(len(side.others) < side.present for side in numbers):
-            texts = [
-                others_text(table, name, side)
-                for table, side in zip(tables, numbers, strict=True)
-                if side.others
-            ]
-            others |= {name: "; ".join(texts)} if texts else {}
+            texts = (
+                others_text(table, name, side) for table, side in zip(tables, numbers, strict=True)
+            )
+            others[name] = "; ".join(filter(None, texts))
         if kind == "categorical" and name not in named_kinds and _are_identifiers(sides):
-            left_out[name] = others.get(name, "hardly any text is there twice")
+            left_out[name] = others.get(name) or "hardly any text is there twice"
             continue
         for columns, values in zip(columns_by_side, sides, strict=True):
             columns[name] = values
@@ -264,13 +261,11 @@ def _are_identifiers(sides: list[ColumnValues]) -> bool:
 
 
 def _column_values(
-    table: FileTable, name: str, kind: Kind, *, numbers: Numbers, is_named: bool
+    table: FileTable, name: str, kind: Kind, numbers: Numbers, *, with_missing: bool
 ) -> ColumnValues:
-    """Return the values of a column for `build_sample`; all are missing if the file does not have the column."""
-    if name not in table.columns:
-        return [None] * len(table.lines)
+    """Return the values of a column for `build_sample`."""
     if kind == "categorical":
-        return as_labels(table, name, with_missing=is_named)
+        return as_labels(table, name, with_missing=with_missing)
     return as_numbers(table, name, numbers) if kind == "numeric" else as_vectors(table, name)
 
 

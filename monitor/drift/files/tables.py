@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from json import detect_encoding
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,16 @@ _MAX_DEPTH = 16
 _MAX_EXACT = 1 << 53
 """Magnitude from which float64 does not hold every integer."""
 
+_MAX_HEADER = 1 << 20
+"""Characters in which the first row ends, else its separator is a comma."""
 _SEPARATORS = ",;\t|"
 _UNITS = "%‰°$€£¥₹"
 _AMOUNT = re.compile(rf"([+-]?)\s*([{_UNITS}]?)\s*([^{_UNITS}]*?)\s*([{_UNITS}]?)")
+_MAX_DIGITS = 100
 _SPACES = " \u00a0\u202f'\u2019"
 _DIGITS = {
     decimal: re.compile(
-        rf"[+-]?(?:[1-9]\d{{0,2}}(?:[{_SPACES}{group}]\d{{3}})+|\d*)(?:{re.escape(decimal)}\d*)?(?:e[+-]?\d+)?",
+        rf"[+-]?(?=[{decimal}]?\d)(?:[1-9]\d{{0,2}}(?:[{_SPACES}{group}]\d{{3}})+|\d*)(?:[{decimal}]\d*)?(?:e[+-]?\d+)?|[+-]?inf(?:inity)?",
         re.IGNORECASE,
     )
     for decimal, group in (".,", ",.")
@@ -84,7 +87,8 @@ def _read_csv(path: Path) -> FileTable:
     with path.open("rb") as head:
         encoding = detect_encoding(head.read(4))
     with path.open(encoding=encoding, newline="") as file:
-        separator = max(_SEPARATORS, key=lambda mark: _header_length(file, mark))
+        names = re.sub('"[^"]*"', "", file.read(_MAX_HEADER)).partition("\n")[0]
+        separator = max(_SEPARATORS, key=names.count)
         file.seek(0)
         rows = csv.reader(
             file, delimiter=separator, skipinitialspace=separator != "\t", strict=True
@@ -111,15 +115,6 @@ def _read_csv(path: Path) -> FileTable:
     return FileTable(path.name, dict(zip(header, columns, strict=True)), lines, decimal)
 
 
-def _header_length(file: TextIO, separator: str) -> int:
-    """Return the number of columns that the first row has with a separator; 0 if it cannot be read so."""
-    file.seek(0)
-    try:
-        return len(next(csv.reader(file, delimiter=separator, strict=True), []))
-    except csv.Error:
-        return 0
-
-
 def _decimal_mark(columns: Sequence[Sequence[str | None]], separator: str) -> str:
     """Return the decimal mark of most numbers that are none with the other mark; without any, of most numbers with a mark."""
     if not any(cell is not None and "," in cell for cells in columns for cell in cells):
@@ -139,19 +134,14 @@ def _decimal_mark(columns: Sequence[Sequence[str | None]], separator: str) -> st
 
 def parse_number(text: str, decimal: str) -> tuple[float, str] | None:
     """Return the number that a cell has, and the sign of its unit or currency, such as `%`; None if it is no number."""
-    amount = _AMOUNT.fullmatch(text)
-    digits = "" if amount is None else amount[1] + amount[3]
+    amount = _AMOUNT.fullmatch(text) if len(text) < _MAX_DIGITS else None
     if amount is None or (amount[2] and amount[4]):
         return None
-    if _DIGITS[decimal].fullmatch(digits):
-        digits = re.sub(rf"[{_SPACES}{',' if decimal == '.' else '.'}]", "", digits)
-        digits = digits.replace(decimal, ".")
-    elif not digits.strip("+-").isalpha():  # inf
+    digits = amount[1] + amount[3]
+    if not _DIGITS[decimal].fullmatch(digits):
         return None
-    try:
-        return float(digits), amount[2] or amount[4]
-    except ValueError:
-        return None
+    digits = re.sub(rf"[{_SPACES}{',' if decimal == '.' else '.'}]", "", digits)
+    return float(digits.replace(decimal, ".")), amount[2] or amount[4]
 
 
 def _check_header(header: list[str], name: str) -> None:
@@ -169,20 +159,17 @@ def _read_json_lines(texts: Iterable[bytes], name: str) -> FileTable:
     lines: list[int] = []
     for line_number, row in json_lines(texts, name, Any):
         try:
-            flat = _flatten(row)
+            for key, value in _leaves(row):
+                column = columns.setdefault(key, [])
+                if len(columns) > MAX_COLUMNS:
+                    raise DriftError(f"expected at most {MAX_COLUMNS:,} columns, got {key!r:.80}")
+                if len(column) > len(lines):
+                    raise DriftError(f"expected {key!r:.80} once, got it twice once flattened")
+                column.extend([None] * (len(lines) - len(column)))
+                numbers = parse_vector(value)
+                column.append(value if numbers is None else numbers)
         except DriftError as error:
             raise DriftError(f"{name}:{line_number}: {error}") from error
-        for key, value in flat.items():
-            column = columns.get(key)
-            if column is None:
-                if len(columns) == MAX_COLUMNS:
-                    expected = f"expected at most {MAX_COLUMNS:,} columns, got {key!r:.80}"
-                    raise DriftError(f"{name}:{line_number}: {expected}")
-                column = columns[key] = []
-            if len(column) < len(lines):
-                column.extend([None] * (len(lines) - len(column)))
-            numbers = parse_vector(value) if type(value) is list else None
-            column.append(value if numbers is None else numbers)
         lines.append(line_number)
     for column in columns.values():
         column.extend([None] * (len(lines) - len(column)))
@@ -197,30 +184,19 @@ def parse_vector(value: Any) -> Float32Array | None:
         return np.array(value, np.float64).astype(np.float32)
 
 
-def _flatten(row: Any) -> dict[str, Any]:
-    """Flatten a nested object to dotted paths; lists stay, nulls are dropped.
+def _leaves(node: Any, prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a nested object with their dotted paths; lists stay, nulls are dropped.
 
     Raises:
-        DriftError: The row is not an object, is nested too deeply, or two of its paths are equal.
+        DriftError: It is not an object, or nested too deeply.
     """
-    if not isinstance(row, dict):
-        raise DriftError(f"expected a JSON object, got {str(row)!r:.40}")
-    if not any(isinstance(value, dict) for value in row.values()):
-        return row
-    flat: dict[str, Any] = {}
-    for key, value in _walk_leaves(row, "", 1):
-        if key in flat:
-            raise DriftError(f"expected {key!r:.80} once, got it twice once flattened")
-        flat[key] = value
-    return flat
-
-
-def _walk_leaves(node: dict[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if not isinstance(node, dict):
+        raise DriftError(f"expected a JSON object, got {str(node)!r:.40}")
     if depth > _MAX_DEPTH:
         raise DriftError(f"expected objects at most {_MAX_DEPTH} deep, got {prefix[:-1]!r:.80}")
     for key, value in node.items():
         if isinstance(value, dict):
-            yield from _walk_leaves(value, f"{prefix}{key}.", depth + 1)
+            yield from _leaves(value, f"{prefix}{key}.", depth + 1)
         elif value is not None:
             yield prefix + key, value
 

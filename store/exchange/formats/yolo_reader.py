@@ -83,9 +83,9 @@ def read_yolo(
         for number, line in enumerate(read_text(files, name).splitlines(), 1):
             if line.strip():
                 rows.setdefault(_numbers(line, f"{name}:{number}"), f"{name}:{number}")
-        for (label, *numbers), place in rows.items():
+        for row, place in rows.items():
             size_wh = size_wh or images.size_wh(image, name)
-            annotations.append(_annotation(label, numbers, place, names, size_wh, task=task))
+            annotations.append(_annotation(row, place, names, size_wh, task=task))
         if size_wh is not None:
             annotations = oriented_if(annotations, task, size_wh)
         yield AnnotatedImage(
@@ -165,14 +165,14 @@ def _class_names(config: dict[str, Any], place: str) -> dict[int, str]:
 
 
 def _annotation(
-    label: float,
-    numbers: list[float],
+    row: tuple[float, ...],
     place: str,
     names: dict[int, str],
     size_wh: tuple[int, int],
     *,
     task: str | None,
 ) -> dict[str, Any]:
+    label, *numbers = row
     if label not in names:
         raise QueryError(f"{place}: expected the number of a class in `names`, got {label:g}")
     item = {"label": names[int(label)]}
@@ -193,22 +193,24 @@ def _numbers(line: str, place: str) -> tuple[float, ...]:
     try:
         label, *numbers = map(float, line.split())
     except ValueError:
-        expected, got = "the number of a class and fractions of the image", f"{line[:80]!r}"
-    else:
-        got = f"{len(numbers)} numbers in {line[:80]!r}"
-        if len(numbers) in (5, 9):
-            expected = "a class and a shape without a score, as ground truth has none"
-        elif len(numbers) != 4 and (len(numbers) < 6 or len(numbers) % 2):
-            expected = "a class and 4 numbers of a box, or pairs of numbers of points"
-        elif not all(map(math.isfinite, numbers)):
-            expected, got = "finite numbers", f"{line[:80]!r}"
-        elif not all(-_BEYOND <= number <= 1 + _BEYOND for number in numbers):
-            expected, got = "fractions of the image, from 0 to 1", f"{line[:80]!r}"
-        elif len(numbers) == 4 and min(numbers[2:]) <= 0:
-            expected, got = "a width and a height above 0", f"{line[:80]!r}"
-        else:
-            return label, *numbers
-    raise QueryError(f"{place}: expected {expected}, got {got}")
+        label, numbers = math.nan, []
+    count, is_box = len(numbers), len(numbers) == 4
+    is_inside = all(-_BEYOND <= number <= 1 + _BEYOND for number in numbers)
+    checks = {
+        "the number of a class and fractions of the image": count > 0,
+        "a class and a shape without a score, as ground truth has none": count not in (5, 9),
+        "a class and 4 numbers of a box, or pairs of numbers of points": is_box
+        or (count >= 6 and count % 2 == 0),
+        "finite numbers": all(map(math.isfinite, numbers)),
+        "fractions of the image, from 0 to 1": is_inside,
+        "a width and a height above 0": not is_box or min(numbers[2:]) > 0,
+    }
+    for expected, is_met in checks.items():
+        if not is_met:
+            raise QueryError(
+                f"{place}: expected {expected}, got {line[:80]!r} with {count} numbers"
+            )
+    return label, *numbers
 
 
 def _box(numbers: list[float], size_wh: tuple[int, int]) -> dict[str, float]:

@@ -68,7 +68,7 @@ REFUSED = [
     ({"data.yaml": YAML, "labels/a.txt": LINE, "images/a.jpg": "no image"}, "cannot read the size of images/a.jpg"),
     ({"data.yaml": YAML, "labels/a.txt": "7" + LINE[1:], "images/a.jpg": picture()}, "labels/a.txt:1: expected the number of a class"),
     ({"data.yaml": YAML, "labels/a.txt": "x 1\n", "images/a.jpg": picture()}, "labels/a.txt:1: expected the number of a class and"),
-    ({"data.yaml": YAML, "labels/a.txt": "0 1 2 3\n", "images/a.jpg": picture()}, "got 3 numbers"),
+    ({"data.yaml": YAML, "labels/a.txt": "0 1 2 3\n", "images/a.jpg": picture()}, "with 3 numbers"),
     ({"data.yaml": "names: [a]", "labels/a.txt": "0" + " 0.5" * 8, "images/a.jpg": picture()}, "--task oriented or --task segmentation"),
     ({"data.yaml": ALIASES, "labels/a.txt": LINE}, "expected no aliases"),
     ({"data.yaml": "names: 5", "labels/a.txt": LINE}, "expected the names of classes"),

@@ -307,6 +307,7 @@ BAD = {
     "a column twice but for spaces": ("a.csv", "a, a\n", {}, "a.csv:1: expected each column once"),
     "a time missing among numbers": ("a.csv", "timestamp,x\n1,2\nNA,3\n", {}, "a.csv:3: expected timestamp to be a time .*got NA"),
     "no object": ("a.jsonl", "[1]\n", {}, "a.jsonl:1: expected a JSON object, got"),
+    "an integer beyond float64": ("a.jsonl", '{"a": 1' + "0" * 400 + "}", {"numeric": ("a",)}, "a.jsonl:1: expected a to be a number, got 1000"),
     "too deep": ("a.jsonl", '{"a":' * 40 + "1" + "}" * 40, {}, "a.jsonl:1: expected objects at most"),
     "far too deep": ("a.jsonl", '{"a":' * 9999 + "1" + "}" * 9999, {}, "a.jsonl:1: "),
     "a path twice": ("a.jsonl", '{"a.b": 1, "a": {"b": 2}}', {}, "expected 'a.b' once"),
@@ -394,6 +395,9 @@ ROWS = {  # a CSV file, and its columns as numbers where they are, else as label
     "labels that look missing": ("a\nnone\nna\nx\n", {"a": ["none", "na", "x"]}),
     "booleans": ("a,b\nTrue,TRUE\nfalse,x\n", {"a": ["true", "false"], "b": ["true", "x"]}),
     "whole numbers among labels": ("a\n1.0\n007\nx\n", {"a": ["1", "007", "x"]}),
+    "numbers by half": ("a;b\n,5;e5\n5,;+1,5\n", {"a": [0.5, 5], "b": ["e5", "+1,5"]}),
+    "infinite with decimal commas": ("a;b\ninf;1,5\n1;-Infinity\n", {"a": [math.inf, 1], "b": [1.5, -math.inf]}),
+    "marks alone": ("a;b;c\n,;.;+\nx,1;-;.\n", {"a": [",", "x,1"], "b": [".", None], "c": ["+", "."]}),
     "large integers": ("a\n9007199254740993\nx\n", {"a": ["9007199254740993", "x"]}),
     "a header alone": ("a;b\n", {"a": [], "b": []}),
 }  # fmt: skip

@@ -277,7 +277,7 @@ LINES = {
     "0.5 0.5 0.5 0.2 0.2": "expected the number of a class in `names`, got 0.5",
     "1 0.5 0.5 0.2 0.2": "expected the number of a class in `names`, got 1",
     "-1 0.5 0.5 0.2 0.2": "expected the number of a class in `names`, got -1",
-    "0 0.5 0.5 0.2": "expected a class and 4 numbers of a box, .*got 3 numbers",
+    "0 0.5 0.5 0.2": "expected a class and 4 numbers of a box, .*with 3 numbers",
     "0 0.5 0.5 0.2 0.2 0.9": "expected a class and a shape without a score",
     "0 0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2 0.9": "expected a class and a shape without a score",
     "0 0.5 0.5 0 0.2": "expected a width and a height above 0",

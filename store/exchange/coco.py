@@ -8,7 +8,7 @@ Source: COCO, "Data format" and "Results format".
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -120,31 +120,12 @@ class ImportedCocoAnnotation(msgspec.Struct):
     iscrowd: int = 0
 
 
-class ImportedCocoCategory(msgspec.Struct):
-    """A category of `ImportedCocoInstances`."""
-
-    id: int
-    name: str
-
-    @property
-    def label(self) -> str:
-        """Label of the category."""
-        return self.name
-
-
 class ImportedCocoInstances(msgspec.Struct):
     """A file of instances for an import: only images are required."""
 
     images: list[ImportedCocoImage]
     annotations: list[ImportedCocoAnnotation] = []
-    categories: list[ImportedCocoCategory] = []
-
-
-class _AnyCategory(Protocol):
-    @property
-    def id(self) -> int: ...
-    @property
-    def label(self) -> str: ...
+    categories: list[CocoCategory] = []
 
 
 _AnyAnnotation = TypeVar("_AnyAnnotation", CocoAnnotation, ImportedCocoAnnotation)
@@ -173,7 +154,7 @@ def written_names(file_name: str) -> tuple[str, str, str]:
     return file_name, slashed, unquote(slashed)
 
 
-def labels_by_id(categories: Sequence[_AnyCategory]) -> dict[int, str]:
+def labels_by_id(categories: Sequence[CocoCategory]) -> dict[int, str]:
     """Return the label of each category."""
     return {category.id: category.label for category in categories}
 

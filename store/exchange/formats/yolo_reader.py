@@ -154,14 +154,16 @@ def _check_events(text: str, name: str) -> None:
 def _class_names(config: dict[str, Any], place: str) -> dict[int, str]:
     names = config["names"]
     pairs = dict(enumerate(names)) if isinstance(names, list) else names
-    if not all(isinstance(name, str) and name for name in pairs.values()):
-        raise QueryError(f"{place}: expected a text for each class in `names`, got {names!r:.80}")
-    try:
-        return {int(number): name for number, name in pairs.items()}
-    except (TypeError, ValueError) as error:
+    classes = {
+        int(number): name
+        for number, name in pairs.items()
+        if str(number).isdecimal() and isinstance(name, str) and name
+    }
+    if len(classes) < len(pairs):
         raise QueryError(
-            f"{place}: expected numbers of classes in `names`, got: {error}"
-        ) from error
+            f"{place}: expected a number and a text for each class in `names`, got {names!r:.80}"
+        )
+    return classes
 
 
 def _annotation(

@@ -181,6 +181,9 @@ def _annotation(
     if len(numbers) == 4:
         return item | _box(numbers, size_wh)
     points = _points(numbers, size_wh)
+    if task == "OBJECT_DETECTION":  # Ultralytics trains detectors with the boxes around polygons
+        xs, ys = zip(*points, strict=True)
+        return item | box_of(min(xs), min(ys), max(xs), max(ys))
     if len(numbers) == _CORNERS and task is None:
         raise QueryError(
             f"{place}: 8 numbers are an oriented box or a polygon: --task oriented or --task segmentation says which"

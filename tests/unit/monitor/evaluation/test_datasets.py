@@ -258,6 +258,12 @@ def test_an_image_of_yolo_without_labels_is_background(dataset, labels, images) 
     ]
 
 
+def test_polygons_of_yolo_are_boxes_for_a_detector(dataset) -> None:
+    polygon = "0 0.4 0.4 0.6 0.4 0.6 0.6 0.5 0.6 0.4 0.5"
+    (image,) = dataset({**YOLO, "labels/a.txt": polygon})
+    assert image.annotations == [{"label": "ship", "xmin": 40, "ymin": 40, "xmax": 60, "ymax": 60}]
+
+
 NAMES = [
     ("names: [no, yes, on, 1.10, null, ~]", ["no", "yes", "on", "1.10", "null", "~"]),
     ("names: {0: off, 1: 2026-01-31, 2: 0x10, 3: 'x', 4: 1_000, 5: 1e3}", ["off", "2026-01-31", "0x10", "x", "1_000", "1e3"]),

@@ -84,6 +84,8 @@ REFUSED = [
     ({"tasks.json": '[{"data": 1}]'}, "task 0: expected a task of Label Studio"),
     ({"quadriga-images.jsonl": "no\n", "data.yaml": YAML, "labels/a.txt": LINE}, "line 1 of quadriga-images.jsonl"),
     ({"readme.txt": "hello"}, "no dataset found"),
+    ({"annotations.json": '{"images": [{"id": 1}, {"id": 1}]}'}, "expected each image once, got 1 2 times"),
+    ({"annotations.json": '{"images": [{"id": 1, "file_name": "a"}, {"id": 2, "file_name": "a"}]}'}, "expected each image once, got 'a'"),
 ]  # fmt: skip
 
 
@@ -172,6 +174,23 @@ def test_coordinates_outside_the_image_are_read_as_they_are(tmp_path) -> None:
     members = {"data.yaml": YAML, "labels/a.txt": line, "images/a.jpg": picture()}
     (item,) = read(write_zip(tmp_path / "set.zip", members))
     assert item.truth == [{"label": "ship", "xmin": 50, "ymin": 0, "xmax": 250, "ymax": 100}]
+
+
+def test_an_image_of_yolo_without_labels_has_no_truth_to_import(tmp_path) -> None:
+    """People may not have come to it yet, so nothing is stated of it."""
+    images = {"images/a.jpg": picture(), "images/b.jpg": picture()}
+    files = {"data.yaml": YAML, "labels/a.txt": LINE, **images}
+    labelled, other = read(write_zip(tmp_path / "set.zip", files))
+    assert (len(labelled.truth), other.truth) == (1, None)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("written", ["a b.jpg", "a%20b.jpg", r"images\\a b.jpg"])
+def test_coco_of_other_tools_finds_its_images(tmp_path, encoding, written) -> None:
+    document = f'{{"images": [{{"id": 1, "file_name": "{written}"}}]}}'
+    files = {"annotations.json": document.encode(encoding), "images/a b.jpg": b"A"}
+    (item,) = read(write_zip(tmp_path / "set.zip", files))
+    assert item.image() == b"A"
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "9" * 30, "\u0661"])

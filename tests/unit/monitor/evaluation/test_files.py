@@ -3,12 +3,19 @@
 import io
 import json
 import re
+import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from quadriga.monitor.evaluation.files import evaluate_files as files
-from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco, evaluate_records
+from quadriga.monitor.evaluation.files.evaluate_files import (
+    evaluate_coco,
+    evaluate_parquet,
+    evaluate_records,
+)
 from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.query.compact_form import parse
@@ -122,6 +129,30 @@ def test_times_are_in_utc(texts, hours, window) -> None:
     assert (report.data.current.start, report.data.current.end) == window
     assert sorted(part.value for part in report.slices if part.by == "hour") == hours
     assert {part.value for part in report.slices if part.by == "day"} == {"2026-03-29"}
+
+
+PARQUET_TIMES = {  # times of half past nine in Tokyo, and the hour
+    "UTC": (pa.array([1_774_744_200_000], pa.timestamp("ms", "UTC")), "00"),
+    "a zone": (pa.array([1_774_744_200], pa.timestamp("s", "Asia/Tokyo")), "00"),
+    "no zone": (pa.array([1_774_744_200_000_000_000], pa.timestamp("ns")), "00"),
+    "text": (pa.array(["2026-03-29T09:30:00+09:00"]), "00"),
+    "nothing": (pa.array([None], pa.timestamp("ms")), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("times", "hour"), PARQUET_TIMES.values(), ids=PARQUET_TIMES)
+def test_times_of_parquet_are_in_utc(tmp_path, monkeypatch, times, hour) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    texts = {"predictions": json.dumps(FOUND), "ground_truth": json.dumps([BOX]), "model": "m", "task": "t"}  # fmt: skip
+    columns = {name: pa.array([text]) for name, text in texts.items()}
+    pq.write_table(
+        pa.table({"id": pa.array([1]), "created_at": times, **columns}), tmp_path / "a.parquet"
+    )
+    report = evaluate_parquet(tmp_path / "a.parquet", "detection", by=["hour"], options=ASKED)
+    monkeypatch.undo()
+    time.tzset()
+    assert [part.value for part in report.slices] == [hour]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])

@@ -3,7 +3,7 @@
 One record per image. A request with several images gives several records with one `request_id`.
 """
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -266,6 +266,19 @@ def short_inference(inference: StoredInference) -> ShortInference:
 def json_text(value: Any) -> str:
     """Return JSON as the database has it."""
     return msgspec.json.encode(value).decode()
+
+
+def parse_time(text: str) -> datetime:
+    """Return a time of ISO 8601, such as RFC 3339, in UTC; one without an offset is in UTC.
+
+    Raises:
+        ValueError: The text is not a time.
+    """
+    time = datetime.fromisoformat(text.strip())
+    try:
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except OverflowError as error:
+        raise ValueError(f"expected a time from year 1 to 9999 in UTC, got {text!r}") from error
 
 
 def timestamp_text(milliseconds: int) -> str:

@@ -259,6 +259,8 @@ def evaluate_dataset(
         models = [resolve_model(server, name, version) for name, version in names]
         task = models[0][2]
         images, has_splits = _read_images(options, task)
+        if count := sum(image.is_background for image in images):
+            click.echo(f"images without a file of labels, as background: {count}", err=True)
         _check_annotations(images, task, options.metrics)
         snapshot = options.snapshot or snapshot_hash(images, options.threads)
         runs = [

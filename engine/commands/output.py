@@ -158,10 +158,17 @@ def image_from_store(blobs: Blobs) -> Callable[[str], bytes | None]:
 
 def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:
     """Return the function that reads an image below a folder by its name, with or without suffix."""
+    from quadriga.store.exchange.coco import written_names
+
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()] if folder else []
     paths = {path.stem: path for path in files} | {path.name: path for path in files}
     paths |= {path.relative_to(folder or path).as_posix(): path for path in files}
-    return lambda name: paths[name].read_bytes() if name in paths else None
+
+    def read(name: str) -> bytes | None:
+        found = next((paths[written] for written in written_names(name) if written in paths), None)
+        return None if found is None else found.read_bytes()
+
+    return read
 
 
 def _to_json(value: Any) -> bytes:

@@ -6,7 +6,7 @@ from contextlib import suppress
 import msgspec
 
 from quadriga.engine.console.charts import IntervalMarks, difference_interval
-from quadriga.engine.console.drift_links import label_comparison
+from quadriga.engine.console.drift_links import slice_comparison
 from quadriga.engine.console.filter_line import as_part, comparison_text, joined
 from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.saved import ReportStore
@@ -108,7 +108,7 @@ def _quality(
     for part in comparison.slices:
         if part.differences:
             where = (
-                label_comparison(part.by, part.value)
+                slice_comparison(part.by, part.value)
                 if part.by.startswith("meta.") and part.value is not None
                 else ""
             )

@@ -192,6 +192,17 @@ def label_comparison(name: str, label: str, task: str = "") -> str:
     if label in ("true", "false"):
         return comparison_text(name, label == "true")
     if _NUMBER_TEXT.fullmatch(label):  # a number among texts, or a text that reads as one
-        field, _, _ = comparison_text(name, 0).rpartition("=")
-        return f"{field}=in:{label},{json_text(label)}"
+        return f"{_field_text(name)}=in:{label},{json_text(label)}"
     return comparison_text(name, label)
+
+
+def slice_comparison(by: str, value: str) -> str:
+    """Return the comparison that finds a slice of an evaluation, whose value is as in a filter; before 0.3 texts had no quotes."""
+    is_operand = (
+        value.startswith('"') or value in ("true", "false") or _NUMBER_TEXT.fullmatch(value)
+    )
+    return f"{_field_text(by)}={value}" if is_operand else comparison_text(by, value)
+
+
+def _field_text(name: str) -> str:
+    return comparison_text(name, 0).rpartition("=")[0]

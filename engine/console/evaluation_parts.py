@@ -9,7 +9,7 @@ import msgspec
 
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.charts import IntervalMarks, interval
-from quadriga.engine.console.drift_links import label_comparison, model_comparisons
+from quadriga.engine.console.drift_links import model_comparisons, slice_comparison
 from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import metric_texts
@@ -168,7 +168,7 @@ def _slice_link(report: Report, part: Slice, link: Link) -> str:
     if isinstance(window.filter, str) and window.filter:
         texts.append(f"({window.filter})")
     if part.by.startswith("meta.") and part.value is not None:
-        texts.append(label_comparison(part.by, part.value))
+        texts.append(slice_comparison(part.by, part.value))
     elif isinstance(named_filter, str) and part.value in {"true", "false"}:
         texts.append(f"({named_filter})" if part.value == "true" else f"!({named_filter})")
     else:

@@ -6,7 +6,6 @@ An evaluation has three steps: `build_state` turns a shard of images into a stat
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -29,7 +28,8 @@ from quadriga.monitor.evaluation.state import (
 from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.quoting import quoted
-from quadriga.store.errors import JSON_ERRORS
+from quadriga.store.errors import QueryError
+from quadriga.store.exchange import text_files
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.references import load
@@ -224,17 +224,9 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
     return width, height
 
 
-_decoder = cache(msgspec.json.Decoder)
-
-
 def decode_json(type_: Any, text: bytes, location: str) -> Any:
     """Decode JSON as a type; the message of an `EvaluationError` begins with `location`."""
     try:
-        return _decoder(type_).decode(text)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        description = message.replace("Object missing required field ", "expected a field ")
-        description = f"{description[:1].lower()}{description[1:]}"
-        raise EvaluationError(f"{location}{path.rstrip('`')}: {description}") from error
-    except JSON_ERRORS as error:
-        raise EvaluationError(f"{location}: expected JSON, got: {error}") from error
+        return text_files.decode_json(type_, text, location)
+    except QueryError as error:
+        raise EvaluationError(str(error)) from error

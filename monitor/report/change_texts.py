@@ -109,18 +109,30 @@ def describe_change(signal: Signal, report: Report) -> Change:
         return _embedding_change(signal, report)
     if signal.kind == "categorical":
         return _label_change(signal)
-    return _number_change(signal)
+    return _number_change(signal, _words_of(signal.name, report))
 
 
-def signal_title(name: str) -> str:
-    """Name a signal in words, such as `brightness` for `image.brightness`."""
-    words = _WORDS.get(name)
-    return words.title if words is not None else one_line(name.removeprefix("meta."))
+def is_of_files(report: Report | None) -> bool:
+    """Check whether a report compares files, whose columns have the meaning that their owner gave them."""
+    sides = ("current", "baseline")
+    return report is not None and all(
+        isinstance(report.parameters.get(side), str) for side in sides
+    )
 
 
-def signal_titles(names: Iterable[str]) -> dict[str, str]:
+def signal_title(name: str, report: Report | None = None) -> str:
+    """Name a signal in words, such as `brightness` for `image.brightness`; a column of a file by its name."""
+    return _words_of(name, report).title
+
+
+def _words_of(name: str, report: Report | None) -> _Words:
+    words = None if is_of_files(report) else _WORDS.get(name)
+    return words or _Words(one_line(name.removeprefix("meta.")))
+
+
+def signal_titles(names: Iterable[str], report: Report | None = None) -> dict[str, str]:
     """Name signals that stand together in words; those of one title, such as `score` and `meta.score`, by their names."""
-    titles = {name: signal_title(name) for name in names}
+    titles = {name: signal_title(name, report) for name in names}
     counts = Counter(titles.values())
     return {name: title if counts[title] == 1 else one_line(name) for name, title in titles.items()}
 
@@ -141,7 +153,7 @@ def headline(report: Report) -> str:
     in_parts, _ = _maybe_chance(report)
     if not in_parts:
         return changed
-    return f"{changed} Also {_some_titles(in_parts, MAX_IN_HEADLINE)}{_place(report, in_parts, ' where')}."
+    return f"{changed} Also {_some_titles(report, in_parts, MAX_IN_HEADLINE)}{_place(report, in_parts, ' where')}."
 
 
 def _listed(parts: Sequence[str]) -> str:
@@ -152,12 +164,12 @@ def _headline_without_alarm(report: Report) -> str:
     """Say which signals moved without an alarm: with too few independent images to judge, and where, or perhaps by chance."""
     parts = []
     if signals := undecided_signals(report):
-        names = _some_titles(signals, _MAX_UNDECIDED)
+        names = _some_titles(report, signals, _MAX_UNDECIDED)
         parts.append(
             f"too few independent images to say anything about {names}, which moved{_place(report, signals, ', most where')}"
         )
     for signals in filter(None, _maybe_chance(report)):
-        names = _some_titles(signals, MAX_IN_HEADLINE)
+        names = _some_titles(report, signals, MAX_IN_HEADLINE)
         place = _place(report, signals, " over all images, but not where")
         parts.append(f"{names} moved, which may be chance{place}")
     return f"No alarm; {'; '.join(parts)}." if parts else "Nothing changed."
@@ -172,8 +184,8 @@ def _maybe_chance(report: Report) -> tuple[list[Signal], list[Signal]]:
     return in_parts, others
 
 
-def _some_titles(signals: Sequence[Signal], limit: int) -> str:
-    titles = [signal_title(signal.name) for signal in signals[:limit]]
+def _some_titles(report: Report, signals: Sequence[Signal], limit: int) -> str:
+    titles = [signal_title(signal.name, report) for signal in signals[:limit]]
     more = len(signals) - len(titles)
     return _listed([*titles, *([f"{more:,} more"] if more else [])])
 
@@ -190,7 +202,7 @@ def explanation(report: Report) -> str:
         names = _listed([signal_title(name) for name in filtered])
         sentences.append(f"Left out, as the filter chose the images by them: {names}.")
     alarms = {signal.name for signal in report.signals if signal.alarm}
-    if alarms:
+    if alarms and not is_of_files(report):
         open_signals = [*undecided_signals(report), *maybe_chance_signals(report)]
         undecided = {signal.name for signal in open_signals}
         sentences.append(_what_to_look_at(alarms, undecided))
@@ -255,8 +267,7 @@ def _slices_of(report: Report, signals: Iterable[Signal]) -> list[Slice]:
     ]
 
 
-def _number_change(signal: Signal) -> Change:
-    words = _WORDS.get(signal.name) or _Words(one_line(signal.name.removeprefix("meta.")))
+def _number_change(signal: Signal, words: _Words) -> Change:
     before, after = signal.before, signal.after
     if before is None or after is None:
         return Change(signal.name, words.title)

@@ -106,7 +106,9 @@ def _drift(report: Report, image_bytes: ImageBytes) -> dict[str, Any]:
     return {
         "changes": _changes(report, image_bytes) if is_drift else [],
         "signals": sorted_by_effect(report.signals),
-        "signal_titles": change_texts.signal_titles(signal.name for signal in report.signals),
+        "signal_titles": change_texts.signal_titles(
+            (signal.name for signal in report.signals), report
+        ),
         "effects": _effect_descriptions(report),
         "moved": drift_texts.moved_signals(report.slices) if is_drift else [],
         "most_moved": _MAX_MOVED,

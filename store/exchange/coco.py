@@ -6,14 +6,17 @@ measures, so geometry has to be right (`CocoInstances`, `CocoResult`), while ids
 Source: COCO, "Data format" and "Results format".
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
 from quadriga.store.errors import JSON_ERRORS, QueryError
 from quadriga.store.exchange.outlines import bridged, unbridged
 from quadriga.store.exchange.predictions import label_of
+from quadriga.store.exchange.text_files import to_utf8
 from quadriga.tasks.shapes import (
     BOX_KEYS,
     MAX_COORDINATE,
@@ -117,31 +120,12 @@ class ImportedCocoAnnotation(msgspec.Struct):
     iscrowd: int = 0
 
 
-class ImportedCocoCategory(msgspec.Struct):
-    """A category of `ImportedCocoInstances`."""
-
-    id: int
-    name: str
-
-    @property
-    def label(self) -> str:
-        """Label of the category."""
-        return self.name
-
-
 class ImportedCocoInstances(msgspec.Struct):
     """A file of instances for an import: only images are required."""
 
     images: list[ImportedCocoImage]
     annotations: list[ImportedCocoAnnotation] = []
-    categories: list[ImportedCocoCategory] = []
-
-
-class _AnyCategory(Protocol):
-    @property
-    def id(self) -> int: ...
-    @property
-    def label(self) -> str: ...
+    categories: list[CocoCategory] = []
 
 
 _AnyAnnotation = TypeVar("_AnyAnnotation", CocoAnnotation, ImportedCocoAnnotation)
@@ -151,15 +135,26 @@ def decode_imported(data: bytes) -> ImportedCocoInstances:
     """Read a file of instances for an import.
 
     Raises:
-        QueryError: The file is not JSON of that form.
+        QueryError: The file is not JSON of that form, or has an image twice.
     """
     try:
-        return msgspec.json.decode(data, type=ImportedCocoInstances)
+        instances = msgspec.json.decode(to_utf8(data, "COCO's JSON"), type=ImportedCocoInstances)
     except JSON_ERRORS as error:
         raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
+    names = Counter(name for image in instances.images for name in (image.id, image.file_name))
+    for name, times in names.items():
+        if times > 1 and name:
+            raise QueryError(f"expected each image once, got {name!r:.200} {times} times")
+    return instances
 
 
-def labels_by_id(categories: Sequence[_AnyCategory]) -> dict[int, str]:
+def written_names(file_name: str) -> tuple[str, str, str]:
+    """Return a file name as it is, with the separators of Windows as `/`, and with `%20` as a space, too."""
+    slashed = file_name.replace("\\", "/")
+    return file_name, slashed, unquote(slashed)
+
+
+def labels_by_id(categories: Sequence[CocoCategory]) -> dict[int, str]:
     """Return the label of each category."""
     return {category.id: category.label for category in categories}
 

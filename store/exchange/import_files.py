@@ -22,6 +22,7 @@ from quadriga.store.exchange.coco import (
     chariot_form,
     decode_imported,
     labels_by_id,
+    written_names,
 )
 from quadriga.store.exchange.dataset_files import (
     DatasetFiles,
@@ -34,6 +35,7 @@ from quadriga.store.exchange.formats.label_studio_reader import is_tasks, read_t
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
 from quadriga.store.exchange.formats.recognition import read_tool_dataset
 from quadriga.store.exchange.formats.writing import SIDECAR
+from quadriga.store.exchange.text_files import to_utf8, utf8_lines
 from quadriga.store.records import ModelReference, ReviewStatus
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
@@ -125,7 +127,7 @@ def read(
     match path.suffix.lower():
         case ".jsonl":
             with path.open("rb") as file:
-                yield from _lines(file, _no_image, {})
+                yield from _lines(utf8_lines(file, path.name), _no_image, {})
         case ".parquet":
             yield from _parquet(path)
         case ".json" | ".xml":
@@ -166,10 +168,10 @@ def _annotation_file(path: Path, task: str | None) -> Iterator[Item]:
     with path.open("rb") as file:
         if path.suffix.lower() == ".xml":
             annotated = read_cvat_file(file, path.name, images, task)
-        elif is_tasks(file.peek()):
-            annotated = read_tasks(file.read(), path.name, images, task)
+        elif is_tasks(data := to_utf8(file.read(), path.name)):
+            annotated = read_tasks(data, path.name, images, task)
         else:
-            yield from _coco(file.read(), _no_image)
+            yield from _coco(data, _no_image)
             return
         for image in annotated:
             yield _of_image(image, _no_image)
@@ -186,11 +188,13 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
 
     if "inferences.jsonl" in files:
         with files.open("inferences.jsonl") as file:
-            yield from _lines(file, image, {})
+            lines = utf8_lines(file, "inferences.jsonl")
+            yield from _lines(lines, image, {})
     elif "annotations.jsonl" in files:
         described = _described_images(files)
         with files.open("annotations.jsonl") as file:
-            yield from _lines(file, image, described)
+            lines = utf8_lines(file, "annotations.jsonl")
+            yield from _lines(lines, image, described)
     elif coco := nearest_to_root(files, lambda name: _COCO.fullmatch(name) is not None):
         for name in coco:
             yield from _coco(files.read(name), image)
@@ -213,7 +217,7 @@ def _described_images(files: DatasetFiles) -> dict[str, Any]:
         return {}
     described: dict[str, Any] = {}
     with files.open("metadata.jsonl") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(utf8_lines(file, "metadata.jsonl"), 1):
             row = _object(line, f"line {number} of metadata.jsonl")
             described[_name(row)] = row.get("metadata")
     return described
@@ -233,11 +237,12 @@ def _of_image(
     _check_metadata(described, annotated.place)
     file_name = PurePosixPath(annotated.path).name
     is_predicted = about.get("annotations_from") == "predictions" and not accept_predictions
+    is_unsaid = is_predicted or annotated.is_background  # people may not have come to it yet
     return Item(
         place=annotated.place,
         image=partial(image, annotated.path),
         inference=None,
-        truth=None if is_predicted else annotated.annotations,
+        truth=None if is_unsaid else annotated.annotations,
         metadata={"path": annotated.path, "file_name": file_name, **described},
         names=names,
     )
@@ -321,12 +326,15 @@ def _coco(data: bytes, image: Images) -> Iterator[Item]:
             inference=None,
             truth=truth,
             metadata={"file_name": name},
-            names=_by_stem(name),
+            names=_by_stem(written_names(name)[-1]),
         )
 
 
 def _pictured(image: Images, name: str) -> bytes | None:
-    return image(f"images/{name}") or image(name)
+    found = (
+        image(folder + written) for written in written_names(name) for folder in ("images/", "")
+    )
+    return next(filter(None, found), None)
 
 
 def _decoded(text: bytes, place: str) -> ImportedInference:

@@ -1,7 +1,7 @@
 """Inferences as Parquet: a row each, with labels, scores and boxes as lists; an extra (pyarrow)."""
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from quadriga.store.exchange.archives import stored_image
 from quadriga.store.exchange.datasets import OWN, Pages, nested
 from quadriga.store.exchange.predictions import decode_objects, label_of, score_of
 from quadriga.store.ids import time_ms
-from quadriga.store.records import StoredInference, timestamp_text
+from quadriga.store.records import StoredInference, parse_time, timestamp_text
 from quadriga.tasks.shapes import BOX_KEYS, shape_of_json
 
 ROW_GROUP_BYTES = 64 << 20
@@ -158,9 +158,10 @@ def _line(row: dict[str, Any]) -> bytes:
     values = {field: row.get(name) for name, field in RECORD_FIELDS.items()}
     document = nested({field: value for field, value in values.items() if value is not None})
     document["id"] = str(row["id"])
-    if isinstance(row.get("created_at"), datetime):
-        since_1970 = row["created_at"].astimezone(UTC).timestamp()
-        document["created_at"] = timestamp_text(round(since_1970 * 1000))
+    created = row.get("created_at")
+    if isinstance(created, datetime):
+        created = timestamp_text(round(parse_time(str(created)).timestamp() * 1000))
+    document |= {} if created is None else {"created_at": created}
     for name in _JSON:
         if (text := row.get(name)) is not None:
             document[name] = msgspec.Raw(text.encode())

@@ -1,77 +1,153 @@
 """Columns of files as numbers, labels, lists of numbers, or times."""
 
 import math
-from datetime import UTC, datetime
-from typing import Any, Literal
+import re
+import sys
+from collections import Counter
+from contextlib import suppress
+from datetime import date
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, parse_numbers, parse_vector
+from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, parse_number, parse_vector
 from quadriga.monitor.drift.samples import DriftError, value_label
-from quadriga.store.records import timestamp_text
+from quadriga.store.records import parse_time, timestamp_text
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 _MAX_FLOAT16 = float(np.finfo(np.float16).max)
 """Largest number of an embedding: summaries store float16."""
+_ONE_OTHER_IN = 10
+"""Number of values of a column of numbers, one of which may be no number: it counts as missing."""
+_MISSING = frozenset({
+    "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NULL", "Null", "null", "(null)", "\\N", "NaN", "nan", "-nan", "None",
+    "NaT", "-", "--", "#VALUE!", "#REF!", "#DIV/0!", "#NUM!",
+})  # fmt: skip
+"""Words for a missing value, as pandas, R, spreadsheets and databases write them."""
+_MISSING_NUMBERS = frozenset(map(str.casefold, _MISSING))
+"""The same among numbers, in any case: among labels `none` and `na` are labels."""
+_NO_UNIT = "missing"
+_NOTHING = math.nan, _NO_UNIT
+_WHOLE = re.compile(r"(-?\d+)\.0+", re.ASCII)
+
 TimeSpan = tuple[str | None, str | None]
 """First and last time, RFC 3339; None where times are not dates."""
 ColumnContent = Literal["number", "list", "text", "other"]
-"""Type that all values of a column have in common."""
+"""Type that the values of a column have in common."""
 
 
 class ColumnTypeError(DriftError):
     """A value of a column has the wrong type."""
 
 
+class Numbers(NamedTuple):
+    """Values of a column as numbers."""
+
+    values: Float64Array
+    """(N,), NaN where a value is missing or no number."""
+    others: list[int]
+    """Rows whose value is neither missing nor a number of the unit."""
+    present: int = 0
+    """Number of values that are not missing."""
+    unit: str = ""
+    """Sign of the unit or currency of all numbers, such as `%`; empty without one."""
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether there are numbers, and few other values."""
+        return self.present > 0 and len(self.others) <= self.present // _ONE_OTHER_IN
+
+
 def _type_error(table: FileTable, row: int, expected: str, got: str) -> ColumnTypeError:
     return ColumnTypeError(f"{table.name}:{table.lines[row]}: expected {expected}, got {got}")
 
 
-def infer_content(table: FileTable, name: str) -> ColumnContent | None:
-    """Return the type that all values of a column have in common; None without values, or without the column."""
-    values = table.columns.get(name, [])
+def read_numbers(table: FileTable, name: str) -> Numbers:
+    """Return a column as numbers, whatever it holds."""
+    values = table.columns[name]
+    if isinstance(values, np.ndarray):
+        if values.ndim == 1:
+            return Numbers(values, [], int(np.count_nonzero(~np.isnan(values))))
+        return Numbers(np.full(len(values), np.nan), list(range(len(values))), len(values))
+    if table.decimal == "." and not any(value is not None and "_" in value for value in values):
+        with suppress(ValueError):  # most columns are plain numbers, and are read faster so
+            plain = np.array([np.nan if value is None else float(value) for value in values])
+            return Numbers(plain, [], int(np.count_nonzero(~np.isnan(plain))))
+    parsed = [_number(value, table.decimal) for value in values]
+    units = Counter(number[1] for number in parsed if number is not None)
+    missing = units.pop(_NO_UNIT, 0)
+    unit = units.most_common(1)[0][0] if units else ""
+    return Numbers(
+        np.array([np.nan if n is None or n[1] != unit else n[0] for n in parsed], np.float64),
+        [row for row, n in enumerate(parsed) if n is None or n[1] not in (unit, _NO_UNIT)],
+        len(values) - missing,
+        unit,
+    )
+
+
+def _number(value: Any, decimal: str | None) -> tuple[float, str] | None:
+    """Return a value as a number with its unit, None if it is none; text is one only in formats without types."""
+    if isinstance(value, str):
+        if value.casefold() in _MISSING_NUMBERS:
+            return _NOTHING
+        return None if decimal is None else parse_number(value, decimal)
+    if value is None:
+        return _NOTHING
+    is_number = type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
+    return (float(value), "") if is_number else None
+
+
+def infer_content(table: FileTable, name: str, numbers: Numbers) -> ColumnContent | None:
+    """Return the type that the values of a column have in common; None without values."""
+    values = table.columns[name]
     if isinstance(values, np.ndarray):
         return "number" if values.ndim == 1 else "list"
-    present = [value for value in values if value is not None]
+    if numbers.is_numeric:
+        return "number"
+    present = [value for value in values if not _is_missing(value)]
     if not present:
         return None
-    if name in table.texts:
+    if table.decimal is not None:
         return "list" if all(value.startswith("[") for value in present) else "text"
     types = set(map(type, present))
-    if types <= {int, float}:
-        return "number"
     if types == {np.ndarray}:
         return "list"
     return "other" if types & {np.ndarray, list} else "text"
 
 
-def as_numbers(table: FileTable, name: str) -> Float64Array:
-    """Return a column of numbers (N,), NaN where a value is missing.
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value in _MISSING)
+
+
+def as_numbers(table: FileTable, name: str, numbers: Numbers) -> Float64Array:
+    """Return a column of numbers (N,), NaN where a value is missing or one of a few that are no numbers.
 
     Raises:
-        ColumnTypeError: A value is not a number.
+        ColumnTypeError: Too many values are no numbers.
     """
-    values = table.columns[name]
-    if isinstance(values, np.ndarray):
-        if values.ndim == 1:
-            return values
-        raise ColumnTypeError(f"{table.name}: expected {name} to hold numbers, got lists")
-    numbers = np.full(len(values), np.nan)
-    for row, value in enumerate(values):
-        if value is None:
-            continue
-        parsed = parse_numbers([value]) if name in table.texts else None
-        number = _to_number(value) if parsed is None else float(parsed[0])
-        if number is None:
-            raise _type_error(table, row, f"{name} to be a number", f"{value!r:.60}")
-        numbers[row] = number
-    return numbers
+    if numbers.others and not numbers.is_numeric:
+        row = numbers.others[0]
+        raise _type_error(table, row, f"{name} to be a number", _shown(table, name, row))
+    return numbers.values
 
 
-def _to_number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+def others_text(table: FileTable, name: str, numbers: Numbers) -> str:
+    """Say how many values of a column are no numbers, with the first of them and its line; empty if all are."""
+    if not numbers.others:
+        return ""
+    unit = f" in {numbers.unit}" if numbers.unit else ""
+    row = numbers.others[0]
+    return (
+        f"{len(numbers.others):,} of {numbers.present:,} values are no numbers{unit}, the first in"
+        f" {table.name}:{table.lines[row]}: {_shown(table, name, row)}"
+    )
+
+
+def _shown(table: FileTable, name: str, row: int) -> str:
+    value = table.columns[name][row]
+    return "a list" if isinstance(value, list | np.ndarray) else f"{value!r:.60}"
 
 
 def as_vectors(table: FileTable, name: str) -> ColumnValues:
@@ -83,10 +159,9 @@ def as_vectors(table: FileTable, name: str) -> ColumnValues:
     values = table.columns[name]
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return _check_range(table, name, values)
-    values = table.texts.get(name, values)
     vectors: Float32Array | None = None
     for row, value in enumerate(values):
-        if value is None:
+        if _is_missing(value):
             continue
         vector = _cell_vector(value)
         if vector is None:
@@ -123,19 +198,30 @@ def _cell_vector(value: Any) -> Float32Array | None:
         return None
 
 
-def as_labels(table: FileTable, name: str) -> list[str | None]:
-    """Return a column of labels; numbers without a fraction are written as integers.
+def as_labels(table: FileTable, name: str, *, with_missing: bool = False) -> list[str | None]:
+    """Return a column of labels: numbers without a fraction as integers, booleans as in JSON, however they are written.
+
+    Args:
+        table: The file.
+        name: Name of the column.
+        with_missing: Whether words for a missing value are labels.
 
     Raises:
         ColumnTypeError: A value is a list.
     """
-    if name in table.texts:
-        return table.texts[name]
-    labels = []
+    labels: list[str | None] = []
     for row, value in enumerate(table.columns[name]):
         if isinstance(value, list | np.ndarray):
             raise _type_error(table, row, f"{name} to be a label", "a list")
-        labels.append(value_label(value))
+        if not isinstance(value, str):
+            labels.append(value_label(value))
+        elif value in _MISSING and not with_missing:
+            labels.append(None)
+        elif value.casefold() in {"true", "false"}:
+            labels.append(value.casefold())
+        else:
+            whole = None if table.decimal is None else _WHOLE.fullmatch(value)
+            labels.append(value if whole is None else whole[1])
     return labels
 
 
@@ -151,37 +237,20 @@ def time_order(table: FileTable, name: str | None) -> tuple[Int64Array, TimeSpan
     if name is None or not n:
         return np.arange(n), (None, None)
     values = table.columns[name]
-    times = np.empty(n)
-    for row, value in enumerate(values):
-        time = _parse_time(value)
-        if time is None:
-            got = (
-                "nothing"
-                if np.ndim(value) == 0 and value_label(value) is None
-                else f"{value!s:.60}"
-            )
-            raise _type_error(table, row, f"{name} to be a time in RFC 3339 or a number", got)
-        times[row] = time
+    times = read_numbers(table, name).values
+    dated = np.flatnonzero(~np.isfinite(times)).tolist()
+    for row in dated:
+        value = values[row]
+        try:
+            times[row] = parse_time(str(value if isinstance(value, str | date) else "")).timestamp()
+        except ValueError as error:
+            is_missing = np.ndim(value) == 0 and value_label(value) is None
+            got = "nothing" if is_missing else f"{value!s:.60}"
+            expected = f"{name} to be a time in RFC 3339 or a number"
+            raise _type_error(table, row, expected, got) from error
     order = np.empty(n, np.int64)
     order[np.argsort(times, kind="stable")] = np.arange(n)
-    if not all(isinstance(value, str | datetime) for value in values):
+    if len(dated) < n:
         return order, (None, None)
     first, last = (math.floor(1000 * float(value)) for value in (times.min(), times.max()))
     return order, (timestamp_text(first), timestamp_text(last))
-
-
-def _parse_time(value: Any) -> float | None:
-    """Return a date as seconds since 1970, in UTC unless it has a zone, and a number as it is; None of other values."""
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-    if isinstance(value, datetime):
-        try:
-            value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-            return float(value.timestamp())
-        except OverflowError:
-            return None
-    number = None if isinstance(value, bool) else _to_number(value)
-    return number if number is not None and math.isfinite(number) else None

@@ -17,10 +17,13 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.files.columns import (
     ColumnTypeError,
+    Numbers,
     as_labels,
     as_numbers,
     as_vectors,
     infer_content,
+    others_text,
+    read_numbers,
     time_order,
 )
 from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, read_table
@@ -65,6 +68,7 @@ class ColumnOptions(msgspec.Struct, frozen=True):
 
 
 Tables = tuple[FileTable, FileTable]
+_Sides = tuple[dict[str, ColumnValues], dict[str, ColumnValues]]
 
 
 def compare_files(
@@ -86,7 +90,7 @@ def compare_files(
     paths = [prefix + key for prefix in ("", "metadata.") for key in SOURCE_KEYS]
     time_column = options.time or _first_shared_column(tables, TIME_COLUMNS, options)
     source_key = options.source_key or _first_shared_column(tables, paths, options)
-    columns, kinds, left_out = _columns(tables, options, {time_column, source_key})
+    columns, kinds, left_out, others = _columns(tables, options, {time_column, source_key})
     samples, windows = [], []
     for table, values in zip(tables, columns, strict=True):
         order, (start, end) = time_order(table, time_column)
@@ -99,11 +103,16 @@ def compare_files(
     settings = settings or ComparisonSettings()
     sides = as_summary(samples[0], settings), as_summary(samples[1], settings)
     left_out |= {
-        name: reason
+        name: (kinds.get(name) == "categorical" and others.get(name)) or reason
         for name in columns[0].keys() - options.kinds().keys()
         if (reason := identifier_reason(name, sides[0].sample, sides[1].sample))
     }
     sides = sides[0].without(left_out), sides[1].without(left_out)
+    left_out |= {
+        f"values of {name}": reason
+        for name, reason in others.items()
+        if reason and name not in left_out and kinds.get(name, "numeric") == "numeric"
+    }
     shown_parameters = {
         "baseline": _json_path(baseline),
         "current": _json_path(current),
@@ -149,7 +158,7 @@ def _read_with_vectors(path: Path, options: ColumnOptions) -> FileTable:
         columns: list[Any] = []
         while f"{name}_{len(columns)}" in table.columns:
             column = f"{name}_{len(columns)}"
-            columns.append(as_numbers(table, column))
+            columns.append(as_numbers(table, column, read_numbers(table, column)))
             del table.columns[column]
         if columns:
             table.columns[name] = np.stack(columns, axis=1)
@@ -183,40 +192,57 @@ def _join_names(names: list[str]) -> str:
 
 def _columns(
     tables: Tables, options: ColumnOptions, used_names: set[str | None]
-) -> tuple[
-    tuple[dict[str, ColumnValues], dict[str, ColumnValues]], dict[str, Kind], dict[str, str]
-]:
-    """Return the columns of both sides, the kinds that are certain, and reasons why other columns are left out."""
-    columns_by_side: tuple[dict[str, ColumnValues], dict[str, ColumnValues]] = ({}, {})
+) -> tuple[_Sides, dict[str, Kind], dict[str, str], dict[str, str]]:
+    """Return the columns of both sides, the kinds that are certain, why other columns are left out, and which values among numbers are none."""
+    columns_by_side: _Sides = ({}, {})
     named_kinds, kinds, left_out = options.kinds(), dict[str, Kind](), dict[str, str]()
+    others: dict[str, str] = {}
     for name in _column_names(tables):
+        for table in tables:
+            table.columns.setdefault(name, [None] * len(table.lines))
         if name in options.ignore or (name in used_names and name not in named_kinds):
             continue
         if name in _ID_COLUMNS and name not in named_kinds:
             left_out[name] = "names inferences"
             continue
         try:
-            kind = named_kinds.get(name) or _infer_kind(tables, name)
-            sides = [_column_values(table, name, kind) for table in tables]
+            numbers = [read_numbers(table, name) for table in tables]
+            kind = named_kinds.get(name) or _infer_kind(tables, name, numbers)
+            is_named = name in named_kinds
+            sides = [
+                _column_values(table, name, kind, side, with_missing=is_named)
+                for table, side in zip(tables, numbers, strict=True)
+            ]
         except ColumnTypeError as error:
             if name in named_kinds:
                 raise
             left_out[name] = str(error)
             continue
+        if any(len(side.others) < side.present for side in numbers):
+            texts = (
+                others_text(table, name, side) for table, side in zip(tables, numbers, strict=True)
+            )
+            others[name] = "; ".join(filter(None, texts))
         if kind == "categorical" and name not in named_kinds and _are_identifiers(sides):
-            left_out[name] = "hardly any text is there twice"
+            left_out[name] = others.get(name) or "hardly any text is there twice"
             continue
         for columns, values in zip(columns_by_side, sides, strict=True):
             columns[name] = values
         if name in named_kinds or kind != "numeric":
             kinds[name] = kind
-    return columns_by_side, kinds, left_out
+    return columns_by_side, kinds, left_out, others
 
 
-def _infer_kind(tables: Tables, name: str) -> Kind:
+def _infer_kind(tables: Tables, name: str, numbers: list[Numbers]) -> Kind:
     """Infer the kind of a column; counts are distinguished from other numbers later."""
-    contents = {infer_content(table, name) for table in tables} - {None}
+    sides = zip(tables, numbers, strict=True)
+    contents = {infer_content(table, name, side) for table, side in sides} - {None}
     if contents <= {"number"}:
+        units = {side.unit or "without a unit" for side in numbers if side.present}
+        if len(units) > 1:
+            raise ColumnTypeError(
+                f"expected numbers of one unit in both files, got {' and '.join(sorted(units))}"
+            )
         return "numeric"
     if contents == {"list"}:
         return "embedding"
@@ -234,13 +260,13 @@ def _are_identifiers(sides: list[ColumnValues]) -> bool:
     return all(distinct > max(_MAX_LABELS, n / 2) for distinct, n in counts) and bool(counts)
 
 
-def _column_values(table: FileTable, name: str, kind: Kind) -> ColumnValues:
-    """Return the values of a column for `build_sample`; all are missing if the file does not have the column."""
-    if name not in table.columns:
-        return [None] * len(table.lines)
+def _column_values(
+    table: FileTable, name: str, kind: Kind, numbers: Numbers, *, with_missing: bool
+) -> ColumnValues:
+    """Return the values of a column for `build_sample`."""
     if kind == "categorical":
-        return as_labels(table, name)
-    return as_numbers(table, name) if kind == "numeric" else as_vectors(table, name)
+        return as_labels(table, name, with_missing=with_missing)
+    return as_numbers(table, name, numbers) if kind == "numeric" else as_vectors(table, name)
 
 
 def _json_path(path: Path) -> str:

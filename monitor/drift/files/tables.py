@@ -1,26 +1,50 @@
-"""Readers of files of rows, as columns: CSV, JSON lines, Parquet. The kinds of columns are not decided here."""
+"""Readers of files of rows, as columns: CSV, JSON lines, Parquet. The kinds of columns are not decided here.
+
+Source: RFC 4180 for CSV, whose separator and decimal mark may be others.
+"""
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
+from json import detect_encoding
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.store.errors import PYARROW_MISSING, QueryError
-from quadriga.tasks.arrays import Float32Array, Float64Array
+from quadriga.store.exchange.text_files import json_lines, utf8_lines
+from quadriga.tasks.arrays import Float32Array
 
 MAX_COLUMNS = 4096
 _MAX_DEPTH = 16
+_MAX_EXACT = 1 << 53
+"""Magnitude from which float64 does not hold every integer."""
+
+_MAX_HEADER = 1 << 20
+"""Characters in which the first row ends, else its separator is a comma."""
+_SEPARATORS = ",;\t|"
+_UNITS = "%‰°$€£¥₹"
+_AMOUNT = re.compile(rf"([+-]?)\s*([{_UNITS}]?)\s*([^{_UNITS}]*?)\s*([{_UNITS}]?)")
+_MAX_DIGITS = 100
+_SPACES = " \u00a0\u202f'\u2019"
+_DIGITS = {
+    decimal: re.compile(
+        rf"[+-]?(?=[{decimal}]?\d)(?:[1-9]\d{{0,2}}(?:[{_SPACES}{group}]\d{{3}})+|\d*)(?:[{decimal}]\d*)?(?:e[+-]?\d+)?|[+-]?inf(?:inity)?",
+        re.IGNORECASE,
+    )
+    for decimal, group in (".,", ",.")
+}
+"""Digits of a number by its decimal mark, thousands maybe apart."""
 
 ColumnValues = list[Any] | npt.NDArray[Any]
-"""Values of a column, one per row; None if missing. Where the file format types the column, or all cells of a CSV
-column are numbers, they are arrays with NaN for missing values: float64 (N,) of numbers, float32 (N, D) of lists of
-equal length. Otherwise they are the values of the file, with lists of numbers in JSON as float32 (D,)."""
+"""Values of a column, one per row; None if missing. Where Parquet types the column they are arrays with NaN for missing
+values: float64 (N,) of numbers, float32 (N, D) of lists of equal length. Otherwise they are the values of the file, in
+CSV its cells as text, with lists of numbers in JSON as float32 (D,)."""
 
 
 class FileTable(NamedTuple):
@@ -30,8 +54,8 @@ class FileTable(NamedTuple):
     columns: dict[str, ColumnValues]
     lines: Sequence[int]
     """(N,) line in which each row ends; in Parquet, the row's number from 1."""
-    texts: Mapping[str, list[str | None]] = {}
-    """Cells of each column of a CSV file; empty for other formats."""
+    decimal: str | None = None
+    """Decimal mark of CSV, in which numbers are text; None in other formats."""
 
 
 def read_table(path: Path) -> FileTable:
@@ -47,49 +71,77 @@ def read_table(path: Path) -> FileTable:
             return _read_csv(path)
         if suffix in {".jsonl", ".ndjson"}:
             with path.open("rb") as file:
-                return _read_json_lines(file, path.name)
-    except UnicodeDecodeError as error:
-        raise DriftError(f"{path.name}: expected UTF-8, got {error}") from error
-    if suffix == ".parquet":
-        return _read_parquet(path)
+                return _read_json_lines(utf8_lines(file, path.name), path.name)
+        if suffix == ".parquet":
+            return _read_parquet(path)
+    except UnicodeError as error:
+        raise DriftError(
+            f"{path.name}: expected UTF-8 or UTF-16, got {error}; save it as UTF-8"
+        ) from error
+    except QueryError as error:
+        raise DriftError(str(error)) from error
     raise DriftError(f"expected a file .csv, .jsonl, .ndjson or .parquet, got {path.name}")
 
 
 def _read_csv(path: Path) -> FileTable:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, strict=True)
+    with path.open("rb") as head:
+        encoding = detect_encoding(head.read(4))
+    with path.open(encoding=encoding, newline="") as file:
+        names = re.sub('"[^"]*"', "", file.read(_MAX_HEADER)).partition("\n")[0]
+        separator = max(_SEPARATORS, key=names.count)
+        file.seek(0)
+        rows = csv.reader(
+            file, delimiter=separator, skipinitialspace=separator != "\t", strict=True
+        )
         try:
-            header = next(rows, [])
+            header = [name.strip() for name in next(rows, [])]
             _check_header(header, path.name)
             lines: list[int] = []
             columns: list[list[str | None]] = [[] for _ in header]
             appends = [column.append for column in columns]
             for row in rows:
-                if not row:
-                    continue
                 if len(row) != len(header):
+                    if not "".join(row).strip() and len(row) < 2:
+                        continue  # an empty line
                     raise DriftError(
                         f"{path.name}:{rows.line_num}: expected {len(header)} cells, got {len(row)}"
                     )
                 for append, cell in zip(appends, row, strict=True):
-                    append(cell or None)
+                    append(cell.strip() or None)
                 lines.append(rows.line_num)
         except csv.Error as error:
             raise DriftError(f"{path.name}:{rows.line_num}: expected CSV, got: {error}") from error
-    texts = dict(zip(header, columns, strict=True))
-    numbers = {name: parse_numbers(cells) for name, cells in texts.items() if any(cells)}
-    numeric = {name: values for name, values in numbers.items() if values is not None}
-    return FileTable(path.name, texts | numeric, lines, texts)
+    decimal = _decimal_mark(columns, separator)
+    return FileTable(path.name, dict(zip(header, columns, strict=True)), lines, decimal)
 
 
-def parse_numbers(cells: Sequence[str | None]) -> Float64Array | None:
-    """Return cells of CSV as numbers (N,), NaN where a cell is empty; None if a cell is not a number."""
-    try:
-        numbers = np.array([np.nan if cell is None else float(cell) for cell in cells], np.float64)
-    except ValueError:
+def _decimal_mark(columns: Sequence[Sequence[str | None]], separator: str) -> str:
+    """Return the decimal mark of most numbers that are none with the other mark; without any, of most numbers with a mark."""
+    if not any(cell is not None and "," in cell for cells in columns for cell in cells):
+        return "."
+    certain, possible = Counter[str](), Counter[str]()
+    for cells in columns:
+        for cell in cells:
+            if cell is not None and ("," in cell or "." in cell):
+                marks = [mark for mark in ".," if parse_number(cell, mark) is not None]
+                if len(marks) == 1:
+                    certain.update(marks)
+                elif marks:  # 1,234 or 1.234
+                    possible["," if "," in cell else "."] += 1
+    counts = certain or (possible if separator != "," else certain)
+    return "," if counts[","] > counts["."] else "."
+
+
+def parse_number(text: str, decimal: str) -> tuple[float, str] | None:
+    """Return the number that a cell has, and the sign of its unit or currency, such as `%`; None if it is no number."""
+    amount = _AMOUNT.fullmatch(text) if len(text) < _MAX_DIGITS else None
+    if amount is None or (amount[2] and amount[4]):
         return None
-    has_underscore = any(cell is not None and "_" in cell for cell in cells)  # Python takes 1_0
-    return None if has_underscore else numbers
+    digits = amount[1] + amount[3]
+    if not _DIGITS[decimal].fullmatch(digits):
+        return None
+    digits = re.sub(rf"[{_SPACES}{',' if decimal == '.' else '.'}]", "", digits)
+    return float(digits.replace(decimal, ".")), amount[2] or amount[4]
 
 
 def _check_header(header: list[str], name: str) -> None:
@@ -105,25 +157,19 @@ def _check_header(header: list[str], name: str) -> None:
 def _read_json_lines(texts: Iterable[bytes], name: str) -> FileTable:
     columns: dict[str, list[Any]] = {}
     lines: list[int] = []
-    decode = msgspec.json.Decoder().decode
-    for line_number, text in enumerate(texts, 1):
-        if not text.strip():
-            continue
+    for line_number, row in json_lines(texts, name, Any):
         try:
-            flat = _flatten(decode(text))
-        except (msgspec.DecodeError, RecursionError, DriftError) as error:
-            raise DriftError(f"{name}:{line_number}: {error}") from error
-        for key, value in flat.items():
-            column = columns.get(key)
-            if column is None:
-                if len(columns) == MAX_COLUMNS:
-                    expected = f"expected at most {MAX_COLUMNS:,} columns, got {key!r:.80}"
-                    raise DriftError(f"{name}:{line_number}: {expected}")
-                column = columns[key] = []
-            if len(column) < len(lines):
+            for key, value in _leaves(row):
+                column = columns.setdefault(key, [])
+                if len(columns) > MAX_COLUMNS:
+                    raise DriftError(f"expected at most {MAX_COLUMNS:,} columns, got {key!r:.80}")
+                if len(column) > len(lines):
+                    raise DriftError(f"expected {key!r:.80} once, got it twice once flattened")
                 column.extend([None] * (len(lines) - len(column)))
-            numbers = parse_vector(value) if type(value) is list else None
-            column.append(value if numbers is None else numbers)
+                numbers = parse_vector(value)
+                column.append(value if numbers is None else numbers)
+        except DriftError as error:
+            raise DriftError(f"{name}:{line_number}: {error}") from error
         lines.append(line_number)
     for column in columns.values():
         column.extend([None] * (len(lines) - len(column)))
@@ -138,30 +184,19 @@ def parse_vector(value: Any) -> Float32Array | None:
         return np.array(value, np.float64).astype(np.float32)
 
 
-def _flatten(row: Any) -> dict[str, Any]:
-    """Flatten a nested object to dotted paths; lists stay, nulls are dropped.
+def _leaves(node: Any, prefix: str = "", depth: int = 1) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a nested object with their dotted paths; lists stay, nulls are dropped.
 
     Raises:
-        DriftError: The row is not an object, is nested too deeply, or two of its paths are equal.
+        DriftError: It is not an object, or nested too deeply.
     """
-    if not isinstance(row, dict):
-        raise DriftError(f"expected a JSON object, got {str(row)!r:.40}")
-    if not any(isinstance(value, dict) for value in row.values()):
-        return row
-    flat: dict[str, Any] = {}
-    for key, value in _walk_leaves(row, "", 1):
-        if key in flat:
-            raise DriftError(f"expected {key!r:.80} once, got it twice once flattened")
-        flat[key] = value
-    return flat
-
-
-def _walk_leaves(node: dict[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if not isinstance(node, dict):
+        raise DriftError(f"expected a JSON object, got {str(node)!r:.40}")
     if depth > _MAX_DEPTH:
         raise DriftError(f"expected objects at most {_MAX_DEPTH} deep, got {prefix[:-1]!r:.80}")
     for key, value in node.items():
         if isinstance(value, dict):
-            yield from _walk_leaves(value, f"{prefix}{key}.", depth + 1)
+            yield from _leaves(value, f"{prefix}{key}.", depth + 1)
         elif value is not None:
             yield prefix + key, value
 
@@ -192,7 +227,7 @@ def _read_parquet(path: Path) -> FileTable:
         columns = {name: _arrow_values(table[name]) for name in table.column_names}
     except DriftError:
         raise
-    except (pa.ArrowException, QueryError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, ValueError, OverflowError) as error:
         raise DriftError(f"{path.name}: expected Parquet, got: {error}") from error
     return FileTable(path.name, columns, range(1, table.num_rows + 1))
 
@@ -202,9 +237,13 @@ def _arrow_values(column: Any) -> ColumnValues:
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
     import pyarrow.compute as pc  # noqa: PLC0415 - as above
 
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     type_ = column.type
     if _is_number(type_):
-        return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
+        numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64)
+        if not pa.types.is_integer(type_) or not (np.abs(numbers) >= _MAX_EXACT).any():
+            return numbers
     if pa.types.is_timestamp(type_):
         column = column.cast(pa.timestamp("us", type_.tz), safe=False)
     is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_)

@@ -4,18 +4,20 @@ Source: Chariot, dataset archives; COCO, "Data format"; torchvision, ImageFolder
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import decode_json
 from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.errors import ChangeError, QueryError
+from quadriga.store.exchange.coco import written_names
 from quadriga.store.exchange.dataset_files import (
     DatasetFiles,
     nearest_to_root,
@@ -24,6 +26,7 @@ from quadriga.store.exchange.dataset_files import (
 from quadriga.store.exchange.datasets import GPS, OWN
 from quadriga.store.exchange.formats.reading import split_of_name
 from quadriga.store.exchange.formats.recognition import read_tool_dataset
+from quadriga.store.exchange.text_files import json_lines, utf8_lines
 
 _INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASCII)
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
@@ -40,6 +43,8 @@ class DatasetImage(NamedTuple):
     """Annotations in the form of the wire; None without ground truth."""
     split: str | None = None
     metadata: dict[str, Any] = {}  # noqa: RUF012 - default of a tuple, never changed
+    is_background: bool = False
+    """Whether nothing is annotated as there is no file of labels."""
 
 
 class _Row(msgspec.Struct):
@@ -81,6 +86,9 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
             " or annotations*.json, CVAT's annotations.xml, YOLO's data.yaml with labels, DOTA's labelTxt, a .json of Label"
             " Studio's tasks, or a folder of images for each label"
         )
+    [(path, times)] = Counter(image.path for image in images).most_common(1)
+    if times > 1:
+        raise EvaluationError(f"expected each image once, got {path!r:.200} {times} times")
     return images
 
 
@@ -90,12 +98,12 @@ def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
     metadata_by_path: dict[str, dict[str, Any]] = {}
     metadata_name = str(folder / "metadata.jsonl")
     if metadata_name in names:
-        for row, _ in _rows(files, metadata_name):
+        for _, row in _rows(files, metadata_name):
             metadata_by_path[row.path or row.datum_id or ""] = row.metadata
     by_stem = {file_name.rpartition(".")[0]: file_name for file_name in files.names}
     images = []
-    for row, location in _rows(files, name):
-        path = row.path or row.datum_id
+    for number, row in _rows(files, name):
+        path, location = row.path or row.datum_id, f"{name}:{number}"
         if not path:
             raise EvaluationError(f"{location}: path or datum_id is required")
         fields = metadata_by_path.get(path, {}) | row.metadata
@@ -120,11 +128,8 @@ def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[_Row, str]]:
-    for number, line in enumerate(files.read(name).splitlines(), 1):
-        if line.strip():
-            location = f"{name}:{number}"
-            yield decode_json(_Row, line, location), location
+def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[int, _Row]]:
+    return json_lines(utf8_lines(BytesIO(files.read(name)), name), name, _Row)
 
 
 def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
@@ -150,9 +155,10 @@ def _image_finder(files: DatasetFiles, name: str, split: str | None) -> Callable
     ]
 
     def find(file_name: str) -> str:
-        same_name = by_name.get(PurePosixPath(file_name).name, [])
+        written = written_names(file_name)
+        same_name = by_name.get(PurePosixPath(written[-1]).name, [])
         candidates = (
-            path for path in (str(folder / file_name) for folder in folders) if path in names
+            path for name in written for folder in folders if (path := str(folder / name)) in names
         )
         return next(candidates, same_name[0] if len(same_name) == 1 else file_name)
 
@@ -173,4 +179,5 @@ def _of_tool(files: DatasetFiles, task: str) -> Iterator[DatasetImage]:
             annotations,
             split=image.split,
             metadata=metadata if isinstance(metadata, dict) else {},
+            is_background=image.is_background,
         )

@@ -12,12 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from quadriga.monitor.evaluation.evaluators import (
-    build_state,
-    decode_json,
-    find_unreadable,
-    load_evaluator,
-)
+from quadriga.monitor.evaluation.evaluators import build_state, find_unreadable, load_evaluator
 from quadriga.monitor.evaluation.files.coco import coco_state
 from quadriga.monitor.evaluation.files.coco_wire import coco_images
 from quadriga.monitor.evaluation.reporting import (
@@ -37,6 +32,8 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.monitor.report.schema import Report, Window
 from quadriga.store.errors import PYARROW_MISSING, QueryError
+from quadriga.store.exchange.text_files import json_lines, utf8_lines
+from quadriga.store.records import parse_time
 from quadriga.tasks import full_name
 
 SHARD_SIZE = 1000
@@ -104,11 +101,12 @@ def evaluate_records(
             the line's number. Or the task's metrics do not have a chosen threshold.
     """
     load_evaluator(task, options.metrics)
-    state, times = _read(task, by, name, lines=file, on_lines_read=on_lines_read)
+    lines = utf8_lines(file, name)
+    state, times = _read(task, by, name, lines=lines, on_lines_read=on_lines_read)
 
     def reread(_: set[str]) -> Iterator[EvaluatedImage]:
         file.seek(0)
-        return (line.image for line in _lines(file, name))
+        return (line.image for line in _lines(utf8_lines(file, name), name))
 
     return _report(task, state, times, options=options, reread=reread, records=name)
 
@@ -192,7 +190,9 @@ def _report(
 
 
 def _span(times: Sequence[str]) -> _Times:
-    return (min(times), max(times)) if times else ()
+    """Return the first and the last of times in UTC, which have milliseconds or not."""
+    in_order = sorted(times, key=lambda time: time.rstrip("Z"))
+    return (in_order[0], in_order[-1]) if times else ()
 
 
 def _read(
@@ -233,21 +233,34 @@ def _read(
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
-    for number, text in enumerate(lines, 1):
-        if not text.strip():
-            continue
-        line = decode_json(_Line, text, f"{name}:{number}")
-        image = EvaluatedImage(
-            id=str(line.id),
-            predictions=line.predictions,
-            ground_truth=line.ground_truth,
-            width=line.input.width if line.width is None else line.width,
-            height=line.input.height if line.height is None else line.height,
-            metadata=line.metadata or {},
-            created_at=line.created_at,
-            image=line.input.hash if line.image is None else line.image,
-        )
-        yield _Numbered(number, image, line.status != 200)
+    try:
+        for number, line in json_lines(lines, name, _Line):
+            image = EvaluatedImage(
+                id=str(line.id),
+                predictions=line.predictions,
+                ground_truth=line.ground_truth,
+                width=line.input.width if line.width is None else line.width,
+                height=line.input.height if line.height is None else line.height,
+                metadata=line.metadata or {},
+                created_at=_utc_text(line.created_at, f"{name}:{number}"),
+                image=line.input.hash if line.image is None else line.image,
+            )
+            yield _Numbered(number, image, line.status != 200)
+    except QueryError as error:
+        raise EvaluationError(str(error)) from error
+
+
+def _utc_text(text: str | None, location: str) -> str | None:
+    """Return a time as RFC 3339 in UTC; its digits tell hour, day and month."""
+    if text is None:
+        return None
+    try:
+        time = parse_time(text)
+    except ValueError as error:
+        expected = "expected created_at to be a time such as 2026-01-31T12:00:00Z"
+        raise EvaluationError(f"{location}: {expected}, got {text!r:.80}") from error
+    digits = time.isoformat(timespec="milliseconds" if time.microsecond else "seconds")
+    return digits.replace("+00:00", "Z")
 
 
 def evaluate_coco(

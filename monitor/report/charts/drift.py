@@ -28,12 +28,13 @@ _CURRENT: dict[str, Any] = {"facecolor": SERIES[1], "alpha": 0.6, "linewidth": 0
 def signal_charts(report: Report) -> list[Chart]:
     """Draw the values on both sides of the signals with an alarm, up to `MAX_SIGNALS`."""
     alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
-    return _charts(alarms, "signal")
+    return _charts(report, alarms, "signal")
 
 
 def quiet_charts(report: Report) -> list[Chart]:
     """Draw the values of signals without an alarm that are not constant, up to `MAX_SIGNALS`."""
     return _charts(
+        report,
         [
             signal
             for signal in sorted_by_effect(report.signals)
@@ -43,11 +44,11 @@ def quiet_charts(report: Report) -> list[Chart]:
     )
 
 
-def _charts(signals: list[Signal], prefix: str) -> list[Chart]:
+def _charts(report: Report, signals: list[Signal], prefix: str) -> list[Chart]:
     pairs = ((signal, _shares(signal)) for signal in signals)
     selected = [(signal, shares) for signal, shares in pairs if shares is not None][:MAX_SIGNALS]
     return [
-        _signal_chart(signal, shares, f"{prefix}-{index}")
+        _signal_chart(signal, shares, f"{prefix}-{index}", signal_title(signal.name, report))
         for index, (signal, shares) in enumerate(selected)
     ]
 
@@ -59,7 +60,7 @@ def _shares(signal: Signal) -> Float64Array | None:
     return counts / totals if counts.size and totals.all() else None
 
 
-def _signal_chart(signal: Signal, shares: Float64Array, name: str) -> Chart:
+def _signal_chart(signal: Signal, shares: Float64Array, name: str, title: str) -> Chart:
     caption = (
         f"Effect {format_brief(signal.effect.value)}; the smallest that matters: {format_brief(signal.effect.minimum)}."
         " The outline is the baseline, the filled bars are current."
@@ -80,8 +81,7 @@ def _signal_chart(signal: Signal, shares: Float64Array, name: str) -> Chart:
         figure, axes = single_axes(2.4)
         _steps(axes, np.array([float(edge) for edge in signal.histogram.edges]), shares)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-    title = signal_title(signal.name) + (" (alarm)" if signal.alarm else "")
-    return to_chart(figure, name, title, caption)
+    return to_chart(figure, name, title + (" (alarm)" if signal.alarm else ""), caption)
 
 
 def _steps(axes: Axes, edges: Float64Array, shares: Float64Array) -> None:

@@ -12,6 +12,7 @@ from PIL.ExifTags import Base as ExifTag
 from quadriga.store.errors import JSON_ERRORS, QueryError
 from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.writing import SIDECAR
+from quadriga.store.exchange.text_files import to_utf8
 from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
@@ -34,6 +35,8 @@ class AnnotatedImage(msgspec.Struct, frozen=True, kw_only=True):
     annotations: list[dict[str, Any]] | None
     """Annotations in the form of the wire; None if nothing is said of the image."""
     split: str | None = None
+    is_background: bool = False
+    """Whether nothing is annotated as there is no file of labels, which a tool counts as an image with nothing in it."""
     about: dict[str, Any] = {}
     """What an export said of the image, under the keys of `quadriga.store.exchange.datasets.OWN`, and `metadata`."""
 
@@ -180,8 +183,8 @@ def contour_of(rings: list[list[tuple[float, float]]]) -> dict[str, Any]:
 
 
 def read_text(files: DatasetFiles, name: str) -> str:
-    """Return the text of a file of labels; a QueryError if it is too large, or not in UTF-8."""
+    """Return the text of a file of labels; a QueryError if it is not in Unicode, an OSError if it is too large."""
     try:
-        return files.read(name, MAX_LABEL_BYTES).decode()
+        return to_utf8(files.read(name, MAX_LABEL_BYTES), name).decode()
     except UnicodeDecodeError as error:
-        raise QueryError(f"{name}: expected text in UTF-8, got: {error}") from error
+        raise QueryError(f"{name}: expected text in UTF-8, got: {error}; save it so") from error

@@ -90,6 +90,8 @@ def _relative_box(box: Xyxy, size_wh: tuple[int, int]) -> list[float] | None:
         return None
     xmin, xmax = clamped(xmin, width), clamped(xmax, width)
     ymin, ymax = clamped(ymin, height), clamped(ymax, height)
+    if xmin == xmax or ymin == ymax:
+        return None
     centre = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height
     return [*centre, (xmax - xmin) / width, (ymax - ymin) / height]
 

@@ -1,18 +1,20 @@
 """Reads YOLO's folders: a line of `labels/…/<name>.txt` for each object of `images/…/<name>.jpg`, names from `data.yaml`.
 
-Source: Ultralytics, "Object Detection Datasets Overview", "Oriented Bounding Box", "Instance Segmentation".
+Source: Ultralytics, "Object Detection Datasets Overview", "Oriented Bounding Box", "Instance Segmentation", and
+`verify_image_label` of its `data/utils.py`, which says which lines count.
 """
 
 import math
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import (
+    IMAGES,
     AnnotatedImage,
     DatasetImages,
     box_of,
@@ -21,6 +23,7 @@ from quadriga.store.exchange.formats.reading import (
     read_text,
 )
 from quadriga.store.exchange.outlines import oriented_box, pixels, unbridged
+from quadriga.store.exchange.text_files import to_utf8
 from quadriga.tasks.shapes import XY
 
 _TASKS = {
@@ -31,8 +34,16 @@ _TASKS = {
 """Ultralytics' names of tasks, which `data.yaml` may have, and ours."""
 
 _CORNERS = 8
+_BEYOND = 0.01
+"""How far numbers may lie beyond the image, as a fraction of it."""
 _MAX_YAML_BYTES = 16 << 20
 _MAX_YAML_DEPTH = 16
+
+
+class _Texts(yaml.SafeLoader):  # type: ignore[misc]  # it has no types here
+    """Reads scalars as texts: `no`, `1.10` and `null` are names."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
 
 def is_yolo(files: DatasetFiles) -> bool:
@@ -43,7 +54,9 @@ def is_yolo(files: DatasetFiles) -> bool:
 def read_yolo(
     files: DatasetFiles, images: DatasetImages, task: str | None
 ) -> Iterator[AnnotatedImage]:
-    """Yield the images of a dataset; one with an empty file of labels has nothing in it, one without a file no truth.
+    """Yield the images of a dataset, as Ultralytics reads them: one without a file of labels has nothing in it.
+
+    That is so of images below `images`, in a split that has labels. Lines that repeat another of the same file are left out.
 
     Args:
         files: The files.
@@ -51,25 +64,28 @@ def read_yolo(
         task: Full name of the task; None for that of `data.yaml`. It tells oriented boxes from polygons of four points.
 
     Raises:
-        QueryError: A line is none; the message names it.
+        QueryError: A line is none that Ultralytics trains with; the message names it.
     """
     config_name = _yaml_files(files)[0]
     config = _config(files, config_name)
     names = _class_names(config, config_name)
     task = task or _TASKS.get(str(config.get("task")))
     root = PurePosixPath(config_name).parent
-    labelled = set()
+    labelled, splits = set(), set()
     for name in filter(_is_labels, files.names):
         parts = PurePosixPath(name).with_suffix("").parts
         image = images.of_labels(name, len(parts) - 1 - parts[::-1].index("labels"))
         labelled.add(image)
+        splits.add(_split(name, root))
         size_wh = None
         annotations = []
+        rows = dict[tuple[float, ...], str]()
         for number, line in enumerate(read_text(files, name).splitlines(), 1):
             if line.strip():
-                place = f"{name}:{number}"
-                size_wh = size_wh or images.size_wh(image, name)
-                annotations.append(_annotation(line, place, names, size_wh, task=task))
+                rows.setdefault(_numbers(line, f"{name}:{number}"), f"{name}:{number}")
+        for row, place in rows.items():
+            size_wh = size_wh or images.size_wh(image, name)
+            annotations.append(_annotation(row, place, names, size_wh, task=task))
         if size_wh is not None:
             annotations = oriented_if(annotations, task, size_wh)
         yield AnnotatedImage(
@@ -79,6 +95,18 @@ def read_yolo(
             split=_split(name, root),
             about=images.about(image),
         )
+    for name in files.names:
+        path = PurePosixPath(name)
+        is_image = path.suffix.lower() in IMAGES and "images" in path.parts[:-1]
+        if is_image and name not in labelled and (split := _split(name, root)) in splits:
+            yield AnnotatedImage(
+                place=name,
+                path=name,
+                annotations=[],
+                split=split,
+                is_background=True,
+                about=images.about(name),
+            )
 
 
 def _yaml_files(files: DatasetFiles) -> list[str]:
@@ -91,18 +119,19 @@ def _is_labels(name: str) -> bool:
     return path.suffix == ".txt" and "labels" in path.parts[:-1]
 
 
-def _split(labels: str, root: PurePosixPath) -> str | None:
-    """Return the folder of a file of labels below `labels`, or above it."""
-    parts = PurePosixPath(labels).relative_to(root).parts[:-1]
-    others = [part for part in parts if part != "labels"]
+def _split(name: str, root: PurePosixPath) -> str | None:
+    """Return the folder of a file below `labels` or `images`, or above it."""
+    path = PurePosixPath(name)
+    parts = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
+    others = [part for part in parts[:-1] if part not in ("labels", "images")]
     return others[0] if others else None
 
 
 def _config(files: DatasetFiles, name: str) -> dict[str, Any]:
     try:
-        text = files.read(name, _MAX_YAML_BYTES).decode()
+        text = to_utf8(files.read(name, _MAX_YAML_BYTES), name).decode()
         _check_events(text, name)
-        config = yaml.safe_load(text)
+        config = yaml.load(text, _Texts)  # noqa: S506 - it is safe
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise QueryError(f"{name}: expected YAML, got: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("names"), dict | list):
@@ -124,53 +153,69 @@ def _check_events(text: str, name: str) -> None:
 
 def _class_names(config: dict[str, Any], place: str) -> dict[int, str]:
     names = config["names"]
-    pairs = names.items() if isinstance(names, dict) else enumerate(names)
-    try:
-        return {int(number): str(name) for number, name in pairs}
-    except (TypeError, ValueError) as error:
+    pairs = dict(enumerate(names)) if isinstance(names, list) else names
+    classes = {
+        int(number): name
+        for number, name in pairs.items()
+        if str(number).isdecimal() and isinstance(name, str) and name
+    }
+    if len(classes) < len(pairs):
         raise QueryError(
-            f"{place}: expected numbers of classes in `names`, got: {error}"
-        ) from error
+            f"{place}: expected a number and a text for each class in `names`, got {names!r:.80}"
+        )
+    return classes
 
 
 def _annotation(
-    line: str, place: str, names: dict[int, str], size_wh: tuple[int, int], *, task: str | None
+    row: tuple[float, ...],
+    place: str,
+    names: dict[int, str],
+    size_wh: tuple[int, int],
+    *,
+    task: str | None,
 ) -> dict[str, Any]:
-    try:
-        label, numbers = _numbers(line)
-    except ValueError as error:
-        raise QueryError(f"{place}: {error}") from error
+    label, *numbers = row
     if label not in names:
-        raise QueryError(f"{place}: expected the number of a class in `names`, got {label}")
-    item = {"label": names[label]}
-    if len(numbers) in (4, 5):  # a fifth one is a score
+        raise QueryError(f"{place}: expected the number of a class in `names`, got {label:g}")
+    item = {"label": names[int(label)]}
+    if len(numbers) == 4:
         return item | _box(numbers, size_wh)
-    points = _points(numbers[: len(numbers) // 2 * 2], size_wh)
+    points = _points(numbers, size_wh)
+    if task == "OBJECT_DETECTION":  # Ultralytics trains detectors with the boxes around polygons
+        xs, ys = zip(*points, strict=True)
+        return item | box_of(min(xs), min(ys), max(xs), max(ys))
     if len(numbers) == _CORNERS and task is None:
         raise QueryError(
             f"{place}: 8 numbers are an oriented box or a polygon: --task oriented or --task segmentation says which"
         )
-    if len(numbers) <= _CORNERS + 1 and task == "ORIENTED_OBJECT_DETECTION":
-        return item | oriented_box(points[:4], *size_wh)
+    if len(numbers) == _CORNERS and task == "ORIENTED_OBJECT_DETECTION":
+        return item | oriented_box(points, *size_wh)
     return item | contour_of(unbridged(points))
 
 
-def _numbers(line: str) -> tuple[int, list[float]]:
-    """Return the class and the numbers of a line; a ValueError says what was expected."""
-    texts = line.split()
+def _numbers(line: str, place: str) -> tuple[float, ...]:
+    """Return the class and the numbers of a line, checked as Ultralytics checks them."""
     try:
-        label, numbers = int(texts[0]), [float(text) for text in texts[1:]]
+        label, *numbers = map(float, line.split())
     except ValueError:
-        raise ValueError(
-            f"expected the number of a class and fractions of the image, got {line[:80]!r}"
-        ) from None
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"expected finite numbers, got {line[:80]!r}")
-    if len(numbers) not in (4, 5, 9) and (len(numbers) < 6 or len(numbers) % 2):
-        raise ValueError(
-            f"expected a class and 4 numbers of a box, or pairs of numbers of points, got {len(numbers)} numbers"
-        )
-    return label, numbers
+        label, numbers = math.nan, []
+    count, is_box = len(numbers), len(numbers) == 4
+    is_inside = all(-_BEYOND <= number <= 1 + _BEYOND for number in numbers)
+    checks = {
+        "the number of a class and fractions of the image": count > 0,
+        "a class and a shape without a score, as ground truth has none": count not in (5, 9),
+        "a class and 4 numbers of a box, or pairs of numbers of points": is_box
+        or (count >= 6 and count % 2 == 0),
+        "finite numbers": all(map(math.isfinite, numbers)),
+        "fractions of the image, from 0 to 1": is_inside,
+        "a width and a height above 0": not is_box or min(numbers[2:]) > 0,
+    }
+    for expected, is_met in checks.items():
+        if not is_met:
+            raise QueryError(
+                f"{place}: expected {expected}, got {line[:80]!r} with {count} numbers"
+            )
+    return label, *numbers
 
 
 def _box(numbers: list[float], size_wh: tuple[int, int]) -> dict[str, float]:

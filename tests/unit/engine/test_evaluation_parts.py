@@ -111,6 +111,15 @@ def test_slices_lead_to_their_images_and_say_which_are_worse():
             QueryRequest(where=line_of(row.link)).parse_filter()
 
 
+SLICES = [("1", "1"), ('"1"', '"1"'), ("true", "true"), ('"true"', '"true"'), ("1.5", "1.5"), ("a & b", '"a & b"'), ("2026-01-31", '"2026-01-31"'), ('"a\\"b"', '"a\\"b"')]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "operand"), SLICES)
+def test_a_slice_leads_to_the_filter_that_it_names(value, operand):
+    (row,) = slice_rows(report(slices=[Slice("meta.k", value, 3, [])]), LINK)
+    assert parse_qs(urlsplit(row.link).query)["q"][0].endswith(f" & meta.k={operand}")
+
+
 def test_slices_of_all_versions_together_name_none():
     part = Slice("meta.light", "day", 40, [Metric("AP", 0.5)])
     rows = slice_rows(report(slices=[part], model=ReportedModel("ships", "1, 2")), LINK)

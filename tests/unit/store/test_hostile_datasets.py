@@ -68,14 +68,14 @@ REFUSED = [
     ({"data.yaml": YAML, "labels/a.txt": LINE, "images/a.jpg": "no image"}, "cannot read the size of images/a.jpg"),
     ({"data.yaml": YAML, "labels/a.txt": "7" + LINE[1:], "images/a.jpg": picture()}, "labels/a.txt:1: expected the number of a class"),
     ({"data.yaml": YAML, "labels/a.txt": "x 1\n", "images/a.jpg": picture()}, "labels/a.txt:1: expected the number of a class and"),
-    ({"data.yaml": YAML, "labels/a.txt": "0 1 2 3\n", "images/a.jpg": picture()}, "got 3 numbers"),
+    ({"data.yaml": YAML, "labels/a.txt": "0 1 2 3\n", "images/a.jpg": picture()}, "with 3 numbers"),
     ({"data.yaml": "names: [a]", "labels/a.txt": "0" + " 0.5" * 8, "images/a.jpg": picture()}, "--task oriented or --task segmentation"),
     ({"data.yaml": ALIASES, "labels/a.txt": LINE}, "expected no aliases"),
     ({"data.yaml": "names: 5", "labels/a.txt": LINE}, "expected the names of classes"),
     ({"data.yaml": "!!python/object/apply:os.system [x]", "labels/a.txt": LINE}, "expected YAML"),
     ({"data.yaml": "[" * 100_000, "labels/a.txt": LINE}, "at most 16 levels of YAML"),
     ({"labelTxt/a.txt": "1 2 3 4 5 6 7 nan ship 0\n"}, "labelTxt/a.txt:1: expected 8 numbers"),
-    ({"labelTxt/a.txt": b"\xff\xfe"}, "expected text in UTF-8"),
+    ({"labelTxt/a.txt": b"\xff\xff"}, "expected text in UTF-8"),
     ({"tasks.json": task({**BOX, "x": "1"})}, "result 0: expected percents"),
     ({"tasks.json": task({**BOX, "x": 1e999})}, "expected a JSON array of tasks"),
     ({"tasks.json": task(BOX, original_width=0)}, "expected percents of an image of known size"),
@@ -84,6 +84,8 @@ REFUSED = [
     ({"tasks.json": '[{"data": 1}]'}, "task 0: expected a task of Label Studio"),
     ({"quadriga-images.jsonl": "no\n", "data.yaml": YAML, "labels/a.txt": LINE}, "line 1 of quadriga-images.jsonl"),
     ({"readme.txt": "hello"}, "no dataset found"),
+    ({"annotations.json": '{"images": [{"id": 1}, {"id": 1}]}'}, "expected each image once, got 1 2 times"),
+    ({"annotations.json": '{"images": [{"id": 1, "file_name": "a"}, {"id": 2, "file_name": "a"}]}'}, "expected each image once, got 'a'"),
 ]  # fmt: skip
 
 
@@ -168,10 +170,27 @@ def test_an_element_without_end_is_refused(tmp_path, monkeypatch) -> None:
 
 def test_coordinates_outside_the_image_are_read_as_they_are(tmp_path) -> None:
     """An object may end beyond the image; the evaluation cuts masks off."""
-    line = "0 0.5 0.5 3 3\n"
+    line = "0 0.75 0.5 1 1\n"
     members = {"data.yaml": YAML, "labels/a.txt": line, "images/a.jpg": picture()}
     (item,) = read(write_zip(tmp_path / "set.zip", members))
-    assert item.truth == [{"label": "ship", "xmin": -200, "ymin": -100, "xmax": 400, "ymax": 200}]
+    assert item.truth == [{"label": "ship", "xmin": 50, "ymin": 0, "xmax": 250, "ymax": 100}]
+
+
+def test_an_image_of_yolo_without_labels_has_no_truth_to_import(tmp_path) -> None:
+    """People may not have come to it yet, so nothing is stated of it."""
+    images = {"images/a.jpg": picture(), "images/b.jpg": picture()}
+    files = {"data.yaml": YAML, "labels/a.txt": LINE, **images}
+    labelled, other = read(write_zip(tmp_path / "set.zip", files))
+    assert (len(labelled.truth), other.truth) == (1, None)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("written", ["a b.jpg", "a%20b.jpg", r"images\\a b.jpg"])
+def test_coco_of_other_tools_finds_its_images(tmp_path, encoding, written) -> None:
+    document = f'{{"images": [{{"id": 1, "file_name": "{written}"}}]}}'
+    files = {"annotations.json": document.encode(encoding), "images/a b.jpg": b"A"}
+    (item,) = read(write_zip(tmp_path / "set.zip", files))
+    assert item.image() == b"A"
 
 
 @pytest.mark.parametrize("value", ["x", "-1", "9" * 30, "\u0661"])

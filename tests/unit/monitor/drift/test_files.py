@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 
 import msgspec
 import numpy as np
@@ -9,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from quadriga.monitor.drift.files.columns import as_labels, read_numbers
 from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
 from quadriga.monitor.drift.files.tables import read_table
 from quadriga.monitor.drift.samples import DriftError
+from quadriga.monitor.report.change_texts import explanation, headline
 from quadriga.store.exchange.parquet import SCHEMA
 
 N = 120
@@ -293,10 +296,18 @@ BAD = {
     "too many cells": ("a.csv", "a,b\n1,2,3\n", {}, "a.csv:2: expected 2 cells, got 3"),
     "an open quote": ("a.csv", 'a\n"1\n', {}, "a.csv:2: expected CSV, got"),
     "not UTF-8": ("a.csv", b"a\n\xff\n", {}, "a.csv: expected UTF-8"),
-    "not UTF-8 in JSON": ("a.jsonl", b'{"a": "\xff"}\n', {}, "a.jsonl: expected UTF-8"),
+    "not UTF-8 in JSON": ("a.jsonl", b'{"a": "\xff"}\n', {}, "a.jsonl:1: expected JSON, got: 'utf-8' codec"),
     "no JSON": ("a.jsonl", '{"a": 1}\n{"a"\n', {}, "a.jsonl:2: "),
-    "a huge number": ("a.jsonl", '{"a": 1e999}', {}, "a.jsonl:1: Number out of range"),
+    "a huge number": ("a.jsonl", '{"a": 1e999}', {}, "a.jsonl:1.*: number out of range"),
+    "a comma after an object": ("a.jsonl", '{"a": 1},\n', {}, "a.jsonl:1: .*write one JSON object in each line"),
+    "an object over lines": ("a.jsonl", '{\n "a": 1\n}\n', {}, "a.jsonl:1: .*write one JSON object in each line"),
+    "NaN in JSON": ("a.jsonl", '{"a": NaN}', {}, "a.jsonl:1: expected JSON"),
+    "neither UTF-8 nor UTF-16": ("a.csv", "a\n\u00fc\n".encode("latin-1"), {}, "a.csv: expected UTF-8 or UTF-16, .*save it"),
+    "too few cells between semicolons": ("a.csv", "a;b\n1;2\n3\n", {}, "a.csv:3: expected 2 cells, got 1"),
+    "a column twice but for spaces": ("a.csv", "a, a\n", {}, "a.csv:1: expected each column once"),
+    "a time missing among numbers": ("a.csv", "timestamp,x\n1,2\nNA,3\n", {}, "a.csv:3: expected timestamp to be a time .*got NA"),
     "no object": ("a.jsonl", "[1]\n", {}, "a.jsonl:1: expected a JSON object, got"),
+    "an integer beyond float64": ("a.jsonl", '{"a": 1' + "0" * 400 + "}", {"numeric": ("a",)}, "a.jsonl:1: expected a to be a number, got 1000"),
     "too deep": ("a.jsonl", '{"a":' * 40 + "1" + "}" * 40, {}, "a.jsonl:1: expected objects at most"),
     "far too deep": ("a.jsonl", '{"a":' * 9999 + "1" + "}" * 9999, {}, "a.jsonl:1: "),
     "a path twice": ("a.jsonl", '{"a.b": 1, "a": {"b": 2}}', {}, "expected 'a.b' once"),
@@ -357,5 +368,135 @@ def test_no_rows_are_insufficient(write, name):
     assert (report.status, report.data.current.n) == ("insufficient", 0)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_name(write):
-    assert list(read_table(write("a.csv", "\ufeffa,b\r\n1,2\r\n")).columns) == ["a", "b"]
+ROWS = {  # a CSV file, and its columns as numbers where they are, else as labels
+    "commas": ("a,b\r\n1,x\r\n\r\n2.5,y\r\n", {"a": [1, 2.5], "b": ["x", "y"]}),
+    "a byte order mark": ("\ufeffa,b\r\n1,2\r\n", {"a": [1], "b": [2]}),
+    "UTF-16": ("a,b\n1,\u00fc\n".encode("utf-16"), {"a": [1], "b": ["\u00fc"]}),
+    "UTF-16 without a mark": ("a,b\n1,x\n".encode("utf-16-le"), {"a": [1], "b": ["x"]}),
+    "semicolons": ("a;b\n1,5;x,y\n0,25;z\n", {"a": [1.5, 0.25], "b": ["x,y", "z"]}),
+    "semicolons and points": ("a;b\n1.5;x,y\n0.25;z\n", {"a": [1.5, 0.25], "b": ["x,y", "z"]}),
+    "thousands with decimal commas": ("a;b\n1.234,5;1.234\n2;950\n", {"a": [1234.5, 2], "b": [1234, 950]}),
+    "tabs": ("a\tb\n1,5\t\n\t2\n", {"a": [1.5, None], "b": [None, 2]}),
+    "bars": ("a|b\n1|2\n", {"a": [1], "b": [2]}),
+    "quoted decimal commas": ('a,b\n"1,5","0,5"\n"2,25",1\n', {"a": [1.5, 2.25], "b": [0.5, 1]}),
+    "a name with a semicolon": ("a (m;s),b\n1,2\n", {"a (m;s)": [1], "b": [2]}),
+    "quotes, a newline in them": ('a,b\n"1\n2","x ""y"""\n', {"a": ["1\n2"], "b": ['x "y"']}),
+    "spaces": ('a, b\n 1 , "x, y"\n', {"a": [1], "b": ["x, y"]}),
+    "thousands": ('a\n"1,234.5"\n7\n1 000\n1e5\n-1E-3\n.5\n', {"a": [1234.5, 7, 1000, 1e5, -1e-3, 0.5]}),
+    "infinite": ("a\ninf\n-Infinity\n1\n", {"a": [math.inf, -math.inf, 1]}),
+    "per cent": ("a\n12 %\n5%\n", {"a": [12, 5]}),
+    "a currency": ('a\n"$1,200.50"\n-$5\n$ 3\n', {"a": [1200.5, -5, 3]}),
+    "two currencies": ("a\n$1\n\u20ac1\n", {"a": ["$1", "\u20ac1"]}),
+    "no numbers": ('a\n"1,2,3"\n', {"a": ["1,2,3"]}),
+    "one in ten": ("a\nx\n" + "1\n" * 9, {"a": [None] + [1] * 9}),
+    "one in nine": ("a\nx\n" + "1\n" * 8, {"a": ["x"] + ["1"] * 8}),
+    "codes": ("a\n0x1\n1_0\n2024-01-31\n", {"a": ["0x1", "1_0", "2024-01-31"]}),
+    "words for missing": ("a,b\nNA,n/a\nnull,None\n-,#N/A\nnone,NaN\n1,x\n", {"a": [None] * 4 + [1], "b": [None] * 4 + ["x"]}),
+    "labels that look missing": ("a\nnone\nna\nx\n", {"a": ["none", "na", "x"]}),
+    "booleans": ("a,b\nTrue,TRUE\nfalse,x\n", {"a": ["true", "false"], "b": ["true", "x"]}),
+    "whole numbers among labels": ("a\n1.0\n007\nx\n", {"a": ["1", "007", "x"]}),
+    "numbers by half": ("a;b\n,5;e5\n5,;+1,5\n", {"a": [0.5, 5], "b": ["e5", "+1,5"]}),
+    "infinite with decimal commas": ("a;b\ninf;1,5\n1;-Infinity\n", {"a": [math.inf, 1], "b": [1.5, -math.inf]}),
+    "marks alone": ("a;b;c\n,;.;+\nx,1;-;.\n", {"a": [",", "x,1"], "b": [".", None], "c": ["+", "."]}),
+    "large integers": ("a\n9007199254740993\nx\n", {"a": ["9007199254740993", "x"]}),
+    "a header alone": ("a;b\n", {"a": [], "b": []}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), ROWS.values(), ids=ROWS)
+def test_csv_is_read_as_people_write_it(write, text, expected):
+    table = read_table(write("a.csv", text))
+    read = {}
+    for name in table.columns:
+        numbers = read_numbers(table, name)
+        read[name] = [None if np.isnan(value) else value for value in numbers.values.tolist()]
+        if not numbers.is_numeric:
+            read[name] = as_labels(table, name)
+    assert read == expected
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv"])
+def test_booleans_are_the_same_in_each_format(write, suffix):
+    baseline = write("a.csv", "on\n" + "True\nFALSE\n" * 60)
+    _, signals = compared(baseline, write(f"b{suffix}", [{"on": at % 2 == 0} for at in range(120)]))
+    assert (signals["on"].histogram.edges, signals["on"].new_labels) == (["false", "true"], [])
+
+
+FEW = {  # values among 60 numbers of CSV, how many numbers are left, and what is said of the others
+    "words": (["NA", '""', "-", "null"], 60, None),
+    "others": (["x", '"[1, 2]"', "5 %"], 60, "3 of 63 values are no numbers, the first in b.csv:2: 'x'"),
+    "too many": ([f"x {at}" for at in range(100)], 0, "100 of 160 values are no numbers, the first in b.csv:2: 'x 0'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("cells", "count", "said"), FEW.values(), ids=FEW)
+def test_few_values_that_are_no_numbers_are_named(write, cells, count, said):
+    numbers = np.random.default_rng(0).normal(size=100).tolist()
+    baseline = write("a.csv", "x\n" + "".join(f"{number}\n" for number in numbers))
+    current = "x\n" + "".join(f"{cell}\n" for cell in [*cells, *numbers[:60]])
+    report, signals = compared(baseline, write("b.csv", current))
+    assert (signals["x"].n[1] if "x" in signals else 0) == count
+    assert [*report.parameters["left_out"].values()] == ([] if said is None else [said])
+
+
+def test_few_values_of_json_that_are_no_numbers_are_named(write):
+    values = ["NA", None, True, [1], "1", *(at / 7 for at in range(60))]
+    path = write("a.jsonl", [{"x": value} for value in values])
+    report, signals = compared(path, path)
+    assert signals["x"].n == (60, 60)
+    said = report.parameters["left_out"]["values of x"]
+    assert said.startswith("3 of 63 values are no numbers, the first in a.jsonl:3: True; 3 of")
+
+
+def test_numbers_of_two_units_are_not_compared(write):
+    report, signals = compared(
+        write("a.csv", "x,y\n" + "2 %,2\n" * 40), write("b.csv", "x,y\n" + "2,2\n" * 40)
+    )
+    assert set(signals) == {"y"}
+    assert "of one unit in both files, got % and without" in report.parameters["left_out"]["x"]
+
+
+def test_words_for_missing_values_are_labels_if_an_option_says_so(write):
+    path = write("a.csv", "x\n" + "None\nscratch\n" * 60)
+    assert compared(path, path)[1]["x"].n == (60, 60)
+    assert compared(path, path, categorical=("x",))[1]["x"].n == (120, 120)
+
+
+PARQUET = {
+    "a dictionary": (pa.array(["a", None, "b"]).dictionary_encode(), ["a", None, "b"]),
+    "a dictionary of numbers": (pa.array([1.5, None]).dictionary_encode(), [1.5, None]),
+    "nothing": (pa.nulls(2), [None, None]),
+    "booleans": (pa.array([True, None, False]), ["true", None, "false"]),
+    "large integers": (pa.array([(1 << 53) + 1, None]), [float(1 << 53), None]),
+    "dates": (pa.array([1, None], pa.date32()), ["1970-01-02", None]),
+    "times of a zone": (pa.array([0], pa.timestamp("ns", "Asia/Tokyo")), ["1970-01-01 09:00:00+09:00"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "expected"), PARQUET.values(), ids=PARQUET)
+def test_columns_of_parquet(write, column, expected):
+    path = write("a.jsonl", "").with_suffix(".parquet")
+    pq.write_table(pa.table({"x": column}), path)
+    table = read_table(path)
+    numbers = read_numbers(table, "x")
+    values = [None if np.isnan(value) else value for value in numbers.values.tolist()]
+    assert (values if numbers.is_numeric else as_labels(table, "x")) == expected
+    if expected[0] == float(1 << 53):
+        assert as_labels(table, "x")[0] == str((1 << 53) + 1)
+
+
+def test_dates_of_parquet_without_a_time_order_rows(write):
+    path = write("a.jsonl", "").with_suffix(".parquet")
+    days = pa.array([20_484 + at for at in range(40)], pa.date32())
+    pq.write_table(pa.table({"created_at": days, "x": [at / 3 for at in range(40)]}), path)
+    assert compared(path, path)[0].data.current.start == "2026-01-31T00:00:00.000Z"
+
+
+def test_a_column_of_a_file_is_named_as_its_owner_named_it(write):
+    records = [{"x": row["score"], "predictions": row["boxes"]} for row in rows(shift=3)]
+    report, _ = compared(
+        write("a.jsonl", [{"x": row["score"], "predictions": 9 + row["boxes"]} for row in rows()]),
+        write("b.jsonl", records),
+    )
+    assert "objects" not in headline(report) + explanation(report)
+    assert headline(report).startswith(("Changed: x from", "Changed: predictions from"))

@@ -119,8 +119,32 @@ def test_a_folder_for_each_label(dataset, names, expected) -> None:
 
 
 @pytest.mark.parametrize(
+    ("file_name", "image_name"),
+    [
+        (r"sub\\a.jpg", "images/sub/a.jpg"),
+        ("a%20b.jpg", "images/a b.jpg"),
+        ("a%20b.jpg", "images/a%20b.jpg"),
+        (r"C:\\set\\a%20b.jpg", "deep/down/a b.jpg"),
+    ],
+)
+def test_names_of_coco_may_be_of_windows_or_of_a_url(dataset, file_name, image_name) -> None:
+    coco = {**COCO, "images": [{**COCO["images"][0], "file_name": file_name}]}
+    (image,) = dataset({"annotations.json": json.dumps(coco), image_name: "A"})
+    assert (image.path, image.read()) == (image_name, b"A")
+
+
+def twice(**second):
+    return json.dumps({**COCO, "images": [COCO["images"][0], {**COCO["images"][0], **second}]})
+
+
+@pytest.mark.parametrize(
     ("files", "message"),
     [
+        ({"instances.json": twice(), "a.jpg": ""}, r"expected each image once, got 'a\.jpg' 2 times"),
+        ({"instances.json": twice(id=2), "a.jpg": ""}, "expected each image once"),
+        ({"instances.json": twice(id=2, file_name="./a.jpg"), "a.jpg": ""}, "expected each image once"),
+        ({"instances.json": json.dumps(COCO), "annotations.json": json.dumps(COCO), "a.jpg": ""}, "expected each image once"),
+        ({"annotations.jsonl": jsonl({"path": "a"}, {"path": "a"})}, "expected each image once"),
         ({"a.txt": ""}, "no dataset found in set.*: expected annotations.jsonl"),
         ({"annotations.jsonl": "{"}, "annotations.jsonl:1: expected JSON"),
         ({"annotations.jsonl": "{}"}, "annotations.jsonl:1: path or datum_id is required"),
@@ -217,6 +241,67 @@ def test_default_may_be_a_label(dataset, files) -> None:
     assert labels == [(None, [{"label": name.partition("/")[0]}]) for name in files]
 
 
-def test_a_wrong_file_of_a_tool_is_named(dataset) -> None:
-    with pytest.raises(EvaluationError, match=r"labels/a\.txt:1: expected the number of a class"):
-        dataset({**YOLO, "labels/a.txt": "ship 1"})
+@pytest.mark.parametrize(
+    ("labels", "images"), [("labels/val/{}", "images/val/{}"), ("val/labels/{}", "val/images/{}")]
+)
+def test_an_image_of_yolo_without_labels_is_background(dataset, labels, images) -> None:
+    names = {images.format(f"{name}.jpg"): "A" for name in "abc"}
+    others = {"cover.jpg": "A", "images/unlabelled/d.jpg": "A", "runs/e.jpg": "A"}
+    found = dataset({
+        **YOLO, **names, **others,
+        labels.format("a.txt"): "0.0 0.5 0.5 0.2 0.2\n0 0.5 0.5 0.2 0.20\n", labels.format("b.txt"): "",
+    })  # fmt: skip
+    assert [(len(image.annotations), image.split, image.is_background) for image in found] == [
+        (1, "val", False),
+        (0, "val", False),
+        (0, "val", True),
+    ]
+
+
+def test_polygons_of_yolo_are_boxes_for_a_detector(dataset) -> None:
+    polygon = "0 0.4 0.4 0.6 0.4 0.6 0.6 0.5 0.6 0.4 0.5"
+    (image,) = dataset({**YOLO, "labels/a.txt": polygon})
+    assert image.annotations == [{"label": "ship", "xmin": 40, "ymin": 40, "xmax": 60, "ymax": 60}]
+
+
+NAMES = [
+    ("names: [no, yes, on, 1.10, null, ~]", ["no", "yes", "on", "1.10", "null", "~"]),
+    ("names: {0: off, 1: 2026-01-31, 2: 0x10, 3: 'x', 4: 1_000, 5: 1e3}", ["off", "2026-01-31", "0x10", "x", "1_000", "1e3"]),
+    ("\ufeffnames:\n- TRUE\n- .inf\n", ["TRUE", ".inf"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "names"), NAMES, ids=["list", "numbers", "byte order mark"])
+def test_names_of_yaml_are_texts_as_they_are_written(dataset, text, names) -> None:
+    lines = "".join(f"{at} 0.5 0.5 0.2 0.2\n" for at in range(len(names)))
+    (image,) = dataset({**YOLO, "data.yaml": text, "labels/a.txt": "\ufeff" + lines})
+    assert [item["label"] for item in image.annotations] == names
+
+
+LINES = {
+    "ship 1": "expected the number of a class and fractions",
+    "0.5 0.5 0.5 0.2 0.2": "expected the number of a class in `names`, got 0.5",
+    "1 0.5 0.5 0.2 0.2": "expected the number of a class in `names`, got 1",
+    "-1 0.5 0.5 0.2 0.2": "expected the number of a class in `names`, got -1",
+    "0 0.5 0.5 0.2": "expected a class and 4 numbers of a box, .*with 3 numbers",
+    "0 0.5 0.5 0.2 0.2 0.9": "expected a class and a shape without a score",
+    "0 0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2 0.9": "expected a class and a shape without a score",
+    "0 0.5 0.5 0 0.2": "expected a width and a height above 0",
+    "0 0.5 0.5 0.2 -0.005": "expected a width and a height above 0",
+    "0 0.5 0.5 -0.2 0.2": "expected fractions of the image, from 0 to 1",
+    "0 320 240 100 80": "expected fractions of the image, from 0 to 1",
+    "0 nan 0.5 0.2 0.2": "expected finite numbers",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), LINES.items(), ids=LINES)
+def test_a_line_that_ultralytics_refuses_is_named(dataset, line, message) -> None:
+    with pytest.raises(EvaluationError, match=rf"labels/a\.txt:3: {message}"):
+        dataset({**YOLO, "labels/a.txt": f"0 0.5 0.5 0.2 0.2\n\n{line}\n"})
+
+
+@pytest.mark.parametrize("names", ["[a, ]", "[[a]]", "{a: b}", "", "[a, '']"])
+def test_names_that_are_none_are_named(dataset, names) -> None:
+    files = {**YOLO, "data.yaml": f"names: {names}", "labels/a.txt": "7 0.5 0.5 0.2 0.2"}
+    with pytest.raises(EvaluationError, match=r"data\.yaml: expected|labels/a\.txt:1: expected"):
+        dataset(files)

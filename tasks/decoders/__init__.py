@@ -6,15 +6,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.tasks.predictions import Outputs, Size
+from quadriga.tasks.predictions import OutputError, Outputs, Size
+from quadriga.tasks.references import load, resolve
 
 DECODERS = {
     "ultralytics": "quadriga.tasks.decoders.ultralytics:raw_head",
-    "ultralytics_end2end": "quadriga.tasks.decoders.ultralytics:end_to_end",
-    "ultralytics_rtdetr": "quadriga.tasks.decoders.ultralytics:rtdetr",
+    "ultralytics_end2end": "quadriga.tasks.decoders.finished:ultralytics_end_to_end",
+    "ultralytics_rtdetr": "quadriga.tasks.decoders.finished:ultralytics_rtdetr",
     "ultralytics_rtdetr_raw": "quadriga.tasks.decoders.ultralytics:rtdetr_raw",
     "yolov5": "quadriga.tasks.decoders.yolo:objectness",
-    "yolov7_end2end": "quadriga.tasks.decoders.yolo:yolov7_end_to_end",
+    "yolov7_end2end": "quadriga.tasks.decoders.finished:yolov7_end_to_end",
     "yolox": "quadriga.tasks.decoders.yolo:yolox_undecoded",
     "yolox_decoded": "quadriga.tasks.decoders.yolo:objectness",
     "damo_yolo": "quadriga.tasks.decoders.yolo:damo_yolo",
@@ -28,11 +29,51 @@ DECODERS = {
     "ssd": "quadriga.tasks.decoders.finished:ssd",
     "mmdeploy": "quadriga.tasks.decoders.finished:mmdeploy",
     "ultralytics_obb": "quadriga.tasks.decoders.ultralytics:obb",
-    "ultralytics_obb_end2end": "quadriga.tasks.decoders.ultralytics:obb_end_to_end",
+    "ultralytics_obb_end2end": "quadriga.tasks.decoders.finished:ultralytics_obb_end_to_end",
     "mmdeploy_rotated": "quadriga.tasks.decoders.finished:mmdeploy_rotated",
 }
 """Name to `module:attribute` of a `Decoder`, the last three for rotated boxes; `model.toml` may name a reference
-directly."""
+directly, or the columns of a table."""
+
+NORMALIZED = "normalized "
+"""Mark of boxes that are fractions of the network's input."""
+_BOXES = ("box", "xywh", "yxyx")
+"""Boxes in pixels of the network's input: left, top, right, bottom; centre and size; top, left, bottom, right."""
+COLUMNS = {
+    **dict.fromkeys(("image", "score", "objectness", "class", "angle"), 1),
+    **dict.fromkeys((*_BOXES, *(f"{NORMALIZED}{box}" for box in _BOXES)), 4),
+}
+"""Names of the columns of a table of detections, and the numbers that each of them has."""
+
+
+def is_table(decoder: str) -> bool:
+    """Check whether a decoder is a text of columns, such as `image, box, score, class`.
+
+    A table has one box and one score. Classes are 0 where it has none; scores are multiplied by the objectness; an
+    angle, in radians, belongs to a box of centre and size in pixels.
+    """
+    names = decoder.split(", ")
+    boxes = [name for name in names if COLUMNS.get(name) == 4]
+    is_known = COLUMNS.keys() >= set(names) and len(set(names)) == len(names)
+    return is_known and len(boxes) == 1 and "score" in names and ("angle" not in names or boxes == ["xywh"])
+
+
+def resolve_decoder(name: str) -> "Decoder":
+    """Return the decoder of a name, of a reference, or of a table of columns.
+
+    Raises:
+        quadriga.tasks.references.ObjectReferenceError: It is none of them.
+    """
+    if is_table(name):
+        decoder: Decoder = load("quadriga.tasks.decoders.finished:Table")(name)
+        return decoder
+    kind = "output.decoder, if not columns such as 'image, box, score, class',"
+    resolved: Decoder = resolve(name, DECODERS, kind)
+    return resolved
+
+
+_HIGHEST_SCORE = 1.02
+"""Scores of quantised networks pass 1 by half a step at most."""
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False):
@@ -48,6 +89,12 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     suppress: bool | Literal["probiou"] = True
     """Whether overlapping boxes have to be suppressed, and by which measure if not IoU; False if the network
     returns each object once."""
+
+    def __post_init__(self) -> None:
+        """Refuse scores that are none, as where another column is read as the score."""
+        highest = self.scores.max(initial=0)
+        if highest > _HIGHEST_SCORE:
+            raise OutputError(f"expected scores from 0 to 1, got {highest:g}")
 
 
 def select(candidates: Candidates, rows: npt.NDArray[Any]) -> Candidates:

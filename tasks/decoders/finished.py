@@ -3,15 +3,68 @@
 import msgspec
 import numpy as np
 
-from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.decoders import COLUMNS, NORMALIZED, Candidates
 from quadriga.tasks.decoders.reading import (
     finished,
     first,
     fractions_to_pixels,
     named,
     of_first_image,
+    plain_name,
 )
+from quadriga.tasks.geometry import Floats, xywh_to_xyxy
 from quadriga.tasks.predictions import OutputError, Outputs, Size
+
+
+class Table:
+    """Decoder of one output, float (detections, columns), a row for each detection.
+
+    Args:
+        columns: Names of the columns in their order; see `quadriga.tasks.decoders.is_table`.
+    """
+
+    def __init__(self, columns: str) -> None:
+        self._slices: dict[str, slice] = {}
+        self._width = 0
+        for name in columns.split(", "):
+            start, self._width = self._width, self._width + COLUMNS[name]
+            self._slices[name] = slice(start, self._width)
+        (self._box,) = (name for name in self._slices if COLUMNS[name] == 4)
+
+    def __call__(self, outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
+        """Read the rows of the first image, whose overlaps the graph has suppressed."""
+        array = next(iter(outputs.values()))
+        while array.ndim > 2 and len(array) == 1:
+            array = array[0]
+        rows = first({"table": array}, "detections", self._width)
+        if "image" in self._slices:
+            rows = of_first_image(rows, self._column(rows, "image"))
+        scores = self._column(rows, "score")
+        if "objectness" in self._slices:
+            scores = scores * self._column(rows, "objectness")
+        classes = self._column(rows, "class") if "class" in self._slices else np.zeros_like(scores)
+        return finished(self._boxes(rows, size_wh), scores, classes, score_threshold)
+
+    def _column(self, rows: Floats, name: str) -> Floats:
+        return np.asarray(rows[:, self._slices[name].start])
+
+    @np.errstate(over="ignore", invalid="ignore")  # reported only above the threshold
+    def _boxes(self, rows: Floats, size_wh: Size) -> Floats:
+        boxes = rows[:, self._slices[self._box]]
+        if "angle" in self._slices:
+            return np.concatenate([boxes, rows[:, self._slices["angle"]]], axis=1)
+        if self._box.endswith("yxyx"):
+            boxes = boxes[:, [1, 0, 3, 2]]
+        if self._box.endswith("xywh"):
+            boxes = xywh_to_xyxy(boxes)
+        return fractions_to_pixels(boxes, size_wh) if NORMALIZED in self._box else boxes
+
+
+ultralytics_end_to_end = Table("box, score, class")
+ultralytics_rtdetr = Table("normalized xywh, score, class")
+ultralytics_obb_end_to_end = Table("xywh, score, class, angle")
+yolov7_end_to_end = Table("image, box, class, score")
+ssd = Table("image, class, score, normalized box")
 
 
 def labelled_boxes(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
@@ -45,14 +98,19 @@ def _by_role(outputs: Outputs) -> Outputs:
 
 
 def efficient_nms(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read `num_dets`, `det_boxes` (xyxy, pixels), `det_scores` and `det_classes` of EfficientNMS.
+    """Read `num_dets`, `det_boxes` (xyxy, pixels), `det_scores` and `det_classes` of EfficientNMS, or names like these.
 
-    Source: TensorRT, `plugin/efficientNMSPlugin/README.md`.
+    MMYOLO and YOLO-World write `num_dets`, `boxes`, `scores`, `labels`; YOLO-NAS `num_predictions`, `pred_boxes`,
+    `pred_scores`, `pred_classes`.
+
+    Source: TensorRT, `plugin/efficientNMSPlugin/README.md`; MMYOLO 0.6, `projects/easydeploy`; super-gradients 3.7,
+    `documentation/source/models_export.md`.
     """
-    boxes = named(outputs, "det_boxes", "detections", 4)
-    scores = named(outputs, "det_scores", len(boxes))
-    class_ids = named(outputs, "det_classes", len(boxes))
-    count = _count(outputs, "num_dets", len(boxes))
+    boxes = named(outputs, "det_boxes|boxes|pred_boxes|detection_boxes", "detections", 4)
+    scores = named(outputs, "det_scores|scores|pred_scores|detection_scores", len(boxes))
+    classes = "det_classes|labels|classes|pred_classes|detection_classes"
+    class_ids = named(outputs, classes, len(boxes))
+    count = _count(outputs, "num_dets|num_predictions|num_detections", len(boxes))
     return finished(boxes[:count], scores[:count], class_ids[:count], score_threshold)
 
 
@@ -74,7 +132,8 @@ def tensorflow(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candi
 
 def _count(outputs: Outputs, name: str, row_count: int) -> int:
     """Read how many rows are filled; all of them if the graph lacks that output."""
-    if name not in outputs:
+    name = next((known for known in outputs if plain_name(known) in name.split("|")), "")
+    if not name:
         return row_count
     array = outputs[name]
     if array.size != 1:
@@ -83,20 +142,6 @@ def _count(outputs: Outputs, name: str, row_count: int) -> int:
     if not 0 <= count <= row_count:
         raise OutputError(f"expected output {name!r} to be from 0 to {row_count}, got {count:g}")
     return int(count)
-
-
-def ssd(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read the first output, float (1, 1, detections, 7): image, class, score, box as fractions.
-
-    The box is left, top, right, bottom. A negative image number ends the list; there is no batch axis.
-
-    Source: OpenVINO operation set, DetectionOutput-8.
-    """
-    rows = first(outputs, 1, 1, "detections", 7)[0, 0]
-    ends = np.flatnonzero(rows[:, 0] < 0)
-    rows = of_first_image(rows[: ends[0]] if len(ends) else rows)
-    boxes = fractions_to_pixels(rows[:, 3:], size_wh)
-    return finished(boxes, rows[:, 2], rows[:, 1], score_threshold)
 
 
 def mmdeploy(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

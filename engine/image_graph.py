@@ -57,6 +57,8 @@ class ImageGraph:
         self._outputs = [
             tensor.name for tensor in (*session.outputs, session.hidden_output) if tensor
         ]
+        names = spec.output.name or [tensor.name for tensor in session.outputs]
+        self._read_outputs = (names,) if isinstance(names, str) else names
         self.stopwatch = session.stopwatch
         self._spec = spec
         self.task = spec.task
@@ -241,13 +243,14 @@ class ImageGraph:
         feeds = self._feeds(items)
         # Requests share runs of the same outputs only, so there the embedding is always one of them.
         is_shared = self._session.batched_runs is not None
+        vectors: list[Vector | None] = [None] * len(items)
         if not self._embedding or not (with_embedding or is_shared):
-            return self._session.run(feeds, batch=len(items)), [None] * len(items)
-        outputs = self._session.run(feeds, self._outputs, len(items))
-        embedded = outputs[self._embedding]
-        if self._session.hidden_output is not None:
-            del outputs[self._embedding]
-        return outputs, pool_vectors(embedded, max(len(items), -self.batch_size))
+            outputs = self._session.run(feeds, batch=len(items))
+        else:
+            outputs = self._session.run(feeds, self._outputs, len(items))
+            size = max(len(items), -self.batch_size)
+            vectors = pool_vectors(outputs[self._embedding], size)
+        return {name: outputs[name] for name in self._read_outputs}, vectors
 
     def _feeds(self, items: Sequence[PreparedImage]) -> dict[str, npt.NDArray[Any]]:
         """Return the inputs of the graph for a batch; one that the file fixes is filled up."""

@@ -1,6 +1,7 @@
 """The specification of a model whose family is known: each field from the first layer that has it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -9,8 +10,11 @@ from quadriga.engine.recognition.decisions import Decision, Layer, MissingError,
 from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.families import FAMILIES, Family, decoder_defaults
 from quadriga.engine.recognition.image_input import decide_input
-from quadriga.engine.recognition.labels import decide_labels, rf_detr_background
+from quadriga.engine.recognition.labels import decide_labels, find_labels, rf_detr_background
 from quadriga.engine.recognition.model_toml import DECODED, check_labels_of_crops, check_use
+from quadriga.engine.recognition.outputs import choose_outputs
+from quadriga.engine.session import LoadError
+from quadriga.tasks.decoders import OF_ONE_OUTPUT, is_table
 from quadriga.tasks.segmenters import OF_MAPS
 from quadriga.tasks.specification import Defaults, ModelSpec, OutputSpec
 
@@ -31,9 +35,17 @@ def decide_spec(
         LoadError: A field is invalid.
     """
     written, family_source = evidence.written, f"family: {family.description}"
+    decoder = written.output.get("decoder", family.output.get("decoder", ""))
+    label_count = None
+    with suppress(LoadError):  # raised again below
+        label_count = len((find_labels(evidence) or ((), ""))[0])
+    several = evidence.outputs
+    evidence, reason = choose_outputs(evidence, family, decoder, label_count)
+    names = tuple(tensor.name for tensor in evidence.outputs)
+    chosen: Layer = reason, {"name": names} if names != tuple(t.name for t in several) else {}
     questions: dict[str, str] = {}
     image_input = _ask_later(questions, lambda: decide_input(decisions, evidence, family))
-    output = _ask_later(questions, lambda: _output(decisions, evidence, family))
+    output = _ask_later(questions, lambda: _output(decisions, evidence, family, chosen))
     read_output = output or OutputSpec()
     check_use(written, task, read_output.decoder)
     named = _ask_later(questions, lambda: decide_labels(evidence, family, read_output))
@@ -68,17 +80,26 @@ def _ask_later(questions: dict[str, str], decide_part: Callable[[], Part]) -> Pa
         return None
 
 
-def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> OutputSpec:
+def _output(
+    decisions: list[Decision], evidence: Evidence, family: Family, chosen: Layer
+) -> OutputSpec:
     written = evidence.written
     layers: list[Layer] = [
         ("model.toml", written.output),
+        chosen,
         (f"family: {family.description}", family.output),
     ]
     if "label_offset" not in written.output:
         layers.append(rf_detr_background(evidence, family))
-    if written.output.get("decoder", family.output.get("decoder")) in OF_MAPS:
+    decoder, first = (
+        written.output.get("decoder", family.output.get("decoder", "")),
+        evidence.outputs[0],
+    )
+    if decoder in OF_MAPS:
         layout, reason = evidence.maps_layout()
         layers.append((reason, {"layout": layout}))
+    if (decoder in OF_ONE_OUTPUT or is_table(decoder)) and len(first.shape) != 3:
+        layers.append((f"shape of output {first.name!r}", {"batch_axis": False}))
     if family.task == "IMAGE_CLASSIFICATION":
         layers.append(_activation(evidence))
     values = decide(decisions, "output", OutputSpec, layers)

@@ -14,13 +14,21 @@ import msgspec
 from quadriga.engine.recognition import rules
 from quadriga.engine.recognition.decisions import Decision, MissingError
 from quadriga.engine.recognition.evidence import Evidence, gather_evidence
-from quadriga.engine.recognition.families import FAMILIES, Family, FamilyMatch
-from quadriga.engine.recognition.labels import class_count, find_labels
+from quadriga.engine.recognition.families import (
+    FAMILIES,
+    Family,
+    FamilyMatch,
+    family_named,
+    line_naming,
+)
+from quadriga.engine.recognition.labels import find_labels
 from quadriga.engine.recognition.model_spec import decide_spec
 from quadriga.engine.recognition.model_toml import ModelToml, check_use
+from quadriga.engine.recognition.outputs import class_count, main_output
 from quadriga.engine.recognition.rows import decide_rows, takes_rows
 from quadriga.engine.session import MAPS, LoadError, Session
 from quadriga.tasks import SHORT_NAMES, TASKS, full_name
+from quadriga.tasks.decoders import is_table
 from quadriga.tasks.specification import ModelSpec, RowSpec
 
 TENSOR = "TENSOR"
@@ -57,7 +65,8 @@ def recognise(
     Raises:
         LoadError: A field is invalid or missing, or several families fit.
     """
-    evidence = gather_evidence(folder, session, written)
+    everything = gather_evidence(folder, session, written)
+    evidence = everything.reading(written.output.get("name", ()))
     task = _written_task(written)
     name, reason = ("", "") if task == TENSOR else _family(evidence, task)
     task_reason = "model.toml"
@@ -74,7 +83,7 @@ def recognise(
     if name:
         decisions.append(Decision("family", name, reason))
     if takes_rows(evidence, task, name):
-        rows = decide_rows(decisions, evidence, session.header)
+        rows = decide_rows(decisions, everything, session.header)
     elif maps := [tensor.name for tensor in session.outputs if tensor.datatype == MAPS]:
         raise LoadError(
             f"expected {maps[0]!r} to be a tensor, got maps from classes to scores: write "
@@ -97,6 +106,9 @@ def recognise(
 
 
 def _written_task(written: ModelToml) -> str | None:
+    decoder = written.output.get("decoder", "")
+    if written.task is None and written.family is None and is_table(decoder):
+        return family_named(decoder).task
     if written.task is None or ":" in written.task:
         return written.task
     task = full_name(written.task)
@@ -116,15 +128,18 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     match = rules.match_families(evidence)
     if match is None:
         return "", ""
-    possible = [name for name in match.families if task in (None, FAMILIES[name].task)]
-    if len(possible) == 1:
+    possible = [name for name in match.families if task in (None, family_named(name).task)]
+    if len(possible) == 1 and possible[0] in FAMILIES:
         return possible[0], match.reason
     labels = find_labels(evidence) if possible else None
-    counts = {name: class_count(FAMILIES[name], evidence) for name in possible}
+    first = main_output(evidence)
+    outputs = evidence.reading(first.name if first else ())
+    counts = {name: class_count(family_named(name), outputs) for name in possible}
     if labels is not None:
         fitting = [name for name in possible if counts[name] in (None, len(labels[0]))]
-        if len(fitting) == 1:
+        if len(fitting) == 1 and match.labels_decide:
             return fitting[0], f"{match.reason}, and the number of labels"
+        counts = dict(sorted(counts.items(), key=lambda item: item[0] not in fitting))
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
     if not match.families and task is None:
         raise LoadError(
@@ -209,6 +224,12 @@ _OTHERWISE = (
 )
 
 
+_COLUMNS = (
+    "A box is left, top, right, bottom; yxyx is top, left, bottom, right; xywh is centre and size: pixels of the network's "
+    "input, or fractions of it where it is normalized. Columns in another order are written in the same way."
+)
+
+
 def _question(evidence: Evidence, counts: Mapping[str, int | None], match: FamilyMatch) -> str:
     """Return an error text with the possible families, and all that is missing beside the family."""
     missing = {name: _missing(evidence, name) for name in counts}
@@ -222,13 +243,19 @@ def _question(evidence: Evidence, counts: Mapping[str, int | None], match: Famil
         own_keys = ", ".join(key for key in missing[name] or () if key not in shared)
         own_keys = own_keys.replace(", [input]", ",")
         needs = f"; needs {own_keys}" if own_keys else ""
-        lines.append(f'  family = "{name}"  # {FAMILIES[name].description}{classes}{needs}')
+        family = family_named(name)
+        meaning, decoder = family.description, family.output.get("decoder", "")
+        if is_table(decoder):
+            meaning = f"{meaning or 'others'}: columns {decoder}"
+        lines.append(f"  {line_naming(name)}  # {meaning}{classes}{needs}")
     tensors = '  task = "tensor"  # tensors in and out, as they are'
     lines.insert(0 if match.tensors_first else len(lines), tensors)
     text = (
         f"cannot tell from its files what this model is ({match.reason}). "
         "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
     )
+    if any(is_table(family_named(name).output.get("decoder", "")) for name in counts):
+        text += f"\n{_COLUMNS}"
     text += f"\n{_OTHERWISE}"
     if shared:
         text += "\nA family needs these as well:\n- " + "\n- ".join(shared.values())
@@ -237,7 +264,7 @@ def _question(evidence: Evidence, counts: Mapping[str, int | None], match: Famil
 
 def _missing(evidence: Evidence, name: str) -> Mapping[str, str] | None:
     """Return what is missing if a model is of this family, by key; None if something does not fit it."""
-    family = FAMILIES[name]
+    family = family_named(name)
     try:
         decide_spec([], evidence, family, task=family.task, score_threshold=None)
     except MissingError as error:

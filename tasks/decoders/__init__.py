@@ -11,11 +11,11 @@ from quadriga.tasks.references import load, resolve
 
 DECODERS = {
     "ultralytics": "quadriga.tasks.decoders.ultralytics:raw_head",
-    "ultralytics_end2end": "quadriga.tasks.decoders.finished:ultralytics_end_to_end",
-    "ultralytics_rtdetr": "quadriga.tasks.decoders.finished:ultralytics_rtdetr",
+    "ultralytics_end2end": "box, score, class",
+    "ultralytics_rtdetr": "normalized xywh, score, class",
     "ultralytics_rtdetr_raw": "quadriga.tasks.decoders.ultralytics:rtdetr_raw",
     "yolov5": "quadriga.tasks.decoders.yolo:objectness",
-    "yolov7_end2end": "quadriga.tasks.decoders.finished:yolov7_end_to_end",
+    "yolov7_end2end": "image, box, class, score",
     "yolox": "quadriga.tasks.decoders.yolo:yolox_undecoded",
     "yolox_decoded": "quadriga.tasks.decoders.yolo:objectness",
     "damo_yolo": "quadriga.tasks.decoders.yolo:damo_yolo",
@@ -26,14 +26,24 @@ DECODERS = {
     "labelled_boxes": "quadriga.tasks.decoders.finished:labelled_boxes",
     "efficient_nms": "quadriga.tasks.decoders.finished:efficient_nms",
     "tensorflow": "quadriga.tasks.decoders.finished:tensorflow",
-    "ssd": "quadriga.tasks.decoders.finished:ssd",
+    "ssd": "image, class, score, normalized box",
     "mmdeploy": "quadriga.tasks.decoders.finished:mmdeploy",
     "ultralytics_obb": "quadriga.tasks.decoders.ultralytics:obb",
-    "ultralytics_obb_end2end": "quadriga.tasks.decoders.finished:ultralytics_obb_end_to_end",
+    "ultralytics_obb_end2end": "xywh, score, class, angle",
     "mmdeploy_rotated": "quadriga.tasks.decoders.finished:mmdeploy_rotated",
 }
-"""Name to `module:attribute` of a `Decoder`, the last three for rotated boxes; `model.toml` may name a reference
-directly, or the columns of a table."""
+"""Name to `module:attribute` of a `Decoder`, or to the columns of a table; the last three are for rotated boxes.
+`model.toml` may name a reference or columns directly."""
+
+OF_ONE_OUTPUT = (
+    "ultralytics",
+    "ultralytics_rtdetr_raw",
+    "yolov5",
+    "yolox",
+    "yolox_decoded",
+    "ultralytics_obb",
+)
+"""Decoders that read one output, as all tables are read."""
 
 NORMALIZED = "normalized "
 """Mark of boxes that are fractions of the network's input."""
@@ -47,15 +57,20 @@ COLUMNS = {
 
 
 def is_table(decoder: str) -> bool:
-    """Check whether a decoder is a text of columns, such as `image, box, score, class`.
+    """Check whether a decoder is a text of columns, such as `image, box, score, class`, or a name of one.
 
     A table has one box and one score. Classes are 0 where it has none; scores are multiplied by the objectness; an
     angle, in radians, belongs to a box of centre and size in pixels.
     """
-    names = decoder.split(", ")
+    names = DECODERS.get(decoder, decoder).split(", ")
     boxes = [name for name in names if COLUMNS.get(name) == 4]
     is_known = COLUMNS.keys() >= set(names) and len(set(names)) == len(names)
-    return is_known and len(boxes) == 1 and "score" in names and ("angle" not in names or boxes == ["xywh"])
+    return (
+        is_known
+        and len(boxes) == 1
+        and "score" in names
+        and ("angle" not in names or boxes == ["xywh"])
+    )
 
 
 def resolve_decoder(name: str) -> "Decoder":
@@ -65,7 +80,8 @@ def resolve_decoder(name: str) -> "Decoder":
         quadriga.tasks.references.ObjectReferenceError: It is none of them.
     """
     if is_table(name):
-        decoder: Decoder = load("quadriga.tasks.decoders.finished:Table")(name)
+        table = load("quadriga.tasks.decoders.finished:Table")
+        decoder: Decoder = table(DECODERS.get(name, name))
         return decoder
     kind = "output.decoder, if not columns such as 'image, box, score, class',"
     resolved: Decoder = resolve(name, DECODERS, kind)

@@ -60,13 +60,6 @@ class Table:
         return fractions_to_pixels(boxes, size_wh) if NORMALIZED in self._box else boxes
 
 
-ultralytics_end_to_end = Table("box, score, class")
-ultralytics_rtdetr = Table("normalized xywh, score, class")
-ultralytics_obb_end_to_end = Table("xywh, score, class, angle")
-yolov7_end_to_end = Table("image, box, class, score")
-ssd = Table("image, class, score, normalized box")
-
-
 def labelled_boxes(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `boxes`, float (detections, 4), xyxy, pixels, `labels`, int, and `scores`, float.
 

@@ -20,6 +20,7 @@ SEGMENTERS = {
     "birefnet": "quadriga.tasks.segmenters.semantic:last",
     "u2net": "quadriga.tasks.segmenters.semantic:stretched",
     "ultralytics_segment": "quadriga.tasks.segmenters.ultralytics:raw_head",
+    "yolov5_segment": "quadriga.tasks.segmenters.ultralytics:objectness_head",
     "ultralytics_segment_end2end": "quadriga.tasks.segmenters.ultralytics:end_to_end",
     "mask_rcnn": "quadriga.tasks.segmenters.mask_rcnn:box_masks",
     "rf_detr_segment": "quadriga.tasks.segmenters.queries:rf_detr",

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from quadriga.engine.session import LoadError
 from quadriga.engine.validation import Validation, validate
 from tests.families.folders import HEIGHT, LABELS, WIDTH, Case, load, toml
 from tests.families.test_detectors import CASES, ORIENTED
@@ -76,7 +77,6 @@ def outputs_of(*scores: float):
 
 ACTIVATION = '[output]\nactivation = "{}"'
 SIGNS = [  # outputs, family, further lines of model.toml, check that fails or beginning of the note
-    (boxes_of([4.5, 3], [1, 2]), "ultralytics-end2end", "", "scores from 0 to 1"),
     (boxes_of([0.9] * 300, [0, 1] * 150), "ultralytics-end2end", "", None),
     (boxes_of([0.9] * 30, [1] * 30), "ultralytics-end2end", "", "all 30 boxes are of one label, cat"),
     (boxes_of([0.9] * 30, [0, 1] * 15), "ultralytics-end2end", "[defaults]\nmax_detections = 9",
@@ -91,6 +91,15 @@ SIGNS = [  # outputs, family, further lines of model.toml, check that fails or b
     (outputs_of(0.9, 0.9, 0.2), "plain-classifier", ACTIVATION.format("none"), None),
     (outputs_of(0.2, 3, -5), "plain-classifier", "", None),
 ]  # fmt: skip
+
+
+def test_scores_that_are_none_are_refused(tmp_path):
+    path = answering(
+        tmp_path / "model.onnx", boxes_of([4.5, 3], [1, 2]), image=("images", [1, 3, 96, 96])
+    )
+    (path.parent / "model.toml").write_text(toml("ultralytics-end2end")["model.toml"])
+    with pytest.raises(LoadError, match="expected scores from 0 to 1, got 4.5"):
+        validated(tmp_path)
 
 
 @pytest.mark.parametrize(("outputs", "family", "more", "sign"), SIGNS)

@@ -8,7 +8,7 @@ import pytest
 
 from quadriga.tasks import OutputError
 from quadriga.tasks.decoders import DECODERS, resolve_decoder
-from quadriga.tasks.references import ObjectReferenceError, load
+from quadriga.tasks.references import ObjectReferenceError
 
 WIDTH, HEIGHT = SIZE = (96, 64)
 
@@ -311,7 +311,7 @@ def made(name, count=200, seed=0):
 
 
 def decoded(name, outputs, threshold):
-    return load(DECODERS[name])(outputs, threshold, SIZE)
+    return resolve_decoder(name)(outputs, threshold, SIZE)
 
 
 def test_every_family_is_tested():
@@ -515,8 +515,16 @@ def test_columns_that_are_no_table_are_refused(text):
 SWAPPED = [  # columns, columns as they are read, what the error says
     ("box, class, score", "box, score, class", "classes to be whole numbers, got 0.5"),
     ("box, class, score", "class, score, box", "scores from 0 to 1, got 4"),
-    ("image, box, score, class", "image, box, class, score", "classes to be whole numbers, got 0.5"),
-    ("image, yxyx, score, class", "xywh, score, class, angle", "classes to be whole numbers, got 0.5"),
+    (
+        "image, box, score, class",
+        "image, box, class, score",
+        "classes to be whole numbers, got 0.5",
+    ),
+    (
+        "image, yxyx, score, class",
+        "xywh, score, class, angle",
+        "classes to be whole numbers, got 0.5",
+    ),
 ]
 
 

@@ -48,10 +48,6 @@ class FamilyMatch(msgspec.Struct, frozen=True):
     families: tuple[str, ...]
     """Families by how well they fit, the best first."""
     reason: str
-    tensors_first: bool = False
-    """Whether a task of another kind, tensors in and out, fits better than the families."""
-    labels_decide: bool = False
-    """Whether the rest is sure enough for the number of labels to decide between the families."""
 
 
 def _family(

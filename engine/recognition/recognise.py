@@ -24,8 +24,9 @@ from quadriga.engine.recognition.families import (
 from quadriga.engine.recognition.labels import find_labels
 from quadriga.engine.recognition.model_spec import decide_spec
 from quadriga.engine.recognition.model_toml import ModelToml, check_use
-from quadriga.engine.recognition.outputs import class_count, main_output
+from quadriga.engine.recognition.outputs import class_count
 from quadriga.engine.recognition.rows import decide_rows, takes_rows
+from quadriga.engine.recognition.shape_rules import by_shapes
 from quadriga.engine.session import MAPS, LoadError, Session
 from quadriga.tasks import SHORT_NAMES, TASKS, full_name
 from quadriga.tasks.decoders import is_table
@@ -75,8 +76,6 @@ def recognise(
             _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
         unknown = "no file says what the model is for; write task in model.toml"
-        if not name:
-            unknown += _fits_labels(evidence)
         task_reason = f"family {name}" if name else unknown
     decisions = [Decision("task", task, task_reason)]
     spec = rows = None
@@ -132,12 +131,10 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     if len(possible) == 1 and possible[0] in FAMILIES:
         return possible[0], match.reason
     labels = find_labels(evidence) if possible else None
-    first = main_output(evidence)
-    outputs = evidence.reading(first.name if first else ())
-    counts = {name: class_count(family_named(name), outputs) for name in possible}
+    counts = {name: class_count(family_named(name), evidence) for name in possible}
     if labels is not None:
         fitting = [name for name in possible if counts[name] in (None, len(labels[0]))]
-        if len(fitting) == 1 and match.labels_decide:
+        if len(fitting) == 1 and possible == ["ultralytics", "ultralytics-obb"]:
             return fitting[0], f"{match.reason}, and the number of labels"
         counts = dict(sorted(counts.items(), key=lambda item: item[0] not in fitting))
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
@@ -178,32 +175,20 @@ def _written_family(family: str) -> str:
     )
 
 
-def _fits_labels(evidence: Evidence) -> str:
-    """Return the lines of model.toml that the number of labels speaks for, as the end of a reason; empty for none."""
-    with suppress(LoadError):
-        labels = find_labels(evidence)
-        names = rules.by_label_count(evidence, 0 if labels is None else len(labels[0]))
-        if labels and names:
-            lines = " or ".join(f'family = "{name}"' for name in names)
-            return f": its output fits {len(labels[0])} labels of {lines}"
-    return ""
-
-
 def _proposals(evidence: Evidence) -> tuple[str, ...]:
     """Return the lines of model.toml that a model of images, of which nothing says what it is for, may want."""
     if evidence.image_input() is None:
         return ()
-    count = None
+    count, lines = None, []
     with suppress(LoadError):
-        labels = find_labels(evidence)
-        count = None if labels is None else len(labels[0])
-    families = rules.by_label_count(evidence, count)
-    lines = [
-        f'family = "{name}"  # {FAMILIES[name].description}, {classes} '
-        + ("class" if classes == 1 else "classes")
-        + (": their names in labels.txt, one a line" if count is None else "")
-        for name, classes in families.items()
-    ]
+        count = len((find_labels(evidence) or [()])[0]) or None
+    match = by_shapes(evidence, count)
+    for name in match.families if match else ():
+        classes = class_count(FAMILIES[name], evidence)
+        hint = "" if count else ": their names in labels.txt, one a line"
+        lines.append(
+            f"{line_naming(name)}  # {FAMILIES[name].description}, {_classes(classes)}{hint}"
+        )
     tasks = [short for short, task in SHORT_NAMES.items() if task in TASKS]
     return (*lines, *(f'task = "{short}"  # then what else is needed is said' for short in tasks))
 
@@ -234,12 +219,11 @@ def _question(evidence: Evidence, counts: Mapping[str, int | None], match: Famil
     """Return an error text with the possible families, and all that is missing beside the family."""
     missing = {name: _missing(evidence, name) for name in counts}
     known = [questions for questions in missing.values() if questions is not None]
-    shared = dict(known[0]) if known else {}
-    for questions in known:
-        shared = {key: text for key, text in shared.items() if key in questions}
+    first = known[0] if known else {}
+    shared = {key: text for key, text in first.items() if all(key in other for other in known)}
     lines = []
     for name, count in counts.items():
-        classes = f", {count} {'class' if count == 1 else 'classes'}" if count else ""
+        classes = f", {_classes(count)}" if count else ""
         own_keys = ", ".join(key for key in missing[name] or () if key not in shared)
         own_keys = own_keys.replace(", [input]", ",")
         needs = f"; needs {own_keys}" if own_keys else ""
@@ -248,8 +232,7 @@ def _question(evidence: Evidence, counts: Mapping[str, int | None], match: Famil
         if is_table(decoder):
             meaning = f"{meaning or 'others'}: columns {decoder}"
         lines.append(f"  {line_naming(name)}  # {meaning}{classes}{needs}")
-    tensors = '  task = "tensor"  # tensors in and out, as they are'
-    lines.insert(0 if match.tensors_first else len(lines), tensors)
+    lines.append('  task = "tensor"  # tensors in and out, as they are')
     text = (
         f"cannot tell from its files what this model is ({match.reason}). "
         "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
@@ -260,6 +243,10 @@ def _question(evidence: Evidence, counts: Mapping[str, int | None], match: Famil
     if shared:
         text += "\nA family needs these as well:\n- " + "\n- ".join(shared.values())
     return text
+
+
+def _classes(count: int | None) -> str:
+    return f"{count} class" if count == 1 else f"{count} classes"
 
 
 def _missing(evidence: Evidence, name: str) -> Mapping[str, str] | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.families import FAMILIES, FamilyMatch
 from quadriga.engine.recognition.labels import parse_labels
-from quadriga.engine.recognition.outputs import FLOATS, class_count, main_output
+from quadriga.engine.recognition.outputs import FLOATS, class_count
 from quadriga.engine.recognition.shape_rules import by_shapes
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.decoders.reading import plain_name
@@ -21,39 +21,15 @@ def match_families(evidence: Evidence) -> FamilyMatch | None:
     return next((match for match in matches if match is not None), None)
 
 
-def by_label_count(evidence: Evidence, count: int | None) -> dict[str, int]:
-    """Return the detectors whose output has as many columns as their boxes and `count` classes need, with that number.
-
-    None stands for any number. It is a weaker sign than those of the rules, as no number of anchors is known: a person has
-    to confirm it.
-    """
-    first = main_output(evidence)
-    if (
-        first is None
-        or first.datatype not in FLOATS
-        or len(first.shape) != 3
-        or evidence.image_input() is None
-    ):
-        return {}
-    _, rows, columns = first.shape
-    names = (
-        ("ultralytics",)
-        if columns > rows > 0 or columns == -1
-        else ("yolov5", "yolox", "yolox-decoded")
-    )
-    counts = {name: class_count(FAMILIES[name], evidence.reading(first.name)) for name in names}
-    return {
-        name: classes for name, classes in counts.items() if classes and count in (None, classes)
-    }
+_LIBREYOLO = "libreyolo_version"
+"""Metadata beside the keys of Ultralytics for networks of many other families."""
 
 
 def _by_ultralytics(evidence: Evidence) -> FamilyMatch | None:
     """Match metadata of Ultralytics by its task, and by shapes whether NMS is in the graph."""
     metadata, first = evidence.metadata, evidence.outputs[0]
-    if "libreyolo_version" in metadata:  # the same keys for networks of many other families
-        return None
     task = metadata.get("task")
-    if task is None or "names" not in metadata:
+    if task is None or "names" not in metadata or _LIBREYOLO in metadata:
         return None
     width = first.shape[-1] if len(first.shape) == 3 else -1
     family = {
@@ -82,18 +58,14 @@ _OF_YOLOV5 = {
 def _by_yolov5(evidence: Evidence) -> FamilyMatch | None:
     """Match metadata of YOLOv5, of which the shapes say the rest; of open size the number of names does."""
     metadata = evidence.metadata
-    if (
-        not {"names", "stride"} <= metadata.keys()
-        or {"task", "libreyolo_version"} & metadata.keys()
-    ):
+    if metadata.keys() & {"names", "stride", "task", _LIBREYOLO} != {"names", "stride"}:
         return None
-    match = by_shapes(evidence)
-    families = match.families if match else ()
-    if not match:
-        families = tuple(by_label_count(evidence, len(parse_labels(metadata["names"]) or ())))
-    families = tuple(_OF_YOLOV5[name] for name in families if name in _OF_YOLOV5)
+    count = len(parse_labels(metadata["names"]) or ())
+    match = by_shapes(evidence, count)
+    families = [_OF_YOLOV5[name] for name in match.families if name in _OF_YOLOV5] if match else []
+    families = [name for name in families if class_count(FAMILIES[name], evidence) == count]
     reason = "ONNX metadata of YOLOv5 and YOLOv9, stride and names, and the shape of the output"
-    return FamilyMatch(families, reason, labels_decide=True) if families else None
+    return FamilyMatch(tuple(families), reason) if families else None
 
 
 def _is_older_rtdetr(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
@@ -187,9 +159,7 @@ def _dets_and_labels(outputs: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         return ("rf-detr-seg",) if "masks" in outputs else ("rf-detr",)
     if "masks" in outputs:
         return ("mmdeploy-seg",)
-    return {6: ("mmdeploy-rotated",), 5: ("mmdeploy",), -1: ("mmdeploy",)}.get(
-        outputs["dets"].shape[-1], ()
-    )
+    return {6: ("mmdeploy-rotated",), 5: ("mmdeploy",)}.get(outputs["dets"].shape[-1], ())
 
 
 _RULES: tuple[Callable[[Evidence], FamilyMatch | None], ...]

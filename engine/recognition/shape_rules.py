@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from quadriga.engine.recognition.evidence import Evidence, channels_axis, image_sides
 from quadriga.engine.recognition.families import FamilyMatch
-from quadriga.engine.recognition.outputs import FLOATS, main_output
+from quadriga.engine.recognition.outputs import FLOATS, main_outputs
 from quadriga.proto.messages import TensorInfo
 
 _CLASS_MAPS = ("class-map", "ultralytics-semantic")
@@ -20,50 +20,39 @@ _TABLES: Mapping[int, tuple[str, ...]] = {
     ),
 }
 """Families and orders of columns that exporters write, by the number of columns of a table of detections."""
+_ROWS_OF_ANCHORS = ("yolox", "yolox-decoded", "yolov5")
 _MAX_ROWS = 1000
 """Maximum detections of a table; heads with as few anchors are told by the size of the image."""
 
 
-def by_shapes(evidence: Evidence) -> FamilyMatch | None:
-    """Match all families that could have an image model's output shapes."""
-    image = evidence.image_input()
-    if image is None:
-        return None
-    first, prototypes = main_output(evidence), _prototypes(evidence)
+def by_shapes(evidence: Evidence, names: int | None = 0) -> FamilyMatch | None:
+    """Match all families that could have an image model's output shapes.
+
+    Heads that the size of the image does not tell are those of as many classes as `names`, None for any number: a weaker
+    sign, which something else has to confirm.
+    """
+    image, (first, *_) = evidence.image_input(), main_outputs(evidence) or (None,)
+    prototypes = _prototypes(evidence)
     if prototypes is not None:
         first = next(tensor for tensor in evidence.outputs if tensor is not prototypes)
-        if prototypes.shape[1] != _PROTOTYPES:
-            return FamilyMatch((), f"Ultralytics segmentation through TensorFlow: {_TENSORFLOW}")
-    families = () if first is None else _candidates(evidence, image, first, prototypes is not None)
-    if first is None or not families:
+    if image is None or first is None:
         return None
-    return FamilyMatch(
-        families,
-        f"shape of output {first.name!r}: {list(first.shape)}",
-        tensors_first="timm" in families and _rows_are_no_images(image, first),
-        labels_decide=families == ("ultralytics", "ultralytics-obb"),
-    )
-
-
-def _candidates(
-    evidence: Evidence, image: TensorInfo, first: TensorInfo, has_masks: bool
-) -> tuple[str, ...]:
     shape, rank, is_float = first.shape, len(first.shape), first.datatype in FLOATS
+    families: tuple[str, ...] = ()
     if is_float and (rank == 2 or (rank == 4 and (1, 1) in (shape[1:3], shape[2:]))):
-        return _candidates_of_rows(evidence, image, first)
-    if rank == 3 and is_float and has_masks:
-        return _heads_with_masks(image, first)
-    if rank == 3 and is_float:
-        is_table = shape[1] == -1 or shape[1] <= _MAX_ROWS
-        return _heads(image, first) or (_TABLES.get(shape[2], ()) if is_table else ())
-    if rank == 4 and shape[:2] == (1, 1) and shape[3] == 7:
-        return ("ssd",)
-    is_map = rank == 3 or (
-        rank == 4 and shape[1 if evidence.maps_layout()[0] == "nchw" else 3] == 1
-    )
-    if is_map:
-        return _candidates_of_one_map(evidence, image) if is_float else _CLASS_MAPS
-    return ("torchvision-semantic", "unet", "segformer") if rank == 4 and is_float else ()
+        families = _candidates_of_rows(evidence, image, first)
+    elif rank == 3 and is_float:
+        families = (
+            _heads_with_masks(image, first) if prototypes else _heads_or_tables(image, first, names)
+        )
+    elif rank == 4 and shape[:2] == (1, 1) and shape[3] == 7:
+        families = ("ssd",)
+    elif rank == 3 or (rank == 4 and shape[1 if evidence.maps_layout()[0] == "nchw" else 3] == 1):
+        families = _candidates_of_one_map(evidence, image) if is_float else _CLASS_MAPS
+    elif rank == 4 and is_float:
+        families = ("torchvision-semantic", "unet", "segformer")
+    reason = f"shape of output {first.name!r}: {list(shape)}"
+    return FamilyMatch(families, reason) if families else None
 
 
 def _candidates_of_rows(
@@ -79,27 +68,18 @@ def _candidates_of_rows(
     # exports of Ultralytics end in a softmax
     families.insert(0 if producer == "Softmax" and not is_small else 3, "ultralytics-cls")
     tables = _TABLES.get(first.shape[1], ()) if len(first.shape) == 2 else ()
-    if producer in _CLASSIFIER_ENDS or first.shape[0] == _batch(image) > 0:
+    batch = image.shape[0] if len(image.shape) == 4 else 1
+    if producer in _CLASSIFIER_ENDS or first.shape[0] == batch > 0:
         tables = ()
-    if tables and _rows_are_no_images(image, first):
+    if batch > 0 < first.shape[0] != batch or (height > 0 and width < 0):  # rows are no images
         return tables
-    return (*tables, *families) if producer == "Concat" else (*families, *tables)
+    return (*tables, *families) if producer == "Concat" or batch > 0 else (*families, *tables)
 
 
 _SMALLEST_OF_IMAGENET = 160
 """Shortest side, in pixels, of images that networks trained on ImageNet take."""
 _CLASSIFIER_ENDS = frozenset({"Gemm", "MatMul", "Add", "Softmax", "LogSoftmax", "Sigmoid"})
 """Operators behind the output of a classifier; that of a table of detections is a `Concat`."""
-
-
-def _batch(image: TensorInfo) -> int:
-    return image.shape[0] if len(image.shape) == 4 else 1
-
-
-def _rows_are_no_images(image: TensorInfo, first: TensorInfo) -> bool:
-    """Check whether the rows of an output can hardly be the images: as of a reader of text, whose rows are steps."""
-    height, width = image_sides(image)
-    return first.shape[0] != _batch(image) > 0 or (height > 0 and width < 0)
 
 
 def _candidates_of_one_map(evidence: Evidence, image: TensorInfo) -> tuple[str, ...]:
@@ -112,21 +92,15 @@ def _candidates_of_one_map(evidence: Evidence, image: TensorInfo) -> tuple[str, 
 
 _PROTOTYPES = 32
 """Number of mask prototypes in Ultralytics' and YOLOv5's segmentation."""
-_TENSORFLOW = (
-    "its prototypes have their channels last, and its boxes may be pixels or fractions; export with "
-    'format="onnx" instead'
-)
 
 
 def _prototypes(evidence: Evidence) -> TensorInfo | None:
     """Find mask prototypes beside a head of boxes, classes and coefficients, in either order."""
     ranks = {len(tensor.shape): tensor for tensor in evidence.outputs}
-    if len(evidence.outputs) != 2 or ranks.keys() != {3, 4}:
+    if len(evidence.outputs) != 2 or ranks.keys() != {3, 4} or ranks[4].shape[1] != _PROTOTYPES:
         return None
-    (_, *sides), (_, first, *_, last) = ranks[3].shape, ranks[4].shape
-    fixed_sides = [side for side in sides if side > 0]
-    fits = bool(fixed_sides) and min(fixed_sides) > 4 + _PROTOTYPES and _PROTOTYPES in (first, last)
-    return ranks[4] if fits else None
+    sides = [side for side in ranks[3].shape[1:] if side > 0]
+    return ranks[4] if sides and min(sides) > 4 + _PROTOTYPES else None
 
 
 def _heads_with_masks(image: TensorInfo, first: TensorInfo) -> tuple[str, ...]:
@@ -140,16 +114,22 @@ def _heads_with_masks(image: TensorInfo, first: TensorInfo) -> tuple[str, ...]:
     return ("ultralytics-seg",) if columns in (*one, -1) or not one else ()
 
 
-def _heads(image: TensorInfo, first: TensorInfo) -> tuple[str, ...]:
-    """Return the families of heads that have a row or a column for each anchor of the image's size."""
+def _heads_or_tables(image: TensorInfo, first: TensorInfo, names: int | None) -> tuple[str, ...]:
+    """Return the families of heads that have a row or a column for each anchor, else those of tables."""
     _, rows, columns = first.shape
     one, three = _anchors(image)
     families: tuple[str, ...] = ()
     if columns in one and rows > 4:  # an angle takes one row more
         families = ("ultralytics", "ultralytics-obb")[: rows - 4]
     if rows in one and columns > 5:
-        families = (*families, "yolox", "yolox-decoded", "yolov5")
-    return (*families, "yolov5") if rows in three and columns > 5 else families
+        families = (*families, *_ROWS_OF_ANCHORS)
+    if families or (rows in three and columns > 5):
+        return families or ("yolov5",)
+    has_names = names != 0 and (rows - 4 if columns > rows > 0 or columns == -1 else columns - 5)
+    if has_names > 0 and names in (None, has_names):
+        is_open = rows > _MAX_ROWS or (rows == -1 and not one)
+        families = ("ultralytics",) if has_names == rows - 4 else _ROWS_OF_ANCHORS[: 3 * is_open]
+    return families or (_TABLES.get(columns, ()) if rows <= _MAX_ROWS else ())
 
 
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))

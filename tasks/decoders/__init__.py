@@ -35,15 +35,16 @@ DECODERS = {
 """Name to `module:attribute` of a `Decoder`, or to the columns of a table; the last three are for rotated boxes.
 `model.toml` may name a reference or columns directly."""
 
-OF_ONE_OUTPUT = (
-    "ultralytics",
-    "ultralytics_rtdetr_raw",
-    "yolov5",
-    "yolox",
-    "yolox_decoded",
-    "ultralytics_obb",
+_OF_ONE_OUTPUT = (
+    *(
+        "ultralytics",
+        "ultralytics_rtdetr_raw",
+        "ultralytics_obb",
+        "yolov5",
+        "yolox",
+        "yolox_decoded",
+    ),
 )
-"""Decoders that read one output, as all tables are read."""
 
 NORMALIZED = "normalized "
 """Mark of boxes that are fractions of the network's input."""
@@ -71,6 +72,11 @@ def is_table(decoder: str) -> bool:
         and "score" in names
         and ("angle" not in names or boxes == ["xywh"])
     )
+
+
+def reads_one_output(decoder: str) -> bool:
+    """Check whether a decoder reads one output, as all tables are read."""
+    return decoder in _OF_ONE_OUTPUT or is_table(decoder)
 
 
 def resolve_decoder(name: str) -> "Decoder":

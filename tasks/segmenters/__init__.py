@@ -31,7 +31,9 @@ SEGMENTERS = {
 }
 """Name to `module:attribute` of a `Segmenter`; `model.toml` may name a reference directly."""
 
-OF_MAPS = ("semantic_logits", "class_map", "ultralytics_semantic", "binary", "birefnet", "u2net")
+OF_ONE_MAP = ("semantic_logits", "class_map", "ultralytics_semantic", "binary")
+"""Segmenters that read one output, where others are auxiliary."""
+OF_MAPS = (*OF_ONE_MAP, "birefnet", "u2net")
 """Segmenters of outputs with one channel for each class, or one alone."""
 
 

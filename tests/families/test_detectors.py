@@ -430,8 +430,8 @@ def test_a_shape_of_two_families_is_refused_until_a_line_is_written(shape, famil
             '[input]\nresize = "letterbox"\n' if line.endswith("; needs [input] resize") else ""
         )
         (tmp_path / "model.toml").write_text(f"{line}\n{resize}")
-        family = family if family in FAMILIES else ""
-        chosen = Case(name="", family=family, outputs=graph, answers=(), image=case.image)
+        known = family if family in FAMILIES else ""
+        chosen = Case(name="", family=known, outputs=graph, answers=(), image=case.image)
         assert ask(load(chosen, tmp_path)) == []
     assert path.exists()
 

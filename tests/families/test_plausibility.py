@@ -98,7 +98,7 @@ def test_scores_that_are_none_are_refused(tmp_path):
         tmp_path / "model.onnx", boxes_of([4.5, 3], [1, 2]), image=("images", [1, 3, 96, 96])
     )
     (path.parent / "model.toml").write_text(toml("ultralytics-end2end")["model.toml"])
-    with pytest.raises(LoadError, match="expected scores from 0 to 1, got 4.5"):
+    with pytest.raises(LoadError, match=r"expected scores from 0 to 1, got 4\.5"):
         validated(tmp_path)
 
 

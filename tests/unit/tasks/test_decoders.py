@@ -537,7 +537,7 @@ def test_columns_in_another_order_are_an_output_error(columns, read_as, text):
 
 def test_a_class_that_is_no_whole_number_is_an_output_error():
     rows = {"out": np.float32([[8, 4, 16, 12, 0.875, 1], [8, 4, 16, 12, 0.5, 0]])}
-    with pytest.raises(OutputError, match="classes to be whole numbers, got 0.875"):
+    with pytest.raises(OutputError, match=r"classes to be whole numbers, got 0\.875"):
         resolve_decoder("box, class, score")(rows, 0.1, SIZE)
 
 

@@ -72,8 +72,6 @@ def recognise(
     name, reason = ("", "") if task == TENSOR else _family(evidence, task)
     task_reason = "model.toml"
     if task is None:
-        if not name:
-            _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
         unknown = "no file says what the model is for; write task in model.toml"
         task_reason = f"family {name}" if name else unknown
@@ -124,12 +122,16 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     written = evidence.written
     if written.family is not None:
         return _written_family(written.family), "model.toml"
-    match = rules.match_families(evidence)
-    if match is None:
-        return "", ""
+    match = rules.match_families(evidence) or FamilyMatch((), "")
     possible = [name for name in match.families if task in (None, family_named(name).task)]
     if len(possible) == 1 and possible[0] in FAMILIES:
         return possible[0], match.reason
+    decoder = written.output.get("decoder", "")
+    if task is None and ":" in decoder:
+        raise LoadError(
+            f"task is required in model.toml beside decoder {decoder!r}, as nothing else says what its "
+            "predictions are"
+        )
     labels = find_labels(evidence) if possible else None
     counts = {name: class_count(family_named(name), evidence) for name in possible}
     if labels is not None:
@@ -138,15 +140,13 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
             return fitting[0], f"{match.reason}, and the number of labels"
         counts = dict(sorted(counts.items(), key=lambda item: item[0] not in fitting))
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
-    if not match.families and task is None:
+    if match.reason and not match.families and task is None:
         raise LoadError(
             f"expected a supported task and export, got another ({match.reason}). "
             'task = "tensor" in model.toml serves its tensors as they are'
         )
     if described or not possible:
         return "", ""
-    if task is None:
-        _check_own_decoder(written)
     raise LoadError(_question(evidence, counts, match))
 
 
@@ -191,16 +191,6 @@ def _proposals(evidence: Evidence) -> tuple[str, ...]:
         )
     tasks = [short for short, task in SHORT_NAMES.items() if task in TASKS]
     return (*lines, *(f'task = "{short}"  # then what else is needed is said' for short in tasks))
-
-
-def _check_own_decoder(written: ModelToml) -> None:
-    """Require a task beside a decoder given as module:attribute."""
-    decoder = written.output.get("decoder", "")
-    if ":" in decoder:
-        raise LoadError(
-            f"task is required in model.toml beside decoder {decoder!r}, as nothing else says what its "
-            "predictions are"
-        )
 
 
 _OTHERWISE = (

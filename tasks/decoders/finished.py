@@ -64,30 +64,17 @@ def labelled_boxes(outputs: Outputs, score_threshold: float, size_wh: Size) -> C
     """Read `boxes`, float (detections, 4), xyxy, pixels, `labels`, int, and `scores`, float.
 
     RT-DETR, D-FINE and DEIM as their authors export them, with the size of the network's input as a second
-    input; and torchvision's detectors, without batch axis, whose labels count from 1. Outputs with other
-    names are recognised: boxes have four columns, labels are integers.
+    input; and torchvision's detectors, without batch axis, whose labels count from 1. Three outputs of other
+    names come in this order.
 
     Source: RT-DETR, `rtdetrv2_pytorch/tools/export_onnx.py`; torchvision 0.28, `models/detection`.
     """
-    if not {"boxes", "labels", "scores"} <= outputs.keys():
-        outputs = _by_role(outputs)
+    if not {"boxes", "labels", "scores"} <= outputs.keys() and len(outputs) == 3:
+        outputs = dict(zip(("boxes", "labels", "scores"), outputs.values(), strict=True))
     boxes = named(outputs, "boxes", "detections", 4)
     labels = named(outputs, "labels", len(boxes))
     scores = named(outputs, "scores", len(boxes))
     return finished(boxes, scores, labels, score_threshold)
-
-
-def _by_role(outputs: Outputs) -> Outputs:
-    """Name the outputs of torchvision's detectors, which exporters number, by type and shape."""
-    roles = {}
-    for name, array in outputs.items():
-        if array.ndim == 1:
-            roles["labels" if np.issubdtype(array.dtype, np.integer) else "scores"] = array
-        elif array.ndim == 2 and array.shape[1] == 4:
-            roles["boxes"] = array
-        else:
-            roles[name] = array
-    return roles if {"boxes", "labels", "scores"} <= roles.keys() else outputs
 
 
 def efficient_nms(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

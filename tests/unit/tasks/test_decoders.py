@@ -432,10 +432,11 @@ def test_damo_yolo_tells_scores_from_boxes_by_their_columns():
     np.testing.assert_array_equal(candidates.boxes, expected.boxes)
 
 
-def test_torchvision_outputs_are_told_apart_by_shape_where_exporters_number_them():
+def test_torchvision_outputs_with_numbers_for_names_come_in_their_order():
     outputs = made("labelled_boxes")
-    numbered = {"2774": outputs["boxes"], "2775": outputs["labels"], "2776": outputs["scores"]}
-    numbered["2778"] = np.zeros((200, 1, 8, 8), np.float32)
+    numbered = dict(
+        zip("465", (outputs[name] for name in ("boxes", "labels", "scores")), strict=True)
+    )
     expected, candidates = (decoded("labelled_boxes", array, 0.3) for array in (outputs, numbered))
     assert candidates.class_ids.tolist() == expected.class_ids.tolist()
     np.testing.assert_array_equal(candidates.boxes, expected.boxes)

@@ -104,7 +104,8 @@ def recognise(
 
 def _written_task(written: ModelToml) -> str | None:
     decoder = written.output.get("decoder", "")
-    if written.task is None and written.family is None and is_table(decoder):
+    is_offered = is_table(decoder) or decoder == "labelled_boxes"
+    if written.task is None and written.family is None and is_offered:
         return family_named(decoder).task
     if written.task is None or ":" in written.task:
         return written.task

@@ -136,9 +136,12 @@ _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 
 
 def _anchors(image: TensorInfo) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Count the cells of the strides that detectors have, and three anchors a cell; nothing if the size is open."""
+    """Count the cells of the strides that detectors have, and three anchors a cell; nothing if the size is open.
+
+    Nor for colours last, as TensorFlow orders them: boxes of a head that was converted through it may be fractions.
+    """
     height, width = image_sides(image)
-    if min(height, width) <= 0:
+    if min(height, width) <= 0 or channels_axis(image) == -1:
         return (), ()
     counts = [sum((height // s) * (width // s) for s in strides) for strides in _STRIDES]
     return tuple(counts), tuple(3 * count for count in counts)

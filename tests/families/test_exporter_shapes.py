@@ -95,6 +95,10 @@ def test_outputs_of_exporters_are_read_or_asked_about_as_documented(row, tmp_pat
         offered = [name for name in offered if name != "tensor"]
         assert set(offered) >= set(words), result
         assert "…" in reading or set(offered) == set(words), result
+        for line in lines:  # each is an answer
+            answer = re.sub(r"^  name", "output.name", line.partition("  #")[0]).strip()
+            question = read(tmp_path, inputs_of(image), tensors, f"{said} `{answer}`", INPUT)
+            assert "cannot tell from its files" not in str(question), answer
         return
     assert not isinstance(result, str), result
     family = "" if reading == "tensors" else words[0]

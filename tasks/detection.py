@@ -17,6 +17,8 @@ from quadriga.tasks.predictions import (
     Outputs,
     Prediction,
     TruncatedPredictions,
+    check_finite,
+    check_probabilities,
 )
 from quadriga.tasks.resize import Affine, preprocess
 from quadriga.tasks.rotated import probiou_matrix
@@ -43,14 +45,16 @@ class DetectionOptions(msgspec.Struct, frozen=True):
 
 
 def label_indices(candidates: Candidates, spec: ModelSpec) -> Candidates:
-    """Turn class ids of the network into positions in `spec.labels`.
+    """Check boxes and scores, and turn class ids of the network into positions in `spec.labels`.
 
     Classes before the first label are background, or fill up an output of fixed size; they are dropped, as is
     `spec.output.background`.
 
     Raises:
-        OutputError: A class has no label.
+        OutputError: A class has no label, a box is not finite, or a score is no probability.
     """
+    check_finite(candidates.boxes, subject="boxes")
+    scores = check_probabilities(candidates.scores)
     offset, count = spec.output.label_offset, len(spec.labels)
     class_ids = candidates.class_ids - offset
     has_label = class_ids >= 0
@@ -62,7 +66,7 @@ def label_indices(candidates: Candidates, spec: ModelSpec) -> Candidates:
         raise OutputError(
             f"expected a label for each class, got class {highest + offset} and {count} labels{offset_hint}"
         )
-    candidates = msgspec.structs.replace(candidates, class_ids=class_ids)
+    candidates = msgspec.structs.replace(candidates, scores=scores, class_ids=class_ids)
     return candidates if has_label.all() else select(candidates, has_label)
 
 

@@ -28,6 +28,24 @@ def check_finite(*arrays: npt.NDArray[Any], subject: str = "the outputs") -> Non
         raise OutputError(f"expected {subject} to hold finite numbers, got NaN or infinity")
 
 
+ROUNDING = 2e-3
+"""Distance from 0 to 1 that a probability may have through rounding: that of float16 twice."""
+
+
+def check_probabilities(scores: npt.NDArray[Any], subject: str = "scores") -> npt.NDArray[Any]:
+    """Return scores cut to 0 to 1.
+
+    Raises:
+        OutputError: A score lies outside by more than rounding, so that it is no probability.
+    """
+    low, high = float(scores.min(initial=0)), float(scores.max(initial=0))
+    if low < -ROUNDING or high > 1 + ROUNDING:
+        raise OutputError(
+            f"expected {subject} from 0 to 1, got {low if low < -ROUNDING else high:.5g}"
+        )
+    return np.clip(scores, 0, 1) if low < 0 or high > 1 else scores
+
+
 class Classification(msgspec.Struct, frozen=True):
     """A label with its probability, 0 to 1."""
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.tasks.predictions import OutputError, Outputs, Size
+from quadriga.tasks.predictions import Outputs, Size
 from quadriga.tasks.references import load, resolve
 
 DECODERS = {
@@ -94,10 +94,6 @@ def resolve_decoder(name: str) -> "Decoder":
     return resolved
 
 
-_HIGHEST_SCORE = 1.02
-"""Scores of quantised networks pass 1 by half a step at most."""
-
-
 class Candidates(msgspec.Struct, frozen=True, eq=False):
     """Boxes that a network proposes, before overlapping ones are suppressed."""
 
@@ -111,12 +107,6 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     suppress: bool | Literal["probiou"] = True
     """Whether overlapping boxes have to be suppressed, and by which measure if not IoU; False if the network
     returns each object once."""
-
-    def __post_init__(self) -> None:
-        """Refuse scores that are none, as where another column is read as the score."""
-        highest = self.scores.max(initial=0)
-        if highest > _HIGHEST_SCORE:
-            raise OutputError(f"expected scores from 0 to 1, got {highest:g}")
 
 
 def select(candidates: Candidates, rows: npt.NDArray[Any]) -> Candidates:

@@ -93,14 +93,20 @@ def finished(
         scores: float32 (N,).
         class_ids: float32 (N,), whole numbers.
         score_threshold: Minimum score, 0 to 1; boxes above it must be finite.
-
-    Raises:
-        OutputError: A class is no whole number, as where a column of scores is read as classes.
     """
     rows = above(scores, score_threshold)
     boxes, scores, class_ids = boxes[rows], scores[rows], class_ids[rows]
     check_finite(boxes, scores, class_ids)
-    broken = class_ids[class_ids != np.rint(class_ids)]
-    if len(broken):
-        raise OutputError(f"expected classes to be whole numbers, got {broken[0]:g}")
-    return Candidates(boxes, scores, class_ids.astype(np.int64), suppress=False)
+    return Candidates(boxes, scores, class_numbers(class_ids), suppress=False)
+
+
+def class_numbers(class_ids: Floats) -> npt.NDArray[np.int64]:
+    """Return class ids, float32 (N,), as whole numbers.
+
+    Raises:
+        OutputError: One is no whole number, such as a score in the place of a class.
+    """
+    numbers = class_ids.astype(np.int64)
+    if (broken := np.flatnonzero(numbers != class_ids)).size:
+        raise OutputError(f"expected class numbers, got {class_ids[broken[0]]:.5g}")
+    return numbers

@@ -106,28 +106,28 @@ def _prototypes(evidence: Evidence) -> TensorInfo | None:
 def _heads_with_masks(image: TensorInfo, first: TensorInfo) -> tuple[str, ...]:
     """Return the family of a head beside prototypes, which are enough evidence, whatever the size."""
     _, rows, columns = first.shape
-    one, three = _anchors(image)
-    if columns == 6 + _PROTOTYPES and 0 < rows <= _MAX_ROWS and rows not in three:
+    single, triple = _anchors(image)
+    if columns == 6 + _PROTOTYPES and 0 < rows <= _MAX_ROWS and rows not in triple:
         return ("ultralytics-seg-end2end",)
-    if rows in three or (not one and (rows == -1 or rows > columns > 0)):
+    if rows in triple or (not single and (rows == -1 or rows > columns > 0)):
         return ("yolov5-seg",)
-    return ("ultralytics-seg",) if columns in (*one, -1) or not one else ()
+    return ("ultralytics-seg",) if columns in (*single, -1) or not single else ()
 
 
 def _heads_or_tables(image: TensorInfo, first: TensorInfo, names: int | None) -> tuple[str, ...]:
     """Return the families of heads that have a row or a column for each anchor, else those of tables."""
     _, rows, columns = first.shape
-    one, three = _anchors(image)
+    single, triple = _anchors(image)
     families: tuple[str, ...] = ()
-    if columns in one and rows > 4:  # an angle takes one row more
+    if columns in single and rows > 4:  # an angle takes one row more
         families = ("ultralytics", "ultralytics-obb")[: rows - 4]
-    if rows in one and columns > 5:
+    if rows in single and columns > 5:
         families = (*families, *_ROWS_OF_ANCHORS)
-    if families or (rows in three and columns > 5):
+    if families or (rows in triple and columns > 5):
         return families or ("yolov5",)
     has_names = names != 0 and (rows - 4 if columns > rows > 0 or columns == -1 else columns - 5)
     if has_names > 0 and names in (None, has_names):
-        is_open = rows > _MAX_ROWS or (rows == -1 and not one)
+        is_open = rows > _MAX_ROWS or (rows == -1 and not single)
         families = ("ultralytics",) if has_names == rows - 4 else _ROWS_OF_ANCHORS[: 3 * is_open]
     return families or (_TABLES.get(columns, ()) if rows <= _MAX_ROWS else ())
 

@@ -29,12 +29,12 @@ def plain_name(name: str) -> str:
 
 def named(outputs: Outputs, name: str, *shape: str | int) -> Floats:
     """Read an output by its name, one of several divided by `|`; see `first` for the shape."""
-    found = [known for known in outputs if plain_name(known) in name.split("|")]
-    if not found:
+    matching = [known for known in outputs if plain_name(known) in name.split("|")]
+    if not matching:
         raise OutputError(
             f"output not found: {name!r}, the graph has {', '.join(map(repr, outputs))}"
         )
-    return _shaped(outputs[found[0]], f"output {found[0]!r}", shape)
+    return _shaped(outputs[matching[0]], f"output {matching[0]!r}", shape)
 
 
 def _shaped(array: npt.NDArray[Any], subject: str, shape: tuple[str | int, ...]) -> Floats:

@@ -79,6 +79,8 @@ class ImageGraph:
         self._outputs = [
             tensor.name for tensor in (*session.outputs, session.hidden_output) if tensor
         ]
+        names = spec.output.name or [tensor.name for tensor in session.outputs]
+        self._read_outputs = (names,) if isinstance(names, str) else names
         self.stopwatch = session.stopwatch
         self._spec, self._family = spec, family
         self.task = spec.task
@@ -323,15 +325,14 @@ class ImageGraph:
         feeds = self._feeds(items)
         # Requests share runs of the same outputs only, so there the embedding is always one of them.
         is_shared = self._session.batched_runs is not None
+        vectors: list[Vector | None] = [None] * len(items)
         if not self._embedding or not (with_embedding or is_shared):
             outputs = self._session.run(feeds, batch=len(items))
-            return self._without_maps(outputs), [None] * len(items)
-        outputs = self._session.run(feeds, self._outputs, len(items))
-        embedded = outputs[self._embedding]
-        if self._session.hidden_output is not None:
-            del outputs[self._embedding]
-        vectors = pool_vectors(embedded, max(len(items), self._filled))
-        return self._without_maps(outputs), vectors[: len(items)]
+        else:
+            outputs = self._session.run(feeds, self._outputs, len(items))
+            size = max(len(items), self._filled)
+            vectors = pool_vectors(outputs[self._embedding], size)[: len(items)]
+        return self._without_maps({name: outputs[name] for name in self._read_outputs}), vectors
 
     def _without_maps(self, outputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return the scores of maps from classes to scores as float32 (N, classes); other outputs as they are."""

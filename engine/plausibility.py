@@ -10,7 +10,7 @@ import numpy.typing as npt
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.model import Model, model_folder
 from quadriga.engine.recognition.evidence import gather_evidence
-from quadriga.engine.recognition.families import FAMILIES
+from quadriga.engine.recognition.families import FAMILIES, family_named, line_naming
 from quadriga.engine.recognition.recognise import recognise
 from quadriga.engine.recognition.shape_rules import by_shapes
 from quadriga.engine.session import LoadError, RunError
@@ -144,13 +144,16 @@ def find_better_families(model: Model, image: Image, parameters: Mapping[str, An
     if recognition.task not in ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION"):
         return []
     folder, written = model_folder(model.paths[0]), recognition.written
-    match = by_shapes(gather_evidence(folder, model.session, written))
+    evidence = gather_evidence(folder, model.session, written)
+    match = by_shapes(evidence.reading(written.output.get("name", ())))
     output = {key: value for key, value in written.output.items() if key != "decoder"}
     better = []
     for name in match.families if match else ():
-        if name == recognition.family or FAMILIES[name].task != recognition.task:
+        if name == recognition.family or family_named(name).task != recognition.task:
             continue
         other = msgspec.structs.replace(written, family=name, output=output)
+        if name not in FAMILIES:
+            other = msgspec.structs.replace(written, output={**output, "decoder": name})
         try:
             spec = recognise(folder, model.session, other).spec
             assert spec is not None, "families are of tasks on images"
@@ -160,5 +163,5 @@ def find_better_families(model: Model, image: Image, parameters: Mapping[str, An
         except (LoadError, OutputError, ParameterError, RunError):
             continue
         if predictions and all(check.holds for check in checks):
-            better.append(f'family = "{name}" fits better: {len(predictions)} predictions')
+            better.append(f"{line_naming(name)} fits better: {len(predictions)} predictions")
     return better

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.tasks import parameters as read
-from quadriga.tasks.decoders import DECODERS, Candidates, Decoder, select
+from quadriga.tasks.decoders import Candidates, resolve_decoder, select
 from quadriga.tasks.geometry import Integers, clip_boxes, nms, suppress_at_once
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import (
@@ -21,7 +21,6 @@ from quadriga.tasks.predictions import (
     check_finite,
     check_probabilities,
 )
-from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
 from quadriga.tasks.rotated import probiou_matrix
 from quadriga.tasks.sampling import PixelRect
@@ -104,7 +103,7 @@ class ObjectDetection:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
+        self._decode = resolve_decoder(spec.output.decoder)
 
     def options(self, parameters: Mapping[str, Any]) -> DetectionOptions:
         """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`."""

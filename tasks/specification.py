@@ -91,7 +91,10 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How the output tensors are read."""
 
     decoder: str = ""
-    """Name in `quadriga.tasks.decoders.DECODERS`, or in `quadriga.tasks.segmenters.SEGMENTERS` for segmentation."""
+    """Name in `quadriga.tasks.decoders.DECODERS`, or in `quadriga.tasks.segmenters.SEGMENTERS` for segmentation; or the
+    columns of a table of detections, such as `image, box, score, class`."""
+    name: str | tuple[str, ...] = ()
+    """Outputs of the graph that are read, one or several; () for all."""
     activation: Activation = "none"
     """Function to apply to the scores of a classifier, or of each pixel."""
     label_offset: int = 0

@@ -18,7 +18,7 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import Tensor, TensorInfo
 from quadriga.quoting import quoted
 from quadriga.tasks import TASKS, Task, full_name
-from quadriga.tasks.decoders import DECODERS
+from quadriga.tasks.decoders import DECODERS, is_table
 from quadriga.tasks.references import resolve
 from quadriga.tasks.segmenters import SEGMENTERS
 from quadriga.tasks.specification import ModelSpec
@@ -63,7 +63,7 @@ def check_description(description: ModelDescription, location: str) -> ModelToml
         raise InvalidRequest(
             f"{location}.family: expected one of {', '.join(FAMILIES)}, got {quoted(description.family, 60)}"
         )
-    if decoder and decoder not in DECODERS and decoder not in SEGMENTERS:
+    if decoder and not (decoder in (*DECODERS, *SEGMENTERS) or is_table(decoder)):
         raise InvalidRequest(
             f"{location}.output.decoder: expected one of {', '.join((*DECODERS, *SEGMENTERS))}, got "
             f"{quoted(decoder, 60)}"

@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,21 @@ class Evidence(msgspec.Struct, frozen=True):
     def preprocessing(self) -> dict[str, Any]:
         """Fields of `InputSpec` from the image processor's file."""
         return input_from_preprocessor(self.preprocessor) if self.preprocessor else {}
+
+    def reading(self, names: str | Sequence[str]) -> "Evidence":
+        """Return the evidence with these outputs alone, in this order; with all for none.
+
+        Raises:
+            LoadError: There is no such output.
+        """
+        outputs = {tensor.name: tensor for tensor in self.outputs}
+        names = (names,) if isinstance(names, str) else names
+        if unknown := [name for name in names if name not in outputs]:
+            raise LoadError(
+                f"expected [output] name in model.toml to be of {', '.join(outputs)}, got {unknown[0]!r}"
+            )
+        chosen = tuple(outputs[name] for name in names)
+        return msgspec.structs.replace(self, outputs=chosen or self.outputs)
 
     def image_input(self, counts: Container[int] = COLOURS) -> TensorInfo | None:
         """Return the only input that can hold images, [N, C, H, W] or [N, H, W, C] or without N; else None."""

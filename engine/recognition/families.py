@@ -48,8 +48,6 @@ class FamilyMatch(msgspec.Struct, frozen=True):
     families: tuple[str, ...]
     """Families by how well they fit, the best first."""
     reason: str
-    tensors_first: bool = False
-    """Whether a task of another kind, tensors in and out, fits better than the families."""
 
 
 def _family(
@@ -64,6 +62,17 @@ def _family(
     return Family(task, description, image, output={"decoder": decoder, **output}, classes=classes)
 
 
+def family_named(name: str) -> Family:
+    """Return the family of a name; for a decoder without one, a family that says no more than how outputs are read."""
+    task = "ORIENTED_OBJECT_DETECTION" if "angle" in name else "OBJECT_DETECTION"
+    return FAMILIES.get(name) or Family(task, "", output={"decoder": name})
+
+
+def line_naming(name: str) -> str:
+    """Return the line of model.toml for a family, or for a decoder without one."""
+    return f'family = "{name}"' if name in FAMILIES else f'output.decoder = "{name}"'
+
+
 def decoder_defaults(decoder: str) -> dict[str, Any]:
     """Return the fields of `Defaults` that follow from a decoder, whatever the family."""
     return _PER_PIXEL_DEFAULTS if decoder in _PER_PIXEL else {}
@@ -76,24 +85,24 @@ _segmenter = partial(_family, "IMAGE_SEGMENTATION")
 
 def _classifier(description: str, image: dict[str, Any], activation: str | None = None) -> Family:
     output = {} if activation is None else {"activation": activation}
-    return Family(
-        "IMAGE_CLASSIFICATION", description, image, output=output, defaults={}, classes=(0, 1, 0)
-    )
+    return Family("IMAGE_CLASSIFICATION", description, image, output=output)
 
 
 FAMILIES: dict[str, Family] = {
     # Ultralytics and other YOLOs
     "ultralytics": _detector("Ultralytics detector", "ultralytics", _LETTERBOX, (0, 1, 4)),
     "ultralytics-end2end": _detector(
-        "Ultralytics detector with NMS in the graph", "ultralytics_end2end", _LETTERBOX
+        "Ultralytics detector with NMS in the graph", "box, score, class", _LETTERBOX
     ),
-    "ultralytics-rtdetr": _detector("Ultralytics RT-DETR", "ultralytics_rtdetr", _STRETCH),
+    "ultralytics-rtdetr": _detector(
+        "Ultralytics RT-DETR", "normalized xywh, score, class", _STRETCH
+    ),
     "ultralytics-rtdetr-raw": _detector(
         "Ultralytics RT-DETR before 8.4", "ultralytics_rtdetr_raw", _STRETCH, (0, 2, 4)
     ),
     "ultralytics-obb": _oriented("Ultralytics OBB", "ultralytics_obb", _LETTERBOX, (0, 1, 5)),
     "ultralytics-obb-end2end": _oriented(
-        "Ultralytics OBB with NMS in the graph", "ultralytics_obb_end2end", _LETTERBOX
+        "Ultralytics OBB with NMS in the graph", "xywh, score, class, angle", _LETTERBOX
     ),
     "ultralytics-seg": _segmenter(
         "Ultralytics instance segmentation", "ultralytics_segment", _LETTERBOX, (0, 1, 36)
@@ -111,9 +120,17 @@ FAMILIES: dict[str, Family] = {
         _detector("YOLOv5, YOLOv7 with objectness", "yolov5", _LETTERBOX, (0, 2, 5)),
         defaults={"iou_threshold": 0.45},
     ),
-    "yolov7-end2end": _detector(
-        "YOLOv7 with NMS in the graph", "yolov7_end2end", _LETTERBOX, batch_axis=False
+    "yolov5-seg": msgspec.structs.replace(
+        _segmenter("YOLOv5 instance segmentation", "yolov5_segment", _LETTERBOX, (0, 2, 37)),
+        defaults={"iou_threshold": 0.45},
     ),
+    "yolov5-cls": _classifier(
+        "YOLOv5 classifier", {"resize": "shortest_crop", "crop_fraction": 1.0, **IMAGENET}
+    ),
+    "yolov7-end2end": _detector(
+        "YOLOv7 with NMS in the graph", "image, box, class, score", _LETTERBOX
+    ),
+    "yolo-nas-flat": _detector("YOLO-NAS, flat format", "image, box, score, class", _LETTERBOX),
     "yolox": _detector("YOLOX as exported by default", "yolox", _YOLOX, (0, 2, 5)),
     "yolox-decoded": _detector(
         "YOLOX exported with --decode_in_inference", "yolox_decoded", _YOLOX, (0, 2, 5)
@@ -143,7 +160,7 @@ FAMILIES: dict[str, Family] = {
     "tf-od": _detector(
         "TensorFlow Object Detection API", "tensorflow", {**_NO_RESIZE, **_RAW}, label_offset=1
     ),
-    "ssd": _detector("SSD [1, 1, N, 7]", "ssd", _STRETCH, batch_axis=False),
+    "ssd": _detector("SSD [1, 1, N, 7]", "image, class, score, normalized box", _STRETCH),
     "mmdeploy": _detector("mmdeploy detector", "mmdeploy", {}),
     "mmdeploy-rotated": _oriented("mmdeploy rotated detector", "mmdeploy_rotated", {}),
     # segmentation

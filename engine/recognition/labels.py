@@ -1,16 +1,16 @@
 """The labels of a model's classes: their source, and a check that each class has one."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from quadriga.engine.recognition.decisions import MissingError
 from quadriga.engine.recognition.evidence import Evidence, parse_literal
 from quadriga.engine.recognition.families import Family
+from quadriga.engine.recognition.outputs import RF_DETR, class_count
 from quadriga.engine.schema import read_text
 from quadriga.engine.session import LoadError
-from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import SHORT_NAMES
 from quadriga.tasks.specification import OutputSpec
 
@@ -20,8 +20,6 @@ _LISTS = {name: f"ONNX metadata, {name}" for name in ("character", "labels", "cl
 """Names of metadata with class names: Paddle's and those of people. They count only if their number fits, as a reader
 of text has a `character` for every letter. Source: RapidOCR and RapidLayout, their readers of metadata."""
 _RF_DETR_NAMES = "ONNX metadata, rfdetr_inference"
-_RF_DETR = ("rf_detr", "rf_detr_segment")
-"""Decoders of heads with one class more than names. Source: RF-DETR, `docs/exports/onnx`."""
 _WRITE_LABELS = (
     'Write labels = ["first class", "second class"] in model.toml, in the order of the classes, or a file '
     "labels.txt with one label a line"
@@ -140,9 +138,6 @@ def decide_labels(
     """
     labels_and_source = find_labels(evidence)
     count = class_count(family, evidence)
-    if family.task == "IMAGE_CLASSIFICATION" and count is None:
-        last = evidence.outputs[0].shape[-1]
-        count = last if last > 0 else None
     if family.task == "IMAGE_CLASSIFICATION" and count == 1 and labels_and_source is not None:
         count = 2 if len(labels_and_source[0]) == 2 else 1  # of two labels it scores the second
     if labels_and_source is None and family.task not in SHORT_NAMES.values():
@@ -161,7 +156,7 @@ def decide_labels(
         labels, reason = unnamed, f"no names given, as {reason} has {len(labels)}"
         extra = output.label_offset
     if count is not None and len(labels) + extra != count:
-        if family.output.get("decoder") in _RF_DETR and extra == 0 and len(labels) + 1 == count:
+        if family.output.get("decoder") in RF_DETR and extra == 0 and len(labels) + 1 == count:
             raise LoadError(
                 f"cannot tell which of the {count} classes of RF-DETR is the background, as there are "
                 f"{len(labels)} labels ({reason}): the last if training numbered categories from 0, "
@@ -174,28 +169,9 @@ def decide_labels(
     return labels, reason
 
 
-def class_count(family: Family, evidence: Evidence) -> int | None:
-    """Read the number of classes from an output's shape; None if the family does not show it."""
-    if family.classes is None:
-        return None
-    output, axis, extra = family.classes
-    outputs: Sequence[TensorInfo] = evidence.outputs
-    decoder = family.output.get("decoder")
-    if decoder == "ultralytics_segment":  # exports vary in order; the rank tells them apart
-        outputs = sorted(outputs, key=lambda tensor: len(tensor.shape))
-    elif decoder in _RF_DETR:  # exports vary in order; the names tell them apart
-        outputs = sorted(outputs, key=lambda tensor: tensor.name)
-    elif decoder == "semantic_logits" and evidence.maps_layout()[0] == "nhwc":
-        axis = 3
-    if output >= len(outputs) or axis >= len(outputs[output].shape):
-        return None
-    size = outputs[output].shape[axis]
-    return size - extra if size > extra else None
-
-
 def rf_detr_background(evidence: Evidence, family: Family) -> tuple[str, dict[str, int]]:
     """Find the background class of RF-DETR metadata: the one after the named classes."""
     names = parse_labels(_rf_detr_names(evidence.metadata)) or ()
-    count = class_count(family, evidence) if family.output.get("decoder") in _RF_DETR else None
+    count = class_count(family, evidence) if family.output.get("decoder") in RF_DETR else None
     has_background = bool(names) and count == len(names) + 1
     return _RF_DETR_NAMES, {"background": len(names)} if has_background else {}

@@ -1,6 +1,8 @@
 """The specification of a model whose family is known: each field from the first layer that has it."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -9,9 +11,13 @@ from quadriga.engine.recognition.decisions import Decision, Layer, MissingError,
 from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.families import FAMILIES, Family, decoder_defaults
 from quadriga.engine.recognition.image_input import decide_input
-from quadriga.engine.recognition.labels import decide_labels, rf_detr_background
+from quadriga.engine.recognition.labels import decide_labels, find_labels, rf_detr_background
 from quadriga.engine.recognition.model_toml import DECODED, check_labels_of_crops, check_use
-from quadriga.tasks.segmenters import OF_MAPS
+from quadriga.engine.recognition.outputs import FLOATS, class_count, main_outputs
+from quadriga.engine.session import LoadError
+from quadriga.proto.messages import TensorInfo
+from quadriga.tasks.decoders import reads_one_output
+from quadriga.tasks.segmenters import OF_MAPS, OF_ONE_MAP
 from quadriga.tasks.specification import Defaults, ModelSpec, OutputSpec
 
 Part = TypeVar("Part")
@@ -31,9 +37,10 @@ def decide_spec(
         LoadError: A field is invalid.
     """
     written, family_source = evidence.written, f"family: {family.description}"
+    evidence, chosen = _choose_outputs(evidence, family)
     questions: dict[str, str] = {}
     image_input = _ask_later(questions, lambda: decide_input(decisions, evidence, family))
-    output = _ask_later(questions, lambda: _output(decisions, evidence, family))
+    output = _ask_later(questions, lambda: _output(decisions, evidence, family, chosen))
     read_output = output or OutputSpec()
     check_use(written, task, read_output.decoder)
     named = _ask_later(questions, lambda: decide_labels(evidence, family, read_output))
@@ -59,6 +66,49 @@ def decide_spec(
     )
 
 
+def _choose_outputs(evidence: Evidence, family: Family) -> tuple[Evidence, Layer]:
+    """Choose the output of several that is read: by the number of labels, its shape, and its name.
+
+    Returns:
+        The evidence with the chosen outputs alone, and a layer that names them; as it was where all are read.
+
+    Raises:
+        LoadError: Several fit; it names the lines to write.
+    """
+    outputs, decoder = evidence.outputs, _decoder(evidence, family)
+    choices = _choices_of_boxes(outputs) if decoder == "labelled_boxes" else []
+    if family.task == "IMAGE_CLASSIFICATION" or reads_one_output(decoder) or decoder in OF_ONE_MAP:
+        count = None
+        with suppress(LoadError):  # raised with the other questions
+            count = len((find_labels(evidence) or [()])[0]) or None
+        fitting = main_outputs(evidence) or outputs
+        counted = [t for t in outputs if class_count(family, evidence.reading(t.name)) == count]
+        fitting = counted if count and counted else fitting
+        fitting = main_outputs(evidence.reading([t.name for t in fitting])) or fitting
+        choices = [(tensor.name,) for tensor in fitting]
+    if len(outputs) == 1 or not choices:
+        return evidence, ("", {})
+    if len(choices) > 1:
+        names = [json.dumps(choice if choice[1:] else choice[0]) for choice in choices]
+        lines = "".join(f"\n  name = {name}" for name in names)
+        raise LoadError(
+            "cannot tell which output of the graph is read. Write one of these lines in model.toml, "
+            f"[output]:{lines}"
+        )
+    return evidence.reading(choices[0]), ("names and shapes of the outputs", {"name": choices[0]})
+
+
+def _choices_of_boxes(outputs: Sequence[TensorInfo]) -> list[tuple[str, ...]]:
+    """Return the names that boxes, labels and scores of as many rows may have, where exporters number the outputs."""
+    boxes = [t for t in outputs if t.shape[-1:] == (4,) and t.datatype in FLOATS]
+    if {"boxes", "labels", "scores"} <= {tensor.name for tensor in outputs} or len(boxes) != 1:
+        return []
+    rows = [tensor for tensor in outputs if tensor.shape == boxes[0].shape[:-1]]
+    labels = [tensor.name for tensor in rows if tensor.datatype not in FLOATS]
+    scores = [tensor.name for tensor in rows if tensor.datatype in FLOATS]
+    return [(boxes[0].name, label, score) for label in labels for score in scores]
+
+
 def _ask_later(questions: dict[str, str], decide_part: Callable[[], Part]) -> Part | None:
     """Decide one part; None if something is missing, which is added to `questions`."""
     try:
@@ -68,17 +118,23 @@ def _ask_later(questions: dict[str, str], decide_part: Callable[[], Part]) -> Pa
         return None
 
 
-def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> OutputSpec:
+def _output(
+    decisions: list[Decision], evidence: Evidence, family: Family, chosen: Layer
+) -> OutputSpec:
     written = evidence.written
     layers: list[Layer] = [
         ("model.toml", written.output),
+        chosen,
         (f"family: {family.description}", family.output),
     ]
     if "label_offset" not in written.output:
         layers.append(rf_detr_background(evidence, family))
-    if written.output.get("decoder", family.output.get("decoder")) in OF_MAPS:
+    decoder, first = _decoder(evidence, family), evidence.outputs[0]
+    if decoder in OF_MAPS:
         layout, reason = evidence.maps_layout()
         layers.append((reason, {"layout": layout}))
+    if reads_one_output(decoder) and len(first.shape) != 3:
+        layers.append((f"shape of output {first.name!r}", {"batch_axis": False}))
     if family.task == "IMAGE_CLASSIFICATION":
         layers.append(_activation(evidence))
     values = decide(decisions, "output", OutputSpec, layers)
@@ -92,6 +148,11 @@ def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> Ou
         )
         raise MissingError({"[output] decoder": text})
     return msgspec.convert(values, OutputSpec)
+
+
+def _decoder(evidence: Evidence, family: Family) -> str:
+    decoder: str = evidence.written.output.get("decoder", family.output.get("decoder", ""))
+    return decoder
 
 
 def _activation(evidence: Evidence) -> Layer:

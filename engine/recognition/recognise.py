@@ -14,13 +14,22 @@ import msgspec
 from quadriga.engine.recognition import rules
 from quadriga.engine.recognition.decisions import Decision, MissingError
 from quadriga.engine.recognition.evidence import Evidence, gather_evidence
-from quadriga.engine.recognition.families import FAMILIES, Family, FamilyMatch
-from quadriga.engine.recognition.labels import class_count, find_labels
+from quadriga.engine.recognition.families import (
+    FAMILIES,
+    Family,
+    FamilyMatch,
+    family_named,
+    line_naming,
+)
+from quadriga.engine.recognition.labels import find_labels
 from quadriga.engine.recognition.model_spec import decide_spec
 from quadriga.engine.recognition.model_toml import ModelToml, check_use
+from quadriga.engine.recognition.outputs import class_count
 from quadriga.engine.recognition.rows import decide_rows, takes_rows
+from quadriga.engine.recognition.shape_rules import by_shapes
 from quadriga.engine.session import MAPS, LoadError, Session
 from quadriga.tasks import SHORT_NAMES, TASKS, full_name
+from quadriga.tasks.decoders import is_table
 from quadriga.tasks.specification import ModelSpec, RowSpec
 
 TENSOR = "TENSOR"
@@ -57,24 +66,21 @@ def recognise(
     Raises:
         LoadError: A field is invalid or missing, or several families fit.
     """
-    evidence = gather_evidence(folder, session, written)
+    everything = gather_evidence(folder, session, written)
+    evidence = everything.reading(written.output.get("name", ()))
     task = _written_task(written)
     name, reason = ("", "") if task == TENSOR else _family(evidence, task)
     task_reason = "model.toml"
     if task is None:
-        if not name:
-            _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
         unknown = "no file says what the model is for; write task in model.toml"
-        if not name:
-            unknown += _fits_labels(evidence)
         task_reason = f"family {name}" if name else unknown
     decisions = [Decision("task", task, task_reason)]
     spec = rows = None
     if name:
         decisions.append(Decision("family", name, reason))
     if takes_rows(evidence, task, name):
-        rows = decide_rows(decisions, evidence, session.header)
+        rows = decide_rows(decisions, everything, session.header)
     elif maps := [tensor.name for tensor in evidence.outputs if tensor.datatype == MAPS]:
         raise LoadError(
             f"expected {maps[0]!r} to be a tensor, got maps from classes to scores: write "
@@ -97,6 +103,10 @@ def recognise(
 
 
 def _written_task(written: ModelToml) -> str | None:
+    decoder = written.output.get("decoder", "")
+    is_offered = is_table(decoder) or decoder == "labelled_boxes"
+    if written.task is None and written.family is None and is_offered:
+        return family_named(decoder).task
     if written.task is None or ":" in written.task:
         return written.task
     task = full_name(written.task)
@@ -113,28 +123,31 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     written = evidence.written
     if written.family is not None:
         return _written_family(written.family), "model.toml"
-    match = rules.match_families(evidence)
-    if match is None:
-        return "", ""
-    possible = [name for name in match.families if task in (None, FAMILIES[name].task)]
-    if len(possible) == 1:
+    match = rules.match_families(evidence) or FamilyMatch((), "")
+    possible = [name for name in match.families if task in (None, family_named(name).task)]
+    if len(possible) == 1 and possible[0] in FAMILIES:
         return possible[0], match.reason
+    decoder = written.output.get("decoder", "")
+    if task is None and ":" in decoder:
+        raise LoadError(
+            f"task is required in model.toml beside decoder {decoder!r}, as nothing else says what its "
+            "predictions are"
+        )
     labels = find_labels(evidence) if possible else None
-    counts = {name: class_count(FAMILIES[name], evidence) for name in possible}
+    counts = {name: class_count(family_named(name), evidence) for name in possible}
     if labels is not None:
         fitting = [name for name in possible if counts[name] in (None, len(labels[0]))]
-        if len(fitting) == 1:
+        if len(fitting) == 1 and possible == ["ultralytics", "ultralytics-obb"]:
             return fitting[0], f"{match.reason}, and the number of labels"
+        counts = dict(sorted(counts.items(), key=lambda item: item[0] not in fitting))
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
-    if not match.families and task is None:
+    if match.reason and not match.families and task is None:
         raise LoadError(
             f"expected a supported task and export, got another ({match.reason}). "
             'task = "tensor" in model.toml serves its tensors as they are'
         )
     if described or not possible:
         return "", ""
-    if task is None:
-        _check_own_decoder(written)
     raise LoadError(_question(evidence, counts, match))
 
 
@@ -163,44 +176,22 @@ def _written_family(family: str) -> str:
     )
 
 
-def _fits_labels(evidence: Evidence) -> str:
-    """Return the lines of model.toml that the number of labels speaks for, as the end of a reason; empty for none."""
-    with suppress(LoadError):
-        labels = find_labels(evidence)
-        names = rules.by_label_count(evidence, 0 if labels is None else len(labels[0]))
-        if labels and names:
-            lines = " or ".join(f'family = "{name}"' for name in names)
-            return f": its output fits {len(labels[0])} labels of {lines}"
-    return ""
-
-
 def _proposals(evidence: Evidence) -> tuple[str, ...]:
     """Return the lines of model.toml that a model of images, of which nothing says what it is for, may want."""
     if evidence.image_input() is None:
         return ()
-    count = None
+    count, lines = None, []
     with suppress(LoadError):
-        labels = find_labels(evidence)
-        count = None if labels is None else len(labels[0])
-    families = rules.by_label_count(evidence, count)
-    lines = [
-        f'family = "{name}"  # {FAMILIES[name].description}, {classes} '
-        + ("class" if classes == 1 else "classes")
-        + (": their names in labels.txt, one a line" if count is None else "")
-        for name, classes in families.items()
-    ]
+        count = len((find_labels(evidence) or [()])[0]) or None
+    match = by_shapes(evidence, count)
+    for name in match.families if match else ():
+        classes = class_count(FAMILIES[name], evidence)
+        hint = "" if count else ": their names in labels.txt, one a line"
+        lines.append(
+            f"{line_naming(name)}  # {FAMILIES[name].description}, {_classes(classes)}{hint}"
+        )
     tasks = [short for short, task in SHORT_NAMES.items() if task in TASKS]
     return (*lines, *(f'task = "{short}"  # then what else is needed is said' for short in tasks))
-
-
-def _check_own_decoder(written: ModelToml) -> None:
-    """Require a task beside a decoder given as module:attribute."""
-    decoder = written.output.get("decoder", "")
-    if ":" in decoder:
-        raise LoadError(
-            f"task is required in model.toml beside decoder {decoder!r}, as nothing else says what its "
-            "predictions are"
-        )
 
 
 _OTHERWISE = (
@@ -209,35 +200,49 @@ _OTHERWISE = (
 )
 
 
+_COLUMNS = (
+    "A box is left, top, right, bottom; yxyx is top, left, bottom, right; xywh is centre and size: pixels of the network's "
+    "input, or fractions of it where it is normalized. Columns in another order are written in the same way."
+)
+
+
 def _question(evidence: Evidence, counts: Mapping[str, int | None], match: FamilyMatch) -> str:
     """Return an error text with the possible families, and all that is missing beside the family."""
     missing = {name: _missing(evidence, name) for name in counts}
     known = [questions for questions in missing.values() if questions is not None]
-    shared = dict(known[0]) if known else {}
-    for questions in known:
-        shared = {key: text for key, text in shared.items() if key in questions}
+    first = known[0] if known else {}
+    shared = {key: text for key, text in first.items() if all(key in other for other in known)}
     lines = []
     for name, count in counts.items():
-        classes = f", {count} {'class' if count == 1 else 'classes'}" if count else ""
+        classes = f", {_classes(count)}" if count else ""
         own_keys = ", ".join(key for key in missing[name] or () if key not in shared)
         own_keys = own_keys.replace(", [input]", ",")
         needs = f"; needs {own_keys}" if own_keys else ""
-        lines.append(f'  family = "{name}"  # {FAMILIES[name].description}{classes}{needs}')
-    tensors = '  task = "tensor"  # tensors in and out, as they are'
-    lines.insert(0 if match.tensors_first else len(lines), tensors)
+        family = family_named(name)
+        meaning, decoder = family.description, family.output.get("decoder", "")
+        if is_table(decoder):
+            meaning = f"{meaning or 'others'}: columns {decoder}"
+        lines.append(f"  {line_naming(name)}  # {meaning}{classes}{needs}")
+    lines.append('  task = "tensor"  # tensors in and out, as they are')
     text = (
         f"cannot tell from its files what this model is ({match.reason}). "
         "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
     )
+    if any(is_table(family_named(name).output.get("decoder", "")) for name in counts):
+        text += f"\n{_COLUMNS}"
     text += f"\n{_OTHERWISE}"
     if shared:
         text += "\nA family needs these as well:\n- " + "\n- ".join(shared.values())
     return text
 
 
+def _classes(count: int | None) -> str:
+    return f"{count} class" if count == 1 else f"{count} classes"
+
+
 def _missing(evidence: Evidence, name: str) -> Mapping[str, str] | None:
     """Return what is missing if a model is of this family, by key; None if something does not fit it."""
-    family = FAMILIES[name]
+    family = family_named(name)
     try:
         decide_spec([], evidence, family, task=family.task, score_threshold=None)
     except MissingError as error:

@@ -20,7 +20,7 @@ from quadriga.tasks.specification import Activation, RowSpec
 _FLOATS = ("FP16", "FP32", "FP64")
 _SCORES = ("probabilities", "output_probability")
 """Names of the scores in exports of scikit-learn, XGBoost and LightGBM."""
-_KEYS = ("output.activation", "defaults.top_k")
+_KEYS = ("output.activation", "output.name", "defaults.top_k")
 """Keys of the tables of model.toml that have a use for rows."""
 
 
@@ -46,7 +46,8 @@ def decide_rows(decisions: list[Decision], evidence: Evidence, header: OnnxHeade
             f"{', '.join(f'{tensor.name} {list(tensor.shape)}' for tensor in evidence.inputs)}: "
             "export again with a variable first axis"
         )
-    scores = _scores_output(evidence.outputs)
+    named = evidence.reading(written.output.get("name", ()))
+    scores = _scores_output(named.outputs)
     decisions.append(Decision("output.scores", scores.name, f"{scores.datatype} output"))
     names_labels = scores.datatype == MAPS or any(
         tensor.datatype not in _FLOATS for tensor in evidence.outputs

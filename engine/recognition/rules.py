@@ -7,10 +7,12 @@ family means that the files leave it open, and a person must choose.
 from collections.abc import Callable, Mapping
 
 from quadriga.engine.recognition.evidence import Evidence
-from quadriga.engine.recognition.families import FamilyMatch
+from quadriga.engine.recognition.families import FAMILIES, FamilyMatch
 from quadriga.engine.recognition.labels import parse_labels
-from quadriga.engine.recognition.shape_rules import FLOATS, by_shapes
+from quadriga.engine.recognition.outputs import FLOATS, class_count
+from quadriga.engine.recognition.shape_rules import by_shapes
 from quadriga.proto.messages import TensorInfo
+from quadriga.tasks.decoders.reading import plain_name
 
 
 def match_families(evidence: Evidence) -> FamilyMatch | None:
@@ -19,35 +21,15 @@ def match_families(evidence: Evidence) -> FamilyMatch | None:
     return next((match for match in matches if match is not None), None)
 
 
-def by_label_count(evidence: Evidence, count: int | None) -> dict[str, int]:
-    """Return the detectors whose output has as many columns as their boxes and `count` classes need, with that number.
-
-    None stands for any number. It is a weaker sign than those of the rules, as no number of anchors is known: a person has
-    to confirm it.
-    """
-    shape = evidence.outputs[0].shape
-    is_head = len(evidence.outputs) == 1 and evidence.outputs[0].datatype in FLOATS
-    if not is_head or len(shape) != 3 or evidence.image_input() is None:
-        return {}
-    _, rows, columns = shape
-    if 0 < rows - 4 == (rows - 4 if count is None else count) and (columns > rows or columns == -1):
-        return {"ultralytics": rows - 4}
-    if 0 < columns - 5 == (columns - 5 if count is None else count) and (
-        rows > columns or rows == -1
-    ):
-        return dict.fromkeys(("yolov5", "yolox", "yolox-decoded"), columns - 5)
-    return {}
+_LIBREYOLO = "libreyolo_version"
+"""Metadata beside the keys of Ultralytics for networks of many other families."""
 
 
 def _by_ultralytics(evidence: Evidence) -> FamilyMatch | None:
     """Match metadata of Ultralytics by its task, and by shapes whether NMS is in the graph."""
     metadata, first = evidence.metadata, evidence.outputs[0]
-    if "libreyolo_version" in metadata:  # the same keys for networks of many other families
-        return None
-    if "names" in metadata and "stride" in metadata and "task" not in metadata:
-        return FamilyMatch(("yolov5",), "ONNX metadata of YOLOv5: stride and names")
     task = metadata.get("task")
-    if task is None or "names" not in metadata:
+    if task is None or "names" not in metadata or _LIBREYOLO in metadata:
         return None
     width = first.shape[-1] if len(first.shape) == 3 else -1
     family = {
@@ -64,6 +46,26 @@ def _by_ultralytics(evidence: Evidence) -> FamilyMatch | None:
     if family is None and "stride" not in metadata:
         return None
     return FamilyMatch((family,) if family else (), f"ONNX metadata of Ultralytics, task {task}")
+
+
+_OF_YOLOV5 = {
+    **{name: name for name in ("yolov5", "yolov5-seg", "ultralytics", "ultralytics-seg")},
+    "ultralytics-cls": "yolov5-cls",
+}
+"""Families of shapes to those that the repositories of YOLOv5 and YOLOv9 export, with the same metadata for all."""
+
+
+def _by_yolov5(evidence: Evidence) -> FamilyMatch | None:
+    """Match metadata of YOLOv5, of which the shapes say the rest; of open size the number of names does."""
+    metadata = evidence.metadata
+    if metadata.keys() & {"names", "stride", "task", _LIBREYOLO} != {"names", "stride"}:
+        return None
+    count = len(parse_labels(metadata["names"]) or ())
+    match = by_shapes(evidence, count)
+    families = [_OF_YOLOV5[name] for name in match.families if name in _OF_YOLOV5] if match else []
+    families = [name for name in families if class_count(FAMILIES[name], evidence) == count]
+    reason = "ONNX metadata of YOLOv5 and YOLOv9, stride and names, and the shape of the output"
+    return FamilyMatch(tuple(families), reason) if families else None
 
 
 def _is_older_rtdetr(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
@@ -103,44 +105,62 @@ def _by_config(evidence: Evidence) -> FamilyMatch | None:
         return FamilyMatch((_DETECTORS[kind],), f"config.json, model_type {kind}")
     architectures = config.get("architectures")
     for architecture in architectures if isinstance(architectures, list) else ():
-        for ending, families in _ARCHITECTURES.items():
-            if str(architecture).endswith(ending):
+        for purpose, families in _ARCHITECTURES.items():
+            if purpose in str(architecture):
                 is_mask2former = kind == "mask2former" and "maskformer" in families
                 choices = _MASK2FORMER if is_mask2former else families
                 return FamilyMatch(choices, f"config.json, architecture {architecture}")
     return None
 
 
+_COUNTS = frozenset({"num_dets", "num_predictions", "num_detections"})
+_NMS_NAMES = (
+    *({"det_boxes", "det_scores", "det_classes"}, {"boxes", "scores", "labels"}),
+    *({"boxes", "scores", "classes"}, {"pred_boxes", "pred_scores", "pred_classes"}),
+)
+"""Names of the outputs beside a count of the rows that are filled: of EfficientNMS, MMYOLO, and YOLO-NAS."""
+
+
 def _by_names(evidence: Evidence) -> FamilyMatch | None:
     """Match names of inputs and outputs that only one family uses."""
-    names = {tensor.name for tensor in evidence.outputs}
+    outputs = {plain_name(tensor.name): tensor for tensor in evidence.outputs}
+    names = outputs.keys()
     families: tuple[str, ...] = ()
     if {"pred_boxes", "logits"} <= names:
         families = ("detr", "detr-sigmoid", "detr-sigmoid-100")
     elif {"class_queries_logits", "masks_queries_logits"} <= names:
         families = ("maskformer", "maskformer-instance", "mask2former", "mask2former-instance")
     elif {"detection_boxes", "detection_scores", "detection_classes"} <= names:
-        families = ("tf-od",)
-    elif {"num_dets", "det_boxes", "det_scores", "det_classes"} <= names:
+        # TensorRT's have the same names, and whole numbers
+        is_tensorflow = outputs["detection_classes"].datatype in FLOATS
+        families = ("tf-od",) if is_tensorflow else ("efficient-nms", "tf-od")
+    elif _COUNTS & names and any(beside <= names for beside in _NMS_NAMES):
         families = ("efficient-nms",)
     elif {"labels", "boxes", "scores"} <= names:
-        families = ("mask-rcnn",) if "masks" in names else ("torchvision",)
-        if any(tensor.name == "orig_target_sizes" for tensor in evidence.inputs):
-            families = ("rtdetr",)
+        families = _labelled_boxes(evidence, outputs)
     elif {"dets", "labels"} <= names:
-        families = _dets_and_labels(evidence)
+        families = _dets_and_labels(outputs)
+    elif names == {"flat_predictions"} and outputs["flat_predictions"].shape[-1] == 7:
+        families = ("yolo-nas-flat",)
     reason = f"names of the outputs: {', '.join(sorted(names))}"
     return FamilyMatch(families, reason) if families else None
 
 
-def _dets_and_labels(evidence: Evidence) -> tuple[str, ...]:
-    outputs = {tensor.name: tensor for tensor in evidence.outputs}
+def _labelled_boxes(evidence: Evidence, outputs: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    if any(tensor.name == "orig_target_sizes" for tensor in evidence.inputs):
+        return ("rtdetr",)
+    if len(outputs["boxes"].shape) == 2:  # torchvision has no batch axis
+        return ("mask-rcnn",) if "masks" in outputs else ("torchvision",)
+    return () if "masks" in outputs else ("labelled_boxes",)
+
+
+def _dets_and_labels(outputs: Mapping[str, TensorInfo]) -> tuple[str, ...]:
     if outputs["labels"].datatype in FLOATS and len(outputs["labels"].shape) == 3:
         return ("rf-detr-seg",) if "masks" in outputs else ("rf-detr",)
     if "masks" in outputs:
         return ("mmdeploy-seg",)
-    return ("mmdeploy-rotated",) if outputs["dets"].shape[-1] == 6 else ("mmdeploy",)
+    return {6: ("mmdeploy-rotated",), 5: ("mmdeploy",)}.get(outputs["dets"].shape[-1], ())
 
 
 _RULES: tuple[Callable[[Evidence], FamilyMatch | None], ...]
-_RULES = (_by_ultralytics, _by_config, _by_names, by_shapes)
+_RULES = (_by_ultralytics, _by_yolov5, _by_config, _by_names, by_shapes)

@@ -1,51 +1,64 @@
 """The rule that finds the families of a model by the shapes of its outputs, the best fit first."""
 
+from collections.abc import Mapping
+
 from quadriga.engine.recognition.evidence import Evidence, channels_axis, image_sides
 from quadriga.engine.recognition.families import FamilyMatch
+from quadriga.engine.recognition.outputs import FLOATS, main_outputs
 from quadriga.proto.messages import TensorInfo
 
-FLOATS = ("FP32", "FP16", "FP64")
 _CLASS_MAPS = ("class-map", "ultralytics-semantic")
+_TABLES: Mapping[int, tuple[str, ...]] = {
+    6: (
+        *("ultralytics-end2end", "ultralytics-rtdetr", "ultralytics-rtdetr-raw"),
+        *("box, class, score", "class, score, box"),
+    ),
+    7: (
+        *("yolov7-end2end", "yolo-nas-flat", "ultralytics-obb-end2end", "ultralytics-rtdetr-raw"),
+        *("image, yxyx, score, class", "image, class, score, normalized box"),
+        *("box, objectness, score, class", "xywh, angle, score, class"),
+    ),
+}
+"""Families and orders of columns that exporters write, by the number of columns of a table of detections."""
+_ROWS_OF_ANCHORS = ("yolox", "yolox-decoded", "yolov5")
+_MAX_ROWS = 1000
+"""Maximum detections of a table; heads with as few anchors are told by the size of the image."""
 
 
-def by_shapes(evidence: Evidence) -> FamilyMatch | None:
-    """Match all families that could have an image model's output shapes."""
-    image = evidence.image_input()
-    if image is None:
-        return None
-    first = evidence.outputs[0]
+def by_shapes(evidence: Evidence, names: int | None = 0) -> FamilyMatch | None:
+    """Match all families that could have an image model's output shapes.
+
+    Heads that the size of the image does not tell are those of as many classes as `names`, None for any number: a weaker
+    sign, which something else has to confirm.
+    """
+    image, (first, *_) = evidence.image_input(), main_outputs(evidence) or (None,)
     prototypes = _prototypes(evidence)
     if prototypes is not None:
         first = next(tensor for tensor in evidence.outputs if tensor is not prototypes)
-        if prototypes.shape[1] != _PROTOTYPES:
-            return FamilyMatch((), f"Ultralytics segmentation through TensorFlow: {_TENSORFLOW}")
-    shape, rank = first.shape, len(first.shape)
+    if image is None or first is None:
+        return None
+    shape, rank, is_float = first.shape, len(first.shape), first.datatype in FLOATS
     families: tuple[str, ...] = ()
-    if rank == 2 and first.datatype in FLOATS and len(evidence.outputs) == 1:
-        families = _candidates_of_rank_2(evidence, image, first)
-    elif rank == 3 and first.datatype not in FLOATS:
-        families = _CLASS_MAPS
-    elif rank == 3 and first.datatype in FLOATS:
-        families = _candidates_of_rank_3(evidence, image, first)
+    if is_float and (rank == 2 or (rank == 4 and (1, 1) in (shape[1:3], shape[2:]))):
+        families = _candidates_of_rows(evidence, image, first)
+    elif rank == 3 and is_float:
+        families = (
+            _heads_with_masks(image, first) if prototypes else _heads_or_tables(image, first, names)
+        )
     elif rank == 4 and shape[:2] == (1, 1) and shape[3] == 7:
         families = ("ssd",)
-    elif rank == 4 and shape[1 if evidence.maps_layout()[0] == "nchw" else 3] == 1:
-        is_map = first.datatype not in FLOATS
-        families = _CLASS_MAPS if is_map else _candidates_of_one_map(evidence, image)
-    elif rank == 4 and first.datatype in FLOATS:
+    elif rank == 3 or (rank == 4 and shape[1 if evidence.maps_layout()[0] == "nchw" else 3] == 1):
+        families = _candidates_of_one_map(evidence, image) if is_float else _CLASS_MAPS
+    elif rank == 4 and is_float:
         families = ("torchvision-semantic", "unet", "segformer")
-    if not families:
-        return None
-    tensors_first = (
-        rank == 2 and families[0] != "yolov7-end2end" and _rows_are_no_images(image, first)
-    )
-    return FamilyMatch(families, f"shape of output {first.name!r}: {list(shape)}", tensors_first)
+    reason = f"shape of output {first.name!r}: {list(shape)}"
+    return FamilyMatch(families, reason) if families else None
 
 
-def _candidates_of_rank_2(
+def _candidates_of_rows(
     evidence: Evidence, image: TensorInfo, first: TensorInfo
 ) -> tuple[str, ...]:
-    """Return the classifiers, and the one family of detectors whose output is a table."""
+    """Return the classifiers whose rows are images, and the tables whose rows are detections."""
     producer = evidence.producers.get(first.name, "")
     height, width = image_sides(image)
     is_small = 0 < min(height, width) < _SMALLEST_OF_IMAGENET
@@ -54,22 +67,19 @@ def _candidates_of_rank_2(
         families = ["plain-classifier", "torchvision-classifier", "timm"]
     # exports of Ultralytics end in a softmax
     families.insert(0 if producer == "Softmax" and not is_small else 3, "ultralytics-cls")
-    if first.shape == (-1, 7) and producer not in _CLASSIFIER_ENDS:
-        families.insert(0 if producer == "Concat" else 4, "yolov7-end2end")
-    return tuple(families)
+    tables = _TABLES.get(first.shape[1], ()) if len(first.shape) == 2 else ()
+    batch = image.shape[0] if len(image.shape) == 4 else 1
+    if producer in _CLASSIFIER_ENDS or first.shape[0] == batch > 0:
+        tables = ()
+    if batch > 0 < first.shape[0] != batch or (height > 0 and width < 0):  # rows are no images
+        return tables
+    return (*tables, *families) if producer == "Concat" or batch > 0 else (*families, *tables)
 
 
 _SMALLEST_OF_IMAGENET = 160
 """Shortest side, in pixels, of images that networks trained on ImageNet take."""
 _CLASSIFIER_ENDS = frozenset({"Gemm", "MatMul", "Add", "Softmax", "LogSoftmax", "Sigmoid"})
-"""Operators behind the output of a classifier; that of YOLOv7 with NMS is a `Concat`."""
-
-
-def _rows_are_no_images(image: TensorInfo, first: TensorInfo) -> bool:
-    """Check whether the rows of an output can hardly be the images: as of a reader of text, whose rows are steps."""
-    batch = image.shape[0] if len(image.shape) == 4 else 1
-    height, width = image_sides(image)
-    return (batch > 0 and first.shape[0] != batch) or (height > 0 and width < 0)
+"""Operators behind the output of a classifier; that of a table of detections is a `Concat`."""
 
 
 def _candidates_of_one_map(evidence: Evidence, image: TensorInfo) -> tuple[str, ...]:
@@ -82,50 +92,56 @@ def _candidates_of_one_map(evidence: Evidence, image: TensorInfo) -> tuple[str, 
 
 _PROTOTYPES = 32
 """Number of mask prototypes in Ultralytics' and YOLOv5's segmentation."""
-_TENSORFLOW = (
-    "its prototypes have their channels last, and its boxes may be pixels or fractions; export with "
-    'format="onnx" instead'
-)
 
 
 def _prototypes(evidence: Evidence) -> TensorInfo | None:
     """Find mask prototypes beside a head of boxes, classes and coefficients, in either order."""
     ranks = {len(tensor.shape): tensor for tensor in evidence.outputs}
-    if len(evidence.outputs) != 2 or ranks.keys() != {3, 4}:
+    if len(evidence.outputs) != 2 or ranks.keys() != {3, 4} or ranks[4].shape[1] != _PROTOTYPES:
         return None
-    (_, *sides), (_, first, *_, last) = ranks[3].shape, ranks[4].shape
-    fixed_sides = [side for side in sides if side > 0]
-    fits = bool(fixed_sides) and min(fixed_sides) > 4 + _PROTOTYPES and _PROTOTYPES in (first, last)
-    return ranks[4] if fits else None
+    sides = [side for side in ranks[3].shape[1:] if side > 0]
+    return ranks[4] if sides and min(sides) > 4 + _PROTOTYPES else None
 
 
-def _candidates_of_rank_3(
-    evidence: Evidence, image: TensorInfo, first: TensorInfo
-) -> tuple[str, ...]:
+def _heads_with_masks(image: TensorInfo, first: TensorInfo) -> tuple[str, ...]:
+    """Return the family of a head beside prototypes, which are enough evidence, whatever the size."""
     _, rows, columns = first.shape
-    anchors = _anchors(image)
-    has_masks = _prototypes(evidence) is not None
-    if 0 < rows <= 1000 and columns in (6, 7, 38):
-        return {
-            6: ("ultralytics-end2end", "ultralytics-rtdetr"),
-            7: ("ultralytics-obb-end2end",),
-            38: ("ultralytics-seg-end2end",) if has_masks else (),
-        }[columns]
-    all_columns = columns in (anchors, -1) or (not anchors and rows < columns)
-    if has_masks and rows > 4 + _PROTOTYPES and all_columns:
-        return ("ultralytics-seg",)  # prototypes are enough evidence, whatever the size
-    if columns == anchors and 4 < rows < columns:
-        if len(evidence.outputs) == 2 and len(evidence.outputs[1].shape) == 4:
-            return ()
-        return ("ultralytics", "ultralytics-obb") if rows > 5 else ("ultralytics",)
-    if rows == anchors and 5 < columns < rows:
-        return ("yolox", "yolox-decoded", "yolov5")
-    return ("yolov5",) if anchors and rows == 3 * anchors and 5 < columns < rows else ()
+    single, triple = _anchors(image)
+    if columns == 6 + _PROTOTYPES and 0 < rows <= _MAX_ROWS and rows not in triple:
+        return ("ultralytics-seg-end2end",)
+    if rows in triple or (not single and (rows == -1 or rows > columns > 0)):
+        return ("yolov5-seg",)
+    return ("ultralytics-seg",) if columns in (*single, -1) or not single else ()
 
 
-def _anchors(image: TensorInfo) -> int:
-    """Count the cells of strides 8, 16 and 32; 0 if the size is open."""
+def _heads_or_tables(image: TensorInfo, first: TensorInfo, names: int | None) -> tuple[str, ...]:
+    """Return the families of heads that have a row or a column for each anchor, else those of tables."""
+    _, rows, columns = first.shape
+    single, triple = _anchors(image)
+    families: tuple[str, ...] = ()
+    if columns in single and rows > 4:  # an angle takes one row more
+        families = ("ultralytics", "ultralytics-obb")[: rows - 4]
+    if rows in single and columns > 5:
+        families = (*families, *_ROWS_OF_ANCHORS)
+    if families or (rows in triple and columns > 5):
+        return families or ("yolov5",)
+    has_names = names != 0 and (rows - 4 if columns > rows > 0 or columns == -1 else columns - 5)
+    if has_names > 0 and names in (None, has_names):
+        is_open = rows > _MAX_ROWS or (rows == -1 and not single)
+        families = ("ultralytics",) if has_names == rows - 4 else _ROWS_OF_ANCHORS[: 3 * is_open]
+    return families or (_TABLES.get(columns, ()) if rows <= _MAX_ROWS else ())
+
+
+_STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
+
+
+def _anchors(image: TensorInfo) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Count the cells of the strides that detectors have, and three anchors a cell; nothing if the size is open.
+
+    Nor for colours last, as TensorFlow orders them: boxes of a head that was converted through it may be fractions.
+    """
     height, width = image_sides(image)
-    if min(height, width) <= 0:
-        return 0
-    return sum((height // stride) * (width // stride) for stride in (8, 16, 32))
+    if min(height, width) <= 0 or channels_axis(image) == -1:
+        return (), ()
+    counts = [sum((height // s) * (width // s) for s in strides) for strides in _STRIDES]
+    return tuple(counts), tuple(3 * count for count in counts)

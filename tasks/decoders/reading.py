@@ -22,13 +22,19 @@ def first(outputs: Outputs, *shape: str | int) -> Floats:
     return _shaped(next(iter(outputs.values())), "output 0", shape)
 
 
+def plain_name(name: str) -> str:
+    """Return the name of an output without the marks of TensorFlow and super-gradients: `scores:0`, `graph2_scores`."""
+    return name.removeprefix("graph2_").removesuffix(":0")
+
+
 def named(outputs: Outputs, name: str, *shape: str | int) -> Floats:
-    """Read an output by its name; see `first` for the shape."""
-    if name not in outputs:
+    """Read an output by its name, one of several divided by `|`; see `first` for the shape."""
+    matching = [known for known in outputs if plain_name(known) in name.split("|")]
+    if not matching:
         raise OutputError(
             f"output not found: {name!r}, the graph has {', '.join(map(repr, outputs))}"
         )
-    return _shaped(outputs[name], f"output {name!r}", shape)
+    return _shaped(outputs[matching[0]], f"output {matching[0]!r}", shape)
 
 
 def _shaped(array: npt.NDArray[Any], subject: str, shape: tuple[str | int, ...]) -> Floats:
@@ -54,10 +60,15 @@ def above(scores: Floats, score_threshold: float) -> npt.NDArray[np.int64]:
     return np.flatnonzero(~(scores <= score_threshold))
 
 
-def of_first_image(rows: Floats) -> Floats:
-    """Keep the rows of image 0: `rows` is float32 (N, ...), whose first column numbers images."""
-    check_finite(rows[:, 0])
-    return np.asarray(rows[rows[:, 0] == 0])
+def of_first_image(rows: Floats, images: Floats) -> Floats:
+    """Keep the rows of the first image that has any: `images`, float32 (N,), numbers them, and a negative one ends them.
+
+    It is image 0 of a run of several, or the image itself where its rows were cut out of a batch.
+    """
+    check_finite(images)
+    ends = np.flatnonzero(images < 0)
+    images = images[: ends[0]] if len(ends) else images
+    return np.asarray(rows[: len(images)][images == images.min(initial=np.inf)])
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -55,39 +55,6 @@ def obb(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     return Candidates(boxes, scores, class_ids, suppress="probiou")
 
 
-def obb_end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read `output0`, float (detections, 7): rotated box in pixels, score, class, angle.
-
-    26-obb exported end to end, and every such model exported with `nms=True`.
-
-    Source: Ultralytics 8.4, `models/yolo/obb/predict.py` OBBPredictor.construct_result.
-    """
-    rows = first(outputs, "detections", 7)
-    return finished(rows[:, [0, 1, 2, 3, 6]], rows[:, 4], rows[:, 5], score_threshold)
-
-
-def end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read `output0`, float (detections, 6): left, top, right, bottom in pixels, score, class.
-
-    v10 and 26 exported end to end, and every model exported with `nms=True`, which fills up with rows
-    of zeros.
-
-    Source: Ultralytics 8.4, `utils/nms.py` non_max_suppression with `end2end`.
-    """
-    rows = first(outputs, "detections", 6)
-    return finished(rows[:, :4], rows[:, 4], rows[:, 5], score_threshold)
-
-
-def rtdetr(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read `output0`, float (queries, 6): centre x, centre y, width, height as fractions, score, class.
-
-    Source: Ultralytics 8.4, `models/rtdetr/predict.py` RTDETRPredictor.postprocess.
-    """
-    rows = first(outputs, "queries", 6)
-    boxes = centred_to_pixels(rows[:, :4], size_wh)
-    return finished(boxes, rows[:, 4], rows[:, 5], score_threshold)
-
-
 def rtdetr_raw(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `output0`, float (queries, 4 + classes): box as fractions, class scores.
 

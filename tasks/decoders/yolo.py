@@ -3,7 +3,7 @@
 import numpy as np
 
 from quadriga.tasks.decoders import Candidates
-from quadriga.tasks.decoders.reading import above, finished, first, of_first_image
+from quadriga.tasks.decoders.reading import above, first
 from quadriga.tasks.geometry import Floats, xywh_to_xyxy
 from quadriga.tasks.predictions import OutputError, Outputs, Size, check_finite
 
@@ -65,18 +65,6 @@ def _scored(head: Floats, score_threshold: float) -> Candidates:
     check_finite(candidates)
     boxes, class_ids = xywh_to_xyxy(candidates[:, :4]), candidates[:, 5:].argmax(axis=1)
     return Candidates(boxes, scores[anchors], class_ids)
-
-
-def yolov7_end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read the first output, float (detections, 7): image, left, top, right, bottom, class, score.
-
-    The output has no batch axis: images run one at a time, and a batch of fixed size is filled up with
-    copies, whose rows are skipped.
-
-    Source: YOLOv7, `models/experimental.py` ONNX_ORT.
-    """
-    rows = of_first_image(first(outputs, "detections", 7))
-    return finished(rows[:, 1:5], rows[:, 6], rows[:, 5], score_threshold)
 
 
 def damo_yolo(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

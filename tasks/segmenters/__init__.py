@@ -20,6 +20,7 @@ SEGMENTERS = {
     "birefnet": "quadriga.tasks.segmenters.semantic:last",
     "u2net": "quadriga.tasks.segmenters.semantic:stretched",
     "ultralytics_segment": "quadriga.tasks.segmenters.ultralytics:raw_head",
+    "yolov5_segment": "quadriga.tasks.segmenters.ultralytics:objectness_head",
     "ultralytics_segment_end2end": "quadriga.tasks.segmenters.ultralytics:end_to_end",
     "mask_rcnn": "quadriga.tasks.segmenters.mask_rcnn:box_masks",
     "rf_detr_segment": "quadriga.tasks.segmenters.queries:rf_detr",
@@ -30,7 +31,9 @@ SEGMENTERS = {
 }
 """Name to `module:attribute` of a `Segmenter`; `model.toml` may name a reference directly."""
 
-OF_MAPS = ("semantic_logits", "class_map", "ultralytics_semantic", "binary", "birefnet", "u2net")
+OF_ONE_MAP = ("semantic_logits", "class_map", "ultralytics_semantic", "binary")
+"""Segmenters that read one output, where others are auxiliary."""
+OF_MAPS = (*OF_ONE_MAP, "birefnet", "u2net")
 """Segmenters of outputs with one channel for each class, or one alone."""
 
 

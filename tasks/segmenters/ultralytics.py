@@ -50,6 +50,23 @@ def raw_head(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Ite
     return _regions(candidates, selected, weights, prototypes=prototypes, affine=affine)
 
 
+def objectness_head(
+    outputs: Outputs, affine: Affine, options: SegmenterOptions
+) -> Iterator[MaskRegion]:
+    """Read a head, float (anchors, 5 + classes + k), and prototypes, float (k, h, w).
+
+    Its columns are box, objectness, class scores and weights; the score of a class is multiplied by the objectness.
+
+    Source: YOLOv5 7.0, `utils/general.py` non_max_suppression and `segment/predict.py`.
+    """
+    rows, prototypes = _split(outputs)
+    rows = rows[~(rows[:, 4] <= options.score_threshold)]
+    with np.errstate(over="ignore", invalid="ignore"):  # reported by `raw_head`
+        rows[:, 5 : 5 + options.label_count] *= rows[:, 4:5]
+    head = np.delete(rows, 4, axis=1).T
+    return raw_head({"head": head, "prototypes": prototypes}, affine, options)
+
+
 def end_to_end(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
     """Read rows, float (N, 6 + k), and prototypes, float (k, h, w); each object has one row.
 

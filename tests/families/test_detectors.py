@@ -249,11 +249,18 @@ IN_SIZES = [  # boxes are fractions until the graph takes them times the sizes t
 ]
 
 
+def columns(order, resize, more=""):
+    return {
+        "labels.txt": "ant\ncat\ndog\n",
+        "model.toml": f'[input]\nresize = "{resize}"\n[output]\ndecoder = "{order}"\n{more}\n',
+    }
+
+
 def case(family, outputs, name="", answers=OBJECTS, **more):
     return Case(name=name or family, family=family, outputs=outputs, answers=answers, **more)
 
 
-WITH_SCORE = np.column_stack([CENTRED, SCORES, CLASSES])
+WITH_SCORE = np.float32(np.column_stack([CENTRED, SCORES, CLASSES]))
 RTDETR_ROWS = rows(np.column_stack([centred(fractions(boxes())), SCORES, CLASSES]))
 RTDETR_RAW = rows(
     np.column_stack([centred(fractions(boxes())), np.eye(3)[CLASSES] * SCORES[:, None]])
@@ -294,8 +301,23 @@ CASES = [
          input=LETTERBOX),
     case("yolov7-end2end", {"output": np.float32(np.column_stack([[0, 0], CENTRED, CLASSES, SCORES]))},
          batched=False, files=toml("yolov7-end2end"), input=LETTERBOX),
+    case("yolo-nas-flat", {"graph2_flat_predictions": np.float32(np.column_stack([[0, 0], CENTRED, SCORES, CLASSES]))},
+         batched=False, files={"labels.txt": "ant\ncat\ndog\n"}, input=LETTERBOX),
     case("yolox", yolox(at_top_left(boxes(), 96, 96)), files=toml("yolox"), input=BGR),
     case("yolox-decoded", objectness(at_top_left(boxes(), 96, 96), 189), files=toml("yolox-decoded"), input=BGR),
+    case("yolov5", objectness(CENTRED, 567, shift=5)| {"map": np.zeros((3, 12, 12, 8), np.float32)}, "beside its maps",
+         files={"labels.txt": "ant\ncat\ndog\n"}, input=LETTERBOX),
+    case("ultralytics", head(CENTRED), "YOLOv9", metadata={"stride": "32", "names": "['ant', 'cat', 'dog']"},
+         input=LETTERBOX),
+    case("", {"out": WITH_SCORE[:, [5, 4, 0, 1, 2, 3]]}, "a table by its columns", batched=False,
+         files=columns("class, score, box", "letterbox"), input=LETTERBOX),
+    case("", {"out": np.float32(np.column_stack([[0, 0], at_top_left(boxes(), 96, 96)[:, [1, 0, 3, 2]], SCORES, CLASSES + 1]))},
+         "EfficientDet", files=columns("image, yxyx, score, class", "letterbox_topleft", "label_offset = 1")),
+    case("", {"other": np.zeros((300, 6), np.float32), "out": rows(WITH_SCORE)}, "the table of two",
+         files=columns("box, score, class", "letterbox", 'name = "out"')),
+    case("torchvision", {"4619": np.float32(boxes()), "4621": CLASSES, "4620": SCORES, "size": np.int64([48, 64])},
+         "Detectron2 with as many boxes as sides", batched=False, image=("image", [3, "height", "width"]),
+         files=toml("torchvision", '[output]\nlabel_offset = 0\nname = ["4619", "4621", "4620"]')),
     case("efficient-nms", efficient_nms(CENTRED), files={"labels.txt": "ant\ncat\ndog\n"}, input=LETTERBOX),
     case("damo-yolo", damo(), files=toml("damo-yolo"), input={**STRETCH, "scale": 1}),
     case("rtdetr", finished(fractions(boxes())), further=SIZES, nodes=[("boxes", IN_SIZES)],
@@ -381,13 +403,14 @@ def test_rotated_boxes_come_back_as_fractions_of_the_image(case, tmp_path):
 def test_every_family_of_detectors_has_a_case():
     tasks = {"OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION"}
     detectors = {name for name, family in FAMILIES.items() if family.task in tasks}
-    assert {case.family for case in (*CASES, *ORIENTED)} == detectors
+    assert {case.family for case in (*CASES, *ORIENTED)} == detectors | {""}
 
 
 AMBIGUOUS = [
     ((9, 2100), {"ultralytics": 5, "ultralytics-obb": 4}),
-    ((300, 6), {"ultralytics-end2end": None, "ultralytics-rtdetr": None}),
-]
+    ((300, 6), {"ultralytics-end2end": None, "ultralytics-rtdetr": None, "ultralytics-rtdetr-raw": 2,
+                "box, class, score": None, "class, score, box": None}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("shape", "families"), AMBIGUOUS)
@@ -403,8 +426,12 @@ def test_a_shape_of_two_families_is_refused_until_a_line_is_written(shape, famil
     assert [line.split('"')[1] for line in lines] == [*families, "tensor"]
     for line, (family, count) in zip(lines[:-1], families.items(), strict=True):
         assert count is None or line.endswith(f", {count} classes")
-        (tmp_path / "model.toml").write_text(f"{line}\n")
-        chosen = Case(name="", family=family, outputs=graph, answers=(), image=case.image)
+        resize = (
+            '[input]\nresize = "letterbox"\n' if line.endswith("; needs [input] resize") else ""
+        )
+        (tmp_path / "model.toml").write_text(f"{line}\n{resize}")
+        known = family if family in FAMILIES else ""
+        chosen = Case(name="", family=known, outputs=graph, answers=(), image=case.image)
         assert ask(load(chosen, tmp_path)) == []
     assert path.exists()
 

@@ -95,6 +95,15 @@ SIGNS = [  # outputs, family, further lines of model.toml, check that fails or b
 ]  # fmt: skip
 
 
+def test_scores_that_are_none_are_refused(tmp_path):
+    path = answering(
+        tmp_path / "model.onnx", boxes_of([4.5, 3], [1, 2]), image=("images", [1, 3, 96, 96])
+    )
+    (path.parent / "model.toml").write_text(toml("ultralytics-end2end")["model.toml"])
+    with pytest.raises(LoadError, match=r"expected scores from 0 to 1, got 4\.5"):
+        validated(tmp_path)
+
+
 @pytest.mark.parametrize(("outputs", "family", "more", "sign"), SIGNS)
 def test_signs_of_a_wrong_reading(outputs, family, more, sign, tmp_path):
     outputs = outputs if isinstance(outputs, dict) else {"out": outputs}

@@ -116,6 +116,16 @@ def seg_head():
     return {"output0": array, "output1": prototypes()}
 
 
+def yolov5_seg():
+    """YOLOv5: [anchors, 5 + classes + 32], the score is the product of two columns."""
+    outputs = seg_head()
+    head = np.zeros((1008, 5 + 3 + 32), np.float32)
+    columns = outputs["output0"].T
+    head[:336] = np.column_stack([columns[:, :4], np.full(336, 0.9375), columns[:, 4:]])
+    head[:, 5:8] /= 0.9375
+    return {**outputs, "output0": head}
+
+
 def seg_rows():
     array = np.zeros((300, 38), np.float32)
     array[:2] = np.column_stack([network_boxes(), [CAT_SCORE, DOG_SCORE], [1, 2], SHARES])
@@ -219,6 +229,7 @@ CUT = (("cat", CAT_SCORE, region(8, 8, 18, 24)), ("dog", DOG_SCORE, region(36, 2
 CERTAIN = tuple((label, 1, mask) for label, _, mask in BOTH)
 IN_MASK = tuple((label, score * sigmoid(6), mask) for label, score, mask in BOTH)
 NOT_KNOWN = '[input]\nresize = "stretch"\nscale = 1.0\nmean = [123.7, 116.3, 103.5]\nstd = [58.4, 57.1, 57.4]'
+YOLOV5 = {"names": NAMES, "stride": "32"}
 THREE = {"labels.txt": "ant\ncat\ndog\n"}
 
 
@@ -237,6 +248,9 @@ def case(family, outputs, answers, name="", **more):
 
 SEGMENTERS = [
     case("ultralytics-seg", seg_head(), CUT, image=AT_128, metadata=ultralytics("segment"), input=LETTERBOX),
+    case("yolov5-seg", yolov5_seg(), CUT, image=AT_128, metadata=YOLOV5, input=LETTERBOX),
+    case("yolov5-seg", yolov5_seg(), CUT, "YOLOv5, by its shapes", image=AT_128, files=THREE),
+    case("ultralytics-seg", seg_head(), CUT, "YOLOv9", image=AT_128, metadata=YOLOV5, input=LETTERBOX),
     case("ultralytics-seg-end2end", seg_rows(), CUT, image=AT_128, metadata=ultralytics("segment"),
          input=LETTERBOX),
     case("ultralytics-semantic", {"output0": enlarged(class_map(), 2, 16)}, CERTAIN, image=AT_128,
@@ -249,6 +263,12 @@ SEGMENTERS = [
          files=pixel_values("SegformerForSemanticSegmentation", GROUND), input={**SAME, "antialias": True}),
     case("torchvision-semantic", {"out": class_logits(), "aux": -class_logits()}, BOTH, image=AT_SAME,
          files=toml("torchvision-semantic", labels=GROUND), input=SAME),
+    case("torchvision-semantic", {"aux": -class_logits(), "out": class_logits()}, BOTH, "aux before out",
+         image=AT_SAME, files=toml("torchvision-semantic", labels=GROUND), input=SAME),
+    case("torchvision-semantic", {"7": -class_logits(), "8": class_logits()}, BOTH, "the second of two",
+         image=AT_SAME, files=toml("torchvision-semantic", '[output]\nname = "8"', labels=GROUND)),
+    case("segformer", {"aux_logits": -quarter_logits(), "logits": quarter_logits()}, BANDS, "aux before logits",
+         image=("pixel_values", ["n", "c", "h", "w"]), files=pixel_values("UperNetForSemanticSegmentation", GROUND)),
     case("unet", {"masks": class_logits()}, BOTH, image=AT_SAME, files=toml("unet", labels=GROUND),
          input={**ZERO_TO_ONE, "resize": "stretch"}),
     case("class-map", {"map": class_map().astype(np.int64)}, CERTAIN, image=AT_SAME,
@@ -344,6 +364,20 @@ CLASSIFIERS = [
          files=pixel_values(VIT, problem_type="multi_label_classification")),
     case("hf-classifier", LOGITS, CHANCES, "half precision", image=AT_SAME, kind=TensorProto.FLOAT16,
          files=pixel_values(VIT), input={**SAME, "dtype": "float16"}),
+    case("hf-classifier", {"hidden": np.zeros((7, 5), np.float32), **LOGITS}, CHANCES, "hidden state before logits",
+         image=AT_SAME, files=pixel_values(VIT)),
+    case("hf-classifier", {"cls_logits": -LOGITS["logits"], **LOGITS, "distillation_logits": -LOGITS["logits"]},
+         CHANCES, "DeiT with a teacher", image=AT_SAME, files=pixel_values("DeiTForImageClassificationWithTeacher")),
+    case("timm", {"4021": np.zeros(5, np.float32), "4022": LOGITS["logits"]}, CHANCES, "features before scores",
+         image=AT_96, files=TIMM),
+    case("timm", {"4021": -LOGITS["logits"], "4022": LOGITS["logits"]}, CHANCES, "the second of two", image=AT_96,
+         files={**TIMM, "model.toml": '[output]\nname = "4022"'}),
+    case("torchvision-classifier", {"out": LOGITS["logits"][:, None, None]}, CHANCES, "classes of 1 x 1", image=AT_96,
+         files=toml("torchvision-classifier")),
+    case("plain-classifier", {"out": LOGITS["logits"][None, None]}, CHANCES, "classes of 1 x 1, channels last",
+         image=CHANNELS_LAST, files=toml("plain-classifier")),
+    case("yolov5-cls", {"output0": LOGITS["logits"]}, CHANCES, image=AT_96, metadata=YOLOV5,
+         input={**CROPPED, "crop_fraction": 1, "antialias": False, "mean": MEAN, "std": STD}),
     case("timm", LOGITS, CHANCES, image=AT_96, files=TIMM,
          input={**CROPPED, "crop_fraction": 0.9, "interpolation": "cubic", "mean": MEAN, "std": STD}),
     case("torchvision-classifier", LOGITS, CHANCES, image=AT_96, files=toml("torchvision-classifier"),
@@ -464,6 +498,36 @@ def test_what_several_families_answer_is_refused_with_the_lines_to_write(
     keys = otherwise.partition("[input]: ")[2].rstrip(".").split(", ")
     assert set(keys) <= {field.encode_name for field in msgspec.structs.fields(InputSpec)}
     assert {"resize", "color", "scale", "mean", "std", "interpolation"} <= set(keys)
+
+
+TIES = [  # outputs, family, labels, what else is written
+    ({"a": LOGITS["logits"], "b": LOGITS["logits"]}, "timm", LABELS),
+    ({"a": class_logits(), "b": class_logits()}, "unet", GROUND),
+    ({"out:0": class_logits(), "out": class_logits()}, "unet", GROUND),
+    ({"a": class_map().astype(np.int64), "b": class_map().astype(np.int64)}, "class-map", GROUND),
+]
+
+
+@pytest.mark.parametrize(("outputs", "family", "labels"), TIES)
+def test_outputs_that_nothing_tells_apart_are_asked_about(outputs, family, labels, tmp_path):
+    first, second = outputs
+    more = '[input]\nresize = "stretch"\nmean = [0.0, 0.0, 0.0]\nstd = [1.0, 1.0, 1.0]\n'
+    graph = case(family, outputs, (), image=AT_SAME, files=toml(family, more, labels=labels))
+    with pytest.raises(LoadError, match="which output of the graph is read") as refusal:
+        load(graph, tmp_path)
+    lines = [line for line in str(refusal.value).splitlines() if line.startswith("  ")]
+    assert [line.split('"')[1] for line in lines] == [first, second]
+    for line, name in zip(lines, outputs, strict=True):
+        written = f"{more}[output]\n{line}"
+        model = load(msgspec.structs.replace(graph, files=toml(family, written, labels)), tmp_path)
+        assert model.spec.output.name == name
+        assert ask(model)
+
+
+def test_an_output_that_is_not_there_is_named_with_those_that_are(tmp_path):
+    files = toml("timm", '[output]\nname = "scores"')
+    with pytest.raises(LoadError, match=r"\[output\] name .* of logits, got 'scores'"):
+        load(case("timm", LOGITS, (), image=AT_96, files=files), tmp_path)
 
 
 def test_an_open_size_is_asked_for_with_the_way_to_do_without(tmp_path):

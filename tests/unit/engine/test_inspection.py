@@ -48,26 +48,6 @@ def test_the_background_and_doubtful_values_are_named(tmp_path, labels, toml, ba
     assert all(part in printed for part in notes)
 
 
-HEADS = [  # shape of the output without the batch, labels, the lines that are named
-    ((8, 50), 4, ["ultralytics"]),
-    ((50, 9), 4, ["yolov5", "yolox", "yolox-decoded"]),
-    ((8, 50), 3, []),
-    ((8, 50), 0, []),
-    ((50, 8), 4, []),
-]
-
-
-@pytest.mark.parametrize(("shape", "count", "families"), HEADS)
-def test_an_output_that_fits_the_labels_is_named_beside_tensors(tmp_path, shape, count, families):
-    answering(tmp_path / "model.onnx", {"out": np.zeros(shape, np.float32)})
-    (tmp_path / "labels.txt").write_text("\n".join("abcd"[:count]))
-    decisions = json.loads(inspected(tmp_path, "--json")[1])["decisions"]
-    (task,) = [decision for decision in decisions if decision["field"] == "task"]
-    assert task["value"] == "TENSOR"
-    named = " or ".join(f'family = "{family}"' for family in families)
-    assert task["reason"].partition(" labels of ")[2] == named
-
-
 TASK_LINES = [
     f'task = "{task}" # then what else is needed is said'
     for task in ("classification", "detection", "oriented", "segmentation")

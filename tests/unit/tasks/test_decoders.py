@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from quadriga.tasks import OutputError
-from quadriga.tasks.decoders import DECODERS
-from quadriga.tasks.references import load
+from quadriga.tasks.decoders import DECODERS, resolve_decoder
+from quadriga.tasks.references import ObjectReferenceError
 
 WIDTH, HEIGHT = SIZE = (96, 64)
 
@@ -311,7 +311,7 @@ def made(name, count=200, seed=0):
 
 
 def decoded(name, outputs, threshold):
-    return load(DECODERS[name])(outputs, threshold, SIZE)
+    return resolve_decoder(name)(outputs, threshold, SIZE)
 
 
 def test_every_family_is_tested():
@@ -369,7 +369,7 @@ def test_half_precision_is_read(name):
 SHAPES = {
     "ultralytics": ("output0", (4, 9), r"output 0 .* \(4 \+ classes, anchors\), got \(4, 9\)"),
     "ultralytics_end2end": ("output0", (300, 7), r"\(detections, 6\), got \(300, 7\)"),
-    "ultralytics_rtdetr": ("output0", (300, 84), r"\(queries, 6\), got \(300, 84\)"),
+    "ultralytics_rtdetr": ("output0", (300, 84), r"\(detections, 6\), got \(300, 84\)"),
     "ultralytics_rtdetr_raw": ("output0", (300, 4), r"\(queries, 4 \+ classes\), got \(300, 4\)"),
     "yolov5": ("output", (9, 5), r"\(anchors, 5 \+ classes\), got \(9, 5\)"),
     "yolov7_end2end": ("output", (7,), r"\(detections, 7\), got \(7,\)"),
@@ -383,7 +383,7 @@ SHAPES = {
     "labelled_boxes": ("labels", (9,), r"'labels' .* \(200,\), got \(9,\)"),
     "efficient_nms": ("num_dets", (2,), r"'num_dets' to hold one number, got \(2,\)"),
     "tensorflow": ("detection_scores", (200, 3), r"\(200,\), got \(200, 3\)"),
-    "ssd": ("detection_out", (9, 7), r"\(1, 1, detections, 7\), got \(9, 7\)"),
+    "ssd": ("detection_out", (1, 9, 6), r"\(detections, 7\), got \(9, 6\)"),
     "mmdeploy": ("dets", (9, 6), r"'dets' .* \(detections, 5\), got \(9, 6\)"),
     "ultralytics_obb": ("output0", (5, 9), r"\(4 \+ classes \+ 1, anchors\), got \(5, 9\)"),
     "ultralytics_obb_end2end": ("output0", (300, 6), r"\(detections, 7\), got \(300, 6\)"),
@@ -432,10 +432,11 @@ def test_damo_yolo_tells_scores_from_boxes_by_their_columns():
     np.testing.assert_array_equal(candidates.boxes, expected.boxes)
 
 
-def test_torchvision_outputs_are_told_apart_by_shape_where_exporters_number_them():
+def test_torchvision_outputs_with_numbers_for_names_come_in_their_order():
     outputs = made("labelled_boxes")
-    numbered = {"2774": outputs["boxes"], "2775": outputs["labels"], "2776": outputs["scores"]}
-    numbered["2778"] = np.zeros((200, 1, 8, 8), np.float32)
+    numbered = dict(
+        zip("465", (outputs[name] for name in ("boxes", "labels", "scores")), strict=True)
+    )
     expected, candidates = (decoded("labelled_boxes", array, 0.3) for array in (outputs, numbered))
     assert candidates.class_ids.tolist() == expected.class_ids.tolist()
     np.testing.assert_array_equal(candidates.boxes, expected.boxes)
@@ -477,3 +478,82 @@ def test_rows_of_the_copies_that_fill_up_a_batch_are_passed_over(name):
     alone, candidates = (decoded(name, each, 0.3) for each in ({key: array[..., :100, :]}, pair))
     assert len(alone.boxes) > 50
     np.testing.assert_array_equal(candidates.boxes, alone.boxes)
+
+
+TABLES = [  # columns, one row, score, class, box; pixels of 96 x 64
+    ("box, class, score", [8, 4, 16, 12, 2, 0.5], 0.5, 2, [8, 4, 16, 12]),
+    ("class, score, box", [2, 0.5, 8, 4, 16, 12], 0.5, 2, [8, 4, 16, 12]),
+    ("image, box, score, class", [0, 8, 4, 16, 12, 0.5, 2], 0.5, 2, [8, 4, 16, 12]),
+    ("image, yxyx, score, class", [3, 4, 8, 12, 16, 0.5, 2], 0.5, 2, [8, 4, 16, 12]),
+    ("image, class, score, normalized box", [0, 2, 0.5, 0.25, 0.5, 0.5, 0.75], 0.5, 2, [24, 32, 48, 48]),
+    ("normalized yxyx, score, class", [0.5, 0.25, 0.75, 0.5, 0.5, 2], 0.5, 2, [24, 32, 48, 48]),
+    ("xywh, score, class", [12, 8, 8, 8, 0.5, 2], 0.5, 2, [8, 4, 16, 12]),
+    ("normalized xywh, score, class", [0.5, 0.5, 0.25, 0.5, 0.5, 2], 0.5, 2, [36, 16, 60, 48]),
+    ("box, objectness, score, class", [8, 4, 16, 12, 0.5, 0.75, 2], 0.375, 2, [8, 4, 16, 12]),
+    ("box, score", [8, 4, 16, 12, 0.5], 0.5, 0, [8, 4, 16, 12]),
+    ("xywh, angle, class, score", [12, 8, 8, 8, 0.25, 2, 0.5], 0.5, 2, [12, 8, 8, 8, 0.25]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table[0])
+def test_a_table_of_detections_is_read_by_its_columns(table):
+    columns, row, score, class_id, box = table
+    candidates = resolve_decoder(columns)({"out": np.float32([row])}, 0.1, SIZE)
+    assert (candidates.scores.tolist(), candidates.class_ids.tolist()) == ([score], [class_id])
+    assert candidates.boxes.tolist() == [box]
+    assert candidates.suppress is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["box, score, klass", "box, class", "score, class", "box, xywh, score", "box, score, score", "box, score, class, angle", "normalized xywh, score, angle"],
+)  # fmt: skip
+def test_columns_that_are_no_table_are_refused(text):
+    with pytest.raises(ObjectReferenceError, match=r"such as 'image, box, score, class'.* got '"):
+        resolve_decoder(text)
+
+
+SWAPPED = [  # columns, columns as they are read, what the error says
+    ("box, class, score", "box, score, class", "expected class numbers, got 0.5"),
+    (
+        "image, box, score, class",
+        "image, box, class, score",
+        "expected class numbers, got 0.5",
+    ),
+    (
+        "image, yxyx, score, class",
+        "xywh, score, class, angle",
+        "expected class numbers, got 0.5",
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "read_as", "text"), SWAPPED)
+def test_columns_in_another_order_are_an_output_error(columns, read_as, text):
+    (row,) = (row for known, row, *_ in TABLES if known == columns)
+    with pytest.raises(OutputError, match=text):
+        resolve_decoder(read_as)({"out": np.float32([row])}, 0.1, SIZE)
+
+
+def test_a_class_that_is_no_whole_number_is_an_output_error():
+    rows = {"out": np.float32([[8, 4, 16, 12, 0.875, 1], [8, 4, 16, 12, 0.5, 0]])}
+    with pytest.raises(OutputError, match=r"expected class numbers, got 0\.875"):
+        resolve_decoder("box, class, score")(rows, 0.1, SIZE)
+
+
+NMS_NAMES = [
+    ("num_dets", "boxes", "scores", "labels"),
+    ("graph2_num_predictions", "graph2_pred_boxes", "graph2_pred_scores", "graph2_pred_classes"),
+    ("num_detections:0", "detection_boxes:0", "detection_scores:0", "detection_classes:0"),
+]
+
+
+@pytest.mark.parametrize("names", NMS_NAMES)
+def test_names_of_other_exporters_mean_the_same_outputs(names):
+    outputs = made("efficient_nms")
+    keys = ("num_dets", "det_boxes", "det_scores", "det_classes")
+    renamed = {name: outputs[key] for name, key in zip(names, keys, strict=True)}
+    expected = decoded("efficient_nms", outputs, 0.3)
+    candidates = decoded("efficient_nms", renamed, 0.3)
+    assert candidates.class_ids.tolist() == expected.class_ids.tolist()
+    np.testing.assert_array_equal(candidates.boxes, expected.boxes)

@@ -1,14 +1,14 @@
 import pytest
 
 from quadriga.tasks import TASKS
-from quadriga.tasks.decoders import DECODERS
+from quadriga.tasks.decoders import DECODERS, resolve_decoder
 from quadriga.tasks.image import Image
 from quadriga.tasks.references import ObjectReferenceError, load, resolve
 
 
 def test_every_entry_of_the_tables_can_be_loaded():
-    for reference in (*TASKS.values(), *DECODERS.values()):
-        assert callable(load(reference))
+    assert all(callable(load(reference)) for reference in TASKS.values())
+    assert all(callable(resolve_decoder(name)) for name in DECODERS)
 
 
 def test_an_attribute_of_an_attribute_is_found():

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from quadriga_client import Client, ClientError, Conflict
+from quadriga.client import Client, ClientError, Conflict
 from tests.cutting_proxy import CuttingProxy
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from quadriga_client.drawing import (
+from quadriga.client.drawing import (
     COLOURS,
     MAX_PLACED,
     LabelColours,
     _best_place,
     _hidden_share,
 )
-from quadriga_client.errors import Unreachable
-from quadriga_client.results import Result
+from quadriga.client.errors import Unreachable
+from quadriga.client.results import Result
 
 SIZE = (200, 100)
 PLATE = (60, 12)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from quadriga.client import mask_annotations
+from quadriga.client.errors import InputError
+from quadriga.client.masks import mask_rings
+from quadriga.client.results import Region
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.tasks import contours
-from quadriga_client import mask_annotations
-from quadriga_client.errors import InputError
-from quadriga_client.masks import mask_rings
-from quadriga_client.results import Region
 
 
 def points(rings):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from quadriga_client import Client, ServerBusy, ServerFault, Unreachable, retries
+from quadriga.client import Client, ServerBusy, ServerFault, Unreachable, retries
 from tests.unit.client.conftest import inferred, json_response, response
 
 IMAGE = b"an image"

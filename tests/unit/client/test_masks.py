@@ -52,7 +52,7 @@ def test_rings_are_those_of_the_server_and_fill_the_mask_again(rows):
     assert (contours.fill(rings, width, height) == mask).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(arrays.arrays(np.bool_, st.tuples(st.integers(1, 12), st.integers(1, 12))))
 def test_any_mask_is_filled_again(mask):
     rings = points(mask_rings(mask))

@@ -221,7 +221,7 @@ def test_other_tables_say_which_package_is_missing(client, server, monkeypatch):
     for convert in ("to_pandas", "to_polars", "to_arrow"):
         for name in ("pandas", "polars", "pyarrow"):
             monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(MissingPackage, match="needs .*: pip install"):
+        with pytest.raises(MissingPackage, match="pip install p"):
             getattr(client.query(), convert)()
 
 

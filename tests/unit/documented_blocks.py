@@ -144,6 +144,7 @@ RUN_BY = {
     "docs/upgrading.md": [
         "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
         "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
+        f" {HERE}commands_of_compose_name_its_services_and_secrets",
         f"sh {TWO_VERSIONS}",
         f"text {TWO_VERSIONS}",
         f"sh {TWO_VERSIONS}",
@@ -166,6 +167,7 @@ RUN_BY = {
     "docs/scaling.md": [
         f"sh {MOVE}",
         "sql tests/unit/store/test_clickhouse.py::test_dropping_partitions_drops_a_month",
+        *[f" {HERE}commands_of_compose_name_its_services_and_secrets"] * 2,
         f" {HERE}containers_are_run_from_what_is_there",
         f"sh {CLICKHOUSE}",
         *[f"sql {STATEMENTS}"] * 7,

@@ -13,8 +13,6 @@ from tests.pages import blocks, shell
 from tests.photos import write_photo
 from tests.server_process import ROOT, ServerProcess
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

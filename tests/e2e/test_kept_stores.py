@@ -27,7 +27,6 @@ DETECTOR = "/api/models/shapes-detector"
 FLAGS = ("--job-days", "36500", "--signals-per-s", "10000", "--webhook-hosts", "127.0.0.1")
 """Kept jobs ended long ago: by default they would be removed; and alerts would go to public addresses alone."""
 
-pytestmark = pytest.mark.timeout(240)
 
 WEBHOOK = "127.0.0.1:9"
 SECRET = b"kept"

@@ -14,7 +14,7 @@ COPY store store
 COPY monitor monitor
 COPY src src
 COPY client client
-RUN pip --python /opt/quadriga install --no-cache-dir --no-deps ./client .
+RUN pip --python /opt/quadriga install --no-cache-dir --no-deps .
 
 FROM python:3.13-slim-bookworm
 # A platform may choose the user: then it is of the group 0, to which the folder belongs, too.

@@ -163,7 +163,7 @@ release-check: .release/installed-$(VERSION)  ## Build the archives of a release
 
 lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group bench $(LOCK) --output-file requirements-dev.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group bench $(LOCK) --output-file requirements-dev.lock
 	$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
 	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) $(LOCK) --constraint requirements-dev.lock --output-file requirements-extras.lock
 	$(BIN)/uv pip compile deploy/release/requirements.txt $(LOCK) --output-file deploy/release/requirements.lock
@@ -173,19 +173,19 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 
 # Of the image; rouge-score comes as source alone, and Ray has images of its own.
 EXTRAS := clickhouse oidc otel parquet postgres s3
-LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --no-emit-package quadriga-client
+LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote
 	rm -rf $(VENV) $(PYTHONS:%=.venv-%) .conformance .label-studio .peers .release .site .axe site bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew. Python compiles what is imported, which takes
 # half the time of compiling all of it.
-$(INSTALLED): requirements.lock pyproject.toml client/pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Quadriga needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
 	@echo "Setting up $(VENV): about a minute, once"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable client --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 $(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock

@@ -31,7 +31,7 @@ OURS = "quadriga-client"
 
 def quadriga_sender(url: str) -> Send:
     """Send by this client, and read the scores as an array."""
-    from quadriga_client import Client
+    from quadriga.client import Client
 
     client = Client(url, key="")
     parameters = {"store": False}

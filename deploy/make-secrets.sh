@@ -1,29 +1,22 @@
 #!/bin/sh
-# Make the secrets of docker-compose.yml: a random password of the database, the URL with it, a key of an administrator, and
-# the password of the user admin of Grafana. What is there already stays; what a newer version needs is added.
-# The files are readable for the users of the containers; the folder around them keeps other users of this machine out.
+# Make the secrets of the profile `full` of docker-compose.yml in a folder: a random password of the database, the URL with it, and the
+# password of the user admin of Grafana. What is there stays. Each file is for the one user that reads it.
 set -eu
-folder=${SECRETS:-$(dirname "$0")/secrets}
-umask 022
-mkdir -p -m 700 "$folder"
-chmod 700 "$folder"
-wrote=
+folder=$1
+umask 077
 random() {
-	od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'
+	od -An -N24 -tx1 /dev/urandom | tr -d ' \n'
 }
-write() {
-	printf '%s' "$2" >"$folder/$1"
-	wrote="$wrote $folder/$1"
+write() { # NAME USER TEXT
+	printf '%s' "$3" >"$folder/$1.new"
+	chown "$2" "$folder/$1.new"
+	mv "$folder/$1.new" "$folder/$1"
+	echo "wrote $folder/$1"
 }
+# The URL comes last: without it the database has not begun.
 if [ ! -e "$folder/database_url" ]; then
-	password=$(random 24)
-	write postgres_password "$password"
-	write database_url "postgresql://quadriga:$password@postgres:5432/quadriga"
+	password=$(random)
+	write postgres_password 999 "$password"
+	write database_url 10001 "postgresql://quadriga:$password@postgres:5432/quadriga"
 fi
-[ -e "$folder/admin_key" ] || write admin_key "quadriga-compose.$(random 32)"
-[ -e "$folder/grafana_password" ] || write grafana_password "$(random 24)"
-if [ -z "$wrote" ]; then
-	echo "$folder has the secrets already: remove it to make new ones, and the volumes of the database and of Grafana with it" >&2
-	exit 1
-fi
-echo "wrote$wrote"
+[ -e "$folder/grafana_password" ] || write grafana_password 472 "$(random)"

@@ -47,7 +47,7 @@ _EXPECTED_ERRORS = {
     "quadriga.monitor.evaluation.state.EvaluationError",
     "msgspec.ValidationError",
     "quadriga.proto.errors.ProtocolError",
-    "quadriga_client.errors.ClientError",
+    "quadriga.client.errors.ClientError",
     "sqlalchemy.exc.DBAPIError",
     "quadriga.store.errors.StoreError",
 }

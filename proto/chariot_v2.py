@@ -1,4 +1,4 @@
-"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as raw bytes.
+"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as `quadriga.proto.image_body` reads them.
 
 Parameters and predictions are those of chariot-v2-kserve; responses have no model name, no input's name and no
 metadata. The model is the one of the gateway's prefix, or the only one of the server.
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.image_body import media_type, read_image
 from quadriga.proto.json_text import check_amount, parse_object, take_parameters
 from quadriga.proto.messages import (
     InferRequest,
@@ -35,9 +36,6 @@ from quadriga.proto.v2_rest import answer_infer
 from quadriga.quoting import quoted
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
-
-PARAMETERS_HEADER = b"chariot-inference-parameters"
-"""Header with the parameters, a JSON object, of an image sent as raw bytes."""
 
 _JSON = b"application/json"
 _LINES = b"application/jsonl"
@@ -63,14 +61,15 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
             need="infer",
             compress_response=True,
             request_type=ImageBody,
+            allows_image=True,
         )
     ]
 
 
 def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
     """Read the images of a request, each as a tensor; None if it is a request of chariot-v2-kserve."""
-    media_type = http_request.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
-    if media_type == _LINES:
+    kind = media_type(http_request.headers)
+    if kind == _LINES:
         check_amount(http_request.body)
         lines = [line for line in http_request.body.split(b"\n") if line.strip()]
         if not lines:
@@ -81,13 +80,10 @@ def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
             for number, line in enumerate(lines)
         ]
     # curl sends its default type, that of forms, with anything that it posts
-    if media_type in (b"", _JSON) or (media_type == _FORM and _OBJECT.match(http_request.body)):
+    if kind in (b"", _JSON) or (kind == _FORM and _OBJECT.match(http_request.body)):
         body = parse_object(http_request.body, "a body")
         return None if "inputs" in body and "input" not in body else [_image(body, "a body", 0)]
-    header = http_request.headers.get(PARAMETERS_HEADER)
-    subject = f"the header {PARAMETERS_HEADER.decode()}"
-    parameters = {} if header is None else parse_object(header, subject)
-    return [Tensor("input-0", "BYTES", (1,), [http_request.body], parameters=parameters)]
+    return [read_image(http_request, "input-0")]
 
 
 def _image(body: dict[str, Any], location: str, index: int) -> Tensor:

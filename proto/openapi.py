@@ -93,6 +93,33 @@ _JSON_BYTES: dict[str, Any] = {
     "required": False,
     "schema": {"type": "integer", "minimum": 0},
 }
+_IMAGE_PARAMETERS: list[dict[str, Any]] = [
+    {
+        "name": "chariot-inference-parameters",
+        "in": "header",
+        "description": "Parameters of an image that is the body, as a JSON object",
+        "required": False,
+        "schema": {"type": "string"},
+    },
+    {
+        "name": "parameters",
+        "in": "query",
+        "description": "Parameters of an image that is the body, such as score_threshold=0.8",
+        "required": False,
+        "explode": True,
+        "schema": {"type": "object", "additionalProperties": True},
+    },
+]
+_IMAGE_BODIES: dict[str, Any] = {
+    "image/*": {},
+    "multipart/form-data": {
+        "schema": {
+            "type": "object",
+            "properties": {"image": {"type": "string", "format": "binary"}},
+            "required": ["image"],
+        }
+    },
+}
 
 
 def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict[str, Any]:
@@ -108,6 +135,8 @@ def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict
         response_content[_OCTETS] = {}
         success["headers"] = {name: _JSON_BYTES}
         parameters.append({"name": name, "in": "header", **_JSON_BYTES})
+    if operation.allows_image:
+        parameters += _IMAGE_PARAMETERS
     error = {"application/json": {"schema": schemas[Error]}}
     description: dict[str, Any] = {
         "summary": operation.summary,
@@ -128,10 +157,12 @@ def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict
 
 
 def _body(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
-    """Describe the body, which is read as documented whatever its Content-Type."""
+    """Describe the body, which is read as JSON whatever its Content-Type, unless that is described, too."""
     if operation.request_type is None:
         return {"content": {_OCTETS: {}}}
     content: dict[str, Any] = {"application/json": {"schema": schemas[operation.request_type]}}
     if operation.allows_binary:
         content[_OCTETS] = {}  # may be empty: the bytes of a tensor without elements
+    if operation.allows_image:
+        content |= _IMAGE_BODIES
     return {"required": not operation.allows_binary, "content": content}

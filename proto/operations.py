@@ -127,6 +127,8 @@ class Operation(msgspec.Struct, frozen=True):
     """What its requests are counted as; the table of protocols sets it."""
     allows_binary: bool = False
     """Whether requests and responses may carry the bytes of tensors behind their JSON."""
+    allows_image: bool = False
+    """Whether the body may be the file of an image, or a form with one."""
 
 
 state_endpoint = partial(Operation, "GET", in_thread=False)
@@ -325,8 +327,10 @@ class Dispatcher:
         if key is None or operation.need != "infer":
             return self._handle(operation, http_request)
         path = (operation.path, http_request.path_parameters)
-        headers, body = http_request.headers, http_request.body
-        with idempotency.repeatable(key, caller, path=path, headers=headers, body=body):
+        headers, body, query = http_request.headers, http_request.body, http_request.query
+        with idempotency.repeatable(
+            key, caller, path=path, headers=headers, body=body, query=query
+        ):
             return self._handle(operation, http_request)
 
     def _handle(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:

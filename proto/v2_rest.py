@@ -14,12 +14,14 @@ from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.datatypes import Datatype
 from quadriga.proto.errors import InvalidRequest, ModelNotReady
+from quadriga.proto.image_body import is_image_type, media_type, read_image
 from quadriga.proto.messages import (
     HealthReport,
     InferRequest,
     ModelInfo,
     Serving,
     check_model_exists,
+    first_request_id,
 )
 from quadriga.proto.operations import (
     HttpRequest,
@@ -36,6 +38,7 @@ from quadriga.proto.operations import (
 )
 from quadriga.proto.v2_envelope import InferAnswer, InferBody, parse_infer, parse_raw, render_infer
 from quadriga.quoting import quoted
+from quadriga.tasks.image import is_image_file
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 
@@ -51,6 +54,7 @@ EXTENSIONS: tuple[str, ...] = (
 """Extensions named in the server's metadata: those that are implemented."""
 
 _JSON_BYTES = b"inference-header-content-length"
+_OCTETS = b"application/octet-stream"
 
 
 # Responses in JSON, for the OpenAPI document.
@@ -122,6 +126,7 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
             need="infer",
             compress_response=True,
             allows_binary=True,
+            allows_image=True,
         ),
         *(
             state_endpoint(path, handler, summary, need=need, response_type=response_type)
@@ -134,26 +139,35 @@ def answer_infer(serving: Serving, options: WireOptions, http_request: HttpReque
     """Run an inference request to the model named in the path."""
     try:
         request = _read_request(serving, http_request)
-    except InvalidRequest:
+    except InvalidRequest as error:
         named = http_request.path_parameters
         check_model_exists(serving, named["name"], named["version"])
+        headers = http_request.headers
+        is_read_as_json = _JSON_BYTES not in headers and not is_image_type(media_type(headers))
+        if is_read_as_json and is_image_file(http_request.body):
+            raise InvalidRequest(
+                "expected a body in JSON, got the file of an image: models of images take it with "
+                "Content-Type: image/jpeg or its like"
+            ) from error
         raise
     response = infer_and_classify(serving, mark_cloud_event(http_request, request))
     body, json_bytes = render_infer(request, response, options.not_finite)
-    headers = store_headers(response)
+    answered = store_headers(response)
     if json_bytes is None:
-        return HttpResponse(body, headers=headers)
-    headers = [*headers, (_JSON_BYTES, str(json_bytes).encode())]
-    return HttpResponse(body, media_type=b"application/octet-stream", headers=headers)
+        return HttpResponse(body, headers=answered)
+    answered = [*answered, (_JSON_BYTES, str(json_bytes).encode())]
+    return HttpResponse(body, media_type=_OCTETS, headers=answered)
 
 
 def _read_request(serving: Serving, http_request: HttpRequest) -> InferRequest:
-    """Read an inference request, whose body is JSON, JSON and the data behind it, or one tensor's data alone."""
+    """Read an inference request, whose body is an image, JSON, JSON and the data behind it, or one tensor's data alone."""
     request_id = http_request.headers.get(b"x-request-id", b"").decode("latin-1") or None
     version, json_bytes = http_request.path_parameters["version"], _json_bytes(http_request)
     if json_bytes == 0:
         info = named_model(serving, http_request)
         return parse_raw(http_request.body, info, version, request_id)
+    if json_bytes is None and _holds_image(serving, http_request):
+        return _image_request(serving, http_request, request_id)
     return parse_infer(
         http_request.body,
         model=http_request.path_parameters["name"],
@@ -161,6 +175,29 @@ def _read_request(serving: Serving, http_request: HttpRequest) -> InferRequest:
         header_id=request_id,
         json_bytes=json_bytes,
     )
+
+
+def _holds_image(serving: Serving, http_request: HttpRequest) -> bool:
+    """Check whether the body is an image: by its type, or of bytes of no type by their beginning, if the model takes images."""
+    kind = media_type(http_request.headers)
+    if kind == _OCTETS:
+        return is_image_file(http_request.body) and named_model(serving, http_request).takes_images
+    return is_image_type(kind)
+
+
+def _image_request(
+    serving: Serving, http_request: HttpRequest, header_id: str | None
+) -> InferRequest:
+    """Make the request of a body that is an image."""
+    info = named_model(serving, http_request)
+    if not info.takes_images:
+        kind = media_type(http_request.headers).decode("latin-1")
+        raise InvalidRequest(
+            f"expected tensors for the model {info.name!r}, as JSON or binary data, got {quoted(kind, 60)}"
+        )
+    image = read_image(http_request, info.inputs[0].name)
+    named = http_request.path_parameters
+    return InferRequest(named["name"], named["version"], first_request_id(header_id), [image])
 
 
 def _json_bytes(http_request: HttpRequest) -> int | None:

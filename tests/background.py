@@ -9,10 +9,10 @@ from typing import Any
 
 
 def until(condition: Callable[[], Any]) -> None:
-    """Wait for as long as a condition does not hold, and for half a minute at most."""
-    limit = time.monotonic() + 30
+    """Wait for as long as a condition does not hold, and for a minute at most."""
+    limit = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < limit, "not within 30 s"
+        assert time.monotonic() < limit, "not within 60 s"
         time.sleep(0.005)
 
 

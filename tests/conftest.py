@@ -1,9 +1,18 @@
-"""Marks the tests of `nightly.txt`, which take too long for each change."""
+"""Marks the tests of `nightly.txt`, which take too long for each change, and gives every test the time it needs."""
 
 import gc
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A slow machine is no failure of what is tested: no example has a deadline, and making examples may take long.
+settings.register_profile(
+    "patient",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("patient")
 
 gc.disable()  # until all tests are known: looking for garbage among them takes as long as collecting them
 

@@ -34,7 +34,7 @@ def shell(command: str, folder: Path = ROOT, *, code: int = 0) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert finished.returncode == code, f"{command}\n{finished.stderr}"

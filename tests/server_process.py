@@ -92,7 +92,7 @@ class ServerProcess:
         text: str = json.loads(line)["message"]
         return text
 
-    def wait_until(self, condition: Any, timeout_s: float = 60) -> None:
+    def wait_until(self, condition: Any, timeout_s: float = 180) -> None:
         """Wait until a condition holds."""
         until = time.monotonic() + timeout_s
         while not condition():
@@ -106,8 +106,8 @@ class ServerProcess:
     def connect(self) -> HTTPConnection:
         """Return a new connection, not yet open."""
         if self.tls is None:
-            return HTTPConnection(self.host, timeout=60)
-        return HTTPSConnection(self.host, timeout=60, context=self.tls)
+            return HTTPConnection(self.host, timeout=180)
+        return HTTPSConnection(self.host, timeout=180, context=self.tls)
 
     def request(
         self, method: str, path: str, body: bytes | str | None = None, headers: Any = None
@@ -195,7 +195,7 @@ class ServerProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        code = self.process.wait(180)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
@@ -214,7 +214,7 @@ def quadriga(
     code: int = 0,
     cwd: Path = ROOT,
     env: dict[str, str] | None = None,
-    timeout_s: float = 60,
+    timeout_s: float = 180,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, which must end with a code."""
     done = subprocess.run(

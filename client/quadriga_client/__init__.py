@@ -8,9 +8,9 @@ It needs the standard library alone; numpy, Pillow, pandas and others are loaded
 
 from typing import TYPE_CHECKING, Any
 
-from quadriga_client.batches import FailedInference
-from quadriga_client.client import Client
-from quadriga_client.errors import (
+from .batches import FailedInference
+from .client import Client
+from .errors import (
     BadAnswer,
     ClientError,
     Conflict,
@@ -26,13 +26,13 @@ from quadriga_client.errors import (
     Unauthenticated,
     Unreachable,
 )
-from quadriga_client.masks import mask_annotations
-from quadriga_client.queries import Query, StoredInference
-from quadriga_client.reports import Metric, Report
-from quadriga_client.results import Boxes, OrientedBoxes, Region, Result
+from .masks import mask_annotations
+from .queries import Query, StoredInference
+from .reports import Metric, Report
+from .results import Boxes, OrientedBoxes, Region, Result
 
 if TYPE_CHECKING:
-    from quadriga_client.async_client import AsyncClient
+    from .async_client import AsyncClient
 
 __all__ = [
     "AsyncClient",
@@ -67,7 +67,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load `AsyncClient`, and asyncio with it, where it is used."""
     if name == "AsyncClient":
-        from quadriga_client.async_client import AsyncClient
+        from .async_client import AsyncClient
 
         return AsyncClient
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

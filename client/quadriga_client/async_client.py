@@ -12,7 +12,7 @@ from functools import partial
 from inspect import isgeneratorfunction
 from typing import Any, Self
 
-from quadriga_client.batches import (
+from .batches import (
     Batch,
     FailedInference,
     Metadata,
@@ -21,14 +21,14 @@ from quadriga_client.batches import (
     failure,
     until_fault,
 )
-from quadriga_client.client import Client
-from quadriga_client.errors import ClientError
-from quadriga_client.images import Image, source_name
-from quadriga_client.queries import Query, StoredInference
-from quadriga_client.resources import Resource
-from quadriga_client.results import Result
-from quadriga_client.stored import Where
-from quadriga_client.versions import Version
+from .client import Client
+from .errors import ClientError
+from .images import Image, source_name
+from .queries import Query, StoredInference
+from .resources import Resource
+from .results import Result
+from .stored import Where
+from .versions import Version
 
 MAX_THREADS = 64
 """Maximum calls at a time; further ones wait."""

@@ -11,8 +11,8 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from quadriga_client.calls import encode_json
-from quadriga_client.errors import (
+from .calls import encode_json
+from .errors import (
     ClientError,
     Forbidden,
     InputError,
@@ -20,8 +20,8 @@ from quadriga_client.errors import (
     Unauthenticated,
     Unreachable,
 )
-from quadriga_client.images import SUFFIXES, source_name
-from quadriga_client.results import Result
+from .images import SUFFIXES, source_name
+from .results import Result
 
 MAX_CONCURRENCY = 256
 _AHEAD = 2

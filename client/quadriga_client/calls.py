@@ -8,8 +8,8 @@ from datetime import date, time
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from quadriga_client.connections import Response
-from quadriga_client.errors import BadAnswer, InputError, refusal
+from .connections import Response
+from .errors import BadAnswer, InputError, refusal
 
 SHOWN_CHARACTERS = 200
 """Maximum length of a part of a bad answer in a message."""
@@ -163,7 +163,7 @@ def check_answer(response: Response, url: str) -> None:
     """Raise the error that an answer is, if it is one.
 
     Raises:
-        quadriga_client.errors.ServerRefused: The server answered with an error.
+        ServerRefused: The server answered with an error.
         BadAnswer: It wants the request at another address.
     """
     status = response.status

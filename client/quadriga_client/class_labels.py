@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quadriga_client.errors import BadAnswer, InputError
+from .errors import BadAnswer, InputError
 
 ClassIds = Mapping[str, int] | Sequence[str]
 """Numbers of labels, or the labels in the order of their numbers."""
@@ -29,7 +29,7 @@ class ClassLabels:
         """Return the labels of a model in their order; none if the server does not list all of them.
 
         Raises:
-            quadriga_client.errors.ClientError: The server does not answer, or not to this key.
+            ClientError: The server does not answer, or not to this key.
         """
         with self._lock:
             if model not in self._labels:
@@ -55,7 +55,7 @@ def number_labels(
 
     Raises:
         InputError: A label has no number, or the order of the labels is not known.
-        quadriga_client.errors.ClientError: The server cannot be asked for the labels.
+        ClientError: The server cannot be asked for the labels.
     """
     if not labels:
         return []

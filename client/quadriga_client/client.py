@@ -1,4 +1,4 @@
-"""The client for scripts and notebooks; `quadriga_client.async_client` has the same with `await`."""
+"""The client for scripts and notebooks; `AsyncClient` has the same with `await`."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import IO, Any, Literal, Self, overload
 
-from quadriga_client.batches import (
+from .batches import (
     Batch,
     FailedInference,
     Metadata,
@@ -15,7 +15,7 @@ from quadriga_client.batches import (
     check_concurrency,
     run_in_order,
 )
-from quadriga_client.calls import (
+from .calls import (
     Call,
     Read,
     check_answer,
@@ -24,22 +24,22 @@ from quadriga_client.calls import (
     read_call,
     read_json,
 )
-from quadriga_client.class_labels import ClassLabels
-from quadriga_client.configuration import DEFAULT_URL, Certificate, chosen_key, tls_context
-from quadriga_client.connections import Connections, Response
-from quadriga_client.errors import BadAnswer, InputError
-from quadriga_client.images import Image, image_bytes, source_name
-from quadriga_client.inference import infer_call, read_result, tensors_call
-from quadriga_client.jobs import Jobs, Reports
-from quadriga_client.logged import log_call, logged_inference
-from quadriga_client.models import Models, Schedules, Traffic
-from quadriga_client.queries import Query, StoredInference
-from quadriga_client.reports import Report
-from quadriga_client.results import Result
-from quadriga_client.retries import RetryPolicy, send_repeatedly
-from quadriga_client.server import Server
-from quadriga_client.stored import Inferences, Truth, Views, Where
-from quadriga_client.versions import Version, model_body, split_version
+from .class_labels import ClassLabels
+from .configuration import DEFAULT_URL, Certificate, chosen_key, tls_context
+from .connections import Connections, Response
+from .errors import BadAnswer, InputError
+from .images import Image, image_bytes, source_name
+from .inference import infer_call, read_result, tensors_call
+from .jobs import Jobs, Reports
+from .logged import log_call, logged_inference
+from .models import Models, Schedules, Traffic
+from .queries import Query, StoredInference
+from .reports import Report
+from .results import Result
+from .retries import RetryPolicy, send_repeatedly
+from .server import Server
+from .stored import Inferences, Truth, Views, Where
+from .versions import Version, model_body, split_version
 
 MAX_ANSWER_BYTES = 256 << 20
 """Maximum bytes of an answer that is held in memory."""
@@ -62,10 +62,10 @@ class Client:
         ca: File of the authorities that are trusted; None for `QUADRIGA_CA_FILE`, or those of the system.
         certificate: File of the client's certificate and key, or one file for each; None for
             `QUADRIGA_CLIENT_CERTIFICATE_FILE`, or none.
-        allow_urls: Whether `infer` fetches images from URLs; see `quadriga_client.images.image_bytes`.
+        allow_urls: Whether `infer` fetches images from URLs; see `image_bytes`.
         max_answer_bytes: Maximum bytes of an answer that is held in memory.
 
-    Methods raise the errors of `quadriga_client.errors`.
+    Methods raise a `ClientError`.
 
     Raises:
         InputError: An argument or a variable of the environment cannot be used.
@@ -165,10 +165,10 @@ class Client:
                 with which the repetitions of this call are safe.
 
         Raises:
-            quadriga_client.errors.InputError: The image or the metadata cannot be sent.
-            quadriga_client.errors.ServerRefused: The server answered with an error.
-            quadriga_client.errors.Unreachable: There is no answer.
-            quadriga_client.errors.Conflict: The key was used with another request.
+            InputError: The image or the metadata cannot be sent.
+            ServerRefused: The server answered with an error.
+            Unreachable: There is no answer.
+            Conflict: The key was used with another request.
         """
         data = image_bytes(image, allow_urls=self._allow_urls, timeout_s=self._timeout_s)
         call = infer_call(
@@ -216,7 +216,7 @@ class Client:
                 can be joined on `meta.path`; None for none. What the metadata have under it stays.
 
         Raises:
-            quadriga_client.errors.InputError: There are no such images, or the list of metadata is of another length. An error
+            InputError: There are no such images, or the list of metadata is of another length. An error
                 of the iterable or of the function comes after the results of the images before it.
         """
         check_concurrency(concurrency)
@@ -275,8 +275,8 @@ class Client:
                 `request`, `response`, `width`, `height` and others, as docs/elsewhere.md has them.
 
         Raises:
-            quadriga_client.errors.InputError: The image or a value cannot be sent.
-            quadriga_client.errors.ServerRefused: The server answered with an error.
+            InputError: The image or a value cannot be sent.
+            ServerRefused: The server answered with an error.
         """
         data = None
         if image is not None:

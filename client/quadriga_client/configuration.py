@@ -4,7 +4,7 @@ import os
 import ssl
 from pathlib import Path
 
-from quadriga_client.errors import InputError
+from .errors import InputError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 KEY_VARIABLE = "QUADRIGA_API_KEY"

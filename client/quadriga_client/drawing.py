@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from quadriga_client.errors import ClientError, load_package
-from quadriga_client.results import box_xyxy, ring_points, summary
+from .errors import ClientError, load_package
+from .results import box_xyxy, ring_points, summary
 
 COLOURS = (
     "#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#808000", "#f032e6", "#000075",
@@ -33,9 +33,9 @@ def draw_predictions(picture: Any, result: Any) -> Any:
     tells the labels of the model.
 
     Raises:
-        quadriga_client.errors.MissingPackage: Pillow is not installed.
+        MissingPackage: Pillow is not installed.
     """
-    drawing = load_package("PIL.ImageDraw", "images", "to draw")
+    drawing = load_package("PIL.ImageDraw", "to draw")
     picture = picture.convert("RGB")
     pen = drawing.Draw(picture)
     colours = LabelColours(_known_labels(result))
@@ -60,7 +60,7 @@ def _draw_shape(picture: Any, pen: Any, row: Mapping[str, Any], colour: str) -> 
     """Draw the shape of a prediction, and return the box around it; None if it has no shape."""
     width_px = max(2, max(picture.size) // 320)
     if "contour" in row:
-        pillow = load_package("PIL.Image", "images", "to draw")
+        pillow = load_package("PIL.Image", "to draw")
         mask = region_mask(ring_points(row), picture.size).point(lambda value: value // 3)
         picture.paste(pillow.new("RGB", picture.size, colour), mask=mask)
         for ring in ring_points(row):
@@ -87,9 +87,9 @@ def region_mask(rings: Sequence[Sequence[tuple[float, float]]], size: tuple[int,
         rings: Rings in pixels; a pixel inside an odd number of them, or on one, belongs to it.
         size: Width and height.
     """
-    pillow = load_package("PIL.Image", "images", "a mask")
-    chops = load_package("PIL.ImageChops", "images", "a mask")
-    drawing = load_package("PIL.ImageDraw", "images", "a mask")
+    pillow = load_package("PIL.Image", "a mask")
+    chops = load_package("PIL.ImageChops", "a mask")
+    drawing = load_package("PIL.ImageDraw", "a mask")
     mask, lines = pillow.new("1", size), pillow.new("1", size)
     edges = drawing.Draw(lines)
     for ring in rings:
@@ -155,7 +155,7 @@ def html_of(result: Any, jpeg: str) -> str:
 
 
 def _corners(row: Mapping[str, Any], size: tuple[int, int]) -> list[tuple[float, float]]:
-    from quadriga_client.results import OrientedBoxes
+    from .results import OrientedBoxes
 
     corners = OrientedBoxes([row], lambda: size).corners[0]
     return [(float(across), float(down)) for across, down in corners]
@@ -163,7 +163,7 @@ def _corners(row: Mapping[str, Any], size: tuple[int, int]) -> list[tuple[float,
 
 @lru_cache(maxsize=8)
 def _font(size_px: int) -> Any:
-    return load_package("PIL.ImageFont", "images", "to draw").load_default(size_px)
+    return load_package("PIL.ImageFont", "to draw").load_default(size_px)
 
 
 class Plate:

@@ -145,19 +145,18 @@ def show_warnings(answer: Mapping[str, Any], category: type[UserWarning] = UserW
 
 def _outer_level() -> int:
     """Return how many calls above its caller the first one is that is not of the client, as a level of `warnings.warn`."""
-    package, level = __name__.partition(".")[0], 1
+    package, level = __name__.removesuffix("errors"), 1
     frame = sys._getframe(1)  # noqa: SLF001 - as warnings.warn does
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+    while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(package):
         frame, level = frame.f_back, level + 1
     return level
 
 
-def load_package(name: str, extra: str, purpose: str) -> Any:
+def load_package(name: str, purpose: str) -> Any:
     """Import a package that not everybody has.
 
     Args:
         name: Module to import.
-        extra: Extra of `quadriga-client` that brings it.
         purpose: What needs it, for the message.
 
     Raises:
@@ -166,7 +165,5 @@ def load_package(name: str, extra: str, purpose: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0]
-        raise MissingPackage(
-            f"{purpose} needs {package}: pip install 'quadriga-client[{extra}]'"
-        ) from error
+        package = name.partition(".")[0].replace("PIL", "pillow")
+        raise MissingPackage(f"{purpose} needs {package}: pip install {package}") from error

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quadriga_client.class_labels import ClassIds, number_labels
-from quadriga_client.errors import InputError, load_package
-from quadriga_client.results import SHAPE_KEYS, OrientedBoxes, box_xyxy, ring_points
+from .class_labels import ClassIds, number_labels
+from .errors import InputError, load_package
+from .results import SHAPE_KEYS, OrientedBoxes, box_xyxy, ring_points
 
 
 def supervision_detections(result: Any, class_ids: ClassIds | None) -> Any:
@@ -14,11 +14,11 @@ def supervision_detections(result: Any, class_ids: ClassIds | None) -> Any:
     The labels are `data["class_name"]`; see `Result.to_supervision`.
 
     Raises:
-        quadriga_client.errors.MissingPackage: supervision is not installed.
+        MissingPackage: supervision is not installed.
         InputError: The predictions have no shapes, as those of a classifier.
     """
-    supervision = load_package("supervision", "supervision", "to_supervision()")
-    numpy = load_package("numpy", "images", "to_supervision()")
+    supervision = load_package("supervision", "to_supervision()")
+    numpy = load_package("numpy", "to_supervision()")
     rows = shaped_rows(result)
     if not rows:
         return supervision.Detections.empty()

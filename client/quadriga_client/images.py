@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from quadriga_client.errors import InputError, load_package
+from .errors import InputError, load_package
 
 MAX_DOWNLOAD_BYTES = 256 << 20
 """Maximum bytes of an image that is fetched from a URL."""
@@ -32,7 +32,7 @@ def image_bytes(image: Image, *, allow_urls: bool = False, timeout_s: float = 60
 
     Raises:
         InputError: It is none of these, or cannot be read.
-        quadriga_client.errors.MissingPackage: Pillow is not installed, and needed.
+        MissingPackage: Pillow is not installed, and needed.
     """
     if isinstance(image, bytes | bytearray | memoryview):
         return _not_empty(bytes(image), "the bytes of an image")
@@ -75,9 +75,9 @@ def open_image(data: bytes) -> Any:
 
     Raises:
         InputError: It cannot be read.
-        quadriga_client.errors.MissingPackage: Pillow is not installed.
+        MissingPackage: Pillow is not installed.
     """
-    ops = load_package("PIL.ImageOps", "images", "to draw")
+    ops = load_package("PIL.ImageOps", "to draw")
     with _opened(data, "to draw") as picture:
         return ops.exif_transpose(picture).convert("RGB")
 
@@ -87,7 +87,7 @@ def image_size(data: bytes) -> tuple[int, int]:
 
     Raises:
         InputError: It cannot be read.
-        quadriga_client.errors.MissingPackage: Pillow is not installed.
+        MissingPackage: Pillow is not installed.
     """
     with _opened(data, "the size of an image") as picture:
         width, height = picture.size
@@ -98,7 +98,7 @@ def image_size(data: bytes) -> tuple[int, int]:
 @contextmanager
 def _opened(data: bytes, purpose: str) -> Iterator[Any]:
     """Open an image file by Pillow; whatever is wrong with it is an `InputError`."""
-    pillow = load_package("PIL.Image", "images", purpose)
+    pillow = load_package("PIL.Image", purpose)
     try:
         with pillow.open(io.BytesIO(data)) as picture:
             yield picture
@@ -137,7 +137,7 @@ def _pillow_of_array(array: Any) -> Any:
             "expected an array of uint8 (height, width, 3) in RGB, or (height, width) in grey, got "
             f"{dtype} {shape}"
         )
-    return load_package("PIL.Image", "images", "to send an array").fromarray(array)
+    return load_package("PIL.Image", "to send an array").fromarray(array)
 
 
 def _png(picture: Any) -> bytes:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from quadriga_client.calls import Call, bad_answer, encode_json, new_key, path_of, read_json
-from quadriga_client.class_labels import ClassLabels
-from quadriga_client.connections import Response
-from quadriga_client.errors import InputError
-from quadriga_client.results import Result
-from quadriga_client.versions import Version, split_version
+from .calls import Call, bad_answer, encode_json, new_key, path_of, read_json
+from .class_labels import ClassLabels
+from .connections import Response
+from .errors import InputError
+from .results import Result
+from .versions import Version, split_version
 
 INPUT_NAME = "input-image-0"
 
@@ -76,7 +76,7 @@ def read_result(
     """Read the answer to `infer_call`; `labels` knows those of the model.
 
     Raises:
-        quadriga_client.errors.BadAnswer: It has no predictions.
+        BadAnswer: It has no predictions.
     """
     raw = read_json(response)
     try:

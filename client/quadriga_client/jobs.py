@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from quadriga_client.calls import json_call, read_bytes, read_call, read_text
-from quadriga_client.errors import InputError, JobFailed
-from quadriga_client.reports import Report
-from quadriga_client.resources import Resource, Rows
+from .calls import json_call, read_bytes, read_call, read_text
+from .errors import InputError, JobFailed
+from .reports import Report
+from .resources import Resource, Rows
 
 FIRST_LOOK_S, MAX_LOOK_S = 0.1, 2.0
 """Pause before the second look at a job, which grows up to the longest."""

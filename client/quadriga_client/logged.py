@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from quadriga_client.calls import Call, json_call, new_key, present
-from quadriga_client.errors import InputError
+from .calls import Call, json_call, new_key, present
+from .errors import InputError
 
 PATH = "/api/inferences"
 

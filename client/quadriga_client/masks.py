@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from quadriga_client.errors import InputError, load_package
+from .errors import InputError, load_package
 
 Labels = str | Mapping[int, str] | Sequence[str]
 """Label of each value of a mask: by value, or as a list whose first label is that of 0; or one for all pixels that are not 0."""
@@ -36,9 +36,9 @@ def mask_annotations(
 
     Raises:
         InputError: It is no such mask, is of another size, or has a value without a label.
-        quadriga_client.errors.MissingPackage: numpy, or for a file Pillow, is not installed.
+        MissingPackage: numpy, or for a file Pillow, is not installed.
     """
-    numpy = load_package("numpy", "images", "a mask")
+    numpy = load_package("numpy", "a mask")
     values = _values(mask, numpy)
     height, width = values.shape
     if size is not None and (width, height) != tuple(size):
@@ -79,7 +79,7 @@ def _values(mask: Any, numpy: Any) -> Any:
     if isinstance(mask, str | os.PathLike | bytes | bytearray | memoryview) or (
         hasattr(mask, "read") and not hasattr(mask, "getexif")
     ):
-        pillow = load_package("PIL.Image", "images", "a mask")
+        pillow = load_package("PIL.Image", "a mask")
         is_bytes = isinstance(mask, bytes | bytearray | memoryview)
         try:
             with pillow.open(io.BytesIO(mask) if is_bytes else mask) as opened:
@@ -113,7 +113,7 @@ def mask_rings(mask: Any) -> list[list[dict[str, float]]]:
 
     Source: Suzuki and Abe, Topological structural analysis of digitized binary images by border following, 1985.
     """
-    numpy = load_package("numpy", "images", "a mask")
+    numpy = load_package("numpy", "a mask")
     rows, columns = numpy.flatnonzero(mask.any(axis=1)), numpy.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return []

@@ -4,10 +4,10 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quadriga_client.calls import json_call, present, read_call, read_json
-from quadriga_client.inference import model_path, read_events
-from quadriga_client.resources import Names, Resource, Rows
-from quadriga_client.versions import Version, version_texts
+from .calls import json_call, present, read_call, read_json
+from .inference import model_path, read_events
+from .resources import Names, Resource, Rows
+from .versions import Version, version_texts
 
 _REPOSITORY = "/v2/repository"
 
@@ -41,7 +41,7 @@ class Models(Resource):
         """Return `{"name", "ready": True}`.
 
         Raises:
-            quadriga_client.errors.ServerRefused: It is not ready, which the text explains.
+            ServerRefused: It is not ready, which the text explains.
         """
         return self._json(read_call(model_path(name, version) + "/ready"))
 

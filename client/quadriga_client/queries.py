@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from quadriga_client.class_labels import ClassLabels
-from quadriga_client.errors import BadAnswer, InputError, load_package, show_warnings
-from quadriga_client.results import Predictions, box_xyxy, summary
+from .class_labels import ClassLabels
+from .errors import BadAnswer, InputError, load_package, show_warnings
+from .results import Predictions, box_xyxy, summary
 
 PAGE_SIZE = 1000
 """Inferences of a page, unless fewer are wanted; the server's maximum."""
@@ -69,7 +69,7 @@ class StoredInference(Predictions):
         """Fetch the image file from the server.
 
         Raises:
-            quadriga_client.errors.NotFound: It was not stored, or is no longer.
+            NotFound: It was not stored, or is no longer.
         """
         return self._fetch_image(self.id)
 
@@ -154,9 +154,9 @@ class Query:
         See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
-            quadriga_client.errors.MissingPackage: pandas is not installed.
+            MissingPackage: pandas is not installed.
         """
-        pandas = load_package("pandas", "pandas", "to_pandas()")
+        pandas = load_package("pandas", "to_pandas()")
         columns = self._columns(detections=detections, annotations=annotations)
         columns["created_at"] = pandas.to_datetime(
             columns["created_at"], utc=True, format="ISO8601"
@@ -169,9 +169,9 @@ class Query:
         See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
-            quadriga_client.errors.MissingPackage: polars is not installed.
+            MissingPackage: polars is not installed.
         """
-        polars = load_package("polars", "polars", "to_polars()")
+        polars = load_package("polars", "to_polars()")
         columns = self._columns(detections=detections, annotations=annotations)
         return polars.DataFrame(columns, infer_schema_length=None, strict=False)
 
@@ -181,9 +181,9 @@ class Query:
         See `rows`, `detections` and `annotations`, of which one is chosen.
 
         Raises:
-            quadriga_client.errors.MissingPackage: pyarrow is not installed.
+            MissingPackage: pyarrow is not installed.
         """
-        pyarrow = load_package("pyarrow", "arrow", "to_arrow()")
+        pyarrow = load_package("pyarrow", "to_arrow()")
         return pyarrow.table(self._columns(detections=detections, annotations=annotations))
 
     def _columns(self, *, detections: bool, annotations: bool) -> dict[str, list[Any]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from quadriga_client.errors import InputError, load_package
+from .errors import InputError, load_package
 
 _ALIASES = {"map": "ap", "mar": "ar"}
 _SHOWN_PARAMETERS = ("label", "of", "average", "k", "iou", "score", "area")
@@ -85,9 +85,9 @@ class Report(dict[str, Any]):
         `n_current`.
 
         Raises:
-            quadriga_client.errors.MissingPackage: pandas is not installed.
+            MissingPackage: pandas is not installed.
         """
-        pandas = load_package("pandas", "pandas", "to_pandas()")
+        pandas = load_package("pandas", "to_pandas()")
         if self.get("kind") == "drift":
             return pandas.DataFrame(
                 [_signal_row(signal) for signal in self.get("signals") or ()],

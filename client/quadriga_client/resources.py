@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Protocol
 
-from quadriga_client.calls import Call, Read, read_json
+from .calls import Call, Read, read_json
 
 Rows = list[dict[str, Any]]
 Names = list[str]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from quadriga_client.class_labels import ClassIds, LabelsOf
-from quadriga_client.errors import InputError, load_package
-from quadriga_client.images import image_size, open_image
+from .class_labels import ClassIds, LabelsOf
+from .errors import InputError, load_package
+from .images import image_size, open_image
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,9 +89,9 @@ class Predictions:
             image: Pillow image to draw on a copy of; None for the image itself.
 
         Raises:
-            quadriga_client.errors.MissingPackage: Pillow is not installed.
+            MissingPackage: Pillow is not installed.
         """
-        from quadriga_client.drawing import draw_predictions
+        from .drawing import draw_predictions
 
         picture = open_image(self._image_bytes()) if image is None else image
         return draw_predictions(picture, self)
@@ -104,10 +104,10 @@ class Predictions:
                 labels, as `client.models.get` has them, from 0.
 
         Raises:
-            quadriga_client.errors.MissingPackage: supervision is not installed.
+            MissingPackage: supervision is not installed.
             InputError: The predictions have no shapes, or a label has no number.
         """
-        from quadriga_client.formats import supervision_detections
+        from .formats import supervision_detections
 
         return supervision_detections(self, class_ids)
 
@@ -123,7 +123,7 @@ class Predictions:
         Raises:
             InputError: The predictions have no shapes, or a label has no id.
         """
-        from quadriga_client.formats import coco_annotations
+        from .formats import coco_annotations
 
         return coco_annotations(self, image_id, category_ids)
 
@@ -136,13 +136,13 @@ class Predictions:
         Raises:
             InputError: The predictions have no shapes, or a label has no number.
         """
-        from quadriga_client.formats import yolo_lines
+        from .formats import yolo_lines
 
         return yolo_lines(self, class_ids)
 
     def _repr_html_(self) -> str:
         """Return the picture with its predictions, for notebooks."""
-        from quadriga_client.drawing import html_of
+        from .drawing import html_of
 
         try:
             picture = self.draw()
@@ -301,7 +301,7 @@ class OrientedBoxes:
     @property
     def corners(self) -> "npt.NDArray[np.float32]":
         """Corners in pixels, float32 (N, 4, 2): the left top one before the rotation first, then clockwise."""
-        numpy = load_package("numpy", "images", "corners as an array")
+        numpy = load_package("numpy", "corners as an array")
         boxes = self.xywhr
         half = boxes[:, 2:4] / 2
         cos, sin = numpy.cos(boxes[:, 4]), numpy.sin(boxes[:, 4])
@@ -351,12 +351,12 @@ class Region:
             size: Width and height of the image.
 
         Raises:
-            quadriga_client.errors.MissingPackage: numpy or Pillow is not installed.
+            MissingPackage: numpy or Pillow is not installed.
         """
-        from quadriga_client.drawing import region_mask
+        from .drawing import region_mask
 
         mask = region_mask(ring_points(self.row), size)
-        filled: npt.NDArray[np.bool_] = load_package("numpy", "images", "a mask").asarray(mask) > 0
+        filled: npt.NDArray[np.bool_] = load_package("numpy", "a mask").asarray(mask) > 0
         return filled
 
     def __repr__(self) -> str:
@@ -396,6 +396,6 @@ def _scores(rows: Sequence[Mapping[str, Any]]) -> "npt.NDArray[np.float32]":
 
 
 def _float32(rows: Any, columns: int | None = None) -> "npt.NDArray[np.float32]":
-    numpy = load_package("numpy", "images", "predictions as an array")
+    numpy = load_package("numpy", "predictions as an array")
     array: npt.NDArray[np.float32] = numpy.asarray(rows, dtype=numpy.float32)
     return array if columns is None else array.reshape(-1, columns)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from quadriga_client.calls import json_call, read_call, read_text
-from quadriga_client.errors import ServerRefused
-from quadriga_client.resources import Resource
+from .calls import json_call, read_call, read_text
+from .errors import ServerRefused
+from .resources import Resource
 
 
 class Server(Resource):
@@ -14,7 +14,7 @@ class Server(Resource):
         """Check whether the server runs.
 
         Raises:
-            quadriga_client.errors.Unreachable: There is no answer.
+            Unreachable: There is no answer.
         """
         return bool(self._send(read_call("/v2/health/live"))["live"])
 
@@ -22,7 +22,7 @@ class Server(Resource):
         """Check whether the server answers requests to all its models.
 
         Raises:
-            quadriga_client.errors.Unreachable: There is no answer.
+            Unreachable: There is no answer.
         """
         try:
             return bool(self._send(read_call("/v2/health/ready"))["ready"])

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quadriga_client.calls import Call, encode_json, json_call
-from quadriga_client.errors import InputError
+from .calls import Call, encode_json, json_call
+from .errors import InputError
 
 PATH = "/api/ground-truth"
 LINE_KEYS = {

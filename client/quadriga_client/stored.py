@@ -4,15 +4,15 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from quadriga_client.calls import json_call, present, read_bytes, read_call
-from quadriga_client.class_labels import ClassLabels
-from quadriga_client.errors import InputError, TruthWarning, show_warnings
-from quadriga_client.inference import read_events
-from quadriga_client.masks import Labels, mask_annotations
-from quadriga_client.queries import StoredInference
-from quadriga_client.resources import Resource, Sender
-from quadriga_client.statements import annotation_list, statements_call
-from quadriga_client.versions import model_body
+from .calls import json_call, present, read_bytes, read_call
+from .class_labels import ClassLabels
+from .errors import InputError, TruthWarning, show_warnings
+from .inference import read_events
+from .masks import Labels, mask_annotations
+from .queries import StoredInference
+from .resources import Resource, Sender
+from .statements import annotation_list, statements_call
+from .versions import model_body
 
 Where = str | Mapping[str, Any] | None
 """A filter, as JSON or as one line of text; None for everything."""
@@ -36,7 +36,7 @@ class Inferences(Resource):
         """Return one inference.
 
         Raises:
-            quadriga_client.errors.NotFound: There is none with the id.
+            NotFound: There is none with the id.
         """
         raw = self._send(read_call(_INFERENCE, inference_id))
         return StoredInference(raw, self.image, self._labels)
@@ -219,7 +219,7 @@ class Truth(Resource):
         """Return the ground truth of an inference with its revision.
 
         Raises:
-            quadriga_client.errors.NotFound: None is stated.
+            NotFound: None is stated.
         """
         truth: dict[str, Any] = self._send(read_call(f"{_INFERENCE}/ground-truth", inference_id))
         return truth
@@ -249,7 +249,7 @@ class Truth(Resource):
         Raises:
             InputError: `annotations` is neither a list of objects nor a text.
             TruthWarning: The model does not have a label; as a warning of Python, since the truth is stated nevertheless.
-            quadriga_client.errors.Conflict: Somebody else changed it meanwhile.
+            Conflict: Somebody else changed it meanwhile.
         """
         body = {
             "annotations": annotation_list(annotations),

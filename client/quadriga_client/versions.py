@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from quadriga_client.errors import InputError
+from .errors import InputError
 
 Version = str | int
 """Version of a model."""

@@ -10,8 +10,12 @@ from pathlib import Path
 from deploy.release.checks import CLIENT, CheckError, Release, run, tool
 
 PACKAGE = "src/quadriga"
-PACKAGES = ("engine", "monitor", "proto", "store", "tasks")
-"""Folders at the top that are linked into the package."""
+LINKED = {
+    **{f"{name}/": f"{name}/" for name in ("engine", "monitor", "proto", "store", "tasks")},
+    f"{CLIENT}/quadriga_client/": f"{CLIENT}/",
+    f"{PACKAGE}/": "",
+}
+"""Folders of the checkout, and where in the package they stand: by links but for the last."""
 
 BESIDE = ("README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml")
 """Other tracked files of the source archive."""
@@ -65,12 +69,12 @@ def _build_project(
 
 def check_contents(release: Release) -> str:
     """Compare the names in both archives with the files that git tracks."""
-    modules = {
-        path
+    inner = {
+        place + path.removeprefix(folder)
         for path in release.tracked
-        if path.partition("/")[0] in PACKAGES or path.startswith(f"{PACKAGE}/")
-    } - {f"{PACKAGE}/{name}" for name in PACKAGES}
-    inner = {path.removeprefix(f"{PACKAGE}/") for path in modules}
+        for folder, place in LINKED.items()
+        if path.startswith(folder) and not (release.root / path).is_symlink()
+    }
     stem = f"quadriga-{release.version}"
     with zipfile.ZipFile(release.wheel) as archive:
         wheel = {name for name in archive.namelist() if not name.endswith("/")}

@@ -28,10 +28,12 @@ ALLOWED_OF = {
 
 
 _CLIENT = "import quadriga; print(quadriga.Client(key=''))"
+_CLIENT_ALONE = "import quadriga_client; print(quadriga_client.Client(key=''))"
+_PRINTED = "Client('http://127.0.0.1:8080')"
 
 
 def install(release: Release) -> str:
-    """Make the environment; run the command in it, on a model outside of the checkout."""
+    """Make the environment; run the command in it, on a model outside of the checkout, and the client alone and beside it."""
     folder = release.fresh_python.parents[1]
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     pip = (
@@ -40,13 +42,11 @@ def install(release: Release) -> str:
         "pip",
         "--python",
         release.fresh_python,
-        "install",
-        "--quiet",
-        "--no-deps",
     )
+    install = (*pip, "install", "--quiet", "--no-deps")
     hashed = ("--only-binary=:all:", "--require-hashes", "--requirement", release.root / LOCK)
-    run(*pip, *hashed)
-    run(*pip, release.client_wheel, release.wheel)
+    run(*install, *hashed)
+    run(*install, release.wheel)
     elsewhere = release.scratch / "elsewhere"
     shutil.copytree(release.root / MODEL, elsewhere / "model")
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -54,9 +54,20 @@ def install(release: Release) -> str:
     printed = run(command, "--version", cwd=elsewhere, environment=variables).strip()
     if not printed.endswith(release.version):
         raise CheckError(f"expected quadriga --version to print {release.version}, got {printed}")
-    loaded = run(release.fresh_python, "-c", _CLIENT, cwd=elsewhere, environment=variables)
-    if loaded.strip() != "Client('http://127.0.0.1:8080')":
-        raise CheckError(f"expected quadriga.Client to load, got:\n{loaded}")
+
+    def check_client(code: str) -> None:
+        loaded = run(release.fresh_python, "-c", code, cwd=elsewhere, environment=variables)
+        if loaded.strip() != _PRINTED:
+            raise CheckError(f"expected {code} to print {_PRINTED}, got:\n{loaded}")
+
+    check_client(_CLIENT)
+    run(*install, release.client_wheel)
+    check_client(_CLIENT)
+    run(*pip, "uninstall", "--yes", "quadriga")
+    check_client(_CLIENT_ALONE)
+    run(*install, release.wheel)
+    run(*pip, "uninstall", "--yes", "quadriga-client")
+    check_client(_CLIENT)
     inspected = run(command, "inspect", "model", cwd=elsewhere, environment=variables)
     if "OBJECT_DETECTION" not in inspected:
         raise CheckError(f"expected quadriga inspect to recognise a detector, got:\n{inspected}")
@@ -107,7 +118,7 @@ def write_sbom(release: Release) -> str:
     }
     locked = locked_names((release.root / LOCK).read_text())
     needed = {name for name, is_conditional in locked.items() if not is_conditional}
-    missing, unknown = needed - listed, listed - locked.keys() - {"quadriga", "quadriga-client"}
+    missing, unknown = needed - listed, listed - locked.keys() - {"quadriga"}
     if missing or unknown:
         raise CheckError(
             f"{SBOM}: missing {sorted(missing)}, not in the lock file {sorted(unknown)}"

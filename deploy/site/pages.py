@@ -20,7 +20,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "sample_models/README.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "sample_models/README.md",
+)
 """Pages outside of the folder of documents that the site has, too."""
 
 SHIM = ROOT / ".site" / "package" / "shim" / "index.js"

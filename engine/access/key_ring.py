@@ -286,9 +286,9 @@ class KeyRing:
         if create_once(path, text, 0o600) == text:  # otherwise another worker was faster
             self._on_first_key(key_id)
             _log.warning(
-                "requests need a key, as others reach %s: the first one, of an administrator, is in %s. "
-                "`quadriga keys create` makes more; --insecure needs none",
-                self._settings.public_url or self._settings.host, path.absolute(),
+                "requests need a key, as others reach %s: `cat %s` shows the first one, of an administrator (in a "
+                "container: `docker compose exec engine cat %s`). `quadriga keys create` makes more; --insecure needs none",
+                self._settings.public_url or self._settings.host, path.absolute(), path.absolute(),
             )  # fmt: skip
 
     def _read_copy(self) -> list[AccessKey] | None:

@@ -65,7 +65,7 @@ def infer_command(
     quadriga infer shapes-detector photos --output drawn
     quadriga infer shapes-detector 'photos/**/*.jpg' --metadata '{"camera": "north"}' --json
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from quadriga_client import Client
+    from quadriga.client import Client
 
     if points and not as_json:
         raise click.UsageError("--points needs --json")
@@ -99,7 +99,7 @@ def expand_images(arguments: Iterable[str]) -> list[str]:
     Raises:
         click.BadParameter: An argument stands for no image.
     """
-    from quadriga_client.batches import images_of
+    from quadriga.client.batches import images_of
 
     paths: list[str] = []
     for argument in arguments:
@@ -144,7 +144,7 @@ class PictureFolder:
         """Write the picture of a result: a JPEG for a JPEG, else a PNG; a number is added to a name that was used.
 
         Raises:
-            quadriga_client.errors.InputError: The image cannot be read to draw on.
+            quadriga.client.errors.InputError: The image cannot be read to draw on.
             OSError: The file cannot be written.
         """
         source = Path(result.source)
@@ -191,8 +191,8 @@ def _print_result(result: Any, *, as_json: bool, points: bool) -> bool:
 
 
 def _summary(predictions: Sequence[dict[str, Any]]) -> str:
+    from quadriga.client.drawing import caption
     from quadriga.monitor.report.metric_texts import one_line
-    from quadriga_client.drawing import caption
 
     captions = [one_line(caption(row), 200) for row in predictions[:MAX_PREDICTIONS]]
     hidden = len(predictions) - len(captions)
@@ -201,7 +201,7 @@ def _summary(predictions: Sequence[dict[str, Any]]) -> str:
 
 
 def _draw(pictures: PictureFolder, result: Any) -> bool:
-    from quadriga_client.errors import InputError
+    from quadriga.client.errors import InputError
 
     try:
         pictures.write(result)

@@ -1,7 +1,7 @@
 """An inference engine that knows what its computer-vision models are for.
 
 `quadriga.engine`, `quadriga.proto`, `quadriga.tasks`, `quadriga.store` and `quadriga.monitor` are its parts.
-Importing this package loads none of them. `quadriga.Client` and `quadriga.AsyncClient` are those of `quadriga_client`.
+Importing this package loads none of them. `quadriga.Client` and `quadriga.AsyncClient` are those of `quadriga.client`.
 """
 
 from importlib import import_module
@@ -16,5 +16,5 @@ def __getattr__(name: str) -> Any:
         # loaded here, as it takes longer than the client does
         return import_module("importlib.metadata").version("quadriga")
     if name in _OF_CLIENT:
-        return getattr(import_module("quadriga_client"), name)
+        return getattr(import_module("quadriga.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,7 +30,6 @@ def test_no_part_is_missing(described):
     assert {*described["features"]} == FEATURES
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("script", CLIENTS)
 def test_client(described, script, capsys):
     environment = CLIENTS[script]

@@ -60,7 +60,6 @@ def with_names(document: dict[str, Any], inferences: list[str]) -> dict[str, Any
     return document
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("names", ["any", "served"])
 def test_the_server_answers_as_it_documents(server, tmp_path, names):
     assert COMMAND.exists(), f"expected {COMMAND}: make conformance"

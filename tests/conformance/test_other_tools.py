@@ -128,7 +128,6 @@ def run_checks(script: str, environment: str, described: dict[str, Any]) -> None
     print(f" {script}: {len(lines)} checks passed", file=sys.stderr)
 
 
-@pytest.mark.timeout(320)
 @pytest.mark.parametrize(
     ("script", "environment"),
     [

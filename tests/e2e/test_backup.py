@@ -60,7 +60,6 @@ class Load:
             thread.join()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("comes_from", "goes_into"), [("folder", "folder"), ("postgresql", "postgresql")]
 )

@@ -5,8 +5,6 @@ import json
 import threading
 from http.client import HTTPException
 
-import pytest
-
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 
 DETECT = "shapes-detector"
@@ -43,7 +41,6 @@ def test_an_inference_is_changed_judged_and_deleted(server, photo, photo_truth):
     assert server.call("GET", path)[0] == 404
 
 
-@pytest.mark.timeout(240)
 def test_every_acknowledged_change_survives_kill_9_once(data, shape):
     server = ServerProcess(data, SAMPLE_MODELS, "--workers", "2")
     numbers, acknowledged = itertools.count(), []

@@ -4,7 +4,7 @@ import base64
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
@@ -115,9 +115,7 @@ def test_get_is_no_verb_of_it(server):
     st.sampled_from(KINDS),
     st.binary(max_size=20).map(lambda suffix: suffix.hex()) | st.just('{"top_k": 1}'),
 )
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 def test_no_bytes_are_a_fault_of_the_server(server, body, kind, parameters):
     headers = {"Content-Type": kind, "chariot-inference-parameters": parameters}
     status, _, answer = server.request("POST", INFER, body, headers)

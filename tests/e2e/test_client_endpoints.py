@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from quadriga_client import Client, ServerRefused, TruthWarning
-from quadriga_client.connections import Response
-from quadriga_client.errors import InputError
-from quadriga_client.resources import Resource
+from quadriga.client import Client, ServerRefused, TruthWarning
+from quadriga.client.connections import Response
+from quadriga.client.errors import InputError
+from quadriga.client.resources import Resource
 from tests.onnx_models import doubling
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from quadriga_client.images import SUFFIXES
+from quadriga.client.images import SUFFIXES
 from tests.pages import ROOT, blocks
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from quadriga_client import Client, ClientError, Conflict
+from quadriga.client import Client, ClientError, Conflict
 from tests.cutting_proxy import CuttingProxy
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 
@@ -45,7 +45,6 @@ def stored_numbers(server: ServerProcess, key: str) -> collections.Counter:
     return collections.Counter(row["metadata"]["number"] for row in rows)
 
 
-@pytest.mark.timeout(400)
 def test_a_thousand_requests_over_a_line_that_is_cut_are_stored_once_each(server, key):
     """Connections end at random points; the server is killed in the middle, and starts again on another port."""
     proxy = CuttingProxy(lambda: server.host, share=0.05, seed=7)

@@ -4,8 +4,8 @@ import ssl
 
 import pytest
 
-from quadriga_client import Client, Unreachable
-from quadriga_client.errors import InputError
+from quadriga.client import Client, Unreachable
+from quadriga.client.errors import InputError
 from tests.certificates import Authority
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 

@@ -11,7 +11,7 @@ from tests.oidc_provider import ProviderProcess
 from tests.onnx_models import doubling
 from tests.server_process import ServerProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 SESSION_S = 25
 """Enough for what one session does here, also on a machine that has no time."""

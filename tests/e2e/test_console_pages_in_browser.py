@@ -23,7 +23,7 @@ from tests.unit.engine.drift_reports import (
     report_id,
 )
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.browser
 
 AXE = ROOT / ".axe" / "axe.min.js"
 """Checks of accessibility: axe-core (MPL-2.0), which `make browser` gets and the project does not contain."""

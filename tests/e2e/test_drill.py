@@ -3,12 +3,9 @@
 import subprocess
 import sys
 
-import pytest
-
 from tests.server_process import ROOT
 
 
-@pytest.mark.timeout(300)
 def test_nothing_is_lost_or_stored_twice_in_a_short_drill(tmp_path) -> None:
     scenes = ["kills-of-children", "kills-of-groups", "slow-bodies"]
     finished = subprocess.run(

@@ -21,7 +21,7 @@ from tests.e2e.test_inference_in_browser import (
 )
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")

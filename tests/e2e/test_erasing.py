@@ -26,7 +26,6 @@ def traces(folder: Path, *needles: bytes) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("pause_s", KILLS_AFTER_S)
 def test_an_erasure_goes_on_after_kill_9_and_leaves_no_byte(
     data: Path, photo: bytes, shape: tuple[bytes, str], pause_s: float

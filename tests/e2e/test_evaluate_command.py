@@ -17,8 +17,6 @@ from tests.pages import blocks
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, quadriga
 from tests.unseen_scenes import figures, write_unseen
 
-pytestmark = pytest.mark.timeout(300)
-
 ALL = '{"score_threshold": 0.001}'
 """What average precision ranks."""
 

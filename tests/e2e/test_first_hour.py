@@ -3,26 +3,31 @@
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.pages import blocks, shell
+from tests.photos import write_photo
 from tests.server_process import ROOT, ServerProcess
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like the repository's after `make demo`."""
+    """A folder like the repository's after `make demo`, but that the image of its commands is a photo of 5 MB."""
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
-    for name, arguments in (("quadriga", "-m quadriga.engine.cli"), ("python", "")):
+    for name, arguments in (("quadriga", "-m quadriga"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
         (programs / name).chmod(0o755)
-    (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
+    images = tmp_path / "sample_models" / "images"
+    shutil.copytree(ROOT / "sample_models" / "images" / "classification", images / "classification")
+    photo = images / "classification" / "scene_01.jpg"
+    write_photo(photo, photo)
+    for model in (ROOT / "sample_models").glob("*/model.onnx"):
+        (tmp_path / "sample_models" / model.parent.name).symlink_to(model.parent)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

@@ -148,7 +148,7 @@ def test_open_streams_do_not_hold_up_the_end(tmp_path):
             next(stream)
         sent.set()
         assert server.stop() == 0
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 20  # requests that do not end by themselves have 24 s
 
 
 def test_a_worker_that_dies_answers_again(tmp_path):

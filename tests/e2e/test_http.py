@@ -162,7 +162,7 @@ def test_headers_have_a_time(tmp_path):
     with ServerProcess(tmp_path / "data", SAMPLE_MODELS, "--header-timeout-s", "1") as server:
         begun = time.monotonic()
         assert speak(server, b"GET /ready HTTP/1.1\r\nX: ").startswith(b"HTTP/1.1 408")
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 14  # by default they have 15
         assert speak(server, b"").startswith(b"HTTP/1.1 408")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from quadriga.client.results import Result
 from quadriga.engine.commands.infer import PictureFolder, _draw
-from quadriga_client.results import Result
 from tests.pages import blocks
 from tests.server_process import IMAGES, ServerProcess, quadriga
 

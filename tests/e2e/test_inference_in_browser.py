@@ -8,7 +8,7 @@ import pytest
 
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 MODEL = "shapes-detector"
 HOSTILE = (

@@ -15,7 +15,7 @@ import pytest
 
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS
 
-NAMES = ("engine", "monitor", "proto", "store", "tasks")
+NAMES = ("client", "engine", "monitor", "proto", "store", "tasks")
 COMMAND = "import sys; from quadriga.engine.cli import main; sys.exit(main())"
 DETECTOR = SAMPLE_MODELS / "shapes-detector"
 PHOTO = IMAGES / "detection" / "scene_05.jpg"
@@ -126,6 +126,34 @@ def test_the_user_s_modules_stay_importable(tmp_path, site) -> None:
         check=True,
     )
     assert finished.stdout == "True\n"
+
+
+def test_the_client_is_the_same_under_both_of_its_names(tmp_path, site) -> None:
+    shutil.copytree(ROOT / "client" / "quadriga_client", tmp_path / "quadriga_client")
+    script = """
+import sys, quadriga, quadriga.client, quadriga_client
+assert quadriga.Client is quadriga.client.Client is not quadriga_client.Client
+assert quadriga.AsyncClient is quadriga.client.AsyncClient
+for package in (quadriga.client, quadriga_client):
+    for name in package.__all__:
+        assert getattr(package, name).__module__.startswith(package.__name__ + "."), name
+print([name for name in sys.modules if name.startswith("quadriga.") and "client" not in name])
+"""
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{tmp_path}"}
+    finished = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "[]\n"
+
+
+def test_python_dash_m_is_the_command(crowded, site) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    finished = subprocess.run(
+        [sys.executable, "-m", "quadriga", "inspect", DETECTOR],
+        cwd=crowded, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "OBJECT_DETECTION" in finished.stdout
 
 
 def test_importing_the_package_loads_none_of_its_parts(site) -> None:

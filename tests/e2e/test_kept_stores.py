@@ -29,7 +29,6 @@ FLAGS = (
 )  # fmt: skip
 """Kept jobs ended long ago: by default they would be removed; and alerts would go to public addresses alone."""
 
-pytestmark = pytest.mark.timeout(240)
 
 WEBHOOK = "127.0.0.1:9"
 SECRET = b"kept"

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.test_console_pages_in_browser import open_page
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 MODEL = "shapes-detector"
 GRID = "/console/inferences?view=grid"

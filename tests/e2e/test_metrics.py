@@ -282,4 +282,6 @@ def test_the_quantile_of_the_buckets_is_that_of_the_client(server):
     def bucket(duration_s: float) -> int:
         return next(place for place, bound in enumerate(bounds) if duration_s <= bound)
 
-    assert abs(bucket(estimate) - bucket(measured)) <= 1
+    # a client on a busy machine waits for more than the server
+    assert bucket(estimate) <= bucket(measured) + 1
+    assert estimate >= min(durations_s) / 10

@@ -14,7 +14,7 @@ from tests.server_process import ServerProcess
 from tests.two_versions import MODEL, answer_all, write_two_versions
 from tests.unit.engine.drift_reports import drift_report, keep_report, numeric, report_id
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 WIDTHS = [360, 430]
 WINDOWS = 14

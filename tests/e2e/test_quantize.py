@@ -3,12 +3,8 @@
 import json
 import shutil
 
-import pytest
-
 from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga
 from tests.unseen_scenes import write_unseen
-
-pytestmark = pytest.mark.timeout(550)
 
 MODEL = "shapes-detector"
 

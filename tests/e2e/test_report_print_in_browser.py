@@ -15,7 +15,7 @@ from tests.unit.engine.drift_reports import drift_report, keep_report
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import store_entries
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 ID = 700_000_000_001
 BOX = {"label": "<b>ship", "xmin": 10.0, "ymin": 10.0, "xmax": 200.0, "ymax": 200.0}

@@ -10,8 +10,10 @@ import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 
@@ -130,6 +132,34 @@ def v2_raw(place: Place, model: str, image: bytes, parameters: Mapping[str, Any]
     return element_of(*post(place, infer_path(model), image, headers))
 
 
+def v2_image(place: Place, model: str, image: bytes, parameters: Mapping[str, Any]) -> Predictions:
+    """The image is the body by its type, its parameters a header."""
+    headers = {"Content-Type": "image/jpeg", "chariot-inference-parameters": json.dumps(parameters)}
+    _, answer = post(place, infer_path(model), image, headers)
+    (predictions,) = json.loads(answer)["outputs"][0]["data"]
+    return predictions
+
+
+def v2_octets(place: Place, model: str, image: bytes, parameters: Mapping[str, Any]) -> Predictions:
+    """The image is the body by how it begins, its parameters a query."""
+    query = urlencode({name: json.dumps(value) for name, value in parameters.items()})
+    headers = {"Content-Type": "application/octet-stream"}
+    _, answer = post(place, f"{infer_path(model)}?{query}", image, headers)
+    (predictions,) = json.loads(answer)["outputs"][0]["data"]
+    return predictions
+
+
+def v2_form(place: Place, model: str, image: bytes, parameters: Mapping[str, Any]) -> Predictions:
+    """The image is the file of a form, its parameters the fields."""
+    fields = {name: json.dumps(value) for name, value in parameters.items()}
+    request = httpx.Request(
+        "POST", "http://localhost", data=fields, files={"image": ("any.jpg", image)}
+    )
+    _, answer = post(place, infer_path(model), request.read(), dict(request.headers))
+    (predictions,) = json.loads(answer)["outputs"][0]["data"]
+    return predictions
+
+
 def v1_instances(
     place: Place, model: str, image: bytes, parameters: Mapping[str, Any]
 ) -> Predictions:
@@ -223,6 +253,9 @@ WAYS: dict[str, Way] = {
     "V2, binary": v2_binary,
     "V2, binary in, JSON out": v2_binary_in,
     "V2, raw body": v2_raw,
+    "V2, image": v2_image,
+    "V2, octets": v2_octets,
+    "V2, form": v2_form,
     "gRPC, raw": grpc_raw,
     "gRPC, typed": grpc_typed,
     "gRPC, stream": grpc_stream,

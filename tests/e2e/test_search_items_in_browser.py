@@ -18,7 +18,7 @@ from tests.e2e.test_console_search_in_browser import (
 )
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.browser
 
 LARGE = 2**53 + 1
 

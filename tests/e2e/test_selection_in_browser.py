@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.test_console_pages_in_browser import AXE, AXE_SHA256, open_page, press
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 MODEL = "shapes-detector"
 HOSTILE = "<img src=x onerror=document.title='taken'> & \"quoted\""

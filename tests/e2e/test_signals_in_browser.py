@@ -9,7 +9,7 @@ from tests.onnx_models import doubling
 from tests.server_process import ServerProcess
 from tests.unit.engine.drift_reports import drift_report, keep_report, numeric
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.browser
 
 REASON = "rows of a source resemble rows much later, so that the number of independent ones is not certain, however large"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.browser import Browser
 from tests.server_process import ROOT
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 SITE = ROOT / "site"
 WORDS = ("index.html", "drift.html", "repository/SECURITY.html")

@@ -8,7 +8,7 @@ from tests.e2e.test_console_pages_in_browser import open_page
 from tests.server_process import ServerProcess
 from tests.two_versions import answer_all, write_two_versions
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")

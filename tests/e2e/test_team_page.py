@@ -11,8 +11,6 @@ import pytest
 from tests.pages import blocks, shell
 from tests.server_process import ROOT, ServerProcess
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

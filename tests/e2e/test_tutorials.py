@@ -57,7 +57,6 @@ def run(name: str, folder: Path) -> str:
     return printed
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_from_top_to_bottom(name, tmp_path):
     assert run(name, tmp_path)

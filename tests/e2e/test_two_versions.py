@@ -17,7 +17,6 @@ from tests.pages import blocks
 from tests.server_process import ServerProcess, image_input, quadriga
 from tests.unit.store_harness import select_rows
 
-pytestmark = pytest.mark.timeout(420)
 NAME = MODEL.name
 ENOUGH = 40
 """Acknowledged requests between two steps."""

@@ -1,15 +1,15 @@
-"""Databases and stores for the tests of every package."""
+"""Databases and stores for the tests of every package.
+
+A fixture imports what it needs: tests of pure functions load no database.
+"""
 
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from quadriga.store.database import migrate
-from tests.postgres_server import PostgresServer
-from tests.unit.store_harness import StoreHarness
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,9 @@ def umask() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres() -> Iterator[Any]:
+    from tests.postgres_server import PostgresServer
+
     server = PostgresServer()
     yield server
     server.close()
@@ -30,6 +32,8 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty, migrated database in one file, to copy."""
+    from quadriga.store.database import migrate
+
     file = tmp_path_factory.mktemp("migrated") / "store.db"
     migrate(f"sqlite:///{file}")
     assert [path.name for path in file.parent.iterdir()] == [file.name]
@@ -45,15 +49,17 @@ def database_url(
         shutil.copy(migrated_file, tmp_path / "store.db")
         yield f"sqlite:///{tmp_path}/store.db"
         return
-    server: PostgresServer = request.getfixturevalue("postgres")
+    server = request.getfixturevalue("postgres")
     url = server.create()
     yield url
     server.drop(url)
 
 
 @pytest.fixture
-def store(tmp_path: Path, database_url: str) -> Iterator[StoreHarness]:
+def store(tmp_path: Path, database_url: str) -> Iterator[Any]:
     """An empty store on each database."""
+    from tests.unit.store_harness import StoreHarness
+
     store = StoreHarness(tmp_path, database_url)
     yield store
     store.close()

@@ -5,7 +5,7 @@ TRAINING = f"sh {HERE}commands_of_the_training_are_there"
 FIRST_HOUR = "tests/e2e/test_first_hour.py::test_the_hour_goes_as_the_page_says"
 STORE = "tests/e2e/test_store_page.py::test_the_commands_of_the_page_do_what_it_says"
 CLIENT = "tests/e2e/test_client_page.py::test_the_examples_of_the_pages_run"
-README = "tests/e2e/test_readme.py::test_the_curl_gives_the_answer_and_the_queries_find_it"
+README = "tests/e2e/test_readme.py::test_the_commands_give_the_answer_and_the_queries_find_it"
 PROTOCOLS = "tests/e2e/test_protocol_page.py::test_the_commands_of_the_pages_answer_without_errors"
 ENVELOPE = "tests/e2e/test_chariot.py::test_the_page_s_request_has_the_page_s_answer"
 GRPC = "tests/e2e/test_grpc.py::test_the_program_in_the_documents_runs"
@@ -32,13 +32,15 @@ SELECTION = "tests/unit/engine/test_select_command.py::test_the_command_of_the_p
 RUN_BY = {
     "SECURITY.md": [],
     "README.md": [
-        f"sh {HERE}words_of_make_are_there",
-        f"sh {HERE}words_of_make_are_there",
-        f"sh {README}",
+        *[f"sh {HERE}words_of_make_are_there"] * 2,
+        *[f"sh {README}"] * 2,
         f"json {README}",
         f"sh {README}",
-        f"python {CLIENT}",
+        f"python {README}",
+        f"sh {HERE}an_own_environment_is_installed_by_one_name",
+        f"sh {HERE}commands_of_compose_name_its_services_and_secrets",
     ],
+    "CODE_OF_CONDUCT.md": [],
     "CONTRIBUTING.md": [],
     "docs/architecture.md": [
         f" {HERE}the_packages_are_drawn_in_their_layers",
@@ -144,6 +146,7 @@ RUN_BY = {
     "docs/upgrading.md": [
         "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
         "sh tests/e2e/test_kept_stores.py::test_a_kept_store_is_backed_up_first_and_restored",
+        f" {HERE}commands_of_compose_name_its_services_and_secrets",
         f"sh {TWO_VERSIONS}",
         f"text {TWO_VERSIONS}",
         f"sh {TWO_VERSIONS}",
@@ -166,6 +169,7 @@ RUN_BY = {
     "docs/scaling.md": [
         f"sh {MOVE}",
         "sql tests/unit/store/test_clickhouse.py::test_dropping_partitions_drops_a_month",
+        *[f" {HERE}commands_of_compose_name_its_services_and_secrets"] * 2,
         f" {HERE}containers_are_run_from_what_is_there",
         f"sh {CLICKHOUSE}",
         *[f"sql {STATEMENTS}"] * 7,

@@ -6,14 +6,14 @@ import shlex
 import pytest
 from rich_click import Group
 
+from quadriga.client import Client
+from quadriga.client.queries import Query
+from quadriga.client.results import Result
 from quadriga.engine.cli import main
 from quadriga.engine.settings import Settings
 from quadriga.proto.operations import expand_path
 from quadriga.store.query.json_form import parse
 from quadriga.tasks.predictions import Detection
-from quadriga_client import Client
-from quadriga_client.queries import Query
-from quadriga_client.results import Result
 from tests.pages import ROOT
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()

@@ -62,8 +62,8 @@ def test_every_package_comes_from_the_lock_by_its_hash() -> None:
     asked = [*project["dependencies"], *project["optional-dependencies"]["postgres"]]
     asked += project["optional-dependencies"]["clickhouse"]
     needed = {re.match(r"[\w-]+", each)[0].lower() for each in asked}
-    assert needed - {"quadriga-client"} <= locked  # which stands in the checkout
-    assert shlex.split(second)[-3:] == ["--no-deps", "./client", "."]
+    assert needed <= locked
+    assert shlex.split(second)[-2:] == ["--no-deps", "."]
 
 
 def test_all_packages_are_in_the_image_and_sent_to_who_builds_it() -> None:
@@ -73,7 +73,7 @@ def test_all_packages_are_in_the_image_and_sent_to_who_builds_it() -> None:
     hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
     (package,) = hatch["build"]["targets"]["wheel"]["packages"]
     parts = {path.name for path in (ROOT / package).iterdir() if path.is_symlink()}
-    assert parts == {"engine", "proto", "tasks", "store", "monitor"}
+    assert parts == {"client", "engine", "proto", "tasks", "store", "monitor"}
     assert {package.partition("/")[0], *parts} <= sources
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in ignored
@@ -102,13 +102,58 @@ def test_the_image_is_healthy_while_its_server_lives() -> None:
     assert path in offered
 
 
-def make_secrets(folder: Path, code: int = 0) -> None:
-    """Run the script that makes the secrets, which must end with a code."""
-    done = subprocess.run(
-        ["sh", ROOT / "deploy" / "make-secrets.sh"],
-        env={**os.environ, "SECRETS": str(folder)}, check=False, capture_output=True,
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
+def make_secrets(folder: Path) -> dict[str, int]:
+    """Run the script of the service that makes the secrets; return who each new file is for."""
+    folder.mkdir(exist_ok=True)
+    programs = folder.parent / "programs"
+    programs.mkdir(exist_ok=True)
+    given_away = programs / "given away"
+    given_away.write_text("")
+    (programs / "chown").write_text(f'#!/bin/sh\necho "$@" >> "{given_away}"\n')
+    (programs / "chown").chmod(0o755)
+    shell, script, _ = SERVICES["secrets"]["entrypoint"]
+    assert f"./deploy{script}:{script}:ro" in SERVICES["secrets"]["volumes"]
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        [shell, f"{ROOT}/deploy{script}", folder], check=True, env={"PATH": path}, stdout=-3
+    )
+    rows = (line.split(None, 1) for line in given_away.read_text().splitlines())
+    return {Path(file).stem: int(user) for user, file in rows}
+
+
+def start_engine(folder: Path, *arguments: str, **environment: str) -> str:
+    """Run the entry point of the engine with secrets in a folder and a program that prints what it was told."""
+    programs = folder.parent / "told"
+    programs.mkdir(exist_ok=True)
+    (programs / "quadriga").write_text('#!/bin/sh\necho "$QUADRIGA_DATABASE_FILE" "$@"\n')
+    (programs / "quadriga").chmod(0o755)
+    entry = [
+        word.replace("$$", "$").replace("/secrets", str(folder))
+        for word in SERVICES["engine"]["entrypoint"]
+    ]
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    command = [*entry, *SERVICES["engine"]["command"], *arguments]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, env={"PATH": path, **environment}
+    ).stdout
+
+
+def test_the_engine_has_sqlite_until_there_is_the_url_of_postgresql(tmp_path) -> None:
+    folder = tmp_path / "secrets"
+    folder.mkdir()
+    assert start_engine(folder, "--workers", "2") == " serve --workers 2\n"
+    make_secrets(folder)
+    assert start_engine(folder) == f"{folder}/database_url serve\n"
+
+
+def test_one_command_starts_the_engine_alone(tmp_path) -> None:
+    assert [name for name, service in SERVICES.items() if "profiles" not in service] == ["engine"]
+    needed = SERVICES["engine"]["depends_on"]
+    assert all(row["required"] is False for row in needed.values())
+    for service in SERVICES.values():
+        for name, row in dict(service.get("depends_on", {})).items():
+            is_left_out = row.get("required") is False
+            assert is_left_out or SERVICES[name]["profiles"] == service["profiles"]
 
 
 def test_every_setting_of_the_containers_exists_and_fits(tmp_path, monkeypatch) -> None:
@@ -116,12 +161,13 @@ def test_every_setting_of_the_containers_exists_and_fits(tmp_path, monkeypatch) 
     make_secrets(tmp_path / "secrets")
     environment = dict(re.findall(r"(QUADRIGA_\w+)=(\S+)", given("ENV")[0]))
     assert len(environment) >= 3
-    for name, value in SERVICES["engine"]["environment"].items():
-        environment[name] = value.replace("/run/secrets", str(tmp_path / "secrets"))
+    environment |= SERVICES["engine"]["environment"]
+    environment["QUADRIGA_DATABASE_FILE"] = start_engine(tmp_path / "secrets").split()[0]
     found = settings_reading.load({}, environment)
     password = (tmp_path / "secrets" / "postgres_password").read_text()
     assert found.database == f"postgresql://quadriga:{password}@postgres:5432/quadriga"
     assert (found.host, found.data, found.models) == ("0.0.0.0", "/data", "/models")
+    assert not found.insecure
     exposed = {int(port) for port in given("EXPOSE")[0].split()}
     assert {found.port, found.grpc_port} == exposed
     assert {int(port.rpartition(":")[2]) for port in SERVICES["engine"]["ports"]} == exposed
@@ -131,14 +177,16 @@ def test_every_setting_of_the_containers_exists_and_fits(tmp_path, monkeypatch) 
 @pytest.mark.parametrize("name", SERVICES)
 def test_services_may_do_no_more_than_they_must(name) -> None:
     service = SERVICES[name]
-    assert int(service["user"].split(":")[0]) > 0
+    # what gives files away is root, has no network and ends
+    is_giving = service.get("cap_add") == ["CHOWN"] and service["network_mode"] == "none"
+    assert is_giving or ("cap_add" not in service and int(service["user"].split(":")[0]) > 0)
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in service["security_opt"]
     assert not service.get("privileged")
     assert re.fullmatch(r"\d+g", substituted(service["mem_limit"]))
     assert service["pids_limit"] <= 2048
-    assert "healthcheck" in service or "build" in service
+    assert "healthcheck" in service or "build" in service or is_giving
     for port in service.get("ports", []):
         assert port.startswith("127.0.0.1:")
     for volume in service["volumes"]:
@@ -146,22 +194,24 @@ def test_services_may_do_no_more_than_they_must(name) -> None:
         assert source in COMPOSE["volumes"] or (ROOT / source).exists()
 
 
-def test_secrets_are_made_once_and_only_the_services_that_need_them_read_them(tmp_path) -> None:
+def test_secrets_are_made_once_each_for_its_user(tmp_path) -> None:
     folder = tmp_path / "secrets"
-    make_secrets(folder)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    users = make_secrets(folder)
+    assert {
+        file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()
+    } == dict.fromkeys(users, 0o600)
     password = (folder / "postgres_password").read_text()
     assert re.fullmatch(r"[0-9a-f]{48}", password)
-    make_secrets(folder, code=1)
+    assert make_secrets(folder) == {}
     make_secrets(tmp_path / "others")
     assert (tmp_path / "others" / "postgres_password").read_text() != password
-    assert {file.name for file in folder.iterdir()} == set(COMPOSE["secrets"])
-    for name, secret in COMPOSE["secrets"].items():
-        assert substituted(secret["file"], SECRETS=str(folder)) == str(folder / name)
+    read = {}
     for service in SERVICES.values():
-        named = re.findall(r"/run/secrets/(\w+)", str(service.get("environment")))
-        assert service.get("secrets", []) == named
-    assert "/deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+        text = str([service.get("environment"), service.get("entrypoint")])
+        for name in set(re.findall(r"/secrets/(\w+)", text)):
+            read[name] = int(service["user"].split(":")[0])
+            assert "${SECRETS:-secrets}:/secrets:ro" in service["volumes"]
+    assert read == users
 
 
 def test_a_secret_that_is_missing_is_added_to_the_others(tmp_path) -> None:
@@ -177,7 +227,7 @@ def test_a_secret_that_is_missing_is_added_to_the_others(tmp_path) -> None:
 
 def test_no_password_stands_in_a_file() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    assert not re.findall(r"PASSWORD: .*|PASSWORD__FILE: (?!/run/secrets/).*|://[^/ ]*@", text)
+    assert not re.findall(r"PASSWORD: .*|PASSWORD__FILE: (?!/secrets/).*|://[^/ ]*@", text)
 
 
 def test_prometheus_asks_what_is_there() -> None:

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 import yaml
-from packaging.requirements import Requirement
 from rich_click import Group
 
 from quadriga.engine.claim_roles import parse_role_entries
@@ -84,16 +83,30 @@ def test_extras_that_are_named_are_there() -> None:
     assert named <= PYPROJECT["project"]["optional-dependencies"].keys()
 
 
-def test_an_own_environment_gets_the_client_that_the_server_needs() -> None:
-    client = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
-    (needed,) = [
-        requirement
-        for requirement in map(Requirement, PYPROJECT["project"]["dependencies"])
-        if requirement.name == client["name"]
-    ]
-    assert needed.specifier.contains(client["version"])
+def test_an_own_environment_is_installed_by_one_name() -> None:
     for page in ("README.md", "docs/client.md", "docs/first-hour.md"):
-        assert "`pip install ./client .`" in (ROOT / page).read_text(), page
+        assert re.search(r"\bpip install \.(`| )", (ROOT / page).read_text()), page
+
+
+def test_commands_of_compose_name_its_services_and_secrets() -> None:
+    file = (ROOT / "docker-compose.yml").read_text()
+    services = yaml.safe_load(file)["services"]
+    profiles = {name for service in services.values() for name in service.get("profiles", ())}
+    written = "\n".join(block.text for page in RUN_BY for block in blocks(page))
+    commands = re.findall(
+        r"^(?:#   |\w+=\S+ )?docker compose (.*?)(?: +#.*)?$", f"{written}\n{file}", re.MULTILINE
+    )
+    assert len(commands) > 6
+    for command in commands:
+        match = re.fullmatch(
+            r"(?:--profile (\w+) )?(?:up(?: --detach)?|exec (\w+) cat (\S+))", command
+        )
+        assert match, command
+        profile, service, path = match.groups()
+        assert profile in {None, *profiles}
+        if service:
+            mounts = [volume.removesuffix(":ro") for volume in services[service]["volumes"]]
+            assert str(Path(path).parent) in [mount.rpartition(":")[2] for mount in mounts]
 
 
 def test_the_page_of_a_load_knows_the_roles_of_keys() -> None:
@@ -113,25 +126,27 @@ def test_words_of_make_are_there() -> None:
         assert {line.split()[1] for line in text.splitlines()} <= set(targets)
 
 
-def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path, monkeypatch) -> None:
+def test_the_picture_of_the_sample_models_is_what_its_command_draws(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
-    readme = (ROOT / "README.md").read_text()
+    readme = (SAMPLE_MODELS / "README.md").read_text()
     picture = r"!\[.*?\]\((.*?)\)\n\nThis picture comes from\n`(quadriga validate .*?)`"
     ((shown, command),) = re.findall(picture, readme)
     invoke(command, "--output", str(tmp_path / "drawn.jpg"))
-    assert Path(shown).stat().st_size < 150_000
-    pictures = [cv2.imread(str(path)).astype(float) for path in (shown, tmp_path / "drawn.jpg")]
+    paths = (SAMPLE_MODELS / shown, tmp_path / "drawn.jpg")
+    assert paths[0].stat().st_size < 150_000
+    pictures = [cv2.imread(str(path)).astype(float) for path in paths]
     assert np.abs(pictures[0] - pictures[1]).mean() < 1
 
 
 def test_the_page_of_an_index_has_no_picture_as_it_would_not_find_it() -> None:
     text = (ROOT / "README.md").read_text()
-    assert text.count("![") == 2
+    assert text.count("![") == 1
     for rule in PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"][
         "substitutions"
     ]:
         text = re.sub(rule["pattern"], rule["replacement"], text)
-    assert "This picture comes from" not in text
+    assert "![" not in text
+    assert "Made by" not in text
 
 
 def test_the_packages_are_drawn_in_their_layers() -> None:
@@ -222,14 +237,14 @@ def test_findings_of_the_conformance_are_of_its_cases() -> None:
 
 
 def test_containers_are_run_from_what_is_there() -> None:
-    build, run = texts("docs/scaling.md", "docker ")[0].splitlines()
+    (text,) = texts("docs/scaling.md", "docker build")
+    build, run = text.splitlines()
     words = shlex.split(run)
     assert shlex.split(build)[3] == words[-1]
     engine = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["engine"]
     mounts = [words[i + 1].split(":")[1] for i, word in enumerate(words) if word == "--volume"]
-    assert mounts == [
-        each.rsplit(":", 2)[-2 if each.endswith(":ro") else -1] for each in engine["volumes"]
-    ]
+    served = [each.removesuffix(":ro").rpartition(":")[2] for each in engine["volumes"]]
+    assert mounts == [path for path in served if path != "/secrets"]  # of PostgreSQL
     assert words[words.index("--publish") + 1] in engine["ports"]
     assert words[words.index("--cap-drop") + 1] in engine["cap_drop"]
     assert words[words.index("--tmpfs") + 1] in engine["tmpfs"]
@@ -292,10 +307,10 @@ def test_a_server_without_a_container_is_installed_as_the_image() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
     for options in (
         "--no-deps --only-binary=:all: --require-hashes --requirement requirements-extras.lock",
-        "--no-deps ./client .",
+        "--no-deps .",
     ):
-        assert options in commands
-        assert options in dockerfile
+        assert f"{options}\n" in commands
+        assert re.search(rf"{re.escape(options)}( |\n)", dockerfile)
     (unit,) = texts("docs/operations.md", "[Unit]")
     lines = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
     variables = dict(word.split("=", 1) for word in lines["Environment"].split())

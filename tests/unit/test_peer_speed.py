@@ -195,12 +195,12 @@ def test_an_answer_is_complete_with_its_length_or_its_last_chunk(
 def test_the_cpu_of_a_child_counts_for_the_server_and_not_for_its_neighbours(bench: Any) -> None:
     processes = bench("processes")
     meter = processes.CpuMeter()
-    code = "import threading, time\ndef work():\n  while time.thread_time() < .3: pass\nt = threading.Thread(target=work)\nt.start(); t.join(); print(); input()"
+    code = "import threading, time\ndef work():\n  while time.thread_time() < 1: pass\nt = threading.Thread(target=work)\nt.start(); t.join(); print(); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as child:
         assert child.stdout is not None
         child.stdout.readline()
         assert child.pid in processes.descendants()
-        assert meter.server_s() > 0.3
+        assert meter.server_s() > 1
         child.communicate("\n")
-    assert meter.own_s() < 0.3
+    assert meter.own_s() < 1
     assert processes.process_cpu_ns(child.pid) == 0

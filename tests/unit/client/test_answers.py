@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quadriga_client import (
+from quadriga.client import (
     BadAnswer,
     Client,
     Conflict,
@@ -23,7 +23,7 @@ from quadriga_client import (
     Unauthenticated,
     Unreachable,
 )
-from quadriga_client.errors import InputError
+from quadriga.client.errors import InputError
 from tests.unit.client.conftest import inferred, json_response, response
 
 IMAGE = b"an image"

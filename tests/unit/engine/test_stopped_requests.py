@@ -3,7 +3,6 @@
 import math
 import shutil
 import threading
-import time
 
 import cv2
 import numpy as np
@@ -111,10 +110,8 @@ def test_a_run_is_interrupted_and_the_model_works_afterwards(tmp_path, answering
     deadline = Deadline()
     answering(deadline)
     threading.Timer(0.2, lambda: deadline.stop(deadline.exceeded())).start()
-    begun_s = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         session.run_on_device({"x": x, "n": one * 2**60}, "y", [])
-    assert time.monotonic() - begun_s < 20
     answering(Deadline())
     y, _ = session.run_on_device({"x": x, "n": one * 3}, "y", [])
     assert y == 4

@@ -1,7 +1,7 @@
 """The text of a growing answer: pieces that no later token changes, together the whole."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -75,7 +75,6 @@ def by_byte():
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
-@settings(deadline=None)
 def test_pieces_together_are_the_text_whatever_the_tokens(files, kind, data):
     tokens = data.draw(tokens_of(kind))
     texts = pieces(files[kind], tokens)

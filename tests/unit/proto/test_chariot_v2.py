@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.proto.chariot_v2 import PARAMETERS_HEADER, parse_images
+from quadriga.proto.chariot_v2 import parse_images
 from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.image_body import PARAMETERS_HEADER
 from quadriga.proto.operations import HttpRequest
 
 ONE = b'{"input": "aGk=", "parameters": {"top_k": 2}}'

@@ -203,7 +203,7 @@ def test_an_answer_that_is_not_read_has_no_time_by_others_of_its_connection():
         began_s = time.monotonic()
         call.receive(UNASKED_BYTES)
         call.ask(3, "ModelInfer", request_for(10 * LARGE))
-        while not call.is_closed and time.monotonic() < began_s + 10:
+        while not call.is_closed and time.monotonic() < began_s + 60:
             try:
                 call.grant(step, stream=3)
             except OSError:
@@ -211,7 +211,7 @@ def test_an_answer_that_is_not_read_has_no_time_by_others_of_its_connection():
             call.receive(call.answered_bytes + step // 2)
             time.sleep(0.02)
         call.close()
-        return time.monotonic() < began_s + 10, step < call.answered_bytes < 10 * LARGE
+        return time.monotonic() < began_s + 60, step < call.answered_bytes < 10 * LARGE
 
     async def serve():
         intake = Intake(body_timeout_s=0.8, bytes_per_s=500_000)

@@ -9,9 +9,9 @@ from quadriga.proto.idempotency import current_repeatable, repeatable
 PATH = ("/v2/models/{name}/infer", {"name": "m", "version": None})
 
 
-def marked(key=b"k", caller=ANYBODY, path=PATH, headers=None, body=b"body"):
+def marked(key=b"k", caller=ANYBODY, path=PATH, headers=None, body=b"body", query=b""):  # noqa: PLR0917 - a row
     """Return name and fingerprint of a request, and the names of what it stores."""
-    with repeatable(key, caller, path=path, headers=headers or {}, body=body):
+    with repeatable(key, caller, path=path, headers=headers or {}, body=body, query=query):
         request = current_repeatable()
         parts = [request.next_part() for _ in range(2)]
         names = [part.name(position) for part in parts for position in range(3)]
@@ -53,11 +53,21 @@ def test_another_key_caller_or_team_has_other_names(other):
         {"headers": {b"chariot-inference-parameters": b"{}"}},
         {"headers": {b"inference-header-content-length": b"4"}},
         {"headers": {b"content-encoding": b"gzip"}},
+        {"query": b"top_k=1"},
     ],
 )
 def test_another_request_has_another_fingerprint(other):
     assert marked()[0] == marked(**other)[0]
     assert marked()[1] != marked(**other)[1]
+
+
+def test_form_that_is_written_again_is_the_same_request():
+    def sent(boundary, image):
+        headers = {b"content-type": b'multipart/form-data; boundary="%s"' % boundary}
+        return marked(headers=headers, body=b"--%s\r\n%s" % (boundary, image))
+
+    assert sent(b"one", b"image") == sent(b"two", b"image")
+    assert sent(b"one", b"image")[1] != sent(b"two", b"other")[1]
 
 
 def test_headers_that_change_on_the_way_are_passed_over():

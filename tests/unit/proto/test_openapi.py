@@ -15,6 +15,7 @@ INFER = Operation(
     request_type=InferBody,
     response_type=InferAnswer,
     allows_binary=True,
+    allows_image=True,
 )
 LOOK = Operation("GET", "/m/{name}", lambda _: HttpResponse(b""), "Look", need="key")
 LOAD = Operation("POST", "/load", lambda _: HttpResponse(b""), "Load", need="operate")
@@ -36,7 +37,7 @@ def test_each_optional_part_of_a_path_is_described_as_a_path():
         (
             INFER,
             ["200", "400", "404", "413", "501", "503"],
-            ["application/json", "application/octet-stream"],
+            ["application/json", "application/octet-stream", "image/*", "multipart/form-data"],
             ["application/json", "application/octet-stream"],
         ),
         (LOOK, ["200", "400", "404", "503"], [], ["application/json"]),

@@ -19,8 +19,8 @@ from quadriga.proto.v2_rest import _json_bytes
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 NUMBERS = [*NUMPY_TYPES]
-SOME = settings(max_examples=60, deadline=None)
-MANY = settings(max_examples=400, deadline=None)
+SOME = settings(max_examples=60)
+MANY = settings(max_examples=400)
 
 
 @st.composite

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -73,7 +73,6 @@ def as_request(answer):
 
 
 @pytest.mark.parametrize("datatype", NUMPY_TYPES)
-@settings(deadline=None)
 @given(data=st.data())
 def test_any_array_comes_back_as_it_was(datatype, data):
     dtype = NUMPY_TYPES[datatype]
@@ -87,7 +86,6 @@ def test_any_array_comes_back_as_it_was(datatype, data):
         np.testing.assert_array_equal(tensor.data, array)
 
 
-@settings(deadline=None)
 @given(elements=st.lists(st.binary()))
 def test_any_bytes_come_back_as_they_were(elements):
     for raw in (False, True):
@@ -138,7 +136,7 @@ def test_contents_that_do_not_fit_the_tensor_are_refused(request_, expected_text
     assert expected_text in str(refused.value)
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(100)  # of what takes milliseconds
 def test_a_shape_of_a_hundred_thousand_sizes_is_refused_before_they_are_multiplied():
     with pytest.raises(InvalidRequest, match="at most 32 dimensions, got 100000"):
         parse_infer(asked("FP32", [2**62] * 100_000, raw=b""))
@@ -248,7 +246,6 @@ METHODS = sorted(set(POOL.FindServiceByName(SERVICE).methods_by_name) - {"ModelS
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(deadline=None)
 @given(body=st.binary(max_size=64))
 def test_arbitrary_bytes_are_answered_or_refused(method, body):
     try:
@@ -257,7 +254,6 @@ def test_arbitrary_bytes_are_answered_or_refused(method, body):
         assert error.grpc_code != "INTERNAL"  # noqa: PT017 - most examples raise, some do not
 
 
-@settings(deadline=None)
 @given(
     datatype=st.sampled_from([*NUMPY_TYPES, "BYTES"]),
     shape=st.lists(st.integers(-1, 2**62) | st.integers(0, 3), max_size=4),

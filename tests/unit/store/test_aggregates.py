@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.errors import QueryError
@@ -147,9 +147,7 @@ def ms_of(moment: str) -> int:
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_is_counted_equals_the_rows(counted: AggregateHarness, data: st.DataObject) -> None:
     where: dict[str, Any] = data.draw(st.fixed_dictionaries({}, optional=conditions))

@@ -2,7 +2,7 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quadriga.store.changes.annotations import MAX_ANNOTATIONS, parse_annotations
@@ -125,7 +125,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.sampled_from(GOOD), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=2))
 def test_whatever_comes_is_read_or_refused(good, other):
     try:

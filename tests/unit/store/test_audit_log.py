@@ -25,6 +25,7 @@ from quadriga.store.audit.files import AuditFile
 from quadriga.store.audit.log import MAX_SOURCES, OTHERS, SEVERAL, SUM_S, AuditLog
 from quadriga.store.audit.reading import _Cursor, _encode_cursor, parse_since, read_page
 from quadriga.store.errors import AuditError, QueryError
+from tests.memory import taking_at_most
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC).timestamp()
 
@@ -385,14 +386,10 @@ def test_the_newest_page_of_a_million_lines_is_read_from_the_end(tmp_path):
     line = encode_entry(msgspec.structs.replace(entry(name="ci" * 20), time=timestamp(NOON)))
     path = tmp_path / "2027-03-01-worker-0.jsonl"
     path.write_bytes(line * 1_000_000)
-    begun_s = time.process_time()
-    page = read_page(tmp_path, limit=100)
-    assert time.process_time() - begun_s < 0.1
+    with taking_at_most(5_000_000):
+        page = read_page(tmp_path, limit=100)
     assert len(page.entries) == 100
     assert len(read_page(tmp_path, limit=100, cursor=page.cursor or "").entries) == 100
-    begun_s = time.process_time()
-    page = read_page(tmp_path, key="nobody has it")
-    assert time.process_time() - begun_s < 2
-    assert page.entries == []
+    assert read_page(tmp_path, key="nobody has it").entries == []
     assert page.cursor
     os.truncate(path, 0)

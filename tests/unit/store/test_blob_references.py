@@ -100,7 +100,7 @@ def test_what_waits_in_the_journal_keeps_what_was_put_before_it(
     store.journal_record(waits, old)
     with store.readers.snapshot() as connection:
         until = committed_until(connection, store.journal_directory)
-    assert abs(time.time() - 2.5 * HOUR - until) < 1
+    assert abs(time.time() - 2.5 * HOUR - until) < 60
     assert store.remove(old, older) == 1
     assert store.sweep() == [0]
     assert store.stored_keys() == {old}

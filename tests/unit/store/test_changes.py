@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.changes.ground_truth import link_new
@@ -244,9 +244,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(KEYS, VALUES, max_size=4)
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25)
 @given(OBJECTS, st.lists(st.tuples(OBJECTS, st.lists(KEYS, max_size=2)), max_size=4))
 def test_any_changes_leave_what_their_result_would_have_had(
     store: StoreHarness, first, changes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.database import execute, migrate, open_writer
@@ -332,12 +332,7 @@ records = st.lists(
 )
 
 
-@settings(
-    max_examples=6,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=6, phases=[Phase.generate])
 @given(records)
 def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     root = tmp_path / str(time.monotonic_ns())

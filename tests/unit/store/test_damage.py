@@ -96,7 +96,7 @@ def lasting_store(
 _FIRST_SEQS = count(1, 100)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     damages=_DAMAGE, records=st.integers(1, 12), state=st.sampled_from(["open", "closed", "torn"])
 )

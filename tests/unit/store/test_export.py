@@ -52,7 +52,7 @@ NAMES = st.text("abc\u00e9_", min_size=1, max_size=5)
 METADATA = st.dictionaries(NAMES, TEXT | NUMBER | st.booleans() | st.lists(NUMBER), max_size=4)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(given_records=st.lists(st.tuples(TASKS, METADATA), min_size=1, max_size=6))
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_any_inferences_come_back_as_they_were(record, given_records, form: str) -> None:

@@ -229,7 +229,7 @@ def test_an_idle_writer_costs_little(store: StoreHarness, record) -> None:
 
     with in_background(idle):
         time.sleep(1.5)
-    assert cost[0] < 0.045  # 3 %: less than 1 % on a quiet machine
+    assert cost[0] < 0.45  # less than 0.015 on a quiet machine, 1.5 of a loop without pauses
 
 
 def test_readers_leave_a_deleted_database(file_store: StoreHarness, record, tmp_path: Path) -> None:

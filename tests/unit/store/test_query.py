@@ -352,7 +352,7 @@ def random_store(other_database: EmptyDatabase, record) -> Iterator[QueryHarness
     stored.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(where=filters, order=st.sampled_from(["ts", "-ts"]), limit=st.integers(50, 120))
 def test_every_plan_finds_what_the_predicate_holds_for(
     random_store: QueryHarness, where: Any, order: str, limit: int

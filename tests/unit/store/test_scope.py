@@ -109,7 +109,7 @@ def random_store(request, tmp_path_factory) -> Iterator[RandomStore]:
         server.drop(url)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     where=filters,
     scope=st.sampled_from(

@@ -3,7 +3,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.changes.ground_truth import join_text
@@ -158,9 +158,7 @@ STEPS = st.lists(
 EXAMPLES = itertools.count(1)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 @given(STEPS)
 def test_truth_is_the_latest_statement_that_a_record_is_joined_to(
     store: StoreHarness, steps

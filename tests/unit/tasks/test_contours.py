@@ -75,7 +75,6 @@ def masks(draw):
 
 
 @given(masks())
-@settings(deadline=None)
 def test_the_rings_of_a_mask_mean_the_mask(mask):
     height, width = mask.shape
     contour = [to_points(ring) for ring in rings(mask)]
@@ -83,14 +82,13 @@ def test_the_rings_of_a_mask_mean_the_mask(mask):
 
 
 @given(masks().filter(lambda mask: mask.size < 400))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_rule_is_even_odd_with_the_rings(mask):
     height, width = mask.shape
     np.testing.assert_array_equal(even_odd(rings(mask), width, height), mask)
 
 
 @given(masks(), st.integers(0, 9), st.integers(0, 9))
-@settings(deadline=None)
 def test_a_crop_has_the_rings_of_the_image(mask, left, top):
     image = np.pad(mask, ((top, 3), (left, 2)))
     ours = [ring.tolist() for ring in rings(mask, left, top)]
@@ -98,7 +96,6 @@ def test_a_crop_has_the_rings_of_the_image(mask, left, top):
 
 
 @given(masks(), st.floats(0, 5) | st.sampled_from([1e3, 1e300]))
-@settings(deadline=None)
 def test_simplified_rings_stay_near_and_stay_rings(mask, epsilon):
     for ring in rings(mask):
         fewer = simplify(ring, epsilon)

@@ -129,7 +129,7 @@ BOX = st.tuples(*[st.integers(-20, 40)] * 2, *[st.integers(1, 30)] * 2).map(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     rows=st.lists(st.tuples(BOX, st.integers(0, 20), st.integers(0, 2)), max_size=60),
     threshold=st.sampled_from([0.0, 0.25, 0.43217, 0.5, 0.70711, 1.0]),

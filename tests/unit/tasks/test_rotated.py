@@ -88,7 +88,7 @@ def assert_same_rectangle(one, other):
     assert min(turns) < 1e-6
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.floats(0.1, 100),
     st.floats(0.1, 100),
@@ -227,7 +227,7 @@ def test_overlap_of_polygons_is_that_of_opencv():
     assert seen > 300
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.tuples(*[st.integers(-20, 20)] * 2, *[st.integers(1, 20)] * 2, st.integers(0, 8)),
     st.tuples(*[st.integers(-20, 20)] * 2, *[st.integers(1, 20)] * 2, st.integers(0, 8)),

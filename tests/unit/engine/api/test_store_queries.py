@@ -40,7 +40,6 @@ async def test_a_client_that_leaves_ends_its_query(store: StoreHarness) -> None:
             running.set()
             execute(connection, ENDLESS).all()
 
-    begun_s = time.monotonic()
     searching = asyncio.ensure_future(queries.run(client(leave), search))
     waiting = asyncio.ensure_future(queries.run(client(leave), search))
     await asyncio.to_thread(running.wait, 30)
@@ -50,7 +49,6 @@ async def test_a_client_that_leaves_ends_its_query(store: StoreHarness) -> None:
     for ended in (searching, waiting):
         with pytest.raises(QueryCancelledError, match="its client left"):
             await ended
-    assert time.monotonic() - begun_s < 4  # the query had 5 s
     stays = client(asyncio.Event())
     count = "SELECT count(*) FROM inference"
 

@@ -162,7 +162,7 @@ callers = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(caller=callers, where=filters, limit=st.integers(1, 40))
 @example(caller={"team": "", "models": ()}, where={"task": "detection"}, limit=40)
 def test_no_route_shows_or_counts_what_a_key_may_not_see(random_teams, caller, where, limit):
@@ -198,7 +198,7 @@ def test_no_route_shows_or_counts_what_a_key_may_not_see(random_teams, caller, w
     assert {(group["model"], group["version"]): group["count"] for group in groups} == expected
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(caller=callers)
 def test_counts_by_minutes_and_the_list_of_models_are_of_what_a_key_may_see(random_teams, caller):
     teams, records = random_teams, random_teams.records
@@ -227,7 +227,7 @@ def test_counts_by_minutes_and_the_list_of_models_are_of_what_a_key_may_see(rand
     assert {group["label"] for group in groups} == labels
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(caller=callers, position=st.integers(0, 60))
 def test_a_record_of_others_is_answered_as_one_that_is_not_there(random_teams, caller, position):
     teams, records = random_teams, random_teams.records
@@ -247,7 +247,7 @@ def test_a_record_of_others_is_answered_as_one_that_is_not_there(random_teams, c
         assert status == 404
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     caller=callers, name=st.sampled_from(["hidde", "hidden", "m-hidden", "m11", "nothing", "M22"])
 )

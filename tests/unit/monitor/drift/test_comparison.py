@@ -320,7 +320,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     pool=st.lists(VALUES, min_size=1, max_size=6),
     sizes=st.tuples(SIDE, SIDE),

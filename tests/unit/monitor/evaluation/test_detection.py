@@ -78,7 +78,7 @@ def test_headlines_are_named_in_the_order_of_coco():
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 1000), st.data())
 def test_a_weight_is_how_often_an_image_is_there(seed, data):
     images = made(seed * 2 + 1, images=6, ties=False)
@@ -94,7 +94,7 @@ def test_a_weight_is_how_often_an_image_is_there(seed, data):
     np.testing.assert_allclose(values[:, [2]], headlines(images[::2]), rtol=0, atol=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000), st.data())
 def test_any_dealing_of_the_images_gives_the_same_report(seed, data):
     images = made(seed)

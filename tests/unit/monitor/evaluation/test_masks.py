@@ -120,7 +120,7 @@ coordinates = st.integers(-30, 150)
 outlines = st.lists(st.lists(st.tuples(coordinates, coordinates), max_size=6), max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(outlines, max_size=4), st.integers(1, 140), st.integers(1, 140))
 def test_contours_are_filled_by_their_one_rule(contours, width, height):
     contours = [

@@ -160,7 +160,7 @@ def test_pairs_that_detectron2_gets_wrong_are_as_geos_has_them():
     np.testing.assert_allclose(actual, [0, 1, 1, 0.3688], atol=1e-4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.tuples(*[st.integers(-20, 20)] * 2, *[st.integers(1, 20)] * 2, st.integers(0, 8)),
     st.tuples(*[st.integers(-20, 20)] * 2, *[st.integers(1, 20)] * 2, st.integers(0, 8)),

@@ -61,7 +61,7 @@ def is_same(first: EvaluationState, second: EvaluationState) -> bool:
     return True
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.lists(st.sampled_from("cab"), max_size=4), max_size=12),
     st.data(),

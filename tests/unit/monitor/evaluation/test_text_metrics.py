@@ -112,13 +112,13 @@ def plain_levenshtein(first, second):
     return row[-1]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text("ab 船", max_size=80), st.text("ab 船", max_size=80))
 def test_distance_is_that_of_the_table(first, second):
     assert levenshtein(first, second) == plain_levenshtein(first, second)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(TEXTS, REFERENCES), min_size=1, max_size=6))
 def test_bleu_is_that_of_sacrebleu(pairs):
     counts = np.sum([bleu_counts(*pair) for pair in pairs], axis=0)
@@ -131,7 +131,7 @@ def test_bleu_is_that_of_sacrebleu(pairs):
     assert bleu_score(counts) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(TEXTS, REFERENCES)
 def test_rouge_is_that_of_rouge_score(answer, references):
     scorer = RougeScorer(["rougeL"], use_stemmer=False)
@@ -203,7 +203,7 @@ class CiderScorer:
         return scores
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(TEXTS, REFERENCES), min_size=1, max_size=8))
 def test_cider_is_that_of_the_reference_program(pairs):
     scores = cider([answer for answer, _ in pairs], [references for _, references in pairs])

@@ -41,7 +41,11 @@ _IDENTITY_ALONE = 1
 """Bits of the encodings of messages that are taken: none but the plain one."""
 
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
-"""Seconds between two signs of life that a client with calls is asked for, and that each may take."""
+"""Seconds between two keepalive pings to a client with calls, and the time that it has to answer each."""
+
+MIN_PING_INTERVAL_MS = 4000
+"""Shortest time between two keepalive pings of a client: every 5 s are welcome, and a ping may be early by the jitter of
+the network. grpc itself ends connections whose pings come more often than every 5 minutes."""
 
 
 class GrpcServer:
@@ -95,6 +99,8 @@ class GrpcServer:
             "grpc.max_connection_idle_ms": math.ceil(idle_timeout_s * 1000),
             "grpc.keepalive_time_ms": KEEPALIVE_S * 1000,
             "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_S * 1000,
+            "grpc.keepalive_permit_without_calls": 1,
+            "grpc.http2.min_ping_interval_without_data_ms": MIN_PING_INTERVAL_MS,
         }
         # Compressed calls end with UNIMPLEMENTED then, before a message is decompressed.
         if not allows_compression:

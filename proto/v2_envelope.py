@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from quadriga.proto import datatypes
 from quadriga.proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
-from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import check_amount
 from quadriga.proto.messages import (
     InferRequest,
@@ -31,6 +31,7 @@ from quadriga.proto.messages import (
     check_input_count,
     check_name,
     first_request_id,
+    refuse_shared_memory,
 )
 from quadriga.quoting import quoted
 
@@ -263,7 +264,7 @@ def _remembered(text: bytes) -> tuple[InferBody, _Described]:
 
 
 def _described(decoded: InferBody) -> _Described:
-    """Check number and names of the inputs of a request, and describe them."""
+    """Check number and names of the inputs of a request, and where its outputs go; describe the inputs."""
     if not decoded.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")
     check_input_count(len(decoded.inputs))
@@ -273,6 +274,8 @@ def _described(decoded: InferBody) -> _Described:
         location = f"inputs[{index}] ({quoted(tensor.name, 60)})"
         parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
         described.append((tensor, location, parameters))
+    for index, output in enumerate(decoded.outputs or ()):
+        refuse_shared_memory(output.parameters, f"outputs[{index}] ({quoted(output.name, 60)})")
     return described
 
 
@@ -310,8 +313,7 @@ def _binary_size(tensor: InputTensor, remaining_bytes: int, location: str) -> in
     """Return how many of the remaining bytes behind the JSON are this input's; None if it has data."""
     parameters = tensor.parameters or {}
     size_bytes = parameters.get("binary_data_size")
-    if "shared_memory_region" in parameters:
-        raise Unsupported(f"{location}: expected data or binary_data_size, got shared memory")
+    refuse_shared_memory(parameters, location)
     if (size_bytes is None) == (tensor.data is msgspec.UNSET):
         actual = "neither" if size_bytes is None else "both"
         raise InvalidRequest(

@@ -154,6 +154,10 @@ def test_raw_contents_are_of_all_inputs_or_of_none():
 def test_shared_memory_is_not_offered():
     with pytest.raises(Unsupported, match="shared memory"):
         parse_infer(asked(parameters={"shared_memory_region": ("string_param", "a")}))
+    request = asked(raw=bytes(4))
+    request.outputs.add(name="y").parameters["shared_memory_region"].string_param = "a"
+    with pytest.raises(Unsupported, match=r"outputs\[0\] \('y'\): expected .*shared memory"):
+        parse_infer(request)
 
 
 def test_outputs_are_raw_if_one_has_no_typed_contents():

@@ -52,6 +52,7 @@ class ModelRepository:
         host: What the process gives to its models.
         max_client_models: Maximum number of models from files of clients.
         find: Finds the models of a source, once `fill` is called; by default they are found in the root.
+        name: Name of the model in the root if there is only one; empty for that of its folder.
         remark: Returns what is to be said of a model that is ready, by its name.
 
     Raises:
@@ -67,6 +68,7 @@ class ModelRepository:
         *,
         max_client_models: int = 16,
         find: FindModels | None = None,
+        name: str = "",
         remark: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._root = root
@@ -74,7 +76,7 @@ class ModelRepository:
         self._host = host or ModelHost()
         self._score_threshold = score_threshold
         self._archives = archives
-        self._find: FindModels = find or partial(find_models, root)
+        self._find: FindModels = find or partial(find_models, root, name=name)
         self._remark = remark
         self._entries: dict[str, dict[str, VersionEntry]] = {}
         if find is None:

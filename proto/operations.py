@@ -24,7 +24,7 @@ from quadriga.proto.deadline import (
     Deadline,
     read_timeout_header,
 )
-from quadriga.proto.errors import ClientLeft, MethodNotAllowed
+from quadriga.proto.errors import ClientLeft, MethodNotAllowed, UnsupportedMediaType
 from quadriga.proto.http import (
     DISCONNECT_EXTENSION,
     Headers,
@@ -48,12 +48,21 @@ from quadriga.proto.messages import (
 )
 from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error
 from quadriga.proto.request_facts import current_facts
+from quadriga.quoting import quoted
 
 JSON = b"application/json"
 
 MAX_HEADER_BYTES = 3072
 """Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
 64 KiB a line."""
+
+_UNREAD_TYPES = (
+    b"multipart/",
+    b"application/x-protobuf",
+    b"application/protobuf",
+    b"application/grpc",
+)
+"""Content types that no operation reads. JSON is read whatever its type: clients send none, or that of forms."""
 
 MAX_REMEMBERED_PATH = 256
 """Maximum length of a path whose operation is remembered: clients choose paths, and memory is limited."""
@@ -330,6 +339,12 @@ class Dispatcher:
             return self._handle(operation, http_request)
 
     def _handle(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
+        media_type = http_request.headers.get(b"content-type", b"")
+        is_unread = media_type.lower().startswith(_UNREAD_TYPES)
+        if is_unread and not http_request.body.lstrip().startswith(b"{"):
+            raise UnsupportedMediaType(
+                f"expected JSON or the bytes of one image as the body, got {quoted(media_type, 60)}"
+            )
         encoding = http_request.headers.get(b"content-encoding")
         if encoding is None:
             response = operation.handler(http_request)

@@ -42,7 +42,7 @@ PARAMETERS_HEADER = b"chariot-inference-parameters"
 _JSON = b"application/json"
 _LINES = b"application/jsonl"
 _FORM = b"application/x-www-form-urlencoded"
-_OBJECT = re.compile(rb"\s*\{")
+_OBJECT = re.compile(rb"(\xef\xbb\xbf)?\s*\{")
 
 
 class ImageBody(msgspec.Struct):

@@ -6,6 +6,7 @@ The body is JSON, which the bytes of tensors may follow. The same envelope carri
 Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor data extension.
 """
 
+import codecs
 import json
 import math
 import struct
@@ -119,13 +120,14 @@ def parse_infer(
         json_bytes: Length of the JSON; None for the whole body.
     """
     text = body if json_bytes is None else body[:json_bytes]
+    raw = memoryview(body)[len(text) :]
+    text = text.removeprefix(codecs.BOM_UTF8)
     if json_bytes is not None and len(text) <= MAX_REMEMBERED_BYTES and b'"data"' not in text:
         decoded, described = _remembered(text)
     else:
         check_amount(text)
         decoded = _decode_floats(text) or _decode(text)
         described = _described(decoded)
-    raw = memoryview(body)[len(text) :]
     inputs = []
     for tensor, location, parameters in described:
         size_bytes = _binary_size(tensor, raw.nbytes, location)

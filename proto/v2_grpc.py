@@ -131,9 +131,7 @@ def _typed(
             f"{location}: expected {tensor.datatype} in contents.{name}, got {', '.join(filled)}"
         )
     values = getattr(tensor.contents, name)
-    shape = datatypes.checked_shape(
-        tensor.shape, len(values), location, variable=tensor.datatype == "BYTES"
-    )
+    shape = datatypes.checked_shape(tensor.shape, len(values), location)
     if tensor.datatype == "BYTES":
         return list(values), shape
     array = np.fromiter(values, _WIDE.get(name, NUMPY_TYPES[tensor.datatype]), len(values))

@@ -75,7 +75,7 @@ def test_versions_that_are_not_there_are_refused(versions):
     [
         ({"backend": "python"}, "backend"),
         ({"platform": "tensorrt_plan"}, "'onnxruntime_onnx' or 'onnx_onnxv1', got 'tensorrt_plan'"),
-        ({"input": "x", "output": 1}, "expected output to be the table"),
+        ({"input": "x"}, "expected input to be the table"),
         ({"runtime": []}, "expected runtime to be the table"),
         ({"version_policy": {"newest": {}}}, "newest"),
         ({"version_policy": {"latest": {"num_versions": 0}}}, "version_policy"),

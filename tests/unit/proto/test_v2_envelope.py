@@ -101,7 +101,9 @@ def test_an_output_in_shared_memory_is_not_offered(binary):
     outputs = [{"name": "y"}, {"name": "z", "parameters": {"shared_memory_region": "r"}}]
     tensor = WITHOUT_DATA | {"parameters": {"binary_data_size": 8}} if binary else INPUT
     text = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
-    with pytest.raises(Unsupported, match=r"^outputs\[1\] \('z'\): expected the data .*, got shared"):
+    with pytest.raises(
+        Unsupported, match=r"^outputs\[1\] \('z'\): expected the data .*, got shared"
+    ):
         parse_infer(text + bytes(8 * binary), "m", None, None, len(text) if binary else None)
 
 

@@ -20,8 +20,8 @@ from quadriga.proto.access import (
     set_identification,
 )
 from quadriga.proto.audit import Audit
-from quadriga.proto.chariot import gateway_model, without_gateway_prefix
-from quadriga.proto.errors import Forbidden, InvalidRequest, ProtocolError
+from quadriga.proto.chariot import without_gateway_prefix
+from quadriga.proto.errors import Forbidden, ProtocolError
 from quadriga.proto.http import (
     CALLER_EXTENSION,
     COUNTED_EXTENSION,
@@ -43,8 +43,6 @@ from quadriga.proto.request_facts import (
     set_current_facts,
 )
 from quadriga.proto.trace_context import EVENT_HEADER, TRACEPARENT_HEADER
-from quadriga.quoting import quoted
-from quadriga.store.model_names import find_model_name
 
 _NOT_AT_ONCE = frozenset(
     {
@@ -242,9 +240,6 @@ class AsgiFront:
         if caller.rights and caller is not ANYBODY:
             extensions[CALLER_EXTENSION] = {}
         match, operation = self._find(request, counted, scope, path=path, full_path=full_path)
-        if match is not None and (problem := _other_model(full_path, match)):
-            await send_body(send, *error_response(InvalidRequest(problem), request.request_id))
-            return
         quota = caller.quota
         if quota is None or (operation is not None and operation.need == "nothing"):
             await self._answer(request, match, scope=scope, receive=receive, send=send)
@@ -318,16 +313,6 @@ class AsgiFront:
             if b"json" in dict(scope["headers"]).get(b"content-type", b"json"):
                 receive = _without_mark(receive)
             await self._routes(inner, receive, send)
-
-
-def _other_model(path: str, match: Match) -> str:
-    """Return why a path names two models, one in the prefix of Chariot's gateway; empty if it does not."""
-    before, behind = gateway_model(path), match[1].get("name")
-    if before is None or behind is None or find_model_name(before, [behind]):
-        return ""
-    if find_model_name(behind, [before]):
-        return ""
-    return f"expected one model in the path, got {quoted(before, 60)} in its prefix and {quoted(behind, 60)}"
 
 
 def _without_mark(receive: Receive) -> Receive:

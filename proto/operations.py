@@ -17,6 +17,7 @@ from litestar.types import Receive, Scope, Send
 from quadriga.proto import idempotency
 from quadriga.proto.access import Caller, Need, admit, set_current_caller
 from quadriga.proto.audit import Audit, NoAudit, current_notes, is_audited
+from quadriga.proto.chariot import gateway_model
 from quadriga.proto.deadline import (
     HEADER,
     HEADER_LIMIT,
@@ -24,7 +25,7 @@ from quadriga.proto.deadline import (
     Deadline,
     read_timeout_header,
 )
-from quadriga.proto.errors import ClientLeft, MethodNotAllowed, UnsupportedMediaType
+from quadriga.proto.errors import ClientLeft, InvalidRequest, MethodNotAllowed, UnsupportedMediaType
 from quadriga.proto.http import (
     DISCONNECT_EXTENSION,
     Headers,
@@ -44,6 +45,7 @@ from quadriga.proto.messages import (
     ModelInfo,
     NotFinite,
     Serving,
+    check_model_exists,
     first_request_id,
 )
 from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error
@@ -242,6 +244,7 @@ class Dispatcher:
             admit(caller, operation.need)
             if is_audited(operation.need, method):
                 self._audit.check()
+            self._check_prefix(str(scope.get("path")), parameters)
             headers = dict(scope["headers"])
             body = b""
             if method == "POST":
@@ -285,6 +288,17 @@ class Dispatcher:
                 caller=caller,
             )
             await _send_stream(response, chunks, receive, send)
+
+    def _check_prefix(self, path: str, parameters: Mapping[str, Any]) -> None:
+        """Refuse a path whose prefix, that of Chariot's gateway, names another model than its end."""
+        before, behind = gateway_model(path), parameters.get("name")
+        if before is None or behind is None:
+            return
+        if before.lower().removeprefix("m-") != behind.lower().removeprefix("m-"):
+            check_model_exists(self._serving, behind, None)
+            raise InvalidRequest(
+                f"expected one model in the path, got {quoted(before, 60)} in its prefix and {quoted(behind, 60)}"
+            )
 
     def respond_at_once(
         self,

@@ -201,6 +201,7 @@ def test_a_byte_order_mark_before_json_is_no_part_of_it(server: ServerProcess, p
         ("m-shapes-detector", "shapes-detector", 200),
         ("shapes-classifier", "shapes-detector", 400),
         ("absent", "shapes-detector", 400),
+        ("shapes-detector", "absent", 404),
     ],
 )
 def test_the_prefix_of_the_gateway_names_the_same_model(server, photo, prefix, model, expected):

@@ -216,6 +216,7 @@ class Application:
             self._host,
             max_client_models=settings.max_client_models,
             find=watch.find_served if watch and self._is_fetched else None,
+            name=settings.name,
             remark=watch.remark if watch else lambda _: "",
         )
 

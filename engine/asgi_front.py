@@ -1,5 +1,6 @@
 """What a request over HTTP meets first: who sends it, and which of the protocols or routes answers it."""
 
+import codecs
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
@@ -309,7 +310,24 @@ class AsgiFront:
             await self._protocols.respond(match, scope, receive, send, caller=request.caller)
         else:
             inner: Any = request.route_scope
+            if b"json" in dict(scope["headers"]).get(b"content-type", b"json"):
+                receive = _without_mark(receive)
             await self._routes(inner, receive, send)
+
+
+def _without_mark(receive: Receive) -> Receive:
+    """Return a `receive` that drops the byte order mark before JSON."""
+    is_begun = False
+
+    async def receive_unmarked() -> Any:
+        nonlocal is_begun
+        message: Any = await receive()
+        if not is_begun and message.get("body"):
+            message["body"] = message["body"].removeprefix(codecs.BOM_UTF8)
+            is_begun = True
+        return message
+
+    return receive_unmarked
 
 
 class _Place:

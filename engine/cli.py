@@ -94,6 +94,10 @@ _FIRST_SETTINGS = ("host", "port", "grpc_port", "data")
 """Settings that the help of a server begins with."""
 
 
+_OTHER_FLAGS = {"name": ("--model_name", "--model-name")}
+"""Further flags of settings: those of KServe."""
+
+
 def _setting_options(command: Any) -> Any:
     """Add one flag per setting to a command, with the setting's own description."""
     defaults, kinds = Settings(), get_type_hints(Settings)
@@ -108,7 +112,10 @@ def _setting_options(command: Any) -> Any:
             flag += flag.replace("--", "/--no-", 1)
         help_text = f"{text} [default: {default}]" if default not in ("", None) else text
         value_name = _value_name(kinds[name])
-        command = click.option(flag, default=None, help=help_text, metavar=value_name)(command)
+        flags = (flag, *_OTHER_FLAGS.get(name, ()))
+        command = click.option(*flags, name, default=None, help=help_text, metavar=value_name)(
+            command
+        )
     return command
 
 

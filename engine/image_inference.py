@@ -81,7 +81,7 @@ def infer_images(
     """
     request = _of_images(images, request)
     _check_outputs(request)
-    count = sum(len(tensor.data) for tensor in request.inputs)
+    count = sum(len(tensor.data) for tensor in request.inputs if isinstance(tensor.data, list))
     if count > images.max_images:
         raise InvalidRequest(
             f"expected at most {images.max_images} images in a request, got {count}"

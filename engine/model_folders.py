@@ -4,6 +4,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -41,13 +42,28 @@ def find_model(folder: Path) -> Path | None:
 
 
 def find_models(
-    root: Path, report: Callable[..., object] = _log.error
+    root: Path, report: Callable[..., object] = _log.error, *, name: str = ""
 ) -> dict[str, dict[str, Path]]:
-    """Find the models of a folder by name, and the versions of each, highest first; `report` gets what is ignored.
+    """Find the models of a folder by name, and the versions of each, highest first.
+
+    Args:
+        root: The folder or file.
+        report: Called with what is ignored.
+        name: Name of the model if there is only one; empty for that of its folder.
 
     Raises:
         LoadError: There is no such folder.
     """
+    models = _find_models(root, report)
+    if not name or list(models) == [name]:
+        return models
+    if len(models) > 1:
+        report("the name %r is ignored: it is for one model, got %s", name, ", ".join(models))
+        return models
+    return dict(zip([name], models.values(), strict=False))  # none, where there is no model
+
+
+def _find_models(root: Path, report: Callable[..., object]) -> dict[str, dict[str, Path]]:
     if root.is_file():
         path = root.resolve()
         if root.stem == "model" and (named := _numbered(model_folder(path))) is not None:
@@ -56,12 +72,12 @@ def find_models(
         return {archive_name(root) or name: {"1": root}}
     if not root.is_dir():
         raise LoadError(f"model folder not found: {root}")
-    root = root.resolve()
+    root = _resolved(root)
     root_versions = find_versions(root)
     if _is_model_itself(root, root_versions):
         return _named(root, root_versions)  # other folders beside it do not matter
     folders = sorted(path for path in root.iterdir() if path.is_dir())
-    by_folder = {folder: find_versions(folder) for folder in folders}
+    by_folder = {folder: _readable_versions(folder, report) for folder in folders}
     archives = [path for path in sorted(root.iterdir()) if archive_name(path) and path.is_file()]
     has_models = any(paths and not folder.name.isdecimal() for folder, paths in by_folder.items())
     if root_versions and not has_models and not archives:
@@ -72,13 +88,29 @@ def find_models(
         location = f"{file.stem}/{file.name}"
         report("%r is ignored: it needs a folder of its own, as %s", file.name, location)
     for folder in (folder for folder, paths in by_folder.items() if not paths):
-        if any(folder.glob("*.onnx")):
-            report("%r is ignored: expected model.onnx or one ONNX file", folder.name)
-        else:
-            _report_mlflow(folder, report)
+        with suppress(PermissionError):
+            if any(folder.glob("*.onnx")):
+                report("%r is ignored: expected model.onnx or one ONNX file", folder.name)
+            else:
+                _report_mlflow(folder, report)
     candidates = [(folder.name, folder.name, paths) for folder, paths in by_folder.items() if paths]
     candidates += [(archive_name(path) or "", path.name, {"1": path}) for path in archives]
     return _without_duplicates(candidates, report)
+
+
+def _resolved(root: Path) -> Path:
+    """Return a folder without links, unless these lead into the files of another container, as those of `/proc` do."""
+    resolved = root.resolve()
+    return resolved if resolved.is_dir() and resolved.samefile(root) else root.absolute()
+
+
+def _readable_versions(folder: Path, report: Callable[..., object]) -> dict[str, Path]:
+    """Find the versions of a folder; none if only others may read it, such as `lost+found` of a volume."""
+    try:
+        return find_versions(folder)
+    except PermissionError:
+        report("%r is ignored: this user may not read it", folder.name)
+        return {}
 
 
 def _named(root: Path, versions: dict[str, Path]) -> dict[str, dict[str, Path]]:

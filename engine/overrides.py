@@ -17,7 +17,10 @@ from quadriga.engine.model import PLATFORM
 from quadriga.engine.model_archives import archive_name, read_archive
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
+from quadriga.proto.messages import ModelInfo
+from quadriga.proto.v2_extensions import config_json
 from quadriga.quoting import quoted
+from quadriga.store.model_names import find_model_name
 
 MAX_PATH_NAMES = 8
 """Maximum number of names in the path of a file."""
@@ -43,6 +46,14 @@ class Override(msgspec.Struct, frozen=True):
     config: dict[str, Any] = {}
     folder: str | None = None
     """Folder of the files that the client sent, which are the complete model."""
+
+
+class ConfigTensor(msgspec.Struct, frozen=True):
+    """Input or output in a configuration. Source: Triton, model_config.proto, ModelInput and ModelOutput."""
+
+    name: str
+    data_type: str = ""
+    dims: list[int] | None = None
 
 
 class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +88,10 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
         Values over model.toml, with unchecked keys; and the version policy.
     """
     values = dict(config)
-    values.pop("name", None)
+    values.pop("name", None)  # `check_config` reads it and Triton's lists of tensors
+    for key in ("input", "output"):
+        if isinstance(values.get(key), list):
+            del values[key]
     for key, names in _RUNTIMES.items():
         requested = values.pop(key, "")
         if requested not in ("", *names):
@@ -89,7 +103,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
         raise LoadError(f"config: version_policy: {error}") from error
     for key in ("input", "output", "runtime"):
         if not isinstance(values.get(key, {}), dict):
-            raise LoadError(f"config: expected {key} to be the table of model.toml, got a list")
+            raise LoadError(f"config: expected {key} to be the table of model.toml")
     if "max_batch_size" in values:
         max_batch = values.pop("max_batch_size") or 1
         values["runtime"] = {**values.get("runtime", {}), "max_batch": max_batch}
@@ -98,6 +112,47 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
     if isinstance(values.get("labels"), str):
         check_path(values["labels"])
     return values, policy
+
+
+def check_config(config: Mapping[str, Any], info: ModelInfo) -> None:
+    """Check the name and tensors of a Triton configuration, which follow from the model's files.
+
+    Raises:
+        LoadError: The model has others.
+    """
+    name = config.get("name", "")
+    if not isinstance(name, str) or (name and find_model_name(name, [info.name]) is None):
+        raise LoadError(f"config: expected name to be {info.name!r}, got {quoted(name, 60)}")
+    own = config_json(info)
+    for key, tensors in (("input", info.inputs), ("output", info.outputs)):
+        if not isinstance(rows := config.get(key), list):
+            continue
+        try:
+            written = msgspec.convert(rows, list[ConfigTensor], strict=False)
+        except msgspec.ValidationError as error:
+            raise LoadError(f"config: {key}: {error}") from error
+        known = {row["name"]: row for row in own[key]}
+        shapes = {tensor.name: [*tensor.shape] for tensor in tensors}
+        for tensor in written:
+            row = known.get(tensor.name)
+            if row is None:
+                raise LoadError(
+                    f"config: expected {key} to name tensors of the model ({', '.join(known)}), got "
+                    f"{quoted(tensor.name, 60)}"
+                )
+            allowed_dims = (
+                [row["dims"]]
+                if config.get("max_batch_size")
+                else [row["dims"], shapes[tensor.name]]
+            )
+            if tensor.data_type not in ("", row["data_type"]) or tensor.dims not in (
+                None,
+                *allowed_dims,
+            ):
+                raise LoadError(
+                    f"config: expected {key} {tensor.name!r} to be {row['data_type']} of dims {row['dims']}, got "
+                    f"{quoted(tensor.data_type, 20)} of dims {quoted(tensor.dims, 60)}"
+                )
 
 
 def _refuse_other_model(monitor: Any) -> None:

@@ -21,7 +21,7 @@ from quadriga.engine.model_archives import NO_ROOM, UnpackedArchives, archive_na
 from quadriga.engine.model_chains import check_chains
 from quadriga.engine.model_folders import NAME, FindModels, find_models, find_versions
 from quadriga.engine.model_host import ModelHost, files_bytes
-from quadriga.engine.overrides import Override, read_config
+from quadriga.engine.overrides import Override, check_config, read_config
 from quadriga.engine.recognition.model_toml import ThenOptions
 from quadriga.engine.served_version import ServedVersion
 from quadriga.engine.session import LoadError
@@ -52,6 +52,7 @@ class ModelRepository:
         host: What the process gives to its models.
         max_client_models: Maximum number of models from files of clients.
         find: Finds the models of a source, once `fill` is called; by default they are found in the root.
+        name: Name of the model in the root if there is only one; empty for that of its folder.
         remark: Returns what is to be said of a model that is ready, by its name.
 
     Raises:
@@ -67,6 +68,7 @@ class ModelRepository:
         *,
         max_client_models: int = 16,
         find: FindModels | None = None,
+        name: str = "",
         remark: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._root = root
@@ -74,7 +76,7 @@ class ModelRepository:
         self._host = host or ModelHost()
         self._score_threshold = score_threshold
         self._archives = archives
-        self._find: FindModels = find or partial(find_models, root)
+        self._find: FindModels = find or partial(find_models, root, name=name)
         self._remark = remark
         self._entries: dict[str, dict[str, VersionEntry]] = {}
         if find is None:
@@ -239,18 +241,21 @@ class ModelRepository:
             is_foreign = find or (override is not None and (override.folder or override.config))
             standing = self._entries.get(entries[0].name, {})
             for entry in entries:
-                if entry.take_over(standing.get(entry.version)):
-                    continue
+                is_new = not entry.take_over(standing.get(entry.version))
                 try:
-                    if by_client and is_foreign:
+                    if is_new and by_client and is_foreign:
                         entry.try_first(self._score_threshold, host)
-                    entry.load(self._score_threshold, host, self._check_chains)
+                    if is_new:
+                        entry.load(self._score_threshold, host, self._check_chains)
+                    if override is not None and entry.model is not None:
+                        check_config(override.config, entry.model.info((entry.version,)))
                 except LoadError as error:
                     raise LoadError(
                         f"model {entry.name!r} version {entry.version} failed to load: "
                         f"{self._text(error, entry)}"
                     ) from error
-                warn_of_changed_file(entry, standing.get(entry.version))
+                if is_new:
+                    warn_of_changed_file(entry, standing.get(entry.version))
             warn_of_changed_labels(entries)
             model_name = self._put(entries)
             if by_client:

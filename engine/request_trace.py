@@ -12,7 +12,6 @@ from quadriga.engine.session import RunError
 from quadriga.engine.stopwatch import Event, stages_ms
 from quadriga.proto.deadline import LeavesLoop, current_deadline
 from quadriga.proto.errors import (
-    ClientLeft,
     InternalError,
     KeyReused,
     ModelFailed,
@@ -90,7 +89,7 @@ class RequestTrace:
         self.stop()
         if self._facts is not None:
             self._note_run(self._facts)
-        if not isinstance(error, Exception) or isinstance(error, ClientLeft | LeavesLoop):
+        if not isinstance(error, Exception) or isinstance(error, LeavesLoop):
             return
         self._model.counters.count_failure(self._queue_ns, self._events, self._protocol)
         self._record_failure(error)

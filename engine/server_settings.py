@@ -21,6 +21,13 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Folder of model folders, or one model; or s3://, gs:// or az:// with a bucket and such a folder."
         ),
     ] = "models"
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^((?!\.+$)[A-Za-z0-9._-]{1,128})?$",
+            description="Name of the model if there is only one, as in KServe; default: that of its folder.",
+        ),
+    ] = ""
     models_poll_s: Annotated[
         float,
         Meta(

@@ -269,6 +269,10 @@ class Session:
             options_of_first = self._provider_options.get(self.providers[0], {})
             self._device_number = device_number(options_of_first)
         self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
+        if not self.inputs:
+            raise LoadError(
+                "expected a graph with inputs, got one without: no request could say anything"
+            )
         outputs = [_tensor_info(node) for node in self._session.get_outputs()]
         self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
         self.tensor_outputs = [info.name for info in self.outputs if info.datatype != MAPS]

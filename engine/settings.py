@@ -212,7 +212,7 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
     v1_inputs: Annotated[
         Literal["tf-serving", "kserve"],
         Meta(
-            description="Meaning of `inputs` under /v1: tf-serving (columns, answered as `outputs`) or kserve (the same as `instances`)."
+            description="Meaning of `inputs` under /v1: tf-serving (columns, answered as `outputs`; a list also as `predictions`) or kserve (the same as `instances`)."
         ),
     ] = "tf-serving"
     ce_type: Annotated[

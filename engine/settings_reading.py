@@ -59,8 +59,9 @@ CHARIOT_VARIABLES = {
     "CE_TYPE": "ce_type",
     "CE_SOURCE": "ce_source",
     "CE_MERGE": "ce_merge",
+    "INFERENCE_SERVICE_NAME": "name",
 }
-"""Environment variables of Chariot and of KServe's CloudEvents, and the settings that they set."""
+"""Environment variables of Chariot and of KServe, and the settings that they set."""
 
 
 STORE_FILE = "store.json"
@@ -226,6 +227,7 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
 
 
 EXAMPLES = {
+    "name": "flowers",
     "admin_key": "quadriga-ops.$(openssl rand -hex 32)",
     "blobs": "s3://bucket/images",
     "clickhouse": "https://user@clickhouse:8443/quadriga",

@@ -11,10 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pybase64
-
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import parse_json
+from quadriga.proto.json_text import decode_base64, parse_json
 from quadriga.proto.messages import (
     DEFAULT_STORAGE,
     ImageInput,
@@ -30,7 +28,7 @@ PROTOCOL = "chariot-v2-kserve"
 
 METADATA_TYPES = ("str", "float", "int", "dict")
 
-_GATEWAY_PREFIX = re.compile(r"/api/serve/serve-model-[^/]+-pred(?=/|$)")
+_GATEWAY_PREFIX = re.compile(r"/api/serve/serve-model-([^/]+)-pred(?=/|$)")
 _NUMBERS = {
     "int": re.compile(r"[+-]?[0-9]{1,19}"),
     "float": re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"),
@@ -44,6 +42,12 @@ def without_gateway_prefix(path: str) -> str:
     """
     match = _GATEWAY_PREFIX.match(path)
     return path[match.end() :] or "/" if match else path
+
+
+def gateway_model(path: str) -> str | None:
+    """Return the model that the prefix of Chariot's gateway names; None without a prefix."""
+    match = _GATEWAY_PREFIX.match(path)
+    return match[1] if match else None
 
 
 def protocol_of_images(protocol: str) -> str:
@@ -91,6 +95,10 @@ def _no_images(request: InferRequest, tensor: Tensor, location: str) -> InvalidR
     """Return the error of numbers in the place of images, with what fits a request of these inputs."""
     is_beside_image = any(isinstance(other.data, list) for other in request.inputs)
     advice = "the parameter content_type raw sends tensors to the graph as they are, and answers its outputs"
+    if tensor.datatype == "UINT8":
+        advice = (
+            f"send the file (JPEG, PNG) as one element of BYTES, not its pixels or bytes; {advice}"
+        )
     if is_beside_image:
         advice = "a number beside an image stands in parameters"
     return InvalidRequest(
@@ -112,15 +120,8 @@ def _image_files(
 def _decode_base64(element: str | bytes, location: str) -> bytes:
     """Decode an image in base64; a data URL and line breaks are accepted, too."""
     text = element.decode("latin-1") if isinstance(element, bytes) else element
-    if text.startswith("data:"):
-        _, _, text = text.partition(",")
     try:
-        try:
-            return pybase64.b64decode(text, validate=True)
-        except ValueError:
-            if "\n" not in text:
-                raise
-            return pybase64.b64decode("".join(text.splitlines()), validate=True)
+        return decode_base64(text)
     except ValueError as error:
         raise InvalidRequest(
             f"{location}: expected a base64-encoded image, got: {error}"

@@ -40,7 +40,7 @@ PATH = "[/api/serve/serve-model-{name}-pred]/infer"
 _JSON = b"application/json"
 _LINES = b"application/jsonl"
 _FORM = b"application/x-www-form-urlencoded"
-_OBJECT = re.compile(rb"\s*\{")
+_OBJECT = re.compile(rb"(\xef\xbb\xbf)?\s*\{")
 
 
 class ImageBody(msgspec.Struct):

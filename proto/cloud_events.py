@@ -18,7 +18,7 @@ import pybase64
 
 from quadriga.proto.deadline import current_deadline
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.json_text import check_amount, parse_json
+from quadriga.proto.json_text import check_amount, parse_json, without_mark
 from quadriga.proto.operations import JSON, HttpRequest, HttpResponse, WireOptions
 from quadriga.proto.request_facts import RequestFacts
 from quadriga.proto.trace_context import TRACEPARENT
@@ -126,7 +126,7 @@ def _members(body: bytes) -> dict[str, msgspec.Raw]:
     """Return the members of a JSON object, unparsed (re-encoded if one is NaN); empty for other JSON."""
     check_amount(body)
     with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
-        return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(without_mark(body), type=dict[str, msgspec.Raw])
     with contextlib.suppress(ValueError, RecursionError, AttributeError):
         members = json.loads(body).items()
         return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in members}

@@ -55,10 +55,8 @@ def check_datatype(datatype: str, location: str) -> None:
         )
 
 
-def checked_shape(
-    shape: Sequence[int], elements: int | None, location: str, *, variable: bool
-) -> tuple[int, ...]:
-    """Check a request's shape, and return it with the -1 replaced that it may have if `variable`.
+def checked_shape(shape: Sequence[int], elements: int | None, location: str) -> tuple[int, ...]:
+    """Check a request's shape, and return it with the one -1 replaced that it may have.
 
     `elements` is the number of elements in the data; None if their bytes are counted instead.
     """
@@ -66,13 +64,11 @@ def checked_shape(
         raise InvalidRequest(
             f"{location}: expected shape to have at most {MAX_DIMENSIONS} dimensions, got {len(shape)}"
         )
-    if variable and elements is not None and list(shape).count(-1) == 1:
-        known_size = math.prod(size for size in shape if size != -1)
-        if known_size > 0 and elements % known_size == 0:
-            shape = [elements // known_size if size == -1 else size for size in shape]
+    if elements is not None:
+        shape = _filled(shape, elements)
     if any(size < 0 for size in shape):
         raise InvalidRequest(
-            f"{location}: expected shape without negative sizes, got {list(shape)}"
+            f"{location}: expected shape without negative sizes but one -1 that the data fill, got {list(shape)}"
         )
     limit = MAX_EMPTY_ELEMENTS if 0 in shape else MAX_ELEMENTS
     if math.prod(size for size in shape if size) > limit:
@@ -84,6 +80,16 @@ def checked_shape(
             f"{location}: expected {math.prod(shape)} elements for shape {list(shape)}, got {elements}"
         )
     return tuple(shape)
+
+
+def _filled(shape: Sequence[int], elements: int) -> Sequence[int]:
+    """Return a shape with its -1 replaced by what so many elements make of it, if it has one and they fill it."""
+    if len(shape) > MAX_DIMENSIONS or list(shape).count(-1) != 1:
+        return shape
+    known_size = math.prod(size for size in shape if size != -1)
+    if known_size <= 0 or elements % known_size:
+        return shape
+    return [elements // known_size if size == -1 else size for size in shape]
 
 
 def elements_from_json(
@@ -108,7 +114,7 @@ def elements_from_json(
                 f"{location}: expected data[{len(elements)}] of a BYTES tensor to be a string, or bytes as "
                 f'{{"b64": "<base64>"}}, got {quoted(item, 60)}'
             )
-    return elements, checked_shape(shape, len(elements), location, variable=True)
+    return elements, checked_shape(shape, len(elements), location)
 
 
 def array_from_json(
@@ -160,7 +166,7 @@ def shaped_array(
 ) -> npt.NDArray[Any]:
     """Cast numbers or truth values, nested or flat, to a datatype, and give them the declared shape."""
     array = cast_exactly(parsed, datatype, location)
-    full_shape = checked_shape(shape, array.size, location, variable=False)
+    full_shape = checked_shape(shape, array.size, location)
     if array.ndim > 1 and array.shape != full_shape:
         raise InvalidRequest(
             f"{location}: expected data nested as shape {list(full_shape)}, got {list(array.shape)}"
@@ -227,7 +233,9 @@ def from_raw(
     """Read a tensor from its bytes: return an array on the same memory, or a list of BYTES; and the shape."""
     if datatype == "BYTES":
         elements = _elements(raw, location)
-        return elements, checked_shape(shape, len(elements), location, variable=False)
+        return elements, checked_shape(shape, len(elements), location)
+    if -1 in shape and datatype in NUMPY_TYPES and not raw.nbytes % NUMPY_TYPES[datatype].itemsize:
+        shape = _filled(shape, raw.nbytes // NUMPY_TYPES[datatype].itemsize)
     checked, expected = _raw_layout(datatype, tuple(shape), location)
     if expected != raw.nbytes:
         raise InvalidRequest(
@@ -245,7 +253,7 @@ def _raw_layout(
 ) -> tuple[tuple[int, ...], int]:
     """Check datatype and shape of a tensor that is sent as bytes; return the shape, and the size of the bytes."""
     check_datatype(datatype, location)
-    checked = checked_shape(shape, None, location, variable=False)
+    checked = checked_shape(shape, None, location)
     return checked, math.prod(checked) * NUMPY_TYPES[datatype].itemsize
 
 

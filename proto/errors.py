@@ -10,6 +10,7 @@ ProtocolError
 ├── Unsupported           501  UNIMPLEMENTED      known, and not offered
 ├── TooSlow               408  DEADLINE_EXCEEDED  the body does not arrive in time
 ├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
+├── UnsupportedMediaType  415  INVALID_ARGUMENT   the body is in a form or a coding that is not read
 ├── LimitReached          429  RESOURCE_EXHAUSTED the key has used up a limit of its own
 ├── KeysNotRead           503  UNAVAILABLE        whether the key is valid is not known before the database answers
 ├── ModelNotReady         503  UNAVAILABLE        loading, it failed to load, or it crashes
@@ -115,6 +116,16 @@ class TooLarge(ProtocolError):
 
     status = 413
     grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class UnsupportedMediaType(ProtocolError):
+    """The body has a content type or a content coding that this server does not read.
+
+    Source: RFC 9110, section 15.5.16.
+    """
+
+    status = 415
+    grpc_code = "INVALID_ARGUMENT"
 
 
 class LimitReached(ProtocolError):

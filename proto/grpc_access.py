@@ -154,6 +154,8 @@ class CallServices:
         self.audit = audit or NoAudit()
         self.counter = counter or NoRequestCounter()
         self.observer = observer or NoObserver()
+        self.released: asyncio.Event | None = None
+        """Set once answers may leave, at the end of the server; None before that."""
 
 
 class AccessHandler:
@@ -291,6 +293,8 @@ class _Call:
             self._is_counted = True
         try:
             response = await self._respond(context)
+            if self._shared.released is not None:
+                await self._shared.released.wait()
         except BaseException as error:
             self._leave_place()
             self._count(_outcome(error, notes))

@@ -15,6 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import MAX_NAME_BYTES
 from quadriga.quoting import quoted
 
 
@@ -85,6 +86,9 @@ def decode_message(class_: Any, body: bytes) -> Any:
 _MODEL_NAME = 0x0A
 """Key of the field of a `ModelInferRequest` that names its model."""
 
+_NAMES = {_MODEL_NAME: "model_name", 0x12: "model_version", 0x1A: "id"}
+"""Names of the fields that an answer repeats, by their keys."""
+
 MAX_MESSAGE_FIELDS = 50_000
 """Maximum fields of a message, those of its own messages not counted: decoded, an empty one of two bytes takes 90."""
 
@@ -104,6 +108,19 @@ def read_model_name(body: bytes) -> str:
     except (IndexError, UnicodeDecodeError):
         return ""
     return ""
+
+
+def read_names(body: bytes) -> dict[str, str]:
+    """Read `model_name`, `model_version` and `id` of a `ModelInferRequest` that may be no whole message.
+
+    Those of more than `MAX_NAME_BYTES` are left out: answers that a client does not read stay in memory.
+    """
+    names = {}
+    with suppress(IndexError):
+        for key, start, end in islice(_fields(body), MAX_FIELDS):
+            if key in _NAMES and end - start <= MAX_NAME_BYTES:
+                names[_NAMES[key]] = body[start:end].decode(errors="replace")
+    return names
 
 
 def _check_field_count(body: bytes) -> None:

@@ -41,7 +41,14 @@ _IDENTITY_ALONE = 1
 """Bits of the encodings of messages that are taken: none but the plain one."""
 
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
-"""Seconds between two signs of life that a client with calls is asked for, and that each may take."""
+"""Seconds between two keepalive pings to a client with calls, and the time that it has to answer each."""
+
+HOLD_S, SENT_S = 0.1, 0.02
+"""Time for which answers are held before a GOAWAY, and that the GOAWAY has to leave before them."""
+
+MIN_PING_INTERVAL_MS = 4000
+"""Shortest time between two keepalive pings of a client: every 5 s are welcome, and a ping may be early by the jitter of
+the network. grpc itself ends connections whose pings come more often than every 5 minutes."""
 
 
 class GrpcServer:
@@ -73,7 +80,7 @@ class GrpcServer:
         counter: RequestCounter | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
-        shared = CallServices(
+        shared = self._shared = CallServices(
             intake, max_connections, audit=audit, counter=counter, observer=observer
         )
         self._departures = shared.departures
@@ -95,6 +102,8 @@ class GrpcServer:
             "grpc.max_connection_idle_ms": math.ceil(idle_timeout_s * 1000),
             "grpc.keepalive_time_ms": KEEPALIVE_S * 1000,
             "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_S * 1000,
+            "grpc.keepalive_permit_without_calls": 1,
+            "grpc.http2.min_ping_interval_without_data_ms": MIN_PING_INTERVAL_MS,
         }
         # Compressed calls end with UNIMPLEMENTED then, before a message is decompressed.
         if not allows_compression:
@@ -129,11 +138,20 @@ class GrpcServer:
     async def stop(self, grace_s: float) -> None:
         """End the streams, tell clients to go elsewhere, and finish running calls within `grace_s` seconds.
 
-        grpc cancels calls that arrive until their client has heard of it, about a millisecond later.
+        From its GOAWAY on, grpc cancels calls that still arrive. So answers are held for a moment before it: clients that
+        wait for one send nothing meanwhile, and read the GOAWAY first. Calls that a client sends without waiting for others
+        may still be cancelled in the millisecond that the GOAWAY travels.
+
+        Source: RFC 9113, section 6.8.
         """
         self._service.close()
         self._health.close()
-        await self._server.stop(grace_s)
+        released = self._shared.released = asyncio.Event()
+        await asyncio.sleep(min(HOLD_S, grace_s / 2))
+        ending = asyncio.ensure_future(self._server.stop(grace_s))
+        await asyncio.sleep(min(SENT_S, grace_s / 2))
+        released.set()
+        await ending
 
 
 def _add_reflection(services: AccessHandler) -> None:

@@ -8,7 +8,7 @@ they differ.
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NoReturn
@@ -25,7 +25,7 @@ from quadriga.proto.access import (
     identify_again,
     set_current_caller,
 )
-from quadriga.proto.audit import Notes, current_notes, note_target
+from quadriga.proto.audit import Notes, current_notes, note_target, set_notes
 from quadriga.proto.classification import infer_and_classify
 from quadriga.proto.deadline import CALL_LIMIT, Deadline
 from quadriga.proto.errors import (
@@ -36,6 +36,7 @@ from quadriga.proto.errors import (
     NotFound,
     ProtocolError,
     Unsupported,
+    WaitTooLong,
     translate_recursion_error,
 )
 from quadriga.proto.grpc_access import (
@@ -54,6 +55,7 @@ from quadriga.proto.grpc_messages import (
     decode_message,
     message_class,
     read_model_name,
+    read_names,
     response_class,
 )
 from quadriga.proto.http import error_request_id, log_fault
@@ -68,7 +70,7 @@ from quadriga.proto.messages import (
     new_request_id,
 )
 from quadriga.proto.operations import store_headers
-from quadriga.proto.outcomes import outcome_of_error
+from quadriga.proto.outcomes import Outcome, outcome_of_error
 from quadriga.proto.request_facts import (
     RequestFacts,
     current_facts,
@@ -97,6 +99,15 @@ MAX_PROPERTY_BYTES = 128
 """Length from which a text in MLServer's form is no text in that of the Open Inference Protocol."""
 
 SHUTTING_DOWN = "the server is shutting down"
+
+MAX_AHEAD, MAX_AHEAD_BYTES = 8, 16 * 1024 * 1024
+"""Messages of a stream that are answered side by side, and the bytes from which on no further one is read."""
+
+GRPC_ERROR_NAME = "triton_grpc_error"
+"""Metadata, `true`, with which the first error of a stream ends it with a status code, as in Triton."""
+
+FINAL_NAME = "triton_final_response"
+"""Parameter of the last response to a request of a stream: here each is."""
 
 
 _METHODS: dict[str, dict[str, Any]] = {
@@ -246,65 +257,114 @@ class GrpcService:
         return bytes(response.SerializeToString())
 
     async def _stream(self, _: object, context: Any) -> None:
-        """Answer requests one after the other, until the client or the server closes the stream."""
+        """Answer requests side by side and in their order, until the client or the server closes the stream."""
+        metadata = dict(context.invocation_metadata() or ())
+        ends_at_error = (
+            self._stream_form == "mlserver" or metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
+        )
         closing = asyncio.ensure_future(self._closing.wait())
-        is_first = True
+        reading: asyncio.Future[Any] | None = None
+        answers: dict[asyncio.Task[bytes | Exception], int] = {}
+        last: asyncio.Task[bytes | Exception] | None = None
+        is_open, end = True, None
         try:
-            while await self._answer_next(context, closing, is_first=is_first):
-                is_first = False
+            while is_open or answers:
+                if is_open and reading is None and _has_room_ahead(answers):
+                    read = self._shared.arrivals.read(context, is_limited=False)
+                    reading = asyncio.ensure_future(read)
+                first = next(iter(answers), None)
+                awaited = [first, reading, closing if is_open else None]
+                await asyncio.wait(filter(None, awaited), return_when=asyncio.FIRST_COMPLETED)
+                if first is not None and first.done():
+                    del answers[first]
+                    await self._write_answer(context, first.result())
+                elif reading is not None and reading.done():
+                    try:
+                        if (body := reading.result()) is grpc.aio.EOF:
+                            is_open = False
+                            continue
+                        admit(caller := identify_again(), "infer")
+                    except (
+                        ProtocolError
+                    ) as error:  # the key has ended, or another call needs the place
+                        self._shared.counter.count("grpc", outcome_of_error(error))
+                        is_open, end = False, error
+                        continue
+                    finally:
+                        reading = None
+                    answer = self._answer_streamed(
+                        body, caller, context, previous=last, ends_at_error=ends_at_error
+                    )
+                    last = asyncio.ensure_future(answer)
+                    answers[last] = len(body)
+                else:
+                    is_open, end = False, ModelNotReady(SHUTTING_DOWN)
+            if end is not None:
+                await _abort(context, end)
         finally:
-            closing.cancel()
+            for task in filter(None, (closing, reading, *answers)):
+                if task in answers and task.done():
+                    self._release_answer(task.result())
+                task.cancel()
 
-    async def _answer_next(
-        self, context: Any, closing: "asyncio.Future[Any]", *, is_first: bool
-    ) -> bool:
-        """Answer the next message of a stream; return whether there was one. None is held until the next one comes."""
-        response = await self._next_response(context, closing, is_first=is_first)
-        if response is None:
-            return False
+    async def _write_answer(self, context: Any, response: bytes | Exception) -> None:
+        """Write the answer to a message of a stream; an error ends the stream."""
+        self._release_answer(response)
+        if isinstance(response, Exception):
+            await _abort(context, response)
         await self._shared.departures.write(context, response, len(response))
-        return True
 
-    async def _next_response(
-        self, context: Any, closing: "asyncio.Future[Any]", *, is_first: bool
-    ) -> bytes | None:
-        """Return the answer to the next message of a stream, which is held no longer; None if there is none."""
-        reading = asyncio.ensure_future(self._shared.arrivals.read(context, is_limited=False))
-        try:
-            await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                await _abort(context, ModelNotReady(SHUTTING_DOWN))
-            body = reading.result()
-            if body is grpc.aio.EOF:
-                return None
-            admit(caller := identify_again(), "infer")
-        except ProtocolError as error:  # the key has ended, or another call needs the place
-            self._shared.counter.count("grpc", outcome_of_error(error))
-            await _abort(context, error)
-        finally:
-            reading.cancel()
-        return await self._answer_streamed(body, caller, context, is_first=is_first)
+    def _release_answer(self, response: bytes | Exception) -> None:
+        """Count an answer no more that waited for those before it."""
+        if isinstance(response, bytes):
+            self._shared.intake.give_back(len(response))
 
     async def _answer_streamed(
-        self, body: bytes, caller: Caller, context: Any, *, is_first: bool
-    ) -> bytes:
-        """Answer one message of a stream, and count it; in Triton's form its error is the answer."""
-        notes = current_notes()
-        notes.outcome = "gone"
+        self,
+        body: bytes,
+        caller: Caller,
+        context: Any,
+        *,
+        previous: "asyncio.Future[Any] | None",
+        ends_at_error: bool,
+    ) -> bytes | Exception:
+        """Answer one message of a stream, and count it.
+
+        Args:
+            body: The message.
+            caller: Its caller.
+            context: Context of the stream.
+            previous: Answer to the message before it; None for the first.
+            ends_at_error: Whether an error is returned to end the stream with its code; else it is an answer.
+        """
+        call_notes = current_notes()
+        notes = Notes(request_id=_request_id(context))
+        set_notes(notes)  # of this task alone
         facts = self._observe_message(context)
+        response: bytes | Exception
+        outcome: Outcome
+        status, outcome = "no answer", "gone"
         try:
-            response = await self._streamed_answer(body, caller, context, is_first=is_first)
-            if facts is not None:
-                facts.status, facts.bytes_out = "OK", len(response)
-            return response
+            response = await self._streamed_answer(body, caller, context, previous)
+            status, outcome = "OK", "success"
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
+            outcome = outcome_of_error(error)
+            code, text = _status(error, notes.request_id)
+            if isinstance(error, Forbidden | LimitReached):
+                call_notes.refusals += 1
+                call_notes.refusal_code = code.name
+            status = code.name if ends_at_error else "OK"
+            response = error if ends_at_error else _error_answer(body, text)
         finally:
-            self._shared.counter.count("grpc", notes.outcome)
+            self._shared.counter.count("grpc", outcome)
             if facts is not None:
-                set_current_facts(None)
                 facts.protocol, facts.route, facts.key_id = "grpc", STREAM, caller.key_id
-                facts.status, facts.outcome = facts.status or notes.grpc_code, notes.outcome
+                facts.status, facts.outcome = status, outcome
                 facts.bytes_in = len(body)
                 self._shared.observer.end(facts)
+        if isinstance(response, bytes):
+            self._shared.intake.add(len(response))
+        return response
 
     def _observe_message(self, context: Any) -> RequestFacts | None:
         """Begin to take note of a message of a stream, which is a request with an id of its own."""
@@ -316,57 +376,65 @@ class GrpcService:
         return facts
 
     async def _streamed_answer(
-        self, body: bytes, caller: Caller, context: Any, *, is_first: bool
+        self, body: bytes, caller: Caller, context: Any, previous: "asyncio.Future[Any] | None"
     ) -> bytes:
-        notes = current_notes()
-        try:
-            if caller.quota is not None:
-                if is_first:  # the call counted as a request
-                    caller.quota.add_bytes(len(body))
-                else:
-                    caller.quota.add_message(len(body))
-            with self._shared.intake.hold(len(body)):
-                task = partial(self._stream_answer, body, caller, notes)
-                return await self._run(task, read_model_name(body), body, context=context)
-        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
-            notes.outcome = outcome_of_error(error)
-            if self._stream_form == "mlserver":
-                await _abort(context, error)
-            if isinstance(error, LimitReached):
-                notes.refusals, notes.refusal_code = notes.refusals + 1, error.grpc_code
-            error_message = message_class("ModelStreamInferResponse")(
-                error_message=_status(error, _request_id(context))[1]
-            )
-            return bytes(error_message.SerializeToString())
+        """Answer one message of a stream.
 
-    def _stream_answer(self, body: bytes, caller: Caller, notes: Notes) -> bytes:
-        """Run one request of a stream; in Triton's form its error is a response, too, and a refusal is noted.
-
-        An id that is too long is not repeated: answers that a client does not read stay in memory.
+        One that finds the queue full waits until the message before it is answered, as if it had not been read ahead.
         """
+        if caller.quota is not None:
+            if previous is None:  # the call counted as a request
+                caller.quota.add_bytes(len(body))
+            else:
+                caller.quota.add_message(len(body))
+        task = partial(self._stream_answer, body, caller)
+        with self._shared.intake.hold(len(body)):
+            while True:
+                try:
+                    return await self._run(task, read_model_name(body), body, context=context)
+                except WaitTooLong:
+                    if previous is None or previous.done():
+                        raise
+                    await asyncio.wait((previous,))
+
+    def _stream_answer(self, body: bytes, caller: Caller) -> bytes:
+        """Run one request of a stream."""
         set_current_caller(caller)
         request = decode_message(_REQUEST, body)
+        check_name("id", request.id)
+        check_model_name(request, read_model_name(body))
         stream_response = response_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response
-        checked_id = ""
-        try:
-            check_name("id", request.id)
-            checked_id = request.id
-            check_model_name(request, read_model_name(body))
-            _infer(self._serving, request, infer_response)
-            notes.outcome = "success"
-        except ProtocolError as error:
-            if self._stream_form == "mlserver":
-                raise
-            notes.refusals += isinstance(error, Forbidden)
-            notes.outcome = outcome_of_error(error)
-            stream_response.error_message = _status(error, error_request_id(request.id))[1]
-            infer_response.Clear()
-            infer_response.id = checked_id
-        if request.parameters["triton_enable_empty_final_response"].bool_param:
-            infer_response.parameters["triton_final_response"].bool_param = True
-        response = infer_response if self._stream_form == "mlserver" else stream_response
-        return bytes(response.SerializeToString())
+        _infer(self._serving, request, infer_response)
+        if self._stream_form == "mlserver":
+            return bytes(infer_response.SerializeToString())
+        infer_response.parameters[FINAL_NAME].bool_param = True
+        return bytes(stream_response.SerializeToString())
+
+
+def _has_room_ahead(answers: Mapping[Any, int]) -> bool:
+    """Check whether a stream may read another message, given the sizes of those under way.
+
+    Those of a key with limits are read one by one: the whole stream holds one place of its limit of concurrency.
+    """
+    if not answers:
+        return True
+    quota = current_caller().quota
+    if quota is not None and quota.is_limited:
+        return False
+    return len(answers) < MAX_AHEAD and sum(answers.values()) < MAX_AHEAD_BYTES
+
+
+def _error_answer(body: bytes, text: str) -> bytes:
+    """Encode the answer to a message of a stream that failed, however early: clients find their request by its id.
+
+    Source: Triton Inference Server, `ModelStreamInferHandler::StreamInferResponseComplete`.
+    """
+    answer = message_class("ModelStreamInferResponse")(
+        error_message=text, infer_response=read_names(body)
+    )
+    answer.infer_response.parameters[FINAL_NAME].bool_param = True
+    return bytes(answer.SerializeToString())
 
 
 async def _not_offered(name: str, _: object, context: Any) -> None:

@@ -19,6 +19,7 @@ from quadriga.proto.errors import (
     MethodNotAllowed,
     ProtocolError,
     TooLarge,
+    UnsupportedMediaType,
     translate_recursion_error,
 )
 from quadriga.proto.messages import new_request_id
@@ -140,9 +141,9 @@ async def send_answer(send: Send, answer: WholeAnswer) -> None:
     await send({"type": "http.response.body", "body": answer.body, "more_body": False})
 
 
-def error_body(message: str) -> bytes:
-    """Encode an error message as the JSON body that all errors share."""
-    return msgspec.json.encode({"error": message})
+def error_body(message: str, *, is_journaled: bool = False) -> bytes:
+    """Encode an error message as the JSON body that all errors share; `journaled` says that the change will be applied."""
+    return msgspec.json.encode({"error": message} | ({"journaled": True} if is_journaled else {}))
 
 
 def error_request_id(header: bytes | str | None) -> str:
@@ -210,7 +211,10 @@ def error_response(
         phrase = HTTPStatus.INTERNAL_SERVER_ERROR
         return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), headers
     status: int = getattr(error, "status", 500)
-    if status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
+    is_journaled = getattr(error, "is_journaled", False)
+    if is_journaled:  # not to be sent again
+        headers.append((b"quadriga-stored", b"journal"))
+    elif status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         headers.append((b"retry-after", b"%d" % getattr(error, "retry_after_s", 1)))
     if isinstance(error, LimitReached):
         headers += error.headers
@@ -218,9 +222,11 @@ def error_response(
         headers.append((b"connection", b"close"))
     if status == HTTPStatus.UNAUTHORIZED:
         headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, UnsupportedMediaType):
+        headers.append((b"accept-encoding", b"gzip, deflate"))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
-    return status, error_body(str(error)), headers
+    return status, error_body(str(error), is_journaled=is_journaled), headers
 
 
 def _hold_any(_: int) -> None:
@@ -242,7 +248,7 @@ def decompress(
     if name in (b"", b"identity"):
         return body
     if name not in _WINDOWS:
-        raise InvalidRequest(
+        raise UnsupportedMediaType(
             f"expected Content-Encoding to be gzip, deflate or identity, got {quoted(encoding, 40)}"
         )
     decoder = zlib.decompressobj(_WINDOWS[name])

@@ -1,5 +1,6 @@
 """JSON of requests, parsed as a type or refused with the reason."""
 
+import codecs
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -41,6 +42,13 @@ def check_amount(text: bytes | str) -> None:
         )
 
 
+def without_mark(text: Any) -> Any:
+    """Return JSON without a byte order mark, which PowerShell and Excel write. Source: RFC 8259, section 8.1."""
+    if isinstance(text, str):
+        return text.removeprefix("\ufeff")
+    return text.removeprefix(codecs.BOM_UTF8) if isinstance(text, bytes) else text
+
+
 def parse_json(text: bytes | str, subject: str, type_: type[Read], location: str = "") -> Read:
     """Parse JSON as a type of JSON objects; any JSON if `type_` is `object`.
 
@@ -52,7 +60,7 @@ def parse_json(text: bytes | str, subject: str, type_: type[Read], location: str
     """
     check_amount(text)
     try:
-        return msgspec.json.decode(text, type=type_)
+        return msgspec.json.decode(without_mark(text), type=type_)
     except msgspec.ValidationError as error:
         raise InvalidRequest(
             f"{location}expected {subject} to be a JSON object: {error}"
@@ -86,6 +94,22 @@ def is_base64(value: Any) -> bool:
 def base64_bytes(value: Mapping[str, str]) -> bytes:
     """Decode `{"b64": "<text>"}`."""
     try:
-        return pybase64.b64decode("".join(value["b64"].split()), validate=True)
+        return decode_base64(value["b64"])
     except ValueError as error:
         raise InvalidRequest(f"Unable to base64 decode: {error}") from error
+
+
+def decode_base64(text: str) -> bytes:
+    """Decode base64, which may have line breaks or be a data URL; raises ValueError.
+
+    Source: RFC 2397, the "data" URL scheme.
+    """
+    if text.startswith("data:"):
+        _, _, text = text.partition(",")
+    try:
+        return pybase64.b64decode(text, validate=True)
+    except ValueError:  # a space within a line is a "+" that a form has lost
+        lines = [line.strip() for line in text.splitlines()]
+        if lines == [text]:
+            raise
+        return pybase64.b64decode("".join(lines), validate=True)

@@ -1,7 +1,7 @@
 """Neutral requests and responses shared by all protocols, and the interface of the server behind them."""
 
 import random
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -9,7 +9,7 @@ import msgspec
 import numpy.typing as npt
 
 from quadriga.proto.deadline import Deadline
-from quadriga.proto.errors import InvalidRequest, ModelNotReady
+from quadriga.proto.errors import InvalidRequest, ModelNotReady, Unsupported
 
 Result = TypeVar("Result")
 
@@ -23,6 +23,9 @@ MAX_INPUTS = 10_000
 """Maximum inputs of a request, or images of protocols that make an input of each."""
 MAX_NAME_CHARACTERS = 1024
 """Maximum length of a request's id and of an input's name, which are stored with each inference."""
+
+SHARED_MEMORY = "shared_memory_region"
+"""Parameter of a tensor that is in shared memory. Source: Triton, extension "shared memory"."""
 
 MAX_NAME_BYTES = 2048
 """Maximum length of the same names in UTF-8: PostgreSQL indexes at most 2,704 bytes."""
@@ -114,6 +117,18 @@ class RequestedOutput(msgspec.Struct):
 
     name: str
     parameters: dict[str, Any] | None = None
+
+
+def refuse_shared_memory(parameters: Collection[str] | None, location: str) -> None:
+    """Refuse a tensor or an output that is in shared memory.
+
+    Raises:
+        Unsupported: It is.
+    """
+    if parameters and SHARED_MEMORY in parameters:
+        raise Unsupported(
+            f"{location}: expected the data in the message, got shared memory, which this server has not"
+        )
 
 
 class InferRequest(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from litestar.types import Receive, Scope, Send
 from quadriga.proto import idempotency
 from quadriga.proto.access import Caller, Need, admit, set_current_caller
 from quadriga.proto.audit import Audit, NoAudit, current_notes, is_audited
+from quadriga.proto.chariot import gateway_model
 from quadriga.proto.deadline import (
     HEADER,
     HEADER_LIMIT,
@@ -24,7 +25,7 @@ from quadriga.proto.deadline import (
     Deadline,
     read_timeout_header,
 )
-from quadriga.proto.errors import ClientLeft, MethodNotAllowed
+from quadriga.proto.errors import ClientLeft, InvalidRequest, MethodNotAllowed, UnsupportedMediaType
 from quadriga.proto.http import (
     DISCONNECT_EXTENSION,
     Headers,
@@ -44,16 +45,26 @@ from quadriga.proto.messages import (
     ModelInfo,
     NotFinite,
     Serving,
+    check_model_exists,
     first_request_id,
 )
 from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error
 from quadriga.proto.request_facts import current_facts
+from quadriga.quoting import quoted
 
 JSON = b"application/json"
 
 MAX_HEADER_BYTES = 3072
 """Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
 64 KiB a line."""
+
+_UNREAD_TYPES = (
+    b"multipart/",
+    b"application/x-protobuf",
+    b"application/protobuf",
+    b"application/grpc",
+)
+"""Content types that no operation reads. JSON is read whatever its type: clients send none, or that of forms."""
 
 MAX_REMEMBERED_PATH = 256
 """Maximum length of a path whose operation is remembered: clients choose paths, and memory is limited."""
@@ -235,6 +246,7 @@ class Dispatcher:
             admit(caller, operation.need)
             if is_audited(operation.need, method):
                 self._audit.check()
+            self._check_prefix(str(scope.get("path")), parameters)
             headers = dict(scope["headers"])
             body = b""
             if method == "POST":
@@ -278,6 +290,17 @@ class Dispatcher:
                 caller=caller,
             )
             await _send_stream(response, chunks, receive, send)
+
+    def _check_prefix(self, path: str, parameters: Mapping[str, Any]) -> None:
+        """Refuse a path whose prefix, that of Chariot's gateway, names another model than its end."""
+        before, behind = gateway_model(path), parameters.get("name")
+        if before is None or behind is None:
+            return
+        if before.lower().removeprefix("m-") != behind.lower().removeprefix("m-"):
+            check_model_exists(self._serving, behind, None)
+            raise InvalidRequest(
+                f"expected one model in the path, got {quoted(before, 60)} in its prefix and {quoted(behind, 60)}"
+            )
 
     def respond_at_once(
         self,
@@ -334,6 +357,12 @@ class Dispatcher:
             return self._handle(operation, http_request)
 
     def _handle(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
+        media_type = http_request.headers.get(b"content-type", b"")
+        is_unread = media_type.lower().startswith(_UNREAD_TYPES)
+        if is_unread and not http_request.body.lstrip().startswith(b"{"):
+            raise UnsupportedMediaType(
+                f"expected JSON or the bytes of one image as the body, got {quoted(media_type, 60)}"
+            )
         encoding = http_request.headers.get(b"content-encoding")
         if encoding is None:
             response = operation.handler(http_request)

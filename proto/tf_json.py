@@ -6,6 +6,7 @@ numbers; bytes behind the document are ignored. Numbers are written with as few 
 Source: TensorFlow Serving, "RESTful API"; util/json_tensor.cc where the page is silent.
 """
 
+import codecs
 import json
 import math
 import re
@@ -50,6 +51,7 @@ def parse_document(body: bytes) -> dict[str, Any]:
         quadriga.proto.errors.TooLarge: As `quadriga.proto.json_text.check_amount`.
     """
     check_amount(body)
+    body = body.removeprefix(codecs.BOM_UTF8)
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -54,7 +54,8 @@ class PredictRequest(msgspec.Struct, frozen=True):
     has_predictions: bool
     """Whether the response holds predictions, one list for each image or row, instead of tensors."""
     by_rows: bool
-    key: Literal["predictions", "outputs"]
+    """Whether `predictions` has a value for each row; `outputs` has tensors."""
+    keys: tuple[Literal["predictions", "outputs"], ...]
 
 
 def signatures(info: ModelInfo) -> dict[str, str]:
@@ -72,15 +73,19 @@ def parse_predict(
 ) -> PredictRequest:
     """Parse a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
 
-    With `inputs_are_rows`, `inputs` is another name of `instances`, as in KServe; so are objects in a list of it, which
-    are no columns.
+    A list of `inputs` may be either: KServe's clients read `predictions` of its answer, those of TF Serving `outputs`. With
+    `inputs_are_rows`, `inputs` is another name of `instances`; so are objects in a list of it, which are no columns.
     """
     document = tf_json.parse_document(body)
     _check_signature(document, info, "predict")
     data, by_rows = _instances_or_inputs(document)
-    key: Literal["predictions", "outputs"] = "outputs"
-    if by_rows or inputs_are_rows or (not info.takes_images and _are_objects(data)):
-        by_rows, key = by_rows or isinstance(data, list), "predictions"
+    keys: tuple[Literal["predictions", "outputs"], ...] = ("outputs",)
+    is_list = isinstance(data, list)
+    if by_rows or inputs_are_rows:
+        by_rows, keys = by_rows or is_list, ("predictions",)
+    elif is_list:
+        keys = ("predictions", "outputs")
+    by_rows = by_rows or (not info.takes_images and _are_objects(data))
     if by_rows and not isinstance(data, list):
         raise InvalidRequest(
             f"JSON Value: {shorten_value(data)} Expecting 'instances' to be an list/array"
@@ -96,7 +101,7 @@ def parse_predict(
     else:
         inputs = tf_json.tensors_from_columns(data, info.inputs)
     request = _make_request(info, request_id, inputs, document)
-    return PredictRequest(request, info.task != _TENSOR, by_rows, key)
+    return PredictRequest(request, info.task != _TENSOR, by_rows or is_list, keys)
 
 
 def _instances_or_inputs(document: Mapping[str, Any]) -> tuple[Any, bool]:
@@ -132,20 +137,32 @@ def render_predict(
     Raises:
         InvalidRequest: An output of a request by rows has no rows, or not as many as the others.
     """
-    outputs = response.outputs
-    if predict.has_predictions:
-        text = msgspec.json.encode([prediction for tensor in outputs for prediction in tensor.data])
-    elif predict.by_rows:
-        text = f"[{','.join(_by_rows(outputs, not_finite))}]".encode()
-    elif len(outputs) == 1:
-        text = tf_json.tensor_text(outputs[0], not_finite).encode()
-    else:
-        tensors = {tensor.name: tf_json.tensor_text(tensor, not_finite) for tensor in outputs}
-        text = _object(tensors).encode()
-    prediction: dict[str, Any] = {predict.key: msgspec.Raw(text)}
+    prediction: dict[str, Any] = {}
+    for key in predict.keys:
+        try:
+            text = _outputs_text(predict, key, response.outputs, not_finite)
+        except InvalidRequest:
+            if key == predict.keys[-1]:
+                raise
+            continue  # outputs without rows are no predictions
+        prediction[key] = msgspec.Raw(text.encode())
     if explanations is not None:
         prediction["explanations"] = explanations
     return msgspec.json.encode(prediction)
+
+
+def _outputs_text(
+    predict: PredictRequest, key: str, outputs: Sequence[Tensor], not_finite: NotFinite
+) -> str:
+    """Encode the outputs as the value of a key of the response."""
+    if predict.has_predictions:
+        rows = [prediction for tensor in outputs for prediction in tensor.data]
+        return msgspec.json.encode(rows).decode()
+    if predict.by_rows and key == "predictions":
+        return f"[{','.join(_by_rows(outputs, not_finite))}]"
+    if len(outputs) == 1:
+        return tf_json.tensor_text(outputs[0], not_finite)
+    return _object({tensor.name: tf_json.tensor_text(tensor, not_finite) for tensor in outputs})
 
 
 def _image_input(value: Any, index: int) -> Tensor:
@@ -158,7 +175,9 @@ def _image_input(value: Any, index: int) -> Tensor:
     if isinstance(value, dict) and not is_base64(value):
         parameters = take_parameters(value, f"instances[{index}]: ")
         features = {key: feature for key, feature in value.items() if key != "parameters"}
-        if len(features) > 1:
+        if isinstance(features.get("b64"), str):  # with a key of the client's beside it
+            features = {name: {"b64": features["b64"]}}
+        elif len(features) > 1:
             features = {k: v for k, v in features.items() if is_base64(v)} or features
         if len(features) != 1:
             raise InvalidRequest(

@@ -6,6 +6,7 @@ The body is JSON, which the bytes of tensors may follow. The same envelope carri
 Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor data extension.
 """
 
+import codecs
 import json
 import math
 import struct
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from quadriga.proto import datatypes
 from quadriga.proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
-from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import check_amount
 from quadriga.proto.messages import (
     InferRequest,
@@ -31,6 +32,7 @@ from quadriga.proto.messages import (
     check_input_count,
     check_name,
     first_request_id,
+    refuse_shared_memory,
 )
 from quadriga.quoting import quoted
 
@@ -118,13 +120,14 @@ def parse_infer(
         json_bytes: Length of the JSON; None for the whole body.
     """
     text = body if json_bytes is None else body[:json_bytes]
+    raw = memoryview(body)[len(text) :]
+    text = text.removeprefix(codecs.BOM_UTF8)
     if json_bytes is not None and len(text) <= MAX_REMEMBERED_BYTES and b'"data"' not in text:
         decoded, described = _remembered(text)
     else:
         check_amount(text)
         decoded = _decode_floats(text) or _decode(text)
         described = _described(decoded)
-    raw = memoryview(body)[len(text) :]
     inputs = []
     for tensor, location, parameters in described:
         size_bytes = _binary_size(tensor, raw.nbytes, location)
@@ -263,7 +266,7 @@ def _remembered(text: bytes) -> tuple[InferBody, _Described]:
 
 
 def _described(decoded: InferBody) -> _Described:
-    """Check number and names of the inputs of a request, and describe them."""
+    """Check number and names of the inputs of a request, and where its outputs go; describe the inputs."""
     if not decoded.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")
     check_input_count(len(decoded.inputs))
@@ -273,6 +276,8 @@ def _described(decoded: InferBody) -> _Described:
         location = f"inputs[{index}] ({quoted(tensor.name, 60)})"
         parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
         described.append((tensor, location, parameters))
+    for index, output in enumerate(decoded.outputs or ()):
+        refuse_shared_memory(output.parameters, f"outputs[{index}] ({quoted(output.name, 60)})")
     return described
 
 
@@ -310,8 +315,7 @@ def _binary_size(tensor: InputTensor, remaining_bytes: int, location: str) -> in
     """Return how many of the remaining bytes behind the JSON are this input's; None if it has data."""
     parameters = tensor.parameters or {}
     size_bytes = parameters.get("binary_data_size")
-    if "shared_memory_region" in parameters:
-        raise Unsupported(f"{location}: expected data or binary_data_size, got shared memory")
+    refuse_shared_memory(parameters, location)
     if (size_bytes is None) == (tensor.data is msgspec.UNSET):
         actual = "neither" if size_bytes is None else "both"
         raise InvalidRequest(

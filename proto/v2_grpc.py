@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from quadriga.proto import datatypes
 from quadriga.proto.datatypes import NUMPY_TYPES, elements_as_bytes
-from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import (
     InferRequest,
@@ -24,6 +24,7 @@ from quadriga.proto.messages import (
     check_input_count,
     check_name,
     first_request_id,
+    refuse_shared_memory,
 )
 from quadriga.quoting import quoted
 
@@ -49,11 +50,9 @@ def parse_infer(message: Any, call_id: str = "") -> InferRequest:
         raise InvalidRequest("inputs is empty: at least one input is required")
     check_input_count(len(message.inputs))
     for index, tensor in enumerate(message.inputs):
-        if "shared_memory_region" in tensor.parameters:
-            raise Unsupported(
-                f"inputs[{index}] ({quoted(tensor.name, 60)}): expected raw_input_contents or contents, "
-                "got shared memory"
-            )
+        refuse_shared_memory(tensor.parameters, f"inputs[{index}] ({quoted(tensor.name, 60)})")
+    for index, output in enumerate(message.outputs):
+        refuse_shared_memory(output.parameters, f"outputs[{index}] ({quoted(output.name, 60)})")
     raws: Sequence[bytes | None] = message.raw_input_contents or [None] * len(message.inputs)
     if len(raws) != len(message.inputs):
         raise InvalidRequest(
@@ -132,9 +131,7 @@ def _typed(
             f"{location}: expected {tensor.datatype} in contents.{name}, got {', '.join(filled)}"
         )
     values = getattr(tensor.contents, name)
-    shape = datatypes.checked_shape(
-        tensor.shape, len(values), location, variable=tensor.datatype == "BYTES"
-    )
+    shape = datatypes.checked_shape(tensor.shape, len(values), location)
     if tensor.datatype == "BYTES":
         return list(values), shape
     array = np.fromiter(values, _WIDE.get(name, NUMPY_TYPES[tensor.datatype]), len(values))

@@ -10,6 +10,7 @@ StoreError               500  a fault of the server or its machine
 ├── KeyReusedError       409  an idempotency key that another request has used
 ├── RevisionError        412  a change of a revision that is no longer current
 ├── NotReadyError        503  no database yet, or the writer is behind
+│   ├── NotAppliedError  503  a change that is journaled, and not applied yet
 │   ├── OtherVersionError 503 tables of another version, which this one may not use
 │   └── MissingPartitionError 503 a month without a partition, which the server's user may not make
 ├── QueryTimeoutError    503  a query that took too long
@@ -104,6 +105,12 @@ class NotReadyError(StoreError):
     """The store is not ready; the same request may succeed in a moment."""
 
     status = 503
+
+
+class NotAppliedError(NotReadyError):
+    """A change is journaled and will be applied; sent again, it is a second change."""
+
+    is_journaled = True
 
 
 class OtherVersionError(NotReadyError):

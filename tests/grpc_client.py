@@ -38,14 +38,14 @@ class Client:
         metadata = () if key is None else (("idempotency-key", key),)
         return rpc.with_call(body, timeout=timeout, metadata=metadata)
 
-    def stream(self, requests, answer="ModelStreamInferResponse"):
+    def stream(self, requests, answer="ModelStreamInferResponse", metadata=None):
         """Open ModelStreamInfer."""
         rpc = self.channel.stream_stream(
             f"/{SERVICE}/ModelStreamInfer",
             message_class("ModelInferRequest").SerializeToString,
             message_class(answer).FromString,
         )
-        return rpc(requests, timeout=60)
+        return rpc(requests, timeout=60, metadata=metadata)
 
     def __enter__(self):
         return self

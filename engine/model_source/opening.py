@@ -35,7 +35,9 @@ def open_source(settings: Settings, run_directory: Path | None) -> SourceWatch |
     if not poll_s:
         return None
     record = ServedRecord(directory / _RECORD, "folder")
-    return SourceWatch(WatchedFolder(Path(settings.models), record), directory, poll_s)
+    return SourceWatch(
+        WatchedFolder(Path(settings.models), record, settings.name), directory, poll_s
+    )
 
 
 def _fetched(settings: Settings) -> ModelSource:
@@ -53,6 +55,8 @@ def _fetched(settings: Settings) -> ModelSource:
     except StoreError as error:
         raise LoadError(str(error)) from error
     name = objects.name if NAME.fullmatch(objects.name) and objects.name.strip(".") else "models"
+    if settings.name:
+        name, source_id = settings.name, f"{source_id}-{settings.name}"
     cache = ModelCache(settings.model_cache_directory / source_id, name)
     record = ServedRecord(Path(settings.data) / _RECORD, source_id)
     return FetchedModels(objects, cache, record)

@@ -24,10 +24,12 @@ class WatchedFolder:
     Args:
         root: The folder or file.
         record: Which state of each model is served.
+        name: Name of the model if there is only one; empty for that of its folder.
     """
 
-    def __init__(self, root: Path, record: ServedRecord) -> None:
+    def __init__(self, root: Path, record: ServedRecord, name: str = "") -> None:
         self._root = root
+        self._name = name
         self._record = record
         self._newest: dict[str, str] = {}
         self._seen_at = 0.0
@@ -47,7 +49,7 @@ class WatchedFolder:
 
     def _digests(self) -> dict[str, str]:
         try:
-            models = find_models(self._root, _ignore)
+            models = find_models(self._root, _ignore, name=self._name)
         except (LoadError, OSError) as error:
             raise SourceError("their folder cannot be read", detail=str(error)) from error
         return {name: _digest(versions) for name, versions in models.items()}
@@ -62,7 +64,7 @@ class WatchedFolder:
 
     def find(self, states: States) -> Models:  # noqa: ARG002 - a folder has one state
         """See `ModelSource`."""
-        return find_models(self._root)
+        return find_models(self._root, name=self._name)
 
     def keep(self, states: States) -> None:
         """See `ModelSource`."""

@@ -33,6 +33,8 @@ from quadriga.proto.http import (
 from quadriga.proto.intake import Intake
 
 MAX_HEADER_BYTES = 64 * 1024
+MAX_HEADERS = 1000
+"""Maximum number of headers of a request: short ones take twenty times their bytes in memory."""
 LINGER_TIMEOUT_S = 30.0
 """Maximum time to read and discard the rest of a body after the response to it."""
 DISCARD_TIMEOUT_S = 2.0
@@ -80,6 +82,7 @@ class HttpProtocol(HttpToolsProtocol):
     _quiet_bytes = 0
     """Bytes since the last ones that belong to the body."""
     _framing_problem = ""
+    _framing_status = 400
     _on_disconnect: Callable[[], object] | None = None
     answer_at_once: ClassVar[Any] = None
     """An `AnswerAtOnce`; None if each request has a task."""
@@ -202,7 +205,8 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self._header_bytes += len(data)
             end = data.find(b"\r\n\r\n")
-            if end < 0 and self._header_bytes > MAX_HEADER_BYTES:
+            behind = 0 if end < 0 else len(data) - end
+            if self._header_bytes - behind > MAX_HEADER_BYTES:
                 if self._in_request():
                     self._close_behind_answers()
                     return
@@ -233,6 +237,12 @@ class HttpProtocol(HttpToolsProtocol):
         """
         if self._body_open:
             return
+        if len(self.headers) >= MAX_HEADERS:
+            self._framing_problem, self._framing_status = (
+                f"expected at most {MAX_HEADERS} headers, got more",
+                431,
+            )
+            raise FramingError(self._framing_problem)
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
@@ -383,7 +393,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._close_behind_answers()
         else:
             problem = self._framing_problem or f"expected an HTTP/1.1 request: {msg}"
-            self._refuse(400, problem)
+            self._refuse(self._framing_status, problem)
 
     def _close_behind_answers(self) -> None:
         """Take nothing more, and close the connection behind the answer to the last request that was taken."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.errors import NotAppliedError, NotReadyError, QueryTimeoutError
 from quadriga.store.ids import IdSource
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
@@ -31,7 +31,7 @@ class ChangeJournal:
 
         Raises:
             JournalError: They could not be journaled.
-            NotReadyError: They are journaled, but not applied yet.
+            NotAppliedError: They are journaled, but not applied yet.
         """
         journaled = [JournaledChange(self._ids.next(floor), change) for change in changes]
         self._journal.append(journaled)
@@ -39,5 +39,5 @@ class ChangeJournal:
             self._inferences.wait_for_journal()
         except (NotReadyError, QueryTimeoutError) as error:
             message = f"the change is journaled and will be applied, but {error}"
-            raise NotReadyError(message) from error
+            raise NotAppliedError(message) from error
         return [change.seq for change in journaled]

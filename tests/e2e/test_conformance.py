@@ -33,9 +33,9 @@ def findings(*arguments):
 
 
 @pytest.mark.parametrize(("model", "task"), MODELS.items())
-@pytest.mark.parametrize("prefix", ["", "/api/serve/serve-model-x-pred"])
+@pytest.mark.parametrize("prefix", ["", "/api/serve/serve-model-{}-pred"])
 def test_our_own_server_conforms_in_every_task(server: ServerProcess, model, task, prefix):
-    code, results = findings(f"http://{server.host}{prefix}", f"m-{model}", task)
+    code, results = findings(f"http://{server.host}{prefix.format(model)}", f"m-{model}", task)
     assert [finding for finding in results if not finding["ok"] or finding["found"]] == []
     assert code == 0
     assert len(results) > 30

@@ -169,12 +169,18 @@ def send_and_leave(server: ServerProcess, count: int) -> None:
         )
 
 
+def failures(server: ServerProcess) -> int:
+    (statistics,) = server.call("GET", "/v2/models/endless/stats")[1]["model_stats"]
+    return statistics["inference_stats"]["fail"]["count"]
+
+
 def test_a_client_that_disconnects_ends_its_run(server):
-    previous = stopped(server, "client_left")
+    previous, failed = stopped(server, "client_left"), failures(server)
     stored = metric(server, "request_duration_seconds_count", model="endless", version="1", outcome="success", protocol="v2")  # fmt: skip
     send_and_leave(server, FOR_EVER)
     server.wait_until(lambda: stopped(server, "client_left") == previous + 1, PATIENCE_S)
     assert_works(server)
+    assert failures(server) == failed + 1
     assert metric(server, "request_duration_seconds_count", model="endless", version="1", outcome="success", protocol="v2") == stored + 1  # fmt: skip
 
 

@@ -63,8 +63,7 @@ def test_stopping_under_load_loses_nothing(tmp_path, shape):
     assert server.stop() == 0
     for thread in threads:
         thread.join()
-    # Until a client has heard of the end, grpc cancels its calls.
-    assert {error.code().name for error in failed} <= {"UNAVAILABLE", "CANCELLED"}
+    assert {error.code().name for error in failed} == {"UNAVAILABLE"}  # there is no other server
     with ServerProcess(tmp_path / "data", SAMPLE_MODELS) as again:
         stored = [record["id"] for record in again.query({})]
     assert sorted(stored) == sorted(acknowledged)

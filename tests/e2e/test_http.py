@@ -1,6 +1,7 @@
 """HTTP as clients really speak it, beside the routes."""
 
 import json
+import math
 import socket
 import time
 import urllib.error
@@ -166,12 +167,61 @@ def test_headers_have_a_time(tmp_path):
         assert speak(server, b"").startswith(b"HTTP/1.1 408")
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "br"])
-def test_a_content_encoding_is_refused_by_name(server: ServerProcess, photo, encoding):
+@pytest.mark.parametrize(("encoding", "expected"), [("gzip", 400), ("br", 415), ("zstd", 415)])
+def test_a_content_encoding_is_refused_by_name(server: ServerProcess, photo, encoding, expected):
     body = json.dumps({"inputs": [image_input(photo)]})
     status, _, answer = server.request("POST", PATH, body, {"Content-Encoding": encoding})
-    assert status == 400
+    assert status == expected
     assert encoding in json.loads(answer)["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        (PATH, {"inputs": [image_input(b"")]}),
+        ("/v1/models/shapes-detector:predict", {"instances": [1]}),
+        ("/v2/models/shapes-detector/generate", {"text_input": 1}),
+        ("/v2/repository/index", {"ready": True}),
+        ("/api/inferences/query", {"limit": 1}),
+    ],
+)
+def test_a_byte_order_mark_before_json_is_no_part_of_it(server: ServerProcess, path, document):
+    body, headers = json.dumps(document).encode(), {"Content-Type": "application/json"}
+    plain, marked = (
+        server.request("POST", path, mark + body, headers) for mark in (b"", b"\xef\xbb\xbf")
+    )
+    assert (marked[0], marked[2]) == (plain[0], plain[2])
+
+
+@pytest.mark.parametrize(
+    ("prefix", "model", "expected"),
+    [
+        ("shapes-detector", "shapes-detector", 200),
+        ("shapes-detector", "m-shapes-detector", 200),
+        ("m-shapes-detector", "shapes-detector", 200),
+        ("shapes-classifier", "shapes-detector", 400),
+        ("absent", "shapes-detector", 400),
+        ("shapes-detector", "absent", 404),
+    ],
+)
+def test_the_prefix_of_the_gateway_names_the_same_model(server, photo, prefix, model, expected):
+    path = f"/api/serve/serve-model-{prefix}-pred/v2/models/{model}/infer"
+    status, answer = server.call("POST", path, {"inputs": [image_input(photo)]})
+    assert status == expected
+    if expected == 400:
+        assert "expected one model in the path" in answer["error"]
+
+
+@pytest.mark.parametrize("shape", [[1080, 1920, 3], [11040]])
+def test_pixels_in_place_of_a_file_are_told_what_to_send(server, shape):
+    tensor = {"name": "image", "shape": shape, "datatype": "UINT8", "parameters": {}}
+    size = math.prod(shape)
+    tensor["parameters"]["binary_data_size"] = size
+    text = json.dumps({"inputs": [tensor]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    status, _, answer = server.request("POST", PATH, text + bytes(size), headers)
+    assert status == 400
+    assert "got UINT8; send the file (JPEG, PNG) as one element of BYTES" in answer.decode()
 
 
 def test_names_and_numbers_of_images_are_bounded(server: ServerProcess, photo):

@@ -75,7 +75,7 @@ LINES = [
     (
         """curl -d '{"signature_name":"serving_default","inputs":[3.0,4.0]}' http://localhost:8501/V1/models/saved_model_half_plus_three/labels/stable:Predict""",
         200,
-        {"outputs": [4.5, 5.0]},
+        {"predictions": [4.5, 5.0], "outputs": [4.5, 5.0]},
     ),
     (
         """curl -d '{"instances": [[1.0,2.0],[3.0,4.0]]}' -X POST http://localhost:8501/v1/models/saved_model_half_plus_two:predict""",

@@ -34,7 +34,11 @@ BASE = {(one["kind"], one["metadata"]["name"]): one for one in documents(DEPLOY 
 SET = BASE["StatefulSet", "quadriga"]
 POD = SET["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
-RUNTIME = yaml.safe_load((DEPLOY / "kserve" / "servingruntime.yaml").read_text())
+RUNTIMES = [
+    yaml.safe_load((DEPLOY / "kserve" / name).read_text())
+    for name in ("servingruntime.yaml", "servingruntime-grpc.yaml")
+]
+RUNTIME_CONTAINERS = [one for runtime in RUNTIMES for one in runtime["spec"]["containers"]]
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
@@ -88,7 +92,7 @@ def test_the_page_applies_files_that_are_there():
 
 
 def test_settings_are_there():
-    containers = [CONTAINER, *RUNTIME["spec"]["containers"]]
+    containers = [CONTAINER, *RUNTIME_CONTAINERS]
     for path in DEPLOY.rglob("overlays/*/statefulset.yaml"):
         containers += yaml.safe_load(path.read_text())["spec"]["template"]["spec"]["containers"]
     names = {entry["name"] for container in containers for entry in container["env"]}
@@ -112,10 +116,23 @@ def test_ports_volumes_and_probes_fit():
     assert {mount["name"] for mount in CONTAINER["volumeMounts"]} == volumes
 
 
+def test_a_runtime_of_kserve_serves_its_model_by_the_name_of_the_service():
+    for container, kind, port in zip(
+        RUNTIME_CONTAINERS, ("http1", "h2c"), (8080, 8081), strict=True
+    ):
+        assert container["args"] == ["serve", "/mnt/models", "--name", "{{.Name}}"]
+        assert container["ports"] == [{"name": kind, "containerPort": port, "protocol": "TCP"}]
+        for probe in ("readinessProbe", "livenessProbe"):
+            assert container[probe]["timeoutSeconds"] > 1
+            (asked,) = container[probe].keys() & {"httpGet", "grpc", "tcpSocket"}
+            assert container[probe][asked]["port"] == port
+            assert container[probe][asked].get("path", "/v2/health/ready") in PROBED
+
+
 def test_pods_are_as_restricted_as_the_image_allows():
     dockerfile = (ROOT / "Dockerfile").read_text()
     user = int(re.findall(r"^USER (\d+)", dockerfile, re.MULTILINE)[-1])
-    for container, pod in ((CONTAINER, POD), (RUNTIME["spec"]["containers"][0], {})):
+    for container, pod in ((CONTAINER, POD), *((one, {}) for one in RUNTIME_CONTAINERS)):
         allowed = {**pod.get("securityContext", {}), **container["securityContext"]}
         assert (allowed["runAsNonRoot"], allowed["runAsUser"]) == (True, user)
         assert allowed["allowPrivilegeEscalation"] is False
@@ -169,7 +186,7 @@ def test_replicas_share_what_one_address_needs():
 
 
 def test_clients_load_no_models():
-    for container in (CONTAINER, RUNTIME["spec"]["containers"][0]):
+    for container in (CONTAINER, *RUNTIME_CONTAINERS):
         values = {entry["name"]: entry["value"] for entry in container["env"]}
         assert values["QUADRIGA_MODEL_CONTROL"] == "false"
 

@@ -54,7 +54,7 @@ ANSWERS: dict[str, tuple[str, str, Any, Any]] = {
     "rows, by version": ("POST", f"{THREE}/versions/1:predict", {"instances": [1.0]}, {"predictions": [3.5]}),
     "rows, in any case of the path": ("POST", "/V1/Models/half_plus_three:Predict", {"instances": [1.0]}, {"predictions": [3.5]}),
     "rows of lists": ("POST", f"{TWO}:predict", {"instances": [[1.0, 2.0], [3.0, 4.0]]}, {"predictions": [[2.5, 3.0], [3.5, 4.0]]}),
-    "columns": ("POST", f"{THREE}:predict", {"signature_name": "serving_default", "inputs": [3.0, 4.0]}, {"outputs": [4.5, 5.0]}),
+    "columns": ("POST", f"{THREE}:predict", {"signature_name": "serving_default", "inputs": [3.0, 4.0]}, {"predictions": [4.5, 5.0], "outputs": [4.5, 5.0]}),
     "columns, named": ("POST", f"{THREE}:predict", {"inputs": {"x": [3.0, 4.0]}}, {"outputs": [4.5, 5.0]}),
     "several outputs, rows": ("POST", "/v1/models/sum:predict", {"instances": [{"a": [1, 2, 3, 4], "b": [1, 1, 1, 1]}]}, {"predictions": [{"total": [2, 3, 4, 5], "difference": [0, 1, 2, 3]}]}),
     "several outputs, columns": ("POST", "/v1/models/sum:predict", {"inputs": {"a": [[1, 2, 3, 4]], "b": [[1, 1, 1, 1]]}}, {"outputs": {"total": [[2, 3, 4, 5]], "difference": [[0, 1, 2, 3]]}}),

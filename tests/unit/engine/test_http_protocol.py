@@ -47,6 +47,8 @@ REFUSED_REQUESTS = {
     "a header without a name": (GET + b": b\r\n\r\n", 400, None),
     "an id that is not sound": (GET + b"Host: b\r\nX-Request-ID: o wn\r\n\r\n", 400, None),
     "large headers": (GET + b"x: " + b"a" * 70_000, 431, None),
+    "large headers that end": (GET + b"x: " + b"a" * 70_000 + b"\r\n\r\n", 431, None),
+    "many headers": (GET + b"X-Request-ID: own-3\r\n" + b"x:\r\n" * 1000 + b"\r\n", 431, "own-3"),
     "late headers": (GET + b"X-Request-ID: own-4\r\nx:", 408, "own-4"),
     "nothing": (b"", 408, None),
     "no HTTP behind a request": (GET + b"X-Request-ID: own-5\r\n\r\n\x16\x03\r\n", 400, None),

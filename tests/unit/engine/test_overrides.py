@@ -1,6 +1,7 @@
 """Overrides that a client may send with a load, and their limits."""
 
 import io
+import json
 import shutil
 import sys
 import zipfile
@@ -10,6 +11,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +21,9 @@ from quadriga.engine.recognition.model_toml import SPECIFIED, ModelToml
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
+from quadriga.proto.grpc_messages import message_class
+from quadriga.proto.v2_extensions import config_json
+from tests.onnx_models import doubling
 
 SAMPLES = Path(__file__).parents[3] / "sample_models"
 TABLES = {**SPECIFIED, "text": TextTable}
@@ -70,7 +75,7 @@ def test_versions_that_are_not_there_are_refused(versions):
     [
         ({"backend": "python"}, "backend"),
         ({"platform": "tensorrt_plan"}, "'onnxruntime_onnx' or 'onnx_onnxv1', got 'tensorrt_plan'"),
-        ({"input": [{"name": "x"}]}, "expected input to be the table"),
+        ({"input": "x"}, "expected input to be the table"),
         ({"runtime": []}, "expected runtime to be the table"),
         ({"version_policy": {"newest": {}}}, "newest"),
         ({"version_policy": {"latest": {"num_versions": 0}}}, "version_policy"),
@@ -85,6 +90,66 @@ def test_disallowed_config_values_are_named(config, message):
     with pytest.raises(LoadError, match=message) as caught:
         read_config(config)
     assert str(caught.value).startswith(("config: ", "expected a relative path"))
+
+
+@pytest.fixture(scope="module")
+def doubling_models(tmp_path_factory):
+    models = tmp_path_factory.mktemp("models")
+    doubling(models / "doubling" / "model.onnx")
+    doubling(models / "fixed" / "2" / "model.onnx", batch=2)
+    doubling(models / "fixed" / "10" / "model.onnx", batch=2)
+    shutil.copytree(SAMPLES / "shapes-classifier", models / "shapes-classifier")
+    return ModelRepository(models)
+
+
+@pytest.mark.parametrize("model", ["doubling", "fixed", "shapes-classifier"])
+@pytest.mark.parametrize("by_grpc", [False, True])
+@pytest.mark.parametrize("larger", [{}, {"max_batch_size": 16}])
+def test_the_configuration_of_a_model_is_taken_back(doubling_models, model, by_grpc, larger):
+    doubling_models.load(model)
+    info = doubling_models.info(model, None)
+    config = config_json(info)
+    if by_grpc:
+        message = json_format.Parse(json.dumps(config), message_class("ModelConfig")())
+        config = json_format.MessageToDict(message, preserving_proto_field_name=True)
+        assert config["version_policy"]["specific"]["versions"] == [*info.versions]
+    if config.get("max_batch_size"):
+        config |= larger
+    for _ in range(2):
+        doubling_models.load(model, Override(config))
+    expected = config.get("max_batch_size", 0)
+    assert config_json(doubling_models.info(model, None))["max_batch_size"] == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"name": "other"}, "expected name to be 'doubling', got 'other'"),
+        ({"name": 1}, "expected name to be 'doubling', got 1"),
+        ({"input": [{"name": "z"}]}, r"expected input to name tensors of the model \(x\), got 'z'"),
+        ({"input": [{"name": "x", "data_type": "TYPE_INT8"}]}, "'x' to be TYPE_FP32 of dims .3., got 'TYPE_INT8'"),
+        ({"output": [{"name": "y", "dims": [4]}]}, "'y' to be TYPE_FP32 of dims .3., got"),
+        ({"max_batch_size": 4, "output": [{"name": "y", "dims": [-1, 3]}]}, "'y' to be TYPE_FP32 of dims"),
+        ({"input": ["x"]}, "input: Expected `object`"),
+        ({"input": [{"name": "x", "dims": "3"}]}, "input: Expected `array"),
+    ],
+)  # fmt: skip
+def test_a_configuration_of_another_model_is_refused(doubling_models, config, message):
+    with pytest.raises(LoadError, match=message):
+        doubling_models.load("doubling", Override(config))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"name": ""},
+        {"name": "m-doubling"},
+        {"input": [{"name": "x", "dims": ["-1", "3"], "format": "FORMAT_NONE"}]},
+        {"output": [{"name": "y"}]},
+    ],
+)
+def test_a_configuration_may_leave_out_what_follows_from_the_files(doubling_models, config):
+    assert doubling_models.load("doubling", Override(config)) == "doubling"
 
 
 def text_keys(struct, prefix=""):

@@ -54,6 +54,7 @@ def test_a_file_is_named_by_the_environment_or_by_flag(tmp_path):
         ("DEFAULT_SCORE_THRESHOLD", "0.25", "score_threshold", 0.25),
         ("CHARIOT_INFERENCE_PROTOCOL", "chariot-v2-kserve", "protocol", "chariot-v2-kserve"),
         ("CE_SOURCE", "/north", "ce_source", "/north"),
+        ("INFERENCE_SERVICE_NAME", "flowers", "name", "flowers"),
         ("CE_MERGE", "true", "ce_merge", True),
         ("QUADRIGA_STORE", "false", "store", False),
         ("QUADRIGA_STRICT_READINESS", "0", "strict_readiness", False),

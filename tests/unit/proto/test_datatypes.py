@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from quadriga.proto.datatypes import array_from_json, checked_shape, elements_from_json
+from quadriga.proto.datatypes import (
+    array_from_json,
+    checked_shape,
+    elements_from_json,
+    from_raw,
+)
 from quadriga.proto.errors import InvalidRequest
 
 
@@ -15,6 +20,8 @@ from quadriga.proto.errors import InvalidRequest
         ([], "FP32", [0, 3, 4096, 4096], np.zeros((0, 3, 4096, 4096), np.float32)),
         ([1.5], "FP32", [1], np.array([1.5], np.float32)),
         ([1, 2, 3, 4], "FP32", [2, 2], np.array([[1, 2], [3, 4]], np.float32)),
+        ([1, 2, 3, 4], "FP32", [-1, 2], np.array([[1, 2], [3, 4]], np.float32)),
+        ([], "FP32", [-1, 3], np.zeros((0, 3), np.float32)),
         ([[1, 2], [3, 4]], "INT32", [2, 2], np.array([[1, 2], [3, 4]], np.int32)),
         ([[1.5, 2]], "FP64", [1, 2], np.array([[1.5, 2]])),
         ([65504], "FP16", [1], np.array([65504], np.float16)),
@@ -80,7 +87,8 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
         ([[1, 2], [3]], "FP32", [3], "regularly nested"),
         ([[1, 2], [3, 4]], "FP32", [4, 1], "nested as shape [4, 1]"),
         ([1, 2], "FP32", [3], "expected 3 elements"),
-        ([1, 2], "FP32", [-1], "without negative sizes"),
+        ([1, 2], "FP32", [-1, 3], "without negative sizes"),
+        ([1, 2], "FP32", [-1, -1], "without negative sizes"),
         ([1, 2], "FP32", [-2, -1], "without negative sizes"),
         ([1, 2], "FP32", [], "expected 1 elements for shape [], got 2"),
         ([], "FP32", [], "expected 1 elements for shape [], got 0"),
@@ -132,10 +140,36 @@ def test_base64_that_is_none_is_refused_with_its_place():
 
 
 def test_variable_dimension_must_be_an_integer():
-    assert checked_shape([2, -1], 6, "x", variable=True) == (2, 3)
+    assert checked_shape([2, -1], 6, "x") == (2, 3)
     for shape, elements in (([2, -1], 5), ([0, -1], 0), ([-1, -1], 4)):
         with pytest.raises(InvalidRequest):
-            checked_shape(shape, elements, "x", variable=True)
+            checked_shape(shape, elements, "x")
+
+
+@pytest.mark.parametrize(
+    ("raw", "datatype", "shape", "expected"),
+    [
+        (bytes(24), "FP32", [-1, 3], (2, 3)),
+        (bytes(24), "FP32", [2, -1], (2, 3)),
+        (bytes(3), "BOOL", [-1], (3,)),
+        (b"", "FP32", [-1, 3], (0, 3)),
+        (bytes(8), "BYTES", [-1], (2,)),
+        (bytes(20), "FP32", [-1, 3], None),
+        (bytes(13), "FP32", [-1, 3], None),
+        (bytes(4), "FP32", [-1] * 40, None),
+        (bytes(4), "FP99", [-1], None),
+    ],
+)
+def test_bytes_fill_a_variable_dimension(raw, datatype, shape, expected):
+    if expected is None:
+        with pytest.raises(InvalidRequest):
+            from_raw(memoryview(raw), datatype, shape, "x")
+        return
+    data, full = from_raw(memoryview(raw), datatype, shape, "x")
+    assert full == expected
+    assert (len(data) if datatype == "BYTES" else data.shape) == (
+        2 if datatype == "BYTES" else full
+    )
 
 
 def test_integers_on_both_sides_of_2_to_the_63_stay_exact():

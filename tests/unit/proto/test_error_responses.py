@@ -6,7 +6,7 @@ import pytest
 
 from quadriga.proto.errors import InternalError, InvalidRequest, ModelNotReady
 from quadriga.proto.http import error_request_id, error_response
-from quadriga.store.errors import NotReadyError, StoreError
+from quadriga.store.errors import NotAppliedError, NotReadyError, StoreError
 
 GENERIC = "Internal Server Error: the server's log has the reason"
 
@@ -28,6 +28,13 @@ def test_the_log_has_what_the_client_does_not_get(error, status, text, logged, c
     assert dict(headers)[b"x-request-id"] == b"trace-1"
     assert logged in caplog.text
     assert ("request trace-1" in caplog.text) == bool(logged)
+
+
+def test_a_change_that_will_be_applied_is_not_to_be_sent_again():
+    status, body, headers = error_response(NotAppliedError("later"), "trace-1")
+    assert (status, json.loads(body)) == (503, {"error": "later", "journaled": True})
+    assert dict(headers) == {b"x-request-id": b"trace-1", b"quadriga-stored": b"journal"}
+    assert dict(error_response(NotReadyError("away"))[2])[b"retry-after"] == b"1"
 
 
 @pytest.mark.parametrize("sound", ["a", "0f8c-1", "a" * 128])

@@ -232,3 +232,18 @@ def test_a_key_has_so_many_calls_at_a_time():
             return refusal.value.code().name, False
 
     assert asyncio.run(count()) == ("RESOURCE_EXHAUSTED", True)
+
+
+def test_pings_every_five_seconds_end_no_connection():
+    async def ping(pings):
+        async with serving() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PREFACE + SETTINGS)
+            for number in range(pings):
+                data = number.to_bytes(8, "big")
+                writer.write(b"\0\0\x08\6\0\0\0\0\0" + data)
+                await asyncio.wait_for(reader.readuntil(b"\0\0\x08\6\1\0\0\0\0" + data), 20)
+                await asyncio.sleep(5)
+            writer.close()
+
+    asyncio.run(ping(6))  # the limit of grpc itself ends it before the fifth

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from quadriga.proto.access import ANYBODY
-from quadriga.proto.errors import InvalidRequest, TooLarge
+from quadriga.proto.errors import InvalidRequest, TooLarge, UnsupportedMediaType
 from quadriga.proto.http import DISCONNECT_EXTENSION, MAX_CODINGS
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import InferRequest, InferResponse
@@ -192,8 +192,8 @@ def test_what_compressed_bodies_become_is_held_while_they_are_answered():
 @pytest.mark.parametrize(
     ("encoding", "packed", "error"),
     [
-        (b"br", b"", InvalidRequest),
-        (b"gzip, gzip", b"", InvalidRequest),
+        (b"br", b"", UnsupportedMediaType),
+        (b"gzip, gzip", b"", UnsupportedMediaType),
         (b"gzip", b"not gzip", InvalidRequest),
         (b"gzip", gzip.compress(b"abc", mtime=0)[:-1], InvalidRequest),
         (b"gzip", gzip.compress(b"abc", mtime=0) + b"x", InvalidRequest),
@@ -204,6 +204,22 @@ def test_what_compressed_bodies_become_is_held_while_they_are_answered():
 def test_damaged_and_oversized_bodies_are_refused(encoding, packed, error):
     status, _, body = ask(ECHO, body=packed, headers=[(b"content-encoding", encoding)])
     assert (status, b"expected" in body) == (error.status, True)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "sent", "expected"),
+    [
+        (b"multipart/form-data; boundary=x", b"--x\r\n", 415),
+        (b"Application/X-Protobuf", b"\x0a\x01m", 415),
+        (b"multipart/form-data", b' {"a": 1}', 200),
+        (b"application/x-www-form-urlencoded", b"a=b", 200),
+        (b"image/png", b"\x89PNG", 200),
+    ],
+)
+def test_a_content_type_that_nothing_reads_is_refused(media_type, sent, expected):
+    status, headers, body = ask(ECHO, body=sent, headers=[(b"content-type", media_type)])
+    assert status == expected
+    assert (b"accept-encoding" in headers, body == sent) == (status == 415, status == 200)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from quadriga.proto.table import PROTOCOLS, all_operations
         (errors.Unsupported("a"), "client_error"),
         (errors.TooSlow("a"), "client_error"),
         (errors.TooLarge("a"), "client_error"),
+        (errors.UnsupportedMediaType("a"), "client_error"),
         (errors.KeyReused("a"), "client_error"),
         (errors.LimitReached("a", 1), "refused"),
         (errors.KeysNotRead("a"), "refused"),
@@ -58,7 +59,10 @@ def test_no_error_of_the_wire_is_left_out():
     ("status", "outcome"),
     [
         *((status, "success") for status in (200, 204, 207, 303, 304)),
-        *((status, "client_error") for status in (400, 401, 403, 404, 405, 408, 409, 413, 431)),
+        *(
+            (status, "client_error")
+            for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 431)
+        ),
         *((status, "refused") for status in (429, 503)),
         (504, "deadline"),
         *((status, "server_error") for status in (500, 501, 502, 599)),

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.proto.errors import InvalidRequest, ProtocolError
+from quadriga.proto.errors import InvalidRequest, ProtocolError, Unsupported
 from quadriga.proto.messages import InferResponse, Tensor
 from quadriga.proto.v2_envelope import parse_infer, render_infer
 
@@ -84,7 +84,7 @@ WITHOUT_DATA = {"name": "x", "shape": [2], "datatype": "FP32"}
         (WITHOUT_DATA | {"parameters": {"binary_data_size": True}}, b"", "expected parameters.binary_data_size to be a number of bytes, got True"),
         (WITHOUT_DATA | {"parameters": {"binary_data_size": 8}}, b"1234567", "expected 8 bytes behind the JSON, got 7"),
         (WITHOUT_DATA | {"parameters": {"binary_data_size": 4}}, b"1234", "expected 8 bytes for FP32 of shape [2], got 4"),
-        (WITHOUT_DATA | {"parameters": {"shared_memory_region": "r"}}, b"", "expected data or binary_data_size, got shared memory"),
+        (WITHOUT_DATA | {"parameters": {"shared_memory_region": "r"}}, b"", "expected the data in the message, got shared memory, which this server has not"),
         (INPUT | {"data": [1, "2"]}, b"", "expected data that fit FP32, got '2': texts and base64 have the datatype BYTES"),
         (INPUT | {"datatype": "BYTES"}, b"", 'expected data[0] of a BYTES tensor to be a string, or bytes as {"b64": "<base64>"}, got 1'),
     ],
@@ -94,6 +94,17 @@ def test_data_that_are_no_input_are_refused_with_its_name(tensor, behind, messag
     with pytest.raises(ProtocolError) as caught:
         parse_infer(text + behind, "m", None, None, len(text))
     assert str(caught.value) == f"inputs[0] ('x'): {message}"
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_an_output_in_shared_memory_is_not_offered(binary):
+    outputs = [{"name": "y"}, {"name": "z", "parameters": {"shared_memory_region": "r"}}]
+    tensor = WITHOUT_DATA | {"parameters": {"binary_data_size": 8}} if binary else INPUT
+    text = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
+    with pytest.raises(
+        Unsupported, match=r"^outputs\[1\] \('z'\): expected the data .*, got shared"
+    ):
+        parse_infer(text + bytes(8 * binary), "m", None, None, len(text) if binary else None)
 
 
 def test_bytes_of_inputs_follow_the_json():

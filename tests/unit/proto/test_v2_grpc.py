@@ -109,7 +109,7 @@ def test_any_bytes_come_back_as_they_were(elements):
         (asked("FP32", [2]), "expected 2 elements"),
         (asked("FP32", [], fp32_contents=[1, 2]), "expected 1 elements for shape []"),
         (asked("FP32", [], raw=b"abcdefgh"), "expected 4 bytes"),
-        (asked("FP32", [-1], fp32_contents=[1]), "without negative sizes"),
+        (asked("FP32", [-1, 2], fp32_contents=[1]), "without negative sizes"),
         (asked("FP32", [0, 2**62, 2**62]), "that memory can hold"),
         (asked("FP32", [0, 2**62, 2**62], raw=b""), "that memory can hold"),
         (asked("FP32", [2**40], raw=b""), "bytes"),
@@ -152,6 +152,10 @@ def test_raw_contents_are_of_all_inputs_or_of_none():
 def test_shared_memory_is_not_offered():
     with pytest.raises(Unsupported, match="shared memory"):
         parse_infer(asked(parameters={"shared_memory_region": ("string_param", "a")}))
+    request = asked(raw=bytes(4))
+    request.outputs.add(name="y").parameters["shared_memory_region"].string_param = "a"
+    with pytest.raises(Unsupported, match=r"outputs\[0\] \('y'\): expected .*shared memory"):
+        parse_infer(request)
 
 
 def test_outputs_are_raw_if_one_has_no_typed_contents():

@@ -453,6 +453,7 @@ def test_change_that_waits_for_the_writer_is_reported_as_journaled(
     assert answer["error"].startswith(
         "the change is journaled and will be applied, but the journal "
     )
+    assert answer["journaled"] is True
     assert idle.ok("GET", "inferences/1")["metadata"] == {}
     monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 20.0)
     with in_background(idle.store.writer.run):

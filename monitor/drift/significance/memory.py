@@ -29,6 +29,10 @@ _MAX_SHARED = 0.05
 """Values are repeated rows if so few of them are distinct, and so few of the window are in the baseline as well."""
 
 
+_MAX_SPLITS, _MIN_SEGMENT, _CANDIDATES = 3, 20, 64
+"""Changes that are taken out of a window, rows between two of them, and places that are tried first for each."""
+
+
 class Memory(NamedTuple):
     """What the correlation of rows over many lags says."""
 
@@ -119,3 +123,50 @@ def repeated_rows(
     if max(shares) > _MAX_DISTINCT_SHARE or shared > _MAX_SHARED or len(distinct) < _MIN_ROWS:
         return None
     return baseline_codes.astype(np.int64), current_codes.astype(np.int64)
+
+
+def without_changes(rows: Float32Array) -> Float32Array:
+    """Return rows (P, D) in time order without a level that is linear between up to three sudden changes."""
+    n = len(rows)
+    position = np.arange(n)
+    centred = rows.astype(np.float64) - rows.mean(axis=0)
+    sums, moments = (
+        np.vstack([np.zeros(rows.shape[1]), column.cumsum(axis=0)])
+        for column in (centred, centred * position[:, None])
+    )
+
+    def explained(starts: Int64Array, ends: Int64Array) -> Float64Array:
+        """Return the sum of squares that straight lines over segments explain."""
+        size = (ends - starts)[:, None].astype(np.float64)
+        total = sums[ends] - sums[starts]
+        slope = moments[ends] - moments[starts] - (starts + ends - 1)[:, None] / 2 * total
+        squares: Float64Array = total**2 / size + slope**2 * 12 / (size * (size**2 - 1))
+        return squares.sum(axis=1)
+
+    def best_split(start: int, end: int, places: Int64Array) -> tuple[float, int]:
+        """Return what the best of these places to split a segment explains more, and the place."""
+        places = places[(places >= start + _MIN_SEGMENT) & (places <= end - _MIN_SEGMENT)]
+        if not len(places):
+            return 0.0, start
+        starts, ends = np.full_like(places, start), np.full_like(places, end)
+        gains = explained(starts, places) + explained(places, ends) - explained(starts, ends)
+        return float(gains.max()), int(places[gains.argmax()])
+
+    step = max(n // _CANDIDATES, 1)
+    cuts = [0, n]
+    for _ in range(_MAX_SPLITS):
+        pairs = list(zip(cuts, cuts[1:], strict=False))
+        found = [best_split(*pair, np.arange(*pair, step)) for pair in pairs]
+        (gain, place), pair = max(zip(found, pairs, strict=True))
+        if gain <= 0:
+            break
+        cuts.append(best_split(*pair, np.arange(place - step, place + step + 1))[1])
+        cuts.sort()
+    flat = centred.copy()
+    for start, end in zip(cuts, cuts[1:], strict=False):
+        line = position[start:end] - (start + end - 1) / 2
+        flat[start:end] -= centred[start:end].mean(axis=0)
+        slope = line @ centred[start:end] / max(float(line @ line), 1.0)
+        flat[start:end] -= line[:, None] * slope
+    flat[np.abs(flat) < 1e-6 * np.abs(centred).max(initial=0.0)] = 0  # rounding is no memory
+    return flat.astype(np.float32)

@@ -34,6 +34,7 @@ from quadriga.monitor.drift.significance.exchangeable_units import (
 )
 from quadriga.monitor.drift.significance.memory import repeated_rows
 from quadriga.monitor.drift.significance.parts import (
+    MAX_NAMED_P,
     PARTS_SHARE,
     Part,
     find_dependence,
@@ -51,7 +52,16 @@ from quadriga.monitor.drift.significance.permutation import (
     permute_units,
 )
 from quadriga.monitor.drift.summary import Summary, as_summary
-from quadriga.monitor.report.schema import Begin, Data, Effect, Histogram, Level, Report, Signal, Window
+from quadriga.monitor.report.schema import (
+    Begin,
+    Data,
+    Effect,
+    Histogram,
+    Level,
+    Report,
+    Signal,
+    Window,
+)
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 MAX_GRID_VALUES = 128
@@ -235,27 +245,35 @@ def _judge(
     limit = settings.alpha / settings.windows / signal_count
     has_sources = all(origin.has_sources for origin in pair.origins)
     status, reason = power_status(result.units, settings, signal_count, has_sources=has_sources)
-    dependence, p, n_eff = find_dependence(result.units, n), result.test.p, result.units.n_eff
-    part = most_changed_part(result.scores, dependence)
+    units, p, n_eff = result.units, result.test.p, result.units.n_eff
+    of_parts = find_dependence(units, n, units.steady_memory)
+    part = most_changed_part(result.scores, of_parts)
     p_part, moved = part and part.p, None
     if status == "insufficient":
+        dependence = find_dependence(units, n)
         p, n_eff = whole_p_value(result.scores, dependence), dependence.n_eff
+        if units.kind == "groups":  # a source may differ for what it is, not for when it was seen
+            p, p_part = 1.0, None
         if combined_p_value(p, p_part) < limit:  # beyond any doubt
             status, reason = "low_power", ""
         else:
             part = most_changed_part(result.scores, independent(n))
             as_independent = whole_p_value(result.scores, independent(n))
             moved = combined_p_value(as_independent, part and part.p) < limit
-    elif part and part.p < PARTS_SHARE and limit <= combined_p_value(p, p_part):
-        if dependence.time > 1:
-            status, reason, moved = "insufficient", CHANGED_INSIDE, True
+    elif (
+        units.kind != "rows"
+        and part is not None
+        and part.p < MAX_NAMED_P
+        and limit <= combined_p_value(p, p_part)
+    ):
+        status, reason, moved = "insufficient", CHANGED_INSIDE, True
     effect, began = result.effect, None
     if part is not None and (moved or combined_p_value(p, p_part) < settings.alpha):
         began = _begin(pair, result, part, settings)
-        is_part_alone = moved or part.p < limit * PARTS_SHARE
-        if is_part_alone and effect < minimum <= began.effect:
+        is_significant = moved or part.p < limit * PARTS_SHARE
+        if is_significant and effect < minimum <= began.effect:
             effect = began.effect
-        elif not part.stands_out:
+        elif not part.stands_out and not (is_significant and p >= limit):
             began = None
     moved = moved and effect >= minimum
     if status == "insufficient" and not moved:
@@ -275,7 +293,10 @@ def _begin(
         kernel_sides = pair.baseline.values, column.values[inside]
         effect = kernels.unbiased_effect(*kernel_sides, settings.kernel)
     elif pair.kind == "categorical":
-        sides = [(pair.baseline.labels, pair.baseline.values), (column.labels, column.values[inside])]
+        sides = [
+            (pair.baseline.labels, pair.baseline.values),
+            (column.labels, column.values[inside]),
+        ]
         labels, codes = merge_names(sides)
         table = np.array([np.bincount(side, minlength=len(labels)) for side in codes], np.float64)
         effect = two_samples.total_variation(table)

@@ -11,6 +11,7 @@ import numpy as np
 
 from quadriga.monitor.drift.significance.memory import (
     BLOCK_CORRELATION_TIMES,
+    MAX_DOUBT,
     NO_MEMORY,
     Memory,
     effective_dimensions,
@@ -70,8 +71,8 @@ class ExchangeableUnits(NamedTuple):
     the correlation time of their side have similar variances, even if only one side is correlated in time."""
     memory: tuple[Memory, Memory] = (NO_MEMORY, NO_MEMORY)
     """Memory of baseline and current across units."""
-    times: tuple[float, float] = (1.0, 1.0)
-    """Numbers of rows of baseline and current that are worth an independent one, with changes of the window taken out."""
+    steady_memory: tuple[Memory, Memory] | None = None
+    """The same, with changes of the window taken out; None where that makes no difference."""
 
     @property
     def has_memory(self) -> bool:
@@ -89,26 +90,17 @@ def exchangeable_units(
         origins: Origins of baseline and current; sources have the same codes in both.
     """
     units = _units_as_they_are(scores, origins)
-    if units.kind == "groups" or (units.kind == "rows" and not units.has_memory):
-        return units._replace(times=_times(units, scores))
-    steady = units
-    if len(scores[1]) >= _MIN_QUARTERED_ROWS:
-        # A change within the window makes early rows resemble early ones, as memory does.
-        flat = _without_changes(scores[1], origins[1].sources)
-        steady = _units_as_they_are((scores[0], flat), origins)
+    if units.kind == "groups" or len(scores[1]) < _MIN_QUARTERED_ROWS:
+        return units
+    if units.kind == "rows" and not units.has_memory:
+        return units
+    # A change within the window makes early rows resemble each other, as memory does.
+    flat = _without_changes(scores[1], origins[1].sources)
+    steady = _units_as_they_are((scores[0], flat), origins)
     is_free = steady.kind == "rows" and not steady.has_memory
-    return (steady if is_free else units)._replace(times=_times(steady, scores))
-
-
-def _times(
-    units: ExchangeableUnits, scores: tuple[Float32Array, Float32Array]
-) -> tuple[float, float]:
-    """Return the numbers of rows of both sides that are worth an independent one."""
-    baseline, current = (
-        max(len(rows) / size, memory.time if memory.is_present else 1.0)
-        for rows, size, memory in zip(scores, units.n_eff, units.memory, strict=True)
-    )
-    return baseline, current
+    if is_free and steady.memory[0].errors < MAX_DOUBT:
+        return steady
+    return units._replace(steady_memory=steady.memory)
 
 
 def _without_changes(scores: Float32Array, sources: Int64Array) -> Float32Array:

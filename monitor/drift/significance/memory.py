@@ -6,6 +6,7 @@ their levels, is as strong there; memory is not.
 """
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +21,11 @@ _FAR_TIMES = 4
 _MIN_ROWS = 40
 _MIN_STANDARD_ERRORS = 5.0
 """Excess of the near lags over the far ones, in standard errors, that counts as memory."""
-_MIN_SURPLUS_ERRORS, _MIN_SURPLUS_ERRORS_OF_FEW = 2.5, 3.5
+_MIN_SURPLUS_ERRORS, _MIN_SURPLUS_ERRORS_OF_FEW = 2.2, 3.5
 """Surplus of the sum of near correlations over that of far ones, in standard errors, that counts as memory: of many
 rows, and of few, which say little of it."""
+MAX_DOUBT = 1.5
+"""The same surplus of the baseline, from which on rows that pass for independent are not relied on for parts of a window."""
 _MANY_ROWS = 500
 _MAX_DISTINCT_SHARE = 0.6
 _MAX_SHARED = 0.05
@@ -39,6 +42,8 @@ class Memory(NamedTuple):
     is_present: bool
     time: float
     """Rows that are worth an independent one, counted over all lags; at least 1."""
+    errors: float = 0.0
+    """Surplus of the sum of near correlations over that of far ones, in standard errors."""
 
 
 NO_MEMORY = Memory(is_present=False, time=1.0)
@@ -77,10 +82,11 @@ def find_memory(centred: Float64Array, sources: Int64Array, first_lag: int = 1) 
     variance = float((1 / near_pairs).sum() + (1 / far_pairs).mean() * lags**2 / far_lags)
     sum_noise = max(first_lag / BLOCK_CORRELATION_TIMES, 1.0) * math.sqrt(variance / dimensions)
     min_errors = _MIN_SURPLUS_ERRORS if len(centred) >= _MANY_ROWS else _MIN_SURPLUS_ERRORS_OF_FEW
-    has_surplus = surplus > min_errors * sum_noise + float(far.max())
+    errors = (surplus - float(far.max())) / sum_noise
+    has_surplus = errors > min_errors
     significant = near[near > 2 / np.sqrt(near_pairs * dimensions)]
     time = first_lag + 2.0 * max(float(significant.sum()), surplus)
-    return Memory(has_peaks or has_surplus, min(time, len(centred) / 3))
+    return Memory(has_peaks or has_surplus, min(time, len(centred) / 3), errors)
 
 
 def _correlations(
@@ -155,7 +161,7 @@ def without_changes(rows: Float32Array) -> Float32Array:
     step = max(n // _CANDIDATES, 1)
     cuts = [0, n]
     for _ in range(_MAX_SPLITS):
-        pairs = list(zip(cuts, cuts[1:], strict=False))
+        pairs = list(pairwise(cuts))
         found = [best_split(*pair, np.arange(*pair, step)) for pair in pairs]
         (gain, place), pair = max(zip(found, pairs, strict=True))
         if gain <= 0:
@@ -163,7 +169,7 @@ def without_changes(rows: Float32Array) -> Float32Array:
         cuts.append(best_split(*pair, np.arange(place - step, place + step + 1))[1])
         cuts.sort()
     flat = centred.copy()
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         line = position[start:end] - (start + end - 1) / 2
         flat[start:end] -= centred[start:end].mean(axis=0)
         slope = line @ centred[start:end] / max(float(line @ line), 1.0)

@@ -10,10 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from quadriga.monitor.drift.significance.exchangeable_units import ExchangeableUnits
+from quadriga.monitor.drift.significance.memory import MAX_DOUBT, Memory
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 PARTS_SHARE = 0.02
 """Share of alpha that is spent on parts; the rest is for the whole window."""
+MAX_NAMED_P = 0.3
+"""P-value of a part below which rows that depend on each other are not said to be unchanged.
+
+Parts overlap, so that Bonferroni makes their p-values several times too large; measured, unchanged windows have such a part
+in 0 to 2 %.
+"""
 MIN_PART_ROWS = 30
 """Minimum number of rows of a part."""
 _SHRINK = 0.8
@@ -26,8 +33,9 @@ _MIN_CERTAIN = 40
 """Minimum number of independent rows from which a dependence was estimated, so that the estimate can be relied on."""
 _MAX_RATIO = 2.0
 """Ratio of the times of both sides up to which the better estimate stands for both."""
-_MIN_INSIDE_ERRORS = 4.0
-"""Standard errors by which a part has to differ from the rest of the window to be named."""
+_ROUNDING = 1e-12
+_MIN_INSIDE_ERRORS = 2.0
+"""Standard errors, beyond what the best of all parts has by chance, by which a part has to differ from the rest."""
 
 
 class Dependence(NamedTuple):
@@ -39,11 +47,6 @@ class Dependence(NamedTuple):
     """Number of independent rows of baseline and current."""
     is_certain: bool
     """Whether a side has enough rows to tell."""
-
-    @property
-    def rows_per_independent(self) -> float:
-        """Number of rows that count as an independent one, on the safe side."""
-        return 1.0 if self.time <= 1 else self.time * _SAFETY
 
 
 class Part(NamedTuple):
@@ -65,16 +68,16 @@ def independent(n: tuple[int, int]) -> Dependence:
     return Dependence(1.0, n, is_certain=True)
 
 
-def find_dependence(units: ExchangeableUnits, n: tuple[int, int]) -> Dependence:
-    """Return the dependence of so many rows of baseline and current; an uncertain one between sources.
-
-    A source may differ for what it is, not for when it was seen.
-    """
-    if units.kind == "rows" and not units.has_memory:
-        return independent(n)
-    times = units.times
-    longest = max(times)
-    is_certain = units.kind != "groups" and any(
+def find_dependence(
+    units: ExchangeableUnits, n: tuple[int, int], memory: tuple[Memory, Memory] | None = None
+) -> Dependence:
+    """Return the dependence of so many rows of baseline and current, with the memory of the units or another one."""
+    times = [
+        max(rows / size, side.time if side.is_present or side.errors >= MAX_DOUBT else 1.0)
+        for rows, size, side in zip(n, units.n_eff, memory or units.memory, strict=True)
+    ]
+    longest = max(times) * (_SAFETY if units.kind == "groups" else 1.0)
+    is_certain = any(
         rows / time >= _MIN_CERTAIN and time * _MAX_RATIO >= longest
         for rows, time in zip(n, times, strict=True)
     )
@@ -83,25 +86,38 @@ def find_dependence(units: ExchangeableUnits, n: tuple[int, int]) -> Dependence:
 
 def whole_p_value(scores: tuple[Float32Array, Float32Array], dependence: Dependence) -> float:
     """Return the p-value of a difference of means (P, D) between both sides; 1 if the dependence is not certain."""
-    bounds = np.array([[0, len(scores[1])]])
-    return float(min(_p_values(scores, bounds, dependence).min() * _varying(scores), 1.0))
+    from scipy.special import stdtr  # noqa: PLC0415 - slow to load
+
+    rows = dependence.time * _SAFETY if dependence.time > 1 else 1.0
+    freedom = min(map(len, scores)) / rows - 1
+    if freedom < _MIN_INDEPENDENT or not dependence.is_certain:
+        return 1.0
+    t = _t_values(scores, np.array([[0, len(scores[1])]]), rows)
+    return float(min(2 * stdtr(freedom, -t.max()) * _varying(scores), 1.0))
 
 
 def most_changed_part(
     scores: tuple[Float32Array, Float32Array], dependence: Dependence
 ) -> Part | None:
     """Return the part of the window whose means (P, D) differ most from the baseline; None if the window is too short."""
-    n = len(scores[1])
-    bounds = _bounds(n)
+    from scipy.special import stdtr  # noqa: PLC0415 - slow to load
+
+    bounds = _bounds(len(scores[1]))
     if not len(bounds):
         return None
-    p_values = _p_values(scores, bounds, dependence)
-    place, dimension = np.unravel_index(int(p_values.argmin()), p_values.shape)
-    p = float(min(p_values[place, dimension] * _varying(scores) * len(bounds), 1.0))
+    t = _t_values(scores, bounds, dependence.time)
+    place, dimension = np.unravel_index(int(t.argmax()), t.shape)
+    # The variance is at least the baseline's, and as well known.
+    freedom = max(len(scores[0]) / dependence.time - 1, 1.0)
+    p = 2 * float(stdtr(freedom, -t.max())) * _varying(scores) * len(bounds)
+    p = min(p, 1.0) if dependence.is_certain else 1.0
     values = scores[1][:, dimension].astype(np.float64)
-    start, end = _refined(values, *bounds[place].tolist())
-    errors = _standard_errors(values, start, end) / dependence.rows_per_independent**0.5
-    return Part(start, end, int(dimension), p, stands_out=errors >= _MIN_INSIDE_ERRORS)
+    first, last = bounds[place].tolist()
+    is_above = values[first:last].mean() >= scores[0][:, dimension].mean()
+    start, end = _refined(values if is_above else -values, first, last)
+    by_chance = (2 * np.log(len(values))) ** 0.5
+    errors = _standard_errors(values, start, end) / dependence.time**0.5
+    return Part(start, end, int(dimension), p, stands_out=errors >= by_chance + _MIN_INSIDE_ERRORS)
 
 
 def _bounds(n: int) -> Int64Array:
@@ -124,12 +140,13 @@ def _varying(scores: tuple[Float32Array, Float32Array]) -> int:
     return max(int((np.maximum(*(side.max(axis=0) for side in scores)) > low).sum()), 1)
 
 
-def _p_values(
-    scores: tuple[Float32Array, Float32Array], bounds: Int64Array, dependence: Dependence
+def _t_values(
+    scores: tuple[Float32Array, Float32Array], bounds: Int64Array, rows: float
 ) -> Float64Array:
-    """Return the p-values (K, D) of the means of parts (K, 2) against the baseline's, two-sided."""
-    from scipy.special import stdtr  # noqa: PLC0415 - slow to load
+    """Return Welch's |t| (K, D) of parts (K, 2) against the baseline, with the larger of both variances for the part.
 
+    `rows` of either side count as an independent one.
+    """
     baseline, current = (side.astype(np.float64) for side in scores)
     mean, variance = baseline.mean(axis=0), baseline.var(axis=0)
     sizes = np.diff(bounds, axis=1)
@@ -139,38 +156,37 @@ def _p_values(
     )
     shift = sums / sizes
     largest = np.maximum(squares / sizes - shift**2, variance)
+    # Where the baseline is constant, what varies is which row is on which side.
     share = sizes / (sizes + len(baseline))
-    # Where both sides are constant, but not equal, what varies is which row is on which side.
-    largest = np.where(largest > 1e-12, largest, share * (1 - share) * shift**2)
-    rows = dependence.rows_per_independent
-    counts = sizes / rows, len(baseline) / rows
-    freedom = np.minimum(*counts) - 1
-    error = np.sqrt(largest / counts[0] + np.where(variance > 1e-12, variance, largest) / counts[1])
-    t = np.divide(np.abs(shift), error, out=np.zeros_like(shift), where=error > 0)
-    p_values = 2 * stdtr(np.maximum(freedom, 1.0), -t)
-    return np.where((freedom >= _MIN_INDEPENDENT) & dependence.is_certain, p_values, 1.0)
+    between = share * (1 - share) * shift**2
+    largest = np.where(variance > _ROUNDING, largest, np.maximum(largest, between))
+    error = largest / sizes + np.where(variance > _ROUNDING, variance, largest) / len(baseline)
+    t: Float64Array = np.divide(
+        np.abs(shift), np.sqrt(error * rows), out=np.zeros_like(shift), where=error > 0
+    )
+    return t
 
 
 def _refined(values: Float64Array, start: int, end: int) -> tuple[int, int]:
-    """Return where a part (start, end) of the values (P,) differs most from the rest, moving each end that is within."""
+    """Return where values (P,) are above the rest most clearly, near a part (start, end)."""
     total = np.r_[0.0, (values - values.mean()).cumsum()]
     n = len(values)
     margin = min(MIN_PART_ROWS // 3, n // 8)
-    is_open = start > 0, end < n
+
+    def clearest(starts: Int64Array, ends: Int64Array) -> int:
+        sizes = ends - starts
+        return int(
+            ((total[ends] - total[starts]) / np.sqrt(sizes * (1 - sizes / n) + 1e-9)).argmax()
+        )
+
     for _ in range(3):
-        if is_open[0]:
-            starts = np.arange(margin, end - margin)
-            start = int(starts[_contrast(total[end] - total[starts], end - starts, n).argmax()])
-        if is_open[1]:
-            ends = np.arange(start + margin, n - margin)
-            end = int(ends[_contrast(total[ends] - total[start], ends - start, n).argmax()])
-    return start, end
-
-
-def _contrast(sums: Float64Array, sizes: Int64Array, n: int) -> Float64Array:
-    """Return how much parts of these sums and sizes differ from the rest of n values whose sum is 0."""
-    contrasts: Float64Array = np.abs(sums) / np.sqrt(sizes * (1 - sizes / n))
-    return contrasts
+        starts = np.arange(end - margin)
+        start = clearest(starts, np.full_like(starts, end))
+        ends = np.arange(start + margin, n + 1)
+        end = start + margin + clearest(np.full_like(ends, start), ends)
+    # Chance moves an end by some rows.
+    end = end if end < n - max(margin, n // 20) else n
+    return (start if start > max(margin, n // 20) or end == n else 0), end
 
 
 def _standard_errors(values: Float64Array, start: int, end: int) -> float:

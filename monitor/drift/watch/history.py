@@ -217,7 +217,8 @@ def _past_window(entry: DriftHistoryEntry, signal: str | None = None) -> PastWin
 
 def _log_alarms(model: str, entry: DriftHistoryEntry, alarms: Sequence[Signal]) -> None:
     listed = ", ".join(
-        f"{signal.name} ({signal.effect.name} {signal.effect.value:.3g})"
+        f"{signal.name} ({signal.effect.name} {signal.effect.value:.3g}"
+        f"{f', began {signal.began.at}' if signal.began and signal.began.at else ''})"
         for signal in alarms[:MAX_LOGGED]
     )
     more = f" and {len(alarms) - MAX_LOGGED} more" if len(alarms) > MAX_LOGGED else ""
@@ -258,6 +259,7 @@ def _alert_fields(entry: DriftHistoryEntry, signals: Sequence[Signal]) -> dict[s
             "least_effect": signal.effect.minimum,
             "p_adjusted": signal.p_adjusted,
         }
+        | ({"began": signal.began.at} if signal.began and signal.began.at else {})
         for signal in signals
     ]
     window = {"from": entry.start, "to": entry.end, "n": entry.n}

@@ -146,8 +146,9 @@ def without_changes(rows: Float32Array) -> Float32Array:
         size = (ends - starts)[:, None].astype(np.float64)
         total = sums[ends] - sums[starts]
         slope = moments[ends] - moments[starts] - (starts + ends - 1)[:, None] / 2 * total
-        squares: Float64Array = total**2 / size + slope**2 * 12 / (size * (size**2 - 1))
-        return squares.sum(axis=1)
+        squares = total**2 / size + slope**2 * 12 / (size * (size**2 - 1))
+        sums_of_dimensions: Float64Array = squares.sum(axis=1)
+        return sums_of_dimensions
 
     def best_split(start: int, end: int, places: Int64Array) -> tuple[float, int]:
         """Return what the best of these places to split a segment explains more, and the place."""
@@ -175,4 +176,5 @@ def without_changes(rows: Float32Array) -> Float32Array:
         slope = line @ centred[start:end] / max(float(line @ line), 1.0)
         flat[start:end] -= line[:, None] * slope
     flat[np.abs(flat) < 1e-6 * np.abs(centred).max(initial=0.0)] = 0  # rounding is no memory
-    return flat.astype(np.float32)
+    remaining: Float32Array = flat.astype(np.float32)
+    return remaining

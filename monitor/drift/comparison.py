@@ -251,10 +251,11 @@ def _judge(
     p_part, moved = part and part.p, None
     if status == "insufficient":
         dependence = find_dependence(units, n)
-        p, n_eff = whole_p_value(result.scores, dependence), dependence.n_eff
-        if units.kind == "groups":  # a source may differ for what it is, not for when it was seen
-            p, p_part = 1.0, None
-        if combined_p_value(p, p_part) < limit:  # beyond any doubt
+        # A source may differ for what it is, and few independent rows are few.
+        is_estimated = units.kind != "groups" and dependence.time > 1
+        if is_estimated:
+            p, n_eff = whole_p_value(result.scores, dependence), dependence.n_eff
+        if is_estimated and combined_p_value(p, p_part) < limit:  # beyond any doubt
             status, reason = "low_power", ""
         else:
             part = most_changed_part(result.scores, independent(n))

@@ -180,7 +180,7 @@ def _refined(values: Float64Array, start: int, end: int) -> tuple[int, int]:
         )
 
     for _ in range(3):
-        starts = np.arange(end - margin)
+        starts = np.arange(end - margin + 1)
         start = clearest(starts, np.full_like(starts, end))
         ends = np.arange(start + margin, n + 1)
         end = start + margin + clearest(np.full_like(ends, start), ends)

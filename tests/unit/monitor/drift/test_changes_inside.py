@@ -10,6 +10,7 @@ from quadriga.monitor.drift.presence import with_presence
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.significance.memory import without_changes
+from quadriga.monitor.drift.significance.parts import independent, most_changed_part
 from quadriga.monitor.drift.summary import as_summary
 from quadriga.monitor.report.schema import Report, Signal
 
@@ -233,3 +234,13 @@ def test_a_level_that_changes_is_taken_out(level: Any) -> None:
     flat = without_changes(noise + level(np.arange(1000))[:, None].astype(np.float32))
     assert np.corrcoef(flat[:, 0], noise[:, 0])[0, 1] > 0.97
     assert not without_changes(np.sign(level(np.arange(1000)) + 0.5)[:, None]).any()
+
+
+@pytest.mark.parametrize("n", [1, 2, 29, 30, 31, 33, 40, 50, 64, 100])
+def test_a_part_is_within_its_window(n: int) -> None:
+    rng = np.random.default_rng(n)
+    baseline = rng.normal(size=(40, 2)).astype(np.float32)
+    noise = rng.normal(size=(n, 2)).astype(np.float32)
+    for window in (noise, np.zeros_like(noise), np.round(noise), np.sort(noise, axis=0)):
+        part = most_changed_part((baseline, window), independent((40, n)))
+        assert part is None or 0 <= part.start < part.end <= n

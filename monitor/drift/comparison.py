@@ -252,7 +252,7 @@ def _judge(
     if status == "insufficient":
         dependence = find_dependence(units, n)
         # A source may differ for what it is, and few independent rows are few.
-        is_estimated = units.kind != "groups" and dependence.time > 1
+        is_estimated = units.kind == "blocks" or (units.kind == "rows" and units.has_memory)
         if is_estimated:
             p, n_eff = whole_p_value(result.scores, dependence), dependence.n_eff
         if is_estimated and combined_p_value(p, p_part) < limit:  # beyond any doubt

@@ -73,7 +73,7 @@ def simulate_day(baseline_n: int, n: int, windows: int, seed: int) -> tuple[bool
         ).signals
     ]
     return (
-        any((signal.p or 0.0) < 0.05 for signal in signals),
+        any(worlds.p_value(signal) < 0.05 for signal in signals),
         any(signal.p_adjusted is not None and signal.p_adjusted < 0.05 for signal in signals),
         any(signal.alarm for signal in signals),
     )
@@ -91,8 +91,8 @@ def print_rows(worlds_by_name: Mapping[str, World], arguments: argparse.Namespac
                 ROW.format(
                     name,
                     n,
-                    worlds.share([(signal.p or 0.0) < 0.05 for signal in signals]),
-                    worlds.share([(signal.p or 0.0) < 0.05 / 24 for signal in signals]),
+                    worlds.share([worlds.p_value(signal) < 0.05 for signal in signals]),
+                    worlds.share([worlds.p_value(signal) < 0.05 / 24 for signal in signals]),
                     worlds.share([signal.alarm for signal in signals]),
                     worlds.share([signal.status == "insufficient" for signal in signals]),
                     worlds.share([theirs for _, theirs, _ in pairs]),

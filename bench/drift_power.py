@@ -144,7 +144,7 @@ def detect_once(
     signal = compare(sides[0], sides[1], settings).signals[0]
     alone = (
         signal.status != "insufficient"
-        and (signal.p or 0.0) < settings.alpha
+        and worlds.p_value(signal) < settings.alpha
         and (signal.effect.value or 0.0) >= signal.effect.minimum
     )
     baseline, current = (np.asarray(values) for values, _ in drawn)

@@ -19,9 +19,10 @@ from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
 from quadriga.monitor.drift.samples import build_sample
-from quadriga.monitor.drift.significance.decision import ComparisonSettings
+from quadriga.monitor.drift.significance.decision import ComparisonSettings, combined_p_value
 from quadriga.monitor.drift.source_search import find_source
 from quadriga.monitor.drift.summary import Summary, as_summary
+from quadriga.monitor.report.schema import Signal
 
 LABELS = [f"label{at:02}" for at in range(20)]
 SHARES = np.array([0.3, 0.25, 0.2, 0.15, *[0.1 / 16] * 16])
@@ -221,6 +222,11 @@ def sides(drawn: list[Any], settings: ComparisonSettings) -> tuple[Summary, Summ
     with_sources = (baseline, current) if explanation is None else explanation[1]
     others = {column.name for column in baseline.sample.columns} - {"x"}
     return with_sources[0].without(others), with_sources[1].without(others)
+
+
+def p_value(signal: Signal) -> float:
+    """Return the p-value of a signal before it is adjusted for other signals and windows."""
+    return combined_p_value(signal.p or 0.0, signal.p_part)
 
 
 def evidently(baseline: Any, current: Any) -> bool:

@@ -48,6 +48,9 @@ _OPTIONS_BY_FORM = {
 }
 """Options that each form of the command reads, by the option that selects it."""
 
+_EXIT_STATUSES = {"drift": 1, "insufficient": 3}
+"""Exit statuses with --fail-on-drift, by the status of the report; 2 is that of wrong usage."""
+
 
 @click.command("drift")
 @option(
@@ -114,7 +117,11 @@ _OPTIONS_BY_FORM = {
 )
 @report_options
 @store_options
-@option("--fail-on-drift", "Exit with 1 where there is drift.", is_flag=True)
+@option(
+    "--fail-on-drift",
+    "Exit with 1 where there is drift, and with 3 where too little is independent to say.",
+    is_flag=True,
+)
 def drift_command(**values: Any) -> None:
     """Report whether anything has changed: in files with one row per inference, or in a store.
 
@@ -130,7 +137,7 @@ def drift_command(**values: Any) -> None:
     report, page = _COMPARE[form](options)
     checks = signal_checks(report) if options.fail_on_drift else []
     write_report(report, page, options, checks)
-    sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
+    sys.exit(_EXIT_STATUSES.get(report.status, 0) if options.fail_on_drift else 0)
 
 
 def _compare_files(options: SimpleNamespace) -> tuple[Report, RenderPage]:

@@ -193,6 +193,9 @@ def render_drift(report: Report) -> Iterator[Table | Text]:
     for signal in signals:
         if signal.status == "insufficient" and signal.reason:
             reasons.setdefault(signal.reason, []).append(metric_texts.one_line(signal.name))
+    for signal in signals:
+        if began := drift_texts.began_text(signal):
+            yield Text(f"Began, {metric_texts.one_line(signal.name)}: {began}")
     for reason, names in reasons.items():
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")
     for name, reason in report.parameters.get("left_out", {}).items():

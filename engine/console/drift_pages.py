@@ -124,7 +124,7 @@ def read_last_report(
             if may_label
             else "",
             label_target=target,
-            is_undecided=report.status == "ok" and bool(drift_texts.undecided_signals(report)),
+            is_undecided=report.status != "drift" and bool(drift_texts.undecided_signals(report)),
             is_whole=window.is_whole,
             is_all_compared=not any(
                 n

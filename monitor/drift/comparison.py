@@ -2,6 +2,7 @@
 
 import sys
 import zlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -17,9 +18,11 @@ from quadriga.monitor.drift.samples import (
     merge_names,
 )
 from quadriga.monitor.drift.significance import kernels, two_samples
-from quadriga.monitor.drift.significance.cautious import cautious_p_value, find_dependence
 from quadriga.monitor.drift.significance.decision import (
+    CHANGED_INSIDE,
     ComparisonSettings,
+    PowerStatus,
+    combined_p_value,
     decide,
     max_permutations,
     power_status,
@@ -30,6 +33,15 @@ from quadriga.monitor.drift.significance.exchangeable_units import (
     exchangeable_units,
 )
 from quadriga.monitor.drift.significance.memory import repeated_rows
+from quadriga.monitor.drift.significance.parts import (
+    MAX_NAMED_P,
+    PARTS_SHARE,
+    Part,
+    find_dependence,
+    independent,
+    most_changed_part,
+    whole_p_value,
+)
 from quadriga.monitor.drift.significance.permutation import (
     PermutationBudget,
     chi_square,
@@ -40,7 +52,16 @@ from quadriga.monitor.drift.significance.permutation import (
     permute_units,
 )
 from quadriga.monitor.drift.summary import Summary, as_summary
-from quadriga.monitor.report.schema import Data, Effect, Histogram, Level, Report, Signal, Window
+from quadriga.monitor.report.schema import (
+    Begin,
+    Data,
+    Effect,
+    Histogram,
+    Level,
+    Report,
+    Signal,
+    Window,
+)
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 MAX_GRID_VALUES = 128
@@ -61,6 +82,10 @@ _TESTS: dict[Kind, tuple[str, str]] = {
 """Names of the test and the effect by kind, as reports have them; embeddings are tested with the kernel."""
 
 
+Moment = Callable[[int], str | None]
+"""Returns the time of a row as RFC 3339 from its sort key; None where there is none."""
+
+
 class _ColumnPair(NamedTuple):
     """A column on both sides."""
 
@@ -69,6 +94,9 @@ class _ColumnPair(NamedTuple):
     current: Column
     origins: tuple[Origin, Origin]
     """Origins of the values of baseline and current."""
+    window: Summary
+    """Summary of the current window."""
+    moment: Moment
 
 
 class _ColumnResult(NamedTuple):
@@ -88,6 +116,22 @@ class _ColumnResult(NamedTuple):
     """Smallest shift that matters, in the unit of the signal."""
     table: Float64Array | None = None
     """(2, C) counts that PSI and the Jensen-Shannon distance are computed from; None for embeddings."""
+    labels: tuple[str, ...] = ()
+    """Labels that the dimensions of the scores stand for."""
+
+
+class _Judged(NamedTuple):
+    """What can be said about a column, and how certain it is."""
+
+    status: PowerStatus
+    reason: str
+    p: float
+    p_part: float | None
+    n_eff: tuple[float, float]
+    effect: float
+    """Effect of the whole window, or of its changed part where the whole window moved by less than the minimum."""
+    began: Begin | None
+    moved: bool | None
 
 
 def compare(
@@ -96,10 +140,12 @@ def compare(
     settings: ComparisonSettings | None = None,
     *,
     task: str = "",
+    moment: Moment = lambda _: None,
 ) -> Report:
     """Compare each column of the baseline; a column without current values is insufficient.
 
-    Samples with more rows than `settings.rows` are reduced to that many.
+    Samples with more rows than `settings.rows` are reduced to that many; `moment` returns the time of a row from its
+    sort key.
 
     Raises:
         DriftError: A column is of another kind, or its embeddings are of another length.
@@ -119,7 +165,8 @@ def compare(
             _value_origin(baseline_summary, codes[0], column),
             _value_origin(current_summary, codes[1], current_column),
         )
-        pair = _ColumnPair(_common_kind(column, current_column), column, current_column, origins)
+        kind = _common_kind(column, current_column)
+        pair = _ColumnPair(kind, column, current_column, origins, current_summary, moment)
         new_labels = (
             current_summary.labels.get(column.name, {}).keys()
             - baseline_summary.labels.get(column.name, {}).keys()
@@ -158,24 +205,19 @@ def _compare_column(
         )
     budget = budget._replace(seed=zlib.crc32(name.encode(), settings.seed))
     result, minimum = _test_column(pair, settings, budget)
-    has_sources = all(origin.has_sources for origin in pair.origins)
-    status, reason = power_status(result.units, settings, signal_count, has_sources=has_sources)
-    p, n_eff = result.test.p, result.units.n_eff
-    if status == "insufficient" and (dependence := find_dependence(result.units, n)) is not None:
-        p, n_eff = cautious_p_value(result.scores, dependence), dependence.n_eff
-        if p * settings.windows * signal_count < settings.alpha:  # a change beyond any doubt
-            status, reason = "low_power", ""
+    judged = _judge(pair, result, settings, minimum, signal_count=signal_count)
     return Signal(
         name=name,
         kind=kind,
         test=test,
-        effect=Effect(effect, result.effect, minimum),
+        effect=Effect(effect, judged.effect, minimum),
         n=n,
         statistic=result.test.statistic,
-        p=p,
-        status=status,
-        reason=reason,
-        n_eff=n_eff,
+        p=judged.p,
+        p_part=judged.p_part,
+        status=judged.status,
+        reason=judged.reason,
+        n_eff=judged.n_eff,
         units=result.units.kind,
         histogram=result.histogram,
         new_labels=new_labels,
@@ -183,8 +225,104 @@ def _compare_column(
         js=None if result.table is None else two_samples.jensen_shannon(result.table),
         before=result.levels and result.levels[0],
         after=result.levels and result.levels[1],
-        shift=result.levels and _finite(result.effect * result.scale),
+        shift=result.levels and _finite(judged.effect * result.scale),
         min_shift=result.levels and _finite(minimum * result.scale),
+        began=judged.began,
+        moved=judged.moved,
+    )
+
+
+def _judge(
+    pair: _ColumnPair,
+    result: _ColumnResult,
+    settings: ComparisonSettings,
+    minimum: float,
+    *,
+    signal_count: int,
+) -> _Judged:
+    """Say how certain a change is, of the whole window and of a part of it, and whether it can be judged at all."""
+    n = (len(pair.baseline.rows), len(pair.current.rows))
+    limit = settings.alpha / settings.windows / signal_count
+    has_sources = all(origin.has_sources for origin in pair.origins)
+    status, reason = power_status(result.units, settings, signal_count, has_sources=has_sources)
+    units, p, n_eff = result.units, result.test.p, result.units.n_eff
+    of_parts = find_dependence(units, n, units.steady_memory)
+    part = most_changed_part(result.scores, of_parts)
+    p_part, moved = part and part.p, None
+    if status == "insufficient":
+        dependence = find_dependence(units, n)
+        # A source may differ for what it is, and few independent rows are few.
+        is_estimated = units.kind == "blocks" or (units.kind == "rows" and units.has_memory)
+        if is_estimated:
+            p, n_eff = whole_p_value(result.scores, dependence), dependence.n_eff
+        if is_estimated and combined_p_value(p, p_part) < limit:  # beyond any doubt
+            status, reason = "low_power", ""
+        else:
+            part = most_changed_part(result.scores, independent(n))
+            as_independent = whole_p_value(result.scores, independent(n))
+            moved = combined_p_value(as_independent, part and part.p) < limit
+    elif (
+        units.kind != "rows"
+        and part is not None
+        and part.p < MAX_NAMED_P
+        and limit <= combined_p_value(p, p_part)
+    ):
+        status, reason, moved = "insufficient", CHANGED_INSIDE, True
+    effect, began = result.effect, None
+    if part is not None and (moved or combined_p_value(p, p_part) < settings.alpha):
+        began = _begin(pair, result, part, settings)
+        is_significant = moved or part.p < limit * PARTS_SHARE
+        if is_significant and effect < minimum <= began.effect:
+            effect = began.effect
+        elif not part.stands_out and not (is_significant and p >= limit):
+            began = None
+    moved = moved and effect >= minimum
+    if status == "insufficient" and not moved:
+        began = None
+    return _Judged(status, reason, p, p_part, n_eff, effect, began=began, moved=moved)
+
+
+def _begin(
+    pair: _ColumnPair, result: _ColumnResult, part: Part, settings: ComparisonSettings
+) -> Begin:
+    """Describe where the window changed."""
+    column, window = pair.current, pair.window
+    inside = slice(part.start, part.end)
+    outside = np.delete(np.arange(len(column.rows)), inside)
+    before = after = label = None
+    if pair.kind == "embedding":
+        kernel_sides = pair.baseline.values, column.values[inside]
+        effect = kernels.unbiased_effect(*kernel_sides, settings.kernel)
+    elif pair.kind == "categorical":
+        sides = [
+            (pair.baseline.labels, pair.baseline.values),
+            (column.labels, column.values[inside]),
+        ]
+        labels, codes = merge_names(sides)
+        table = np.array([np.bincount(side, minlength=len(labels)) for side in codes], np.float64)
+        effect = two_samples.total_variation(table)
+        scores = result.scores[1][:, part.dimension]
+        label = result.labels[part.dimension]
+        before, after = (float(scores[rows].mean()) for rows in (outside, inside))
+    else:
+        values = column.values
+        effect = two_samples.wasserstein(pair.baseline.values, values[inside]) / result.scale
+        if part.dimension == 0:
+            before, after = (float(values[rows].mean()) for rows in (outside, inside))
+    rows, order = column.rows, window.sample.order
+    is_open = part.end < len(rows)
+    scale = window.n / max(len(order), 1)
+    last = int(rows[part.end - 1])
+    return Begin(
+        round(int(rows[part.start]) * scale) if part.start else 0,
+        round((last + 1) * scale) if is_open else None,
+        window.n,
+        _finite(effect),
+        before=before,
+        after=after,
+        label=label,
+        at=pair.moment(int(order[rows[part.start]])),
+        until=pair.moment(int(order[last])) if is_open else None,
     )
 
 
@@ -235,6 +373,7 @@ def _build_report(
 ) -> Report:
     baseline, current = sides
     judged = [signal for signal in signals if signal.status != "insufficient"]
+    is_open = any(signal.moved for signal in signals)
     alarm = any(signal.alarm for signal in signals)
     min_n_eff = [min((signal.n_eff[side] for signal in judged), default=None) for side in (0, 1)]
     spending = {"correction": "bh", "spending": f"bonferroni/{settings.windows}"}
@@ -244,7 +383,7 @@ def _build_report(
         data=Data(
             Window(n=current.n, n_eff=min_n_eff[1]), Window(n=baseline.n, n_eff=min_n_eff[0])
         ),
-        status="drift" if alarm else "ok" if judged else "insufficient",
+        status="drift" if alarm else "ok" if judged and not is_open else "insufficient",
         parameters=msgspec.to_builtins(settings) | spending,
         signals=signals,
     )
@@ -270,6 +409,7 @@ def _compare_numbers(pair: _ColumnPair, budget: PermutationBudget) -> _ColumnRes
         if len(distinct) < len(pooled) * _MIN_DISTINCT_SHARE or units.kind != "rows":
             p = permutation_p_value(ks_statistic, codes, units, n=n, budget=budget)
             test = test._replace(p=p)
+    with_spread = np.hstack([scores, np.abs(scores - np.median(scores))])
     scale = two_samples.spread(baseline, current)
     # Values near the limits of a double overflow.
     effect = _finite(two_samples.wasserstein(baseline, current) / scale)
@@ -279,7 +419,7 @@ def _compare_numbers(pair: _ColumnPair, budget: PermutationBudget) -> _ColumnRes
         test,
         effect,
         units,
-        scores=(scores[:n], scores[n:]),
+        scores=(with_spread[:n], with_spread[n:]),
         histogram=histogram(baseline, current),
         levels=(_level(baseline), _level(current)),
         scale=scale,
@@ -312,6 +452,7 @@ def _compare_categories(pair: _ColumnPair, budget: PermutationBudget) -> _Column
         scores=(scores[:n], scores[n:]),
         histogram=Histogram(list(labels), *table.astype(np.int64).tolist()),
         table=table[:, table.sum(axis=0) > 0],
+        labels=tuple(labels[code] for code in frequent),
     )
 
 

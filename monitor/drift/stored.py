@@ -36,7 +36,9 @@ from quadriga.monitor.report.schema import (
 from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.records import timestamp_text
 
 BASELINE_ROWS = 10_000
 """Maximum number of rows of a baseline that are compared."""
@@ -105,8 +107,12 @@ def compare_stored(
         reported["source_key"] = source.column.removeprefix(METADATA_PREFIX)
         reported["source_key_reason"] = source.reason
     sides = with_presence(*sides, names=_metadata_names(sides))
-    selected = _selected_signals(sides, infos, parameters, filtered)
-    report = compare(*selected, settings, task=current.info.task)
+    report = compare(
+        *_selected_signals(sides, infos, parameters, filtered),
+        settings,
+        task=current.info.task,
+        moment=lambda id_: timestamp_text(time_ms(id_)),
+    )
     alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
     images = StoredImages(reader)
     similarity = least_similar(sides[0].sample, sides[1].sample, current.info.space)

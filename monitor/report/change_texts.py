@@ -4,7 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from quadriga.monitor.report.drift_texts import maybe_chance_signals, undecided_signals, verdict
+from quadriga.monitor.report.drift_texts import (
+    began_text,
+    maybe_chance_signals,
+    undecided_signals,
+    verdict,
+)
 from quadriga.monitor.report.metric_texts import format_brief, one_line
 from quadriga.monitor.report.schema import Level, Report, Signal, Slice, sorted_by_effect
 
@@ -77,6 +82,8 @@ class Change(NamedTuple):
     before: str = ""
     after: str = ""
     unit: str = ""
+    began: str = ""
+    """Where within the window it changed, from `began_text`; empty if nowhere."""
 
     @property
     def is_known(self) -> bool:
@@ -85,7 +92,10 @@ class Change(NamedTuple):
 
     @property
     def sentence_part(self) -> str:
-        """The change as a part of a sentence."""
+        """The change as a part of a sentence; where it began within the window, only that."""
+        if self.began:
+            direction = f" ({self.direction})" if self.direction else ""
+            return f"{self.title}{direction} {self.began}"
         if not self.is_known:
             return self.title
         direction = f" ({self.direction})" if self.direction else ""
@@ -105,6 +115,10 @@ def alarms_in_reading_order(signals: Sequence[Signal]) -> list[Signal]:
 
 def describe_change(signal: Signal, report: Report) -> Change:
     """Describe how a signal changed."""
+    return _describe_change(signal, report)._replace(began=began_text(signal))
+
+
+def _describe_change(signal: Signal, report: Report) -> Change:
     if signal.kind == "embedding":
         return _embedding_change(signal, report)
     if signal.kind == "categorical":
@@ -142,7 +156,8 @@ def headline(report: Report) -> str:
     if report.kind == "evaluation" or report.status == "error":
         return ""
     named = changes(report)
-    if report.status == "insufficient" or not report.signals:
+    is_open = bool(undecided_signals(report))
+    if (report.status == "insufficient" and not is_open) or not report.signals:
         return "There are too few images to say whether anything changed."
     if not named:
         return _headline_without_alarm(report)
@@ -165,8 +180,12 @@ def _headline_without_alarm(report: Report) -> str:
     parts = []
     if signals := undecided_signals(report):
         names = _some_titles(report, signals, _MAX_UNDECIDED)
+        where = _place(report, signals, ", most where")
+        began = began_text(signals[0])
+        if began and len(signals) > 1:
+            began = f"{signal_title(signals[0].name, report)} {began}"
         parts.append(
-            f"too few independent images to say anything about {names}, which moved{_place(report, signals, ', most where')}"
+            f"too few independent images to say anything about {names}, which moved{where}{began and ', '}{began}"
         )
     for signals in filter(None, _maybe_chance(report)):
         names = _some_titles(report, signals, MAX_IN_HEADLINE)

@@ -29,12 +29,15 @@ def signal_checks(report: Report) -> list[Check]:
     checks = []
     for signal in sorted_by_effect(report.signals):
         alarm = f"{signal.name} changed: {drift_texts.format_effect(signal.effect)}"
+        is_failed = signal.alarm or drift_texts.is_undecided(signal)
+        if drift_texts.is_undecided(signal):
+            alarm = f"{signal.name} moved and cannot be judged: {signal.reason}"
         skipped = signal.reason or "too few values" if signal.status == "insufficient" else None
         checks.append(
             Check(
                 f"no drift in {signal.name}",
-                alarm if signal.alarm else None,
-                None if signal.alarm else skipped,
+                alarm if is_failed else None,
+                None if is_failed else skipped,
             )
         )
     return checks

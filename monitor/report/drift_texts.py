@@ -33,13 +33,17 @@ def verdict(report: Report) -> str:
         sum(signal.status == status for signal in report.signals)
         for status in ("insufficient", "low_power")
     )
-    if insufficient_count == count:
+    undecided = undecided_signals(report)
+    if insufficient_count == count and not undecided:
         return "Insufficient: there are too few independent values to say anything; an alarm needs 30 on each side."
-    sentences = [
-        f"Drift: {alarms} of {_signal_count_text(count)} changed."
-        if alarms
-        else f"No drift in {_signal_count_text(count - insufficient_count)}."
-    ]
+    if alarms:
+        sentences = [f"Drift: {alarms} of {_signal_count_text(count)} changed."]
+    elif report.status == "insufficient":
+        moved = _signal_count_text(len(undecided))
+        sentences = [f"Insufficient: {moved} moved, with too few independent values to judge."]
+    else:
+        sentences = [f"No drift in {_signal_count_text(count - insufficient_count)}."]
+    insufficient_count -= len(undecided) if report.status == "insufficient" else 0
     if insufficient_count:
         sentences.append(
             f"Of {_signal_count_text(insufficient_count)} there is too little to say anything."
@@ -67,8 +71,12 @@ def undecided_signals(report: Report) -> list[Signal]:
 
 
 def is_undecided(signal: Signal) -> bool:
-    """Check whether a signal moved by more than matters, but has too few independent values to say so."""
-    return signal.status == "insufficient" and not signal.alarm and effect_ratio(signal) >= 1
+    """Check whether a signal moved by more than matters, but has too few independent values to say so.
+
+    What chance alone explains, were all values independent, did not move.
+    """
+    is_insufficient = signal.status == "insufficient" and not signal.alarm
+    return is_insufficient and effect_ratio(signal) >= 1 and signal.moved is not False
 
 
 def maybe_chance_signals(report: Report) -> list[Signal]:
@@ -92,6 +100,36 @@ def status_text(signal: Signal) -> str:
     if not signal.alarm:
         return power
     return "ALARM" if signal.status == "ok" else f"ALARM, {power}"
+
+
+def began_text(signal: Signal) -> str:
+    """Say where within the window a signal changed, such as `from about row 300 of 1,000 on, 0.02 to 2.01`; empty if nowhere."""
+    began = signal.began
+    if began is None:
+        return ""
+    rows = f"{began.row:,}" if began.end is None else f"{began.row:,} to {began.end:,}"
+    if began.row == 0 and began.end is not None:
+        place, moment = f"until about row {began.end:,} of {began.n:,}", began.until
+    else:
+        on = " on" * (began.end is None)
+        place, moment = f"from about row {rows} of {began.n:,}{on}", began.at
+    if moment is not None:
+        last = f" to {_minute(began.until)}" if began.row and began.until else ""
+        place = f"{place} ({_minute(moment)}{last} UTC)"
+    if began.before is None or began.after is None:
+        return place
+    if signal.kind == "categorical":
+        label = "values there" if began.label == "yes" else f"share of {one_line(began.label)}"
+        return f"{place}, {label} {100 * began.before:.0f} % to {100 * began.after:.0f} %"
+    digits = 2 if abs(began.after - began.before) < 10 else 0
+    levels = [f"{level:,.{digits}f}" for level in (began.before, began.after)]
+    if levels[0] == levels[1]:
+        levels = [format_brief(level) for level in (began.before, began.after)]
+    return f"{place}, {' to '.join(levels)}".replace("-0.00", "0.00")
+
+
+def _minute(moment: str | None) -> str:
+    return (moment or "")[:16].replace("T", " ")
 
 
 def format_effect(effect: Effect) -> str:

@@ -181,6 +181,29 @@ class Level(msgspec.Struct, frozen=True):
     """90th percentile."""
 
 
+class Begin(msgspec.Struct, frozen=True):
+    """Where within the window a signal changed, about."""
+
+    row: int
+    """Number of rows of the window before the change; 0 if it begins with the window."""
+    end: int | None
+    """Number of rows up to the end of the change; None if it lasts until the window ends."""
+    n: int
+    """Number of rows of the window."""
+    effect: float
+    """Effect in the changed part alone."""
+    before: float | None = None
+    """Mean of the window's other values, or the share of `label` among them; None for embeddings, and for a spread."""
+    after: float | None = None
+    """Mean of the values of the changed part, or the share of `label` among them."""
+    label: str | None = None
+    """Label whose share changed most."""
+    at: str | None = None
+    """Time of the first changed row, RFC 3339, UTC; None where rows have none."""
+    until: str | None = None
+    """Time of the last changed row, if the change ends within the window."""
+
+
 class Signal(msgspec.Struct, frozen=True):
     """A column of values, compared between baseline and current window."""
 
@@ -193,8 +216,10 @@ class Signal(msgspec.Struct, frozen=True):
     """Number of values compared: baseline, current."""
     statistic: float | None = None
     p: float | None = None
+    p_part: float | None = None
+    """P-value of the part of the window that changed most, corrected for all parts; None in too short a window."""
     p_adjusted: float | None = None
-    """P-value corrected for all signals of the window and all windows of a day; None with too few values."""
+    """P-value corrected for the parts, all signals of the window and all windows of a day; None with too few values."""
     alarm: bool = False
     status: Literal["ok", "low_power", "insufficient"] = "ok"
     """`low_power`: only large changes can be detected. `insufficient`: none can."""
@@ -217,6 +242,11 @@ class Signal(msgspec.Struct, frozen=True):
     """Mean distance that values moved, in the unit of the signal; None for labels and embeddings."""
     min_shift: float | None = None
     """Smallest `shift` that raises an alarm."""
+    began: Begin | None = None
+    """Where within the window it changed; None if the window is all alike, or nothing moved."""
+    moved: bool | None = None
+    """Whether a signal with too few independent values would have an alarm if its values were independent; None in a
+    report before 0.3, and where there are enough."""
 
 
 def sorted_by_effect(signals: Iterable[Signal]) -> list[Signal]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from quadriga.monitor.drift.significance.exchangeable_units import ExchangeableUnits
 from quadriga.monitor.drift.significance.kernels import Kernel
+from quadriga.monitor.drift.significance.parts import PARTS_SHARE
 from quadriga.monitor.drift.significance.permutation import log_arrangements
 from quadriga.monitor.report.schema import Signal
 
@@ -24,6 +25,10 @@ _MEMORY = (
 _MEMORY_WITHIN_SOURCES = (
     "rows of a source resemble rows much later, so that the number of independent ones is not certain, "
     "however large: take a longer window and baseline"
+)
+CHANGED_INSIDE = (
+    "a part of the window moved, but rows resemble their neighbours, so that it may be chance: "
+    "take a longer window and baseline"
 )
 
 PowerStatus = Literal["ok", "low_power", "insufficient"]
@@ -97,6 +102,16 @@ def power_status(
     return ("low_power" if is_weak else "ok"), ""
 
 
+def combined_p_value(whole: float, part: float | None) -> float:
+    """Return the p-value of the whole window and of its most changed part together, by a weighted Bonferroni.
+
+    The part has a small share of alpha, so that changes of whole windows are seen as without it.
+    """
+    if part is None:
+        return whole
+    return min(whole / (1 - PARTS_SHARE), part / PARTS_SHARE, 1.0)
+
+
 def decide(signals: Sequence[Signal], settings: ComparisonSettings) -> list[Signal]:
     """Adjust p-values for the number of signals and windows, and raise the alarms.
 
@@ -107,13 +122,19 @@ def decide(signals: Sequence[Signal], settings: ComparisonSettings) -> list[Sign
         for position, signal in enumerate(signals)
         if signal.p is not None and signal.status != "insufficient"
     ]
-    adjusted = benjamini_hochberg([signals[position].p or 0.0 for position in judged_positions])
+    judged = [signals[position] for position in judged_positions]
+    adjusted = benjamini_hochberg([combined_p_value(s.p or 0.0, s.p_part) for s in judged])
     decided = list(signals)
     for position, p in zip(judged_positions, adjusted, strict=True):
         p_adjusted, effect = min(p * settings.windows, 1.0), signals[position].effect
         is_large = effect.value is not None and effect.value >= effect.minimum
         is_alarm = p_adjusted < settings.alpha and is_large
-        decided[position] = replace(signals[position], p_adjusted=p_adjusted, alarm=is_alarm)
+        decided[position] = replace(
+            signals[position],
+            p_adjusted=p_adjusted,
+            alarm=is_alarm,
+            began=signals[position].began if is_alarm else None,
+        )
     return decided
 
 

@@ -11,10 +11,12 @@ import numpy as np
 
 from quadriga.monitor.drift.significance.memory import (
     BLOCK_CORRELATION_TIMES,
+    MAX_DOUBT,
     NO_MEMORY,
     Memory,
     effective_dimensions,
     find_memory,
+    without_changes,
 )
 from quadriga.tasks.arrays import BoolArray, Float32Array, Float64Array, Int64Array
 
@@ -29,7 +31,7 @@ _MAX_UNITS = 2_000
 _QUARTERS = 4
 """Number of segments that a long series is cut into to estimate its correlation."""
 _MIN_QUARTERED_ROWS = 160
-"""Minimum number of rows of a series to estimate its quarters separately."""
+"""Minimum number of rows of a series to estimate its quarters separately, and to tell a change from memory."""
 _MANY_SOURCES, _MANY_TIMES = 8, 3
 """Number of sources from which series have to be so many times longer: with many, one hides what changes in another."""
 _MIN_STANDARD_ERRORS = 3.3
@@ -69,6 +71,8 @@ class ExchangeableUnits(NamedTuple):
     the correlation time of their side have similar variances, even if only one side is correlated in time."""
     memory: tuple[Memory, Memory] = (NO_MEMORY, NO_MEMORY)
     """Memory of baseline and current across units."""
+    steady_memory: tuple[Memory, Memory] | None = None
+    """The same, with changes of the window taken out; None where that makes no difference."""
 
     @property
     def has_memory(self) -> bool:
@@ -85,6 +89,35 @@ def exchangeable_units(
         scores: (P, D) features of the values of baseline and current, used to measure correlation.
         origins: Origins of baseline and current; sources have the same codes in both.
     """
+    units = _units_as_they_are(scores, origins)
+    if units.kind == "groups" or len(scores[1]) < _MIN_QUARTERED_ROWS:
+        return units
+    if units.kind == "rows" and not units.has_memory:
+        return units
+    # A change within the window makes early rows resemble each other, as memory does.
+    flat = _without_changes(scores[1], origins[1].sources)
+    steady = _units_as_they_are((scores[0], flat), origins)
+    is_free = steady.kind == "rows" and not steady.has_memory
+    if is_free and steady.memory[0].errors < MAX_DOUBT:
+        return steady
+    return units._replace(steady_memory=steady.memory)
+
+
+def _without_changes(scores: Float32Array, sources: Int64Array) -> Float32Array:
+    """Return rows (P, D) without the changes of their level, of each source if it has enough rows."""
+    rows = scores - _group_means(scores, sources)[sources]
+    counts = np.bincount(sources)
+    if counts[counts > 0].min() < _MIN_QUARTERED_ROWS:
+        return without_changes(rows)
+    for source in np.flatnonzero(counts):
+        rows[sources == source] = without_changes(rows[sources == source])
+    return rows
+
+
+def _units_as_they_are(
+    scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]
+) -> ExchangeableUnits:
+    """Choose the exchangeable units of rows whose changes count as correlation."""
     if origins[0].has_sources and origins[1].has_sources and not _have_shared_sources(*origins):
         return _source_units(scores, origins)
     if _is_constant_in_sources(scores, origins):

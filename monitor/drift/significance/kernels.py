@@ -57,6 +57,19 @@ def squared_distance(kernel: Float64Array, current: BoolArray) -> float:
     return float(kernel[np.ix_(current, current)].sum() * (1 / n + 1 / (len(current) - n)) ** 2)
 
 
+def unbiased_effect(baseline: Float32Array, current: Float32Array, name: Kernel) -> float:
+    """Return the squared distance of embeddings (N, D), 0 on average if nothing changed, as a share of the largest."""
+    rows = np.concatenate([baseline, current]).astype(np.float32)
+    kernel = kernel_matrix(pairwise_distances(rows), name)
+    diagonal, n = float(kernel.diagonal().mean()), len(baseline)
+    within = [
+        (side.mean() - diagonal / len(side)) / (1 - 1 / len(side))
+        for side in (kernel[:n, :n], kernel[n:, n:])
+    ]
+    across = float(kernel[:n, n:].mean())
+    return float(sum(within) - 2 * across) / max(2 * (diagonal - across), 1e-300)
+
+
 def permutation_statistic(
     kernel: Float64Array, units: ExchangeableUnits
 ) -> Callable[[SideMatrix], Float64Array]:

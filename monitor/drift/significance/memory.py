@@ -6,6 +6,7 @@ their levels, is as strong there; memory is not.
 """
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +21,19 @@ _FAR_TIMES = 4
 _MIN_ROWS = 40
 _MIN_STANDARD_ERRORS = 5.0
 """Excess of the near lags over the far ones, in standard errors, that counts as memory."""
-_MIN_SURPLUS_ERRORS, _MIN_SURPLUS_ERRORS_OF_FEW = 2.5, 3.5
+_MIN_SURPLUS_ERRORS, _MIN_SURPLUS_ERRORS_OF_FEW = 2.2, 3.5
 """Surplus of the sum of near correlations over that of far ones, in standard errors, that counts as memory: of many
 rows, and of few, which say little of it."""
+MAX_DOUBT = 1.5
+"""The same surplus of the baseline, from which on rows that pass for independent are not relied on for parts of a window."""
 _MANY_ROWS = 500
 _MAX_DISTINCT_SHARE = 0.6
 _MAX_SHARED = 0.05
 """Values are repeated rows if so few of them are distinct, and so few of the window are in the baseline as well."""
+
+
+_MAX_SPLITS, _MIN_SEGMENT, _CANDIDATES = 3, 20, 64
+"""Changes that are taken out of a window, rows between two of them, and places that are tried first for each."""
 
 
 class Memory(NamedTuple):
@@ -35,6 +42,8 @@ class Memory(NamedTuple):
     is_present: bool
     time: float
     """Rows that are worth an independent one, counted over all lags; at least 1."""
+    errors: float = 0.0
+    """Surplus of the sum of near correlations over that of far ones, in standard errors."""
 
 
 NO_MEMORY = Memory(is_present=False, time=1.0)
@@ -73,10 +82,11 @@ def find_memory(centred: Float64Array, sources: Int64Array, first_lag: int = 1) 
     variance = float((1 / near_pairs).sum() + (1 / far_pairs).mean() * lags**2 / far_lags)
     sum_noise = max(first_lag / BLOCK_CORRELATION_TIMES, 1.0) * math.sqrt(variance / dimensions)
     min_errors = _MIN_SURPLUS_ERRORS if len(centred) >= _MANY_ROWS else _MIN_SURPLUS_ERRORS_OF_FEW
-    has_surplus = surplus > min_errors * sum_noise + float(far.max())
+    errors = (surplus - float(far.max())) / sum_noise
+    has_surplus = errors > min_errors
     significant = near[near > 2 / np.sqrt(near_pairs * dimensions)]
     time = first_lag + 2.0 * max(float(significant.sum()), surplus)
-    return Memory(has_peaks or has_surplus, min(time, len(centred) / 3))
+    return Memory(has_peaks or has_surplus, min(time, len(centred) / 3), errors)
 
 
 def _correlations(
@@ -119,3 +129,52 @@ def repeated_rows(
     if max(shares) > _MAX_DISTINCT_SHARE or shared > _MAX_SHARED or len(distinct) < _MIN_ROWS:
         return None
     return baseline_codes.astype(np.int64), current_codes.astype(np.int64)
+
+
+def without_changes(rows: Float32Array) -> Float32Array:
+    """Return rows (P, D) in time order without a level that is linear between up to three sudden changes."""
+    n = len(rows)
+    position = np.arange(n)
+    centred = rows.astype(np.float64) - rows.mean(axis=0)
+    sums, moments = (
+        np.vstack([np.zeros(rows.shape[1]), column.cumsum(axis=0)])
+        for column in (centred, centred * position[:, None])
+    )
+
+    def explained(starts: Int64Array, ends: Int64Array) -> Float64Array:
+        """Return the sum of squares that straight lines over segments explain."""
+        size = (ends - starts)[:, None].astype(np.float64)
+        total = sums[ends] - sums[starts]
+        slope = moments[ends] - moments[starts] - (starts + ends - 1)[:, None] / 2 * total
+        squares = total**2 / size + slope**2 * 12 / (size * (size**2 - 1))
+        sums_of_dimensions: Float64Array = squares.sum(axis=1)
+        return sums_of_dimensions
+
+    def best_split(start: int, end: int, places: Int64Array) -> tuple[float, int]:
+        """Return what the best of these places to split a segment explains more, and the place."""
+        places = places[(places >= start + _MIN_SEGMENT) & (places <= end - _MIN_SEGMENT)]
+        if not len(places):
+            return 0.0, start
+        starts, ends = np.full_like(places, start), np.full_like(places, end)
+        gains = explained(starts, places) + explained(places, ends) - explained(starts, ends)
+        return float(gains.max()), int(places[gains.argmax()])
+
+    step = max(n // _CANDIDATES, 1)
+    cuts = [0, n]
+    for _ in range(_MAX_SPLITS):
+        pairs = list(pairwise(cuts))
+        found = [best_split(*pair, np.arange(*pair, step)) for pair in pairs]
+        (gain, place), pair = max(zip(found, pairs, strict=True))
+        if gain <= 0:
+            break
+        cuts.append(best_split(*pair, np.arange(place - step, place + step + 1))[1])
+        cuts.sort()
+    flat = centred.copy()
+    for start, end in pairwise(cuts):
+        line = position[start:end] - (start + end - 1) / 2
+        flat[start:end] -= centred[start:end].mean(axis=0)
+        slope = line @ centred[start:end] / max(float(line @ line), 1.0)
+        flat[start:end] -= line[:, None] * slope
+    flat[np.abs(flat) < 1e-6 * np.abs(centred).max(initial=0.0)] = 0  # rounding is no memory
+    remaining: Float32Array = flat.astype(np.float32)
+    return remaining

@@ -1,4 +1,4 @@
-"""History of a model's windows, one line of a file each, with detectors of change, and alerts.
+"""History of a model's windows, one line of a file each, and alerts.
 
 `<directory>/<model>.jsonl` holds the windows, oldest first; `<model>.watch.json` is a `DriftWatchState`.
 """
@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.parameters import DriftParameters
-from quadriga.monitor.drift.watch.change_detectors import WARM_UP, Series
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.monitor.report.schema import (
@@ -20,7 +19,6 @@ from quadriga.monitor.report.schema import (
     PastWindow,
     Report,
     Signal,
-    effect_ratio,
     sorted_by_effect,
 )
 from quadriga.monitor.watch.alerts import Outbox
@@ -31,12 +29,8 @@ WATCH_SUFFIX = "watch.json"
 
 MAX_SHOWN = 100
 """Maximum number of windows in the history of a report."""
-MAX_CHANGES = 20
-"""Maximum number of changes that are saved for a signal and detector: the latest ones."""
 MAX_LOGGED = 3
 """Maximum number of signals in the log message of an alarm."""
-MIN_UNIT = 0.25
-"""Smallest unit of a series, as a share of the minimum effect: effects that hardly vary would raise changes otherwise."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,42 +41,19 @@ class DriftHistoryEntry(PastWindow, frozen=True):
     """Identity of the baseline, which changes when it is replaced; empty for rolling baselines."""
 
 
-class SignalSeries(msgspec.Struct):
-    """Effects of a signal over its minimum effect, window by window, with detectors."""
-
-    series: Series
-    changes: dict[str, list[str]] = {}
-    """Ends of the windows at which a detector detected a change, by its name; oldest first."""
-
-
 class DriftWatchState(msgspec.Struct):
-    """State of the detectors and alarms after the latest window."""
+    """State of the alarms after the latest window."""
 
     last: str = ""
     """Id of the report that was recorded last."""
-    baseline: str = ""
-    """Identity of its baseline, as in `DriftHistoryEntry`."""
     alarmed: list[str] = []
     """Signals whose latest status other than `insufficient` was an alarm, without those that were muted when it began."""
-    followed: dict[str, SignalSeries] = {}
-
-
-class Detectors(msgspec.Struct, frozen=True):
-    """State of the change detectors of a signal."""
-
-    windows: int
-    """Number of windows since the baseline was created."""
-    is_learning: bool
-    """Whether there are too few windows to detect a change."""
-    changes: dict[str, list[str]]
-    """Ends of the windows at which `adwin` and `page_hinkley` detected a change of the level."""
 
 
 class DriftHistory(msgspec.Struct, frozen=True):
-    """Windows of a model, oldest first, and the current state of the change detectors by signal."""
+    """Windows of a model, oldest first."""
 
     windows: list[PastWindow]
-    detectors: dict[str, Detectors] = {}
 
 
 def with_history(directory: Path, report: Report, parameters: DriftParameters) -> Report:
@@ -100,7 +71,7 @@ def with_history(directory: Path, report: Report, parameters: DriftParameters) -
 def record_window(
     directory: Path, report: Report, parameters: DriftParameters, now_s: float | None = None
 ) -> None:
-    """Record a report's window, update the detectors, and queue alerts; nothing if the report is recorded already.
+    """Record a report's window, and queue alerts; nothing if the report is recorded already.
 
     Signals that are muted at `now_s`, seconds since 1970, begin no alert; None: now.
 
@@ -113,16 +84,6 @@ def record_window(
     if watch.last == entry.report:
         return
     _history_file(directory, model).append(entry)
-    if watch.baseline != entry.baseline:
-        watch.baseline, watch.followed = entry.baseline, {}
-    for signal in report.signals:
-        if signal.status != "insufficient" and signal.effect.value is not None:
-            followed = watch.followed.setdefault(
-                signal.name, SignalSeries(Series(min_unit=MIN_UNIT))
-            )
-            for name in followed.series.update(effect_ratio(signal)):
-                ends = [*followed.changes.get(name, []), entry.end or ""]
-                followed.changes[name] = ends[-MAX_CHANGES:]
     alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
     if alarms:
         _log_alarms(model, entry, alarms)
@@ -157,7 +118,7 @@ def read_history(
     end_us: int | None = None,
     signal: str | None = None,
 ) -> DriftHistory:
-    """Return the windows of a model that start within a span of time, and the state of the detectors.
+    """Return the windows of a model that start within a span of time.
 
     Args:
         directory: Folder of schedules.
@@ -171,16 +132,7 @@ def read_history(
     """
     entries = _history_file(directory, model).entries(start_us, end_us)
     windows = [_past_window(entry, signal) for entry in entries]
-    watch = (
-        read_model_file(model_file_path(directory, model, WATCH_SUFFIX), DriftWatchState)
-        or DriftWatchState()
-    )
-    detectors = {
-        name: Detectors(followed.series.n, followed.series.n < WARM_UP, followed.changes)
-        for name, followed in watch.followed.items()
-        if signal in {None, name}
-    }
-    return DriftHistory(windows, detectors)
+    return DriftHistory(windows)
 
 
 def _history_file(directory: Path, model: str) -> HistoryFile[DriftHistoryEntry]:
@@ -217,7 +169,8 @@ def _past_window(entry: DriftHistoryEntry, signal: str | None = None) -> PastWin
 
 def _log_alarms(model: str, entry: DriftHistoryEntry, alarms: Sequence[Signal]) -> None:
     listed = ", ".join(
-        f"{signal.name} ({signal.effect.name} {signal.effect.value:.3g})"
+        f"{signal.name} ({signal.effect.name} {signal.effect.value:.3g}"
+        f"{f', began {signal.began.at}' if signal.began and signal.began.at else ''})"
         for signal in alarms[:MAX_LOGGED]
     )
     more = f" and {len(alarms) - MAX_LOGGED} more" if len(alarms) > MAX_LOGGED else ""
@@ -258,6 +211,7 @@ def _alert_fields(entry: DriftHistoryEntry, signals: Sequence[Signal]) -> dict[s
             "least_effect": signal.effect.minimum,
             "p_adjusted": signal.p_adjusted,
         }
+        | ({"began": signal.began.at} if signal.began and signal.began.at else {})
         for signal in signals
     ]
     window = {"from": entry.start, "to": entry.end, "n": entry.n}

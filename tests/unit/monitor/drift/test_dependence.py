@@ -7,9 +7,9 @@ import pytest
 
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.samples import build_sample
-from quadriga.monitor.drift.significance.cautious import Dependence, cautious_p_value
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.significance.memory import find_memory, repeated_rows
+from quadriga.monitor.drift.significance.parts import Dependence, whole_p_value
 from quadriga.monitor.drift.source_search import FoundSource, find_source
 from quadriga.monitor.drift.summary import as_summary
 from quadriga.monitor.report.schema import Signal
@@ -130,9 +130,9 @@ def test_an_uncertain_dependence_has_no_small_p_value():
     scores = np.zeros((60, 1), np.float32), np.ones((60, 1), np.float32) + 1e-3
     scores[0][::2] += 0.01
     certain = Dependence(time=5.0, n_eff=(12, 12), is_certain=True)
-    assert cautious_p_value(scores, certain) < 1e-6
-    assert cautious_p_value(scores, certain._replace(is_certain=False)) == 1.0
-    assert cautious_p_value(scores, certain._replace(time=30.0)) == 1.0
+    assert whole_p_value(scores, certain) < 1e-6
+    assert whole_p_value(scores, certain._replace(is_certain=False)) == 1.0
+    assert whole_p_value(scores, certain._replace(time=30.0)) == 1.0
 
 
 def sides_of(columns: Any, *, sources: Any = None) -> Any:

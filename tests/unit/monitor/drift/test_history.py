@@ -8,7 +8,6 @@ import pytest
 
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.monitor.drift.watch import history as history_module
-from quadriga.monitor.drift.watch.change_detectors import WARM_UP
 from quadriga.monitor.drift.watch.history import (
     read_history,
     record_failure,
@@ -63,14 +62,13 @@ def test_history_is_returned_oldest_first(directory):
         assert response["windows"] == [
             {**window, "signals": {"b": window["signals"]["b"]}} for window in windows[1:3]
         ]
-        assert response["detectors"] == {"b": {"windows": 4, "is_learning": True, "changes": {}}}
         assert client.get(path, params={"from": "-1h"}).json()["windows"] == []
         ever = {"from": "0001-01-01T00:00:00+23:00", "to": "9999-12-31T23:59:59-23:00"}
         assert client.get(path, params=ever).json()["windows"] == windows
         answer = client.get(path, params={"to": "later"})
         assert answer.status_code == 400
         assert answer.json()["error"].startswith("expected to to be a moment such as")
-        assert client.get("/api/models/nobody/drift").json() == {"windows": [], "detectors": {}}
+        assert client.get("/api/models/nobody/drift").json() == {"windows": []}
 
 
 def test_a_report_has_the_windows_of_its_baseline(directory, monkeypatch):
@@ -98,7 +96,6 @@ def test_recording_a_report_again_changes_nothing(directory, caplog):
     (directory / f"{MODEL}.watch.json").unlink()  # it died before that was kept
     record_window(directory, report(1, alarms="a"), parameters(1))
     assert len(read_history(directory, MODEL).windows) == 1
-    assert read_history(directory, MODEL).detectors["a"].windows == 1
 
 
 def test_incomplete_lines_are_skipped(directory):
@@ -161,17 +158,13 @@ def test_an_alarm_is_a_line_of_the_log_in_every_window(directory, caplog):
     )
 
 
-def test_detectors_restart_with_a_new_baseline(directory):
-    for hour in range(WARM_UP + 30):
-        effect = 0.02 if hour < WARM_UP + 5 else 0.2
-        record_window(directory, report(hour, effect=effect), parameters(hour))
-    detectors = read_history(directory, MODEL).detectors["c"]
-    assert (detectors.windows, detectors.is_learning) == (WARM_UP + 30, False)
-    assert detectors.changes.keys() == {"adwin", "page_hinkley"}
-    assert detectors.changes["adwin"][0] > "1970-01-03T05"
-    assert queued(directory) == []
-    record_window(directory, report(99, baseline_n=77), parameters(99))
-    assert read_history(directory, MODEL).detectors["c"].windows == 1
+def test_a_state_of_0_2_is_read(directory):
+    state = {"last": "1", "baseline": "a/b/1", "alarmed": ["a"], "followed": {"a": {"series": {}}}}
+    path = directory / f"{MODEL}.watch.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(state))
+    record_window(directory, report(1), parameters(1))
+    assert queued(directory) == [("recovered", ["a"])]
 
 
 NOW_S = 1_790_000_000.0

@@ -41,8 +41,8 @@ def shell(command: str, folder: Path = ROOT, *, code: int = 0) -> str:
     return finished.stdout
 
 
-def invoke(command: str, *more: str) -> str:
-    """Run a `quadriga ...` in this process; gives what it prints."""
+def invoke(command: str, *more: str, code: int = 0) -> str:
+    """Run a `quadriga ...` in this process, which exits with a status; gives what it prints."""
     result = CliRunner().invoke(main, [*shlex.split(command)[1:], *more], env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == code, result.output
     return result.output

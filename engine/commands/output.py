@@ -165,8 +165,8 @@ def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:
     paths |= {path.relative_to(folder or path).as_posix(): path for path in files}
 
     def read(name: str) -> bytes | None:
-        found = next((paths[written] for written in written_names(name) if written in paths), None)
-        return None if found is None else found.read_bytes()
+        path = next((paths[written] for written in written_names(name) if written in paths), None)
+        return None if path is None else path.read_bytes()
 
     return read
 

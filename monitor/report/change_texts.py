@@ -83,7 +83,7 @@ class Change(NamedTuple):
     after: str = ""
     unit: str = ""
     began: str = ""
-    """Where within the window it changed, from `began_text`; empty if nowhere."""
+    """Place within the window where it changed, from `began_text`; empty if nowhere."""
 
     @property
     def is_known(self) -> bool:

@@ -182,7 +182,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Where within the window a signal changed, about."""
+    """Place within the window where a signal changed, about."""
 
     row: int
     """Number of rows of the window before the change; 0 if it begins with the window."""
@@ -243,7 +243,7 @@ class Signal(msgspec.Struct, frozen=True):
     min_shift: float | None = None
     """Smallest `shift` that raises an alarm."""
     began: Begin | None = None
-    """Where within the window it changed; None if the window is all alike, or nothing moved."""
+    """Place within the window where it changed; None if the window is all alike, or nothing moved."""
     moved: bool | None = None
     """Whether a signal with too few independent values would have an alarm if its values were independent; None in a
     report before 0.3, and where there are enough."""

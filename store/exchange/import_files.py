@@ -331,10 +331,10 @@ def _coco(data: bytes, image: Images) -> Iterator[Item]:
 
 
 def _pictured(image: Images, name: str) -> bytes | None:
-    found = (
+    pictures = (
         image(folder + written) for written in written_names(name) for folder in ("images/", "")
     )
-    return next(filter(None, found), None)
+    return next(filter(None, pictures), None)
 
 
 def _decoded(text: bytes, place: str) -> ImportedInference:

@@ -220,8 +220,8 @@ def as_labels(table: FileTable, name: str, *, with_missing: bool = False) -> lis
         elif value.casefold() in {"true", "false"}:
             labels.append(value.casefold())
         else:
-            whole = None if table.decimal is None else _WHOLE.fullmatch(value)
-            labels.append(value if whole is None else whole[1])
+            integer = None if table.decimal is None else _WHOLE.fullmatch(value)
+            labels.append(value if integer is None else integer[1])
     return labels
 
 

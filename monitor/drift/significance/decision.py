@@ -102,14 +102,14 @@ def power_status(
     return ("low_power" if is_weak else "ok"), ""
 
 
-def combined_p_value(whole: float, part: float | None) -> float:
+def combined_p_value(window: float, part: float | None) -> float:
     """Return the p-value of the whole window and of its most changed part together, by a weighted Bonferroni.
 
     The part has a small share of alpha, so that changes of whole windows are seen as without it.
     """
     if part is None:
-        return whole
-    return min(whole / (1 - PARTS_SHARE), part / PARTS_SHARE, 1.0)
+        return window
+    return min(window / (1 - PARTS_SHARE), part / PARTS_SHARE, 1.0)
 
 
 def decide(signals: Sequence[Signal], settings: ComparisonSettings) -> list[Signal]:

@@ -163,8 +163,8 @@ def without_changes(rows: Float32Array) -> Float32Array:
     cuts = [0, n]
     for _ in range(_MAX_SPLITS):
         pairs = list(pairwise(cuts))
-        found = [best_split(*pair, np.arange(*pair, step)) for pair in pairs]
-        (gain, place), pair = max(zip(found, pairs, strict=True))
+        splits = [best_split(*pair, np.arange(*pair, step)) for pair in pairs]
+        (gain, place), pair = max(zip(splits, pairs, strict=True))
         if gain <= 0:
             break
         cuts.append(best_split(*pair, np.arange(place - step, place + step + 1))[1])

@@ -139,7 +139,7 @@ class WatchedRequest:
         visit = Visit(
             caller=self.caller,
             action=f"{self._scope['method']} {self._scope['path']}",
-            address=(self._scope.get("client") or ("",))[0],
+            address=(self._scope.get("client") or ("",))[0].removeprefix("::ffff:"),
             request_id=request_id,
             notes=self._notes,
         )

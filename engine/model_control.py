@@ -133,9 +133,11 @@ class ModelControl:
             folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
             cleaning.callback(shutil.rmtree, folder, ignore_errors=True)
             override = Override(dict(config or {}), folder)
-            opened = self._repository.open(name, override, by_client=True)  # others change models meanwhile
+            opened = self._repository.open(
+                name, override, by_client=True
+            )  # others change models meanwhile
             with self._exclusive(deadline_s):
-                model_name = self._repository.serve(opened)
+                model_name = self._repository.serve(opened, by_client=True)
                 cleaning.pop_all()
                 self._publish(model_name, override, deadline_s)
 

@@ -233,7 +233,8 @@ class ModelRepository:
             LoadError: A version cannot be loaded.
         """
         with self._change_lock:
-            return self.serve(self.open(name, override, by_client=by_client, find=find), by_client)
+            opened = self.open(name, override, by_client=by_client, find=find)
+            return self.serve(opened, by_client=by_client)
 
     def open(
         self,
@@ -265,7 +266,7 @@ class ModelRepository:
         warn_of_changed_labels(entries)
         return entries
 
-    def serve(self, entries: list[VersionEntry], by_client: bool = True) -> str:
+    def serve(self, entries: list[VersionEntry], *, by_client: bool) -> str:
         """Let versions that `open` has loaded take the place of the model's others; return the name of the model."""
         with self._change_lock:
             self._check_client_models(entries[0])

@@ -205,38 +205,17 @@ class LocalGraph:
         finally:
             self._mark.end(before)
             if time.monotonic() - began_s > _LONG_RUN_S and self._release is None:
-                self._look_at_memory({name: (a.shape, a.dtype) for name, a in feeds.items()})
+                self._look_at_memory(feeds)
         return results
 
-    def _look_at_memory(self, inputs: Mapping[str, tuple[Any, np.dtype[Any]]]) -> None:
+    def _look_at_memory(self, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
         """Let memory be given back later if the process has become much larger than it was at first."""
         if _resident_bytes() - self._first_bytes > _LARGE_GROWTH_BYTES:
+            inputs = {name: (array.shape, array.dtype) for name, array in feeds.items()}
             graph = weakref.ref(self)  # an unloaded model must not wait for its timer
             self._release = threading.Timer(self._kept_s, _release_memory, (graph, inputs))
             self._release.daemon = True
             self._release.start()
-
-    def release_memory(self, inputs: Mapping[str, tuple[Any, np.dtype[Any]]]) -> None:
-        """Give memory between runs back to the system, by a run that ends before its first operator.
-
-        What the first run took stays, which is a warm-up with zeros as a rule.
-
-        Args:
-            inputs: Shape and type of each input.
-
-        Source: onnxruntime, onnxruntime_run_options_config_keys.h, `memory.enable_memory_arena_shrinkage`.
-        """
-        options = onnxruntime.RunOptions()
-        options.terminate = True
-        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        feeds = {
-            name: np.full(shape, "", object) if dtype.kind in "OUS" else np.zeros(shape, dtype)
-            for name, (shape, dtype) in inputs.items()
-        }
-        with suppress(Exception):  # it ends with an error, as it is to
-            self._session.run(None, feeds, options)
-        self._release = None
-        self._kept_s = min(2 * self._kept_s, _MAX_KEPT_S)
 
     def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         """Run once with inputs and outputs on a device; raises onnxruntime's errors."""
@@ -251,8 +230,29 @@ class LocalGraph:
 
 
 def _release_memory(graph: "weakref.ref[LocalGraph]", inputs: Mapping[str, Any]) -> None:
-    if (opened := graph()) is not None:
-        opened.release_memory(inputs)
+    """Give memory between runs back to the system, by a run that ends before its first operator.
+
+    What the first run took stays, which is a warm-up with zeros as a rule.
+
+    Args:
+        graph: The graph; it may be gone.
+        inputs: Shape and type of each input.
+
+    Source: onnxruntime, onnxruntime_run_options_config_keys.h, `memory.enable_memory_arena_shrinkage`.
+    """
+    if (opened := graph()) is None:
+        return
+    options = onnxruntime.RunOptions()
+    options.terminate = True
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    feeds = {
+        name: np.full(shape, "" if dtype.kind in "OUS" else 0, dtype)
+        for name, (shape, dtype) in inputs.items()
+    }
+    with suppress(Exception):  # it ends with an error, as it is to
+        opened._session.run(None, feeds, options)  # noqa: SLF001 - of this module
+    opened._release = None  # noqa: SLF001 - as above
+    opened._kept_s = min(2 * opened._kept_s, _MAX_KEPT_S)  # noqa: SLF001 - as above
 
 
 def _resident_bytes() -> int:

@@ -18,11 +18,11 @@ BACKLOG = 2048
 
 _log = logging.getLogger("quadriga")
 
-_WAIT_S, _RETRY_S = 10.0, 0.1
+_WAIT_S, _RETRY_S = 10.0, 1.0
 """Time to wait for an address: the workers of a server that was killed hold it until they have noticed."""
 
 _SO_ATTACH_FILTER = 26  # Linux, asm-generic/socket.h
-_MAPPED_BITS = 96
+_MAPPED = ipaddress.ip_network("::ffff:0:0/96")
 _BPF_RETURN_NOTHING = struct.pack("=HBBI", 0x06, 0, 0, 0)  # one instruction: drop the packet
 
 
@@ -45,17 +45,15 @@ def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not count
-    begun_s, is_noted = time.monotonic(), False
+    deadline_s = time.monotonic() + _WAIT_S
     while True:
         try:
             bound.bind((host, port))
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > begun_s + _WAIT_S:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline_s:
                 bound.close()
                 raise
-            if not is_noted:
-                _log.warning("%s port %d is in use: waiting for up to %g s", host, port, _WAIT_S)
-            is_noted = True
+            _log.warning("port %d of %s is in use: trying again for %g s", port, host, _WAIT_S)
             time.sleep(_RETRY_S)
         else:
             return bound
@@ -90,20 +88,16 @@ def parse_proxies(text: str) -> list[str]:
         try:
             network = ipaddress.ip_network(part)
         except ValueError as error:
+            raise ValueError(f"expected addresses or networks of proxies, got {error}") from error
+        if network.prefixlen == 0 or network.overlaps(_MAPPED):
             raise ValueError(
-                f"expected addresses or networks of proxies, such as 10.1.2.3 or 10.1.0.0/16, got {part!r:.100}: {error}"
-            ) from error
-        mapped = getattr(network.network_address, "ipv4_mapped", None)
-        if mapped is not None and network.prefixlen >= _MAPPED_BITS:
-            network = ipaddress.ip_network((mapped, network.prefixlen - _MAPPED_BITS))
-        if network.prefixlen == 0:
-            raise ValueError(
-                f"expected the networks of proxies, got {part!r}: every client could then choose its address"
+                f"expected networks of proxies, those of IPv4 in their own form, and not all addresses, got {part}"
             )
         networks.append(str(network))
         if network.version == 4:
-            mapped_bits = _MAPPED_BITS + network.prefixlen
-            networks.append(f"::ffff:{network.network_address}/{mapped_bits}")
+            networks.append(
+                f"::ffff:{network.network_address}/{_MAPPED.prefixlen + network.prefixlen}"
+            )
     return networks
 
 

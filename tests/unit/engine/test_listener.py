@@ -66,7 +66,6 @@ def test_an_address_is_waited_for_until_a_killed_server_has_let_it_go(take, monk
         ("", []),
         ("127.0.0.1", ["127.0.0.1/32", "::ffff:127.0.0.1/128"]),
         (" 10.0.0.0/8 ,::1,", ["10.0.0.0/8", "::ffff:10.0.0.0/104", "::1/128"]),
-        ("::ffff:10.0.0.1", ["10.0.0.1/32", "::ffff:10.0.0.1/128"]),
         ("fd00::/8", ["fd00::/8"]),
     ],
 )
@@ -76,11 +75,11 @@ def test_proxies_are_networks_in_each_form_of_their_addresses(text, networks):
 
 @pytest.mark.parametrize(
     "text",
-    ["*", "127.0.0.1/8", "10.0.0.0/33", "localhost", "proxy.example.org", "0.0.0.0/0", "::/0", "::ffff:0:0/96", "1.2.3",
+    ["*", "127.0.0.1/8", "10.0.0.0/33", "localhost", "proxy.example.org", "0.0.0.0/0", "::/0", "::ffff:0:0/96", "::ffff:10.0.0.1", "1.2.3",
      "010.0.0.1", "10.0.0.1 10.0.0.2", "10.0.0.1,*", "10.0.0.1:80", "/run/proxy.sock"],
 )  # fmt: skip
 def test_what_is_no_network_of_proxies_is_refused_at_the_start(text):
     with pytest.raises(
-        SettingsError, match=r"flag --trusted-proxies: expected .* networks of proxies"
+        SettingsError, match=r"flag --trusted-proxies: expected .*networks of proxies"
     ):
         load({"trusted_proxies": text}, {})

@@ -14,8 +14,10 @@ from typing import Any
 import cv2
 import msgspec
 from litestar import Litestar, Router
+from litestar.datastructures import MutableScopeHeaders
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
+from litestar.types import Message, Scope
 
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
@@ -483,6 +485,13 @@ def _open_sign_on(
     return sign_on, pages, console_routes(pages)
 
 
+async def _keep_out_of_caches(message: Message, _: Scope) -> None:
+    """Let no cache keep what a key or a session was needed for, unless the answer says otherwise (RFC 9111, section 5.2.2)."""
+    if message["type"] == "http.response.start":
+        headers = MutableScopeHeaders.from_message(message)
+        headers.setdefault("Cache-Control", "private, no-store")
+
+
 def _routes_application(
     handlers: list[Any], operations: Sequence[Operation], audit: Audit, max_body_bytes: int
 ) -> Litestar:
@@ -492,6 +501,7 @@ def _routes_application(
         handlers,
         guards=[guard_route, guard_with(audit)],
         exception_handlers=EXCEPTION_HANDLERS,
+        before_send=[_keep_out_of_caches],
         openapi_config=OpenAPIConfig(
             "Quadriga",
             VERSION,

@@ -78,12 +78,10 @@ def _parse(text: str) -> RoleEntry:
 
 
 def _values(claim: str, claims: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the values of a claim, by its name or by a path with dots, such as `realm_access.roles`."""
-    value: Any = claims.get(claim)
-    if value is None and "." in claim:
-        value = claims
-        for name in claim.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
+    """Yield the values of a claim, by a path with dots, such as `realm_access.roles`; a URL is one name."""
+    value: Any = claims
+    for name in [claim] if "://" in claim else claim.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
     if isinstance(value, str):
         yield from value.split() if claim in _SPACED else [value]
     elif isinstance(value, list):

@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from quadriga.engine.overrides import Override, write_files
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
 from quadriga.engine.stopwatch import merge_statistics
+from quadriga.proto.access import current_caller
 from quadriga.proto.errors import (
     InternalError,
     InvalidRequest,
@@ -38,6 +40,8 @@ Read = TypeVar("Read", bound=msgspec.Struct)
 
 _POLL_INTERVAL_S = 0.05
 _REPORT_INTERVAL_S = 0.2
+_MAX_TRIALS, _MAX_TRIALS_OF_KEY = 4, 2
+"""Maximum models of clients that a worker loads at once, of all keys and of one: each may take a core, and some GB."""
 
 _log = logging.getLogger("quadriga.models")
 
@@ -106,6 +110,9 @@ class ModelControl:
         self._watch = watch
         self._state_lock = threading.Lock()
         self._report = _WorkerReport()
+        self._trials: Counter[str] = Counter()
+        """Models of clients that are being loaded, by the id of the key."""
+        self._trial_ended = threading.Condition()
 
     def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
         """Load a model in every worker; see `quadriga.proto.messages.Serving.load_model`."""
@@ -114,22 +121,47 @@ class ModelControl:
         if self._watch is not None and not files:
             self._load_from_source(self._watch, name, dict(config or {}), deadline_s)
             return
-        with self._exclusive(deadline_s):
-            folder = None
-            if files:
-                if self._directory is None:
-                    raise Unsupported("expected no files, as this server has no folder for them")
-                folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
-            override = Override(dict(config or {}), folder)
-            try:
+        if not files:
+            with self._exclusive(deadline_s), _refusing():
+                override = Override(dict(config or {}))
                 model_name = self._repository.load(name, override, by_client=True)
-            except Exception as error:
-                if folder is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
-                if isinstance(error, LoadError):
-                    raise InvalidRequest(str(error)) from error
-                raise
-            self._publish(model_name, override, deadline_s)
+                self._publish(model_name, override, deadline_s)
+            return
+        if self._directory is None:
+            raise Unsupported("expected no files, as this server has no folder for them")
+        with self._trial(deadline_s), contextlib.ExitStack() as cleaning, _refusing():
+            folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
+            cleaning.callback(shutil.rmtree, folder, ignore_errors=True)
+            override = Override(dict(config or {}), folder)
+            opened = self._repository.open(
+                name, override, by_client=True
+            )  # others change models meanwhile
+            with self._exclusive(deadline_s):
+                model_name = self._repository.serve(opened, by_client=True)
+                cleaning.pop_all()
+                self._publish(model_name, override, deadline_s)
+
+    @contextlib.contextmanager
+    def _trial(self, deadline_s: float) -> Iterator[None]:
+        """Count a model of a client while it is loaded, once the caller and all together may load one more."""
+        key_id, trials = current_caller().key_id, self._trials
+
+        def has_room() -> bool:
+            return trials.total() < _MAX_TRIALS and trials[key_id] < _MAX_TRIALS_OF_KEY
+
+        with self._trial_ended:
+            if not self._trial_ended.wait_for(has_room, deadline_s - time.monotonic()):
+                raise ModelNotReady(
+                    f"expected at most {_MAX_TRIALS_OF_KEY} models of one key and {_MAX_TRIALS} of all to load at "
+                    f"once, got more for {self._timeout_s} s"
+                )
+            trials[key_id] += 1
+        try:
+            yield
+        finally:
+            with self._trial_ended:
+                trials[key_id] -= 1
+                self._trial_ended.notify_all()
 
     def _load_from_source(
         self, watch: SourceWatch, name: str, config: dict[str, Any], deadline_s: float
@@ -351,6 +383,15 @@ class ModelControl:
         new = self._directory / f"{name}.{self._worker}.new"
         new.write_bytes(msgspec.json.encode(value))
         new.replace(self._directory / name)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise the errors of a load as those of a request."""
+    try:
+        yield
+    except LoadError as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def _report_name(worker: int) -> str:

@@ -81,7 +81,7 @@ class ModelRepository:
         self._entries: dict[str, dict[str, VersionEntry]] = {}
         if find is None:
             self.fill()
-        self._change_lock = threading.Lock()  # readers take the current entries, and need no lock
+        self._change_lock = threading.RLock()  # readers take the current entries, and need no lock
         self._large_lock = threading.Lock()
         self.loaded = threading.Event()
 
@@ -235,28 +235,46 @@ class ModelRepository:
             LoadError: A version cannot be loaded.
         """
         with self._change_lock:
-            entries = self._read(name, override or Override(), find or self._find)
-            self._check_client_models(entries[0])
-            host = msgspec.structs.replace(self._host, ignores_crashes=by_client)
-            is_foreign = find or (override is not None and (override.folder or override.config))
-            standing = self._entries.get(entries[0].name, {})
-            for entry in entries:
-                is_new = not entry.take_over(standing.get(entry.version))
-                try:
-                    if is_new and by_client and is_foreign:
-                        entry.try_first(self._score_threshold, host)
-                    if is_new:
-                        entry.load(self._score_threshold, host, self._check_chains)
-                    if override is not None and entry.model is not None:
-                        check_config(override.config, entry.model.info((entry.version,)))
-                except LoadError as error:
-                    raise LoadError(
-                        f"model {entry.name!r} version {entry.version} failed to load: "
-                        f"{self._text(error, entry)}"
-                    ) from error
+            opened = self.open(name, override, by_client=by_client, find=find)
+            return self.serve(opened, by_client=by_client)
+
+    def open(
+        self,
+        name: str,
+        override: Override | None = None,
+        *,
+        by_client: bool = False,
+        find: FindModels | None = None,
+    ) -> list[VersionEntry]:
+        """Load the versions of a model, and serve none of them yet; arguments and errors as of `load`."""
+        entries = self._read(name, override or Override(), find or self._find)
+        self._check_client_models(entries[0])
+        host = msgspec.structs.replace(self._host, ignores_crashes=by_client)
+        is_foreign = find or (override is not None and (override.folder or override.config))
+        standing = self._entries.get(entries[0].name, {})
+        for entry in entries:
+            is_new = not entry.take_over(standing.get(entry.version))
+            try:
+                if is_new and by_client and is_foreign:
+                    entry.try_first(self._score_threshold, host)
                 if is_new:
-                    warn_of_changed_file(entry, standing.get(entry.version))
-            warn_of_changed_labels(entries)
+                    entry.load(self._score_threshold, host, self._check_chains)
+                if override is not None and entry.model is not None:
+                    check_config(override.config, entry.model.info((entry.version,)))
+            except LoadError as error:
+                raise LoadError(
+                    f"model {entry.name!r} version {entry.version} failed to load: "
+                    f"{self._text(error, entry)}"
+                ) from error
+            if is_new:
+                warn_of_changed_file(entry, standing.get(entry.version))
+        warn_of_changed_labels(entries)
+        return entries
+
+    def serve(self, entries: list[VersionEntry], *, by_client: bool) -> str:
+        """Let versions that `open` has loaded take the place of the model's others; return the name of the model."""
+        with self._change_lock:
+            self._check_client_models(entries[0])
             model_name = self._put(entries)
             if by_client:
                 self._host.crashes.forget(model_name)

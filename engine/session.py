@@ -9,8 +9,9 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,13 @@ _DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"
 """Device on which a provider may leave outputs; other providers return arrays."""
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
+_LARGE_GROWTH_BYTES = 256 * 2**20
+"""Growth of the process beyond which memory that onnxruntime keeps between runs is given back to the system."""
+_LONG_RUN_S = 0.005
+"""Shortest run that is looked at: to fill so much memory takes longer."""
+_KEPT_S, _MAX_KEPT_S = 5.0, 600.0
+"""Seconds until memory is given back, at first and at most: a model that needs it again and again keeps it for longer."""
 
 DeviceArray = Any
 """An output left on the device of the model: an array on a CPU, elsewhere an onnxruntime OrtValue."""
@@ -179,10 +187,13 @@ class LocalGraph:
         self._source = source
         self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
         self.get_providers, self.io_binding = session.get_providers, session.io_binding
+        self._first_bytes = _resident_bytes()
+        self._kept_s = _KEPT_S
+        self._release: threading.Timer | None = None
 
     def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
         """Run once; raises onnxruntime's errors."""
-        before = self._mark.begin()
+        before, began_s = self._mark.begin(), time.monotonic()
         try:
             if self._source.load_deadline_s is not None:
                 run = partial(self._session.run, names, feeds)
@@ -193,7 +204,18 @@ class LocalGraph:
             raise
         finally:
             self._mark.end(before)
+            if time.monotonic() - began_s > _LONG_RUN_S and self._release is None:
+                self._look_at_memory(feeds)
         return results
+
+    def _look_at_memory(self, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Let memory be given back later if the process has become much larger than it was at first."""
+        if _resident_bytes() - self._first_bytes > _LARGE_GROWTH_BYTES:
+            inputs = {name: (array.shape, array.dtype) for name, array in feeds.items()}
+            graph = weakref.ref(self)  # an unloaded model must not wait for its timer
+            self._release = threading.Timer(self._kept_s, _release_memory, (graph, inputs))
+            self._release.daemon = True
+            self._release.start()
 
     def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         """Run once with inputs and outputs on a device; raises onnxruntime's errors."""
@@ -205,6 +227,37 @@ class LocalGraph:
             raise
         finally:
             self._mark.end(before)
+
+
+def _release_memory(graph: "weakref.ref[LocalGraph]", inputs: Mapping[str, Any]) -> None:
+    """Give memory between runs back to the system, by a run that ends before its first operator.
+
+    What the first run took stays, which is a warm-up with zeros as a rule.
+
+    Args:
+        graph: The graph; it may be gone.
+        inputs: Shape and type of each input.
+
+    Source: onnxruntime, onnxruntime_run_options_config_keys.h, `memory.enable_memory_arena_shrinkage`.
+    """
+    if (opened := graph()) is None:
+        return
+    options = onnxruntime.RunOptions()
+    options.terminate = True
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    feeds = {
+        name: np.full(shape, "" if dtype.kind in "OUS" else 0, dtype)
+        for name, (shape, dtype) in inputs.items()
+    }
+    with suppress(Exception):  # it ends with an error, as it is to
+        opened._session.run(None, feeds, options)  # noqa: SLF001 - of this module
+    opened._release = None  # noqa: SLF001 - as above
+    opened._kept_s = min(2 * opened._kept_s, _MAX_KEPT_S)  # noqa: SLF001 - as above
+
+
+def _resident_bytes() -> int:
+    """Return the memory of this process that is in use, in bytes (proc(5), `/proc/self/statm`)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Session:

@@ -258,7 +258,7 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
         Meta(
             gt=0,
             le=3600,
-            description="Seconds within which the body of a request must arrive, besides those that its size adds, or the message of a gRPC call.",
+            description="Seconds within which the body of a request must arrive, and for which one that goes on may stand still; or the message of a gRPC call.",
         ),
     ] = 30.0
     body_bytes_per_s: Annotated[

@@ -19,6 +19,7 @@ import msgspec
 
 from quadriga.engine.claim_roles import parse_role_entries
 from quadriga.engine.model_url import check_models
+from quadriga.engine.processes.listener import parse_proxies
 from quadriga.engine.schema import explain_validation_error
 from quadriga.engine.settings import PREFIX, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
@@ -196,6 +197,7 @@ _PARSED: Mapping[str, Callable[[str], object]] = {
     "label_studio_hosts": partial(parse_webhook_hosts, setting="label_studio_hosts"),
     "key_limits": lambda text: parse_limits(split_limits(text)),
     "oidc_roles": parse_role_entries,
+    "trusted_proxies": parse_proxies,
 }
 """Settings with a form of their own, and what reads it; raises ValueError."""
 

@@ -126,6 +126,10 @@ class ViewStore:
             QueryError: There are as many views as there may be.
             JournalError: The file could not be written, as on a full disk.
         """
+        if not name.isprintable():
+            raise QueryError(
+                f"expected the name of a view without control characters, got {name!r:.100}"
+            )
         path, caller_id = self._path(name), owner_id
         previous = read_model_file(path, _ViewFile)
         if previous is None:

@@ -58,6 +58,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Team that the caller belongs to; empty for none."""
     quota: Quota | None = None
     """Limits of the key, and what it has used; None without a key."""
+    is_of_jobs: bool = False
+    """Whether the server's own jobs send the request: they alone may name a team in `TEAM_HEADER`."""
     refusal: str = NO_KEY
     """Why the caller has no rights: the text of the error, for a caller without rights."""
     is_known: bool = True

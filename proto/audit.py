@@ -4,8 +4,9 @@ A door that needs the right to annotate, monitor or operate changes something, u
 may do is written. Doors that need less and take data away, as exports do, are marked. Every refusal is written.
 """
 
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -31,6 +32,12 @@ def is_audited(need: Need, method: str, *, is_marked: bool = False) -> bool:
         is_marked: Whether the door declares that it takes data away.
     """
     return is_marked or need == "admin" or (need in _CHANGING and method not in _READING)
+
+
+def client_address(scope: Mapping[str, Any]) -> str:
+    """Return the address of the client of a request; that of IPv4 in its own form, also on a socket of both families."""
+    client: tuple[str, int] | None = scope.get("client")
+    return "" if client is None else client[0].removeprefix("::ffff:")
 
 
 class Notes(msgspec.Struct):

@@ -41,8 +41,8 @@ class Intake:
 
     Args:
         max_bytes: Maximum bytes of all bodies together.
-        body_timeout_s: Time that a body has to arrive.
-        bytes_per_s: Rate at which a body that goes on gains more time.
+        body_timeout_s: Time that a body has to arrive, and for which one may stand still.
+        bytes_per_s: Rate at which a body goes on for as long as it takes.
         counter: Counts requests.
     """
 
@@ -145,7 +145,9 @@ class _Body:
         self._intake = intake
         self._scope = scope
         self._receive = receive
-        self._waited_s = -1.0
+        self._left_s = intake.body_timeout_s
+        """Time for which the body may still not go on: bytes add to it, and never more than it was at first."""
+        self._begun = False
         self._complete = False
         self.size = 0
 
@@ -158,8 +160,8 @@ class _Body:
         """
         if self._complete:  # what follows is the end of the connection
             return await self._receive()  # type: ignore[return-value]  # no websockets
-        if self._waited_s < 0:
-            self._waited_s = 0.0
+        if not self._begun:
+            self._begun = True
             self._intake.take(0, announced=self._announced())
             if (body := self._whole()) is not None:
                 self._intake.take(len(body))
@@ -174,6 +176,8 @@ class _Body:
         size = len(message["body"])
         self._intake.take(size)
         self.size += size
+        gained_s = size / self._intake.bytes_per_s
+        self._left_s = min(self._left_s + gained_s, self._intake.body_timeout_s)
         self._complete = not message["more_body"]
         return message
 
@@ -191,16 +195,15 @@ class _Body:
     async def _next_in_time(self) -> HTTPReceiveMessage:
         """Wait for a message; the time between messages is the server's and does not count."""
         intake, loop = self._intake, asyncio.get_running_loop()
-        allowed_s = intake.body_timeout_s + self.size / intake.bytes_per_s
         began_s = loop.time()
         try:
-            async with asyncio.timeout(allowed_s - self._waited_s):
+            async with asyncio.timeout(self._left_s):
                 message = await self._receive()
         except TimeoutError:
             intake.late_bodies += 1
             raise TooSlow(
-                f"expected a whole body within {intake.body_timeout_s:g} s, and 1 s more for each "
-                f"{intake.bytes_per_s} bytes, got {self.size} bytes in {allowed_s:.1f} s"
+                f"expected a whole body within {intake.body_timeout_s:g} s, or one that goes on by "
+                f"{intake.bytes_per_s} bytes a second, got {self.size} bytes so far"
             ) from None
-        self._waited_s += loop.time() - began_s
+        self._left_s -= loop.time() - began_s
         return message  # type: ignore[return-value]  # no websockets

@@ -1,8 +1,8 @@
 """Halves of logged pairs: a request and its response that come as two events wait here for each other.
 
 Files of a folder that all workers of a server share, and several servers may, if they name the same. A half is written
-before it is acknowledged. A folder of a team takes so many bytes and files and no more, so a flood of halves neither
-fills the disk nor keeps away those of other teams.
+before it is acknowledged. A key, a team and all together have so many bytes and files and no more, so a flood of halves
+neither fills the disk nor keeps away those of others.
 
 ```
 FOLDER/<team>/<digest>.request    a half
@@ -13,14 +13,16 @@ FOLDER/<team>/<two digits>.lock   lock of the pairs whose digests begin with the
 """
 
 import os
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from quadriga.store.disk import folder_entries, lock, sync_path, write_atomically
+from quadriga.store.disk import lock, sync_path, write_atomically
 from quadriga.store.errors import JournalError, translate_disk_errors
 
 HalfKind = Literal["request", "response"]
@@ -30,6 +32,9 @@ MAX_BYTES = 1 << 30
 
 MAX_FILES = 100_000
 """Maximum halves of a team that wait."""
+
+PARTS = 4
+"""A key may have this part of what a team may have, of which all together may have this multiple."""
 
 DONE_S = 900.0
 """Seconds for which a stored pair is known here; the inference's own key knows it longer."""
@@ -79,8 +84,13 @@ class EventHalves:
         self._max_bytes = max_bytes
         self._max_files = max_files
         self._is_synced = is_synced
-        self._sizes: dict[str, tuple[float, int, int]] = {}
-        """Time until which they count, in seconds, bytes and number of the files of each team."""
+        self._room_lock = threading.Lock()
+        self._counted_until_s = 0.0
+        self._bytes: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
+        """Bytes and number of the files by whose they are, as `_owners` names them."""
+        self._key_ids: dict[str, str] = {}
+        """Keys that sent the halves that wait, by file name, as far as this process has taken them."""
 
     @contextmanager
     def alone(self, pair: Pair) -> Iterator[None]:
@@ -91,16 +101,17 @@ class EventHalves:
             with lock(folder / f"{pair.digest[:2]}.lock"):
                 yield
 
-    def put(self, pair: Pair, kind: HalfKind, data: bytes) -> None:
+    def put(self, pair: Pair, kind: HalfKind, data: bytes, key_id: str = "") -> None:
         """Keep a half, unless it is there already: then the first stays.
 
         Raises:
-            JournalError: The team's folder is full, or the disk is.
+            JournalError: The key, the team or all together have as many as they may, or the disk is full.
         """
         path = self._path(pair, kind)
         if path.exists():
             return
-        self._check_room(pair.team, len(data))
+        with self._room_lock:
+            self._check_room(pair.team, path.name, len(data), key_id)
         with translate_disk_errors("keep an event"):
             write_atomically(path, data, 0o600, is_synced=self._is_synced)
             if self._is_synced:
@@ -133,7 +144,8 @@ class EventHalves:
                 with suppress(FileNotFoundError):
                     size_bytes = half.stat().st_size
                     half.unlink()
-                    self._give_back(pair.team, size_bytes)
+                    with self._room_lock:
+                        self._add(pair.team, half.name, -size_bytes, -1)
 
     def waiting(self, min_age_s: float) -> Iterator[WaitingHalf]:
         """Yield the halves that wait longer than a time, and remove old marks."""
@@ -175,29 +187,41 @@ class EventHalves:
                         if mark.stat().st_mtime < before_s:
                             Path(mark.path).unlink()
 
-    def _check_room(self, team: str, size_bytes: int) -> None:
-        until_s, used_bytes, files = self._sizes.get(team, (0.0, 0, 0))
-        now_s = time.monotonic()
-        if now_s >= until_s:
-            used_bytes = files = 0
-            for entry in folder_entries(self._folder(team)):
-                with suppress(FileNotFoundError):
-                    if not entry.name.endswith((".lock", _DONE)):
-                        used_bytes += entry.stat().st_size
-                        files += 1
-            until_s = now_s + _COUNTED_S
-        if used_bytes + size_bytes > self._max_bytes or files >= self._max_files:
-            self._sizes[team] = until_s, used_bytes, files
-            raise JournalError(
-                f"expected at most {self._max_bytes} bytes and {self._max_files} halves of events that wait for each "
-                f"other, got {used_bytes + size_bytes} bytes and {files + 1}"
-            )
-        self._sizes[team] = until_s, used_bytes + size_bytes, files + 1
+    def _check_room(self, team: str, name: str, size_bytes: int, key_id: str) -> None:
+        if time.monotonic() >= self._counted_until_s:
+            self._count()
+        if key_id:
+            self._key_ids[name] = key_id
+        for owner in self._owners(team, name):
+            part = {"key": 1 / PARTS, "all": PARTS}.get(owner.partition(" ")[0], 1)
+            max_bytes, max_files = int(part * self._max_bytes), int(part * self._max_files)
+            used_bytes, files = self._bytes[owner] + size_bytes, self._files[owner] + 1
+            if used_bytes > max_bytes or files > max_files:
+                raise JournalError(
+                    f"expected at most {max_bytes} bytes and {max_files} halves of events that wait for each "
+                    f"other ({owner.strip()}), got {used_bytes} bytes and {files}"
+                )
+        self._add(team, name, size_bytes)
 
-    def _give_back(self, team: str, size_bytes: int) -> None:
-        """Count a half that is removed no longer, until the folder is counted again."""
-        until_s, used_bytes, files = self._sizes.get(team, (0.0, 0, 0))
-        self._sizes[team] = until_s, max(used_bytes - size_bytes, 0), max(files - 1, 0)
+    def _count(self) -> None:
+        self._counted_until_s = time.monotonic() + _COUNTED_S
+        self._bytes.clear()
+        self._files.clear()
+        names = set()
+        for team, entry in self._entries():
+            with suppress(FileNotFoundError):
+                self._add(team, entry.name, entry.stat().st_size)
+                names.add(entry.name)
+        self._key_ids = {name: key for name, key in self._key_ids.items() if name in names}
+
+    def _owners(self, team: str, name: str) -> list[str]:
+        key_id = self._key_ids.get(name)
+        return ["all", f"team {team}", *([f"key {key_id}"] if key_id else [])]
+
+    def _add(self, team: str, name: str, size_bytes: int, files: int = 1) -> None:
+        for owner in self._owners(team, name):
+            self._bytes[owner] += size_bytes
+            self._files[owner] += files
 
     def _folder(self, team: str) -> Path:
         return self._directory / (team or _NO_TEAM)

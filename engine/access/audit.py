@@ -5,7 +5,16 @@ from typing import Any
 
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import STRANGER, Caller, Need
-from quadriga.proto.audit import REFUSALS, Audit, NoAudit, Notes, Visit, is_audited, set_notes
+from quadriga.proto.audit import (
+    REFUSALS,
+    Audit,
+    NoAudit,
+    Notes,
+    Visit,
+    client_address,
+    is_audited,
+    set_notes,
+)
 from quadriga.proto.errors import Overloaded
 from quadriga.proto.http import REQUEST_ID_HEADER
 from quadriga.store.audit.entries import AuditEntry
@@ -139,7 +148,7 @@ class WatchedRequest:
         visit = Visit(
             caller=self.caller,
             action=f"{self._scope['method']} {self._scope['path']}",
-            address=(self._scope.get("client") or ("",))[0],
+            address=client_address(self._scope),
             request_id=request_id,
             notes=self._notes,
         )

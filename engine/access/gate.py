@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from quadriga.engine.access.key_ring import JOBS_KEY, UNREAD, UNREAD_LOCAL, KeyRing
+from quadriga.engine.access.key_ring import UNREAD, UNREAD_LOCAL, KeyRing
 from quadriga.proto.access import ANYBODY, STRANGER, TEAM_HEADER, Caller, presented_key
 
 
@@ -58,7 +58,7 @@ class KeyGate:
         if text is None:
             return self._caller_of_session(read_header(b"cookie"))
         caller = self._keys.find(text)
-        if caller.key_id == JOBS_KEY and (team := read_header(TEAM_HEADER)):
+        if caller.is_of_jobs and (team := read_header(TEAM_HEADER)):
             return msgspec.structs.replace(caller, team=unquote(team.decode("latin-1")))
         return caller
 

@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.access.key_counts import KeyCounts
-from quadriga.engine.access.quotas import KeyQuota, KeyQuotas, KeyUse
+from quadriga.engine.access.quotas import KeyQuotas, KeyUse
 from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.store.access_keys import (
@@ -35,8 +35,6 @@ REFRESH_S = 2.0
 
 FIRST_KEY_FILE = "admin.key"
 COPY_FILE = "keys.json"
-JOBS_KEY = "jobs"
-"""Id of the key with which the server's own jobs send requests."""
 
 _NOTE_USES_S = 60.0
 _RETRY_S = 0.2
@@ -72,14 +70,8 @@ class KeyRing:
         self._folder = Path(settings.data)
         self._is_local = not others_reach(settings)
         self._may_be_open = self._is_local and not settings.oidc_issuer
-        self._fixed = [
-            AccessKey(id=id_of_key(text) or name, hash=hash_key(text), name=name, roles=roles)
-            for name, text, roles in (
-                (JOBS_KEY, internal_key, ("infer",)),
-                ("admin_key", settings.admin_key, ("admin",)),
-            )
-            if text
-        ]
+        self._jobs_key = _fixed_key("jobs", internal_key, "infer")
+        self._admin_key = _fixed_key("admin_key", settings.admin_key, "admin")
         self._has_keys = False
         self._valid: dict[str, AccessKey] = {}
         self._revoked: dict[str, AccessKey] = {}
@@ -197,7 +189,7 @@ class KeyRing:
             if unused != self._read_copy():
                 self._folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._folder / COPY_FILE, msgspec.json.encode(unused), 0o600)
-        if not (stored or self._is_local or any(key.name == "admin_key" for key in self._fixed)):
+        if not (stored or self._is_local or self._admin_key):
             self._make_first_key()
         self._take((*stored, *ended))
         self._known.set()
@@ -223,12 +215,12 @@ class KeyRing:
                 note_at_s = time.monotonic() + _NOTE_USES_S
             self._stop.wait(REFRESH_S if self._known.is_set() else _RETRY_S)
 
-    def _take(self, stored: Iterable[AccessKey]) -> None:
-        sessions: list[AccessKey] = []
-        keys: list[AccessKey] = []
-        for key in (*stored, *self._first_key(), *self._fixed):
-            (sessions if key.id.startswith(SESSION) else keys).append(key)
-        self._ended = frozenset(key.id for key in sessions)
+    def _take(self, stored: Sequence[AccessKey]) -> None:
+        # A name says nothing about a key: whoever creates one chooses it. Where a key comes from does.
+        own_keys = self._keys_of_files()
+        keys = [*(key for key in stored if not key.id.startswith(SESSION)), *own_keys]
+        self._ended = frozenset(key.id for key in stored if key.id.startswith(SESSION))
+        own_ids = {key.id for key in own_keys}
         for key_id in self._ended:
             self._unwritten.pop(key_id, None)
         valid = {key.id: key for key in keys if key.revoked_ms is None}
@@ -239,21 +231,17 @@ class KeyRing:
                 rights=frozenset(right for role in key.roles for right in ROLES.get(role, ())),  # type: ignore[call-overload]  # a role of a newer version has no rights here
                 models=key.models,
                 team=key.team,
-                quota=self._quota(key),
+                is_of_jobs=key is self._jobs_key,
+                quota=None
+                if key is self._jobs_key
+                else self._quotas.quota(key, has_default=key.id not in own_ids),
             )
             for key in valid.values()
         }
         self._revoked = {key.id: key for key in keys if key.revoked_ms is not None}
         self._quotas.keep(valid)
         self._valid = valid
-        self._has_keys = any(key.name != JOBS_KEY for key in keys)
-
-    def _quota(self, key: AccessKey) -> KeyQuota | None:
-        """Return the quota of a key; None for that of the server's own jobs. Keys of files have no limits."""
-        if key.name == "jobs" and key in self._fixed:
-            return None
-        is_stored = key not in self._fixed and key.name != FIRST_KEY_FILE
-        return self._quotas.quota(key, has_default=is_stored)
+        self._has_keys = any(key is not self._jobs_key for key in keys)
 
     def key_uses(self) -> list[KeyUse]:
         """Return what each key has used since the start of the server, for metrics."""
@@ -269,13 +257,13 @@ class KeyRing:
         ]
         return [key for *_, key in sorted(ending, key=lambda row: row[:2])]
 
-    def _first_key(self) -> Iterable[AccessKey]:
+    def _keys_of_files(self) -> list[AccessKey]:
+        """Return the keys that are not in the database: the first one, and those of the settings and the jobs."""
+        first = None
         with suppress(OSError):
             text = (self._folder / FIRST_KEY_FILE).read_text().strip()
-            if key_id := id_of_key(text):
-                yield AccessKey(
-                    id=key_id, hash=hash_key(text), name=FIRST_KEY_FILE, roles=("admin",)
-                )
+            first = _fixed_key(FIRST_KEY_FILE, text, "admin") if id_of_key(text) else None
+        return [key for key in (first, self._jobs_key, self._admin_key) if key is not None]
 
     def _make_first_key(self) -> None:
         path = self._folder / FIRST_KEY_FILE
@@ -308,7 +296,7 @@ class KeyRing:
 
     def _note_uses(self) -> None:
         uses, self._uses_ms = self._uses_ms, {}
-        fixed = {key.id for key in (*self._fixed, *self._first_key())}
+        fixed = {key.id for key in self._keys_of_files()}
         uses = {key_id: used_ms for key_id, used_ms in uses.items() if key_id not in fixed}
         if self._database is None or not uses:
             return
@@ -317,6 +305,13 @@ class KeyRing:
                 note_uses(engine, uses)
         except Exception as error:  # noqa: BLE001 - the database may be away or full; uses are no more than a hint
             _log.info("cannot note when keys were used: %s", error)
+
+
+def _fixed_key(name: str, text: str, role: str) -> AccessKey | None:
+    """Return a key that is not of the database; None for an empty text."""
+    if not text:
+        return None
+    return AccessKey(id=id_of_key(text) or name, hash=hash_key(text), name=name, roles=(role,))
 
 
 _UNKNOWN = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got an unknown one")

@@ -35,7 +35,7 @@ from quadriga.engine.sign_on.sessions import (
 )
 from quadriga.engine.sign_on.sign_on import NoRole, SignOn
 from quadriga.proto.access import STRANGER, Caller, current_caller
-from quadriga.proto.audit import Audit, Notes, Visit
+from quadriga.proto.audit import Audit, Notes, Visit, client_address
 from quadriga.proto.http import error_request_id
 
 _THREADS, _WAITING, _WAIT_S = 4, 32, 10.0
@@ -226,7 +226,7 @@ def _visit(
     return Visit(
         caller=caller,
         action=action,
-        address=(request.scope.get("client") or ("",))[0],
+        address=client_address(request.scope),
         request_id=request_id,
         notes=Notes(target=reason),
     )

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from quadriga.monitor.report.schema import (
 )
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.errors import full_text
+from quadriga.store.exchange.dataset_files import open_dataset_files
 from quadriga.store.redaction import redact
 
 _MAX_LABELS = 10
@@ -160,13 +161,16 @@ def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:
     """Return the function that reads an image below a folder by its name, with or without suffix."""
     from quadriga.store.exchange.coco import written_names
 
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()] if folder else []
-    paths = {path.stem: path for path in files} | {path.name: path for path in files}
-    paths |= {path.relative_to(folder or path).as_posix(): path for path in files}
+    files = None if folder is None else open_dataset_files(folder)
+    names = [] if files is None else files.names
+    paths = {PurePosixPath(name).stem: name for name in names} | {
+        PurePosixPath(name).name: name for name in names
+    }
+    paths |= {name: name for name in names}
 
     def read(name: str) -> bytes | None:
         path = next((paths[written] for written in written_names(name) if written in paths), None)
-        return None if path is None else path.read_bytes()
+        return None if files is None or path is None else files.read(path)
 
     return read
 

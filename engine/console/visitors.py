@@ -26,7 +26,7 @@ from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.sign_on.paths import FIRST_PATH, own_path
 from quadriga.engine.sign_on.sessions import SESSION_COOKIE, cookie_value
 from quadriga.proto.access import Caller, current_caller
-from quadriga.proto.audit import Audit, Notes, Visit
+from quadriga.proto.audit import Audit, Notes, Visit, client_address
 from quadriga.proto.http import error_request_id
 
 LOG_IN_PATH = "/console/login"
@@ -160,7 +160,7 @@ def _visit(request: PageRequest, action: str, caller: Caller, reason: str = "") 
     return Visit(
         caller=caller,
         action=action,
-        address=(request.scope.get("client") or ("",))[0],
+        address=client_address(request.scope),
         request_id=error_request_id(request.headers.get("x-request-id")),
         notes=Notes(target=reason),
     )

@@ -146,7 +146,8 @@ class EventPairs:
             other: HalfKind = "response" if half.kind == "request" else "request"
             if self._halves.get(pair, half.kind) is not None:
                 self.counts.add("events_repeated")
-            self._halves.put(pair, half.kind, msgspec.msgpack.encode(half))
+            data = msgspec.msgpack.encode(half)
+            self._halves.put(pair, half.kind, data, current_caller().key_id)
             if self._halves.get(pair, other) is None:
                 return EventResult(half.id, "waiting")
             result = self._join(pair)

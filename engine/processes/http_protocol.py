@@ -455,16 +455,14 @@ class HttpProtocol(HttpToolsProtocol):
     def _await_reading(self) -> None:
         """Give the client the time of a body to read, in which each byte that arrives adds as much as one of a body."""
         if self._reading_check is None:
-            self._check_reading(self.loop.time(), arrived_bytes(self.transport))
+            arrived, timeout_s = arrived_bytes(self.transport), self.intake.body_timeout_s
+            self._reading_check = self.loop.call_later(timeout_s, self._check_reading, arrived)
 
-    def _check_reading(self, begun_s: float, begun_bytes: int) -> None:
-        read_bytes = max(arrived_bytes(self.transport) - begun_bytes, 0)
-        allowed_s = self.intake.body_timeout_s + read_bytes / self.intake.bytes_per_s
-        left_s = begun_s + allowed_s - self.loop.time()
-        if left_s > 0:
-            self._reading_check = self.loop.call_later(
-                left_s, self._check_reading, begun_s, begun_bytes
-            )
+    def _check_reading(self, before_bytes: int) -> None:
+        arrived, timeout_s = arrived_bytes(self.transport), self.intake.body_timeout_s
+        gained_s = min((arrived - before_bytes) / self.intake.bytes_per_s, timeout_s)
+        if gained_s > 0:
+            self._reading_check = self.loop.call_later(gained_s, self._check_reading, arrived)
         else:
             self._reading_check = None
             self.transport.abort()

@@ -6,13 +6,23 @@ So at shutdown new connections are dropped first, then the waiting ones are acce
 
 import contextlib
 import ctypes
+import errno
+import ipaddress
+import logging
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 BACKLOG = 2048
 
+_log = logging.getLogger("quadriga")
+
+_WAIT_S, _RETRY_S = 10.0, 1.0
+"""Time to wait for an address: the workers of a server that was killed hold it until they have noticed."""
+
 _SO_ATTACH_FILTER = 26  # Linux, asm-generic/socket.h
+_MAPPED = ipaddress.ip_network("::ffff:0:0/96")
 _BPF_RETURN_NOTHING = struct.pack("=HBBI", 0x06, 0, 0, 0)  # one instruction: drop the packet
 
 
@@ -35,12 +45,18 @@ def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not count
-    try:
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
+    deadline_s = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            bound.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline_s:
+                bound.close()
+                raise
+            _log.warning("port %d of %s is in use: trying again for %g s", port, host, _WAIT_S)
+            time.sleep(_RETRY_S)
+        else:
+            return bound
 
 
 def reserve(host: str, port: int) -> socket.socket:
@@ -55,6 +71,34 @@ def reserve(host: str, port: int) -> socket.socket:
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return taken
+
+
+def parse_proxies(text: str) -> list[str]:
+    """Parse the setting `trusted_proxies`.
+
+    Returns:
+        Networks; those of IPv4 also in the form that a socket of both families gives their addresses (RFC 4291, section
+        2.5.5.2).
+
+    Raises:
+        ValueError: A part is no address and no network, or the network of all addresses.
+    """
+    networks = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        try:
+            network = ipaddress.ip_network(part)
+        except ValueError as error:
+            raise ValueError(f"expected addresses or networks of proxies, got {error}") from error
+        if network.prefixlen == 0 or network.overlaps(_MAPPED):
+            raise ValueError(
+                f"expected networks of proxies, those of IPv4 in their own form, and not all addresses, got {part}"
+            )
+        networks.append(str(network))
+        if network.version == 4:
+            networks.append(
+                f"::ffff:{network.network_address}/{_MAPPED.prefixlen + network.prefixlen}"
+            )
+    return networks
 
 
 def format_address(bound: socket.socket) -> str:

@@ -23,7 +23,12 @@ from quadriga.engine.native_runs import NativeRuns
 from quadriga.engine.processes.acceptor import FairAcceptor
 from quadriga.engine.processes.handshakes import Handshakes
 from quadriga.engine.processes.http_protocol import with_limits
-from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
+from quadriga.engine.processes.listener import (
+    BACKLOG,
+    accept_waiting,
+    drop_new_connections,
+    parse_proxies,
+)
 from quadriga.engine.processes.log_level import FollowedLevel
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
@@ -249,7 +254,7 @@ def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Con
         access_log=False,
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=settings.trusted_proxies,
+        forwarded_allow_ips=parse_proxies(settings.trusted_proxies),
         timeout_keep_alive=75,
         # a client that never sends the rest of its body ends before the supervisor kills us all
         timeout_graceful_shutdown=max(1, int(settings.exit_timeout_s * 0.8)),

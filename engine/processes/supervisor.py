@@ -282,9 +282,7 @@ def supervise(
         run_id=secrets.token_hex(8),
         log_marker="" if pipes is None else pipes.marker,
     )
-    jobs = msgspec.structs.replace(
-        writer, role="jobs", http_url=url, internal_key=make_key("jobs")[1]
-    )
+    jobs = msgspec.structs.replace(writer, role="jobs", http_url=url, internal_key=make_key()[1])
     worker = msgspec.structs.replace(
         writer,
         role="worker",

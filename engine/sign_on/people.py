@@ -39,7 +39,7 @@ def person_name(claims: Mapping[str, Any]) -> str:
 
 def person_id(claims: Mapping[str, Any]) -> str:
     """Return an id that stays the same whatever the name: of issuer and subject, as only both together are unique."""
-    subject = f"{claims.get('iss')} {claims.get('sub') or person_name(claims)}"
+    subject = f"{claims.get('iss')} {claims['sub']}"
     return f"oidc-{hashlib.sha256(subject.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 

@@ -17,6 +17,7 @@ import httpx2
 import jwt
 import msgspec
 from jwt import PyJWK, PyJWKClient
+from jwt.exceptions import InvalidSubjectError
 
 from quadriga.engine.settings import Settings
 
@@ -172,8 +173,10 @@ class Provider:
                 audience=audience,
                 issuer=self.issuer,
                 leeway=_LEEWAY_S,
-                options={"require": ["exp", "iss", "aud"]},
+                options={"require": ["exp", "iss", "aud", "sub"]},
             )
+            if not claims["sub"].strip():
+                raise jwt.MissingRequiredClaimError("sub")  # its holders would all be one person
             return claims, float(claims["exp"]) + _LEEWAY_S
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError, OverflowError) as error:
             raise BadToken(_reason(error)) from error
@@ -243,7 +246,8 @@ def _reason(error: Exception) -> str:
         (jwt.InvalidAudienceError, "one for another audience"),
         (jwt.InvalidIssuerError, "one of another issuer"),
         (jwt.InvalidSignatureError, "one whose signature is wrong"),
-        (jwt.MissingRequiredClaimError, "one without exp, iss or aud"),
+        (jwt.MissingRequiredClaimError, "one without exp, iss, aud or sub"),
+        (InvalidSubjectError, "one whose sub is no text"),
     ):
         if isinstance(error, kind):
             return f"expected a valid token of the identity provider, got {text}"

@@ -30,6 +30,7 @@ class DatasetFiles:
     def __init__(self, names: list[str], place: Path, archive: ZipFile | None = None) -> None:
         self.names = sorted(names)
         self.place = place
+        self._root = place if archive else place.resolve()
         self._known = frozenset(names)
         self._archive = archive
 
@@ -51,13 +52,18 @@ class DatasetFiles:
 
     def open(self, name: str, max_bytes: int | None = None) -> BinaryIO:
         """Open a file; errors as of `read`. Reading a damaged zip may raise `BadZipFile` or `zlib.error`."""
-        if name not in self._known:
-            raise FileNotFoundError(f"expected {name[:200]} in {self.place.name}, got none")
+        path = self.place / name
+        if name in self._known and self._archive is None:
+            path = path.resolve()  # it may have become a link since it was listed
+        if name not in self._known or not path.is_relative_to(self._root):
+            raise FileNotFoundError(
+                f"expected {name[:200]} in {self.place.name}, got none, or a link that leads out of it"
+            )
         size = self.size(name)
         if max_bytes is not None and size > max_bytes:
             raise OSError(f"expected {name} to have at most {max_bytes} bytes, got {size}")
         if self._archive is None:
-            return (self.place / name).open("rb")
+            return path.open("rb")
         try:
             return cast("BinaryIO", self._archive.open(name))
         except _READ_ERRORS as error:
@@ -70,12 +76,11 @@ class DatasetFiles:
         return self._archive.getinfo(name).file_size
 
 
-def open_dataset_files(location: Path, *, follow_links: bool = False) -> DatasetFiles:
-    """List the files of a dataset.
+def open_dataset_files(location: Path) -> DatasetFiles:
+    """List the files of a dataset, but no links that lead out of it: whoever made it may not be who reads it.
 
     Args:
         location: A folder or a zip.
-        follow_links: Whether symbolic links may lead out of the folder.
 
     Raises:
         QueryError: It is neither.
@@ -87,7 +92,7 @@ def open_dataset_files(location: Path, *, follow_links: bool = False) -> Dataset
         names = [
             path.relative_to(location).as_posix()
             for path in files
-            if follow_links or path.resolve().is_relative_to(root)
+            if path.resolve().is_relative_to(root)
         ]
         return DatasetFiles(names, location)
     try:

@@ -28,6 +28,18 @@ def test_any_worker_answers_a_signed_url(data, shape):
         assert url.startswith(f"http://{server.host}/api/blobs/")
         assert all(httpx.get(url).content == shape[0] for _ in range(4))
         assert httpx.get(url.replace("expires=", "expires=1")).status_code == 400
+        listed = f"http://{server.host}/api/inferences"
+        inference_id = server.query({})[0]["id"]
+        for address in (
+            url,
+            listed,
+            f"{listed}/{inference_id}",
+            f"{listed}/{inference_id}/input",
+            f"{listed}/1",
+        ):
+            assert httpx.get(address).headers["cache-control"] == "private, no-store", address
+        small = httpx.get(f"{listed}/{inference_id}/input?w=128")
+        assert small.headers["cache-control"] == "private, max-age=3600"
 
 
 def test_images_are_kept_in_s3_and_refused_while_it_is_away(data, shape, photo, monkeypatch):

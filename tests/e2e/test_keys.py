@@ -422,3 +422,40 @@ def test_a_database_of_another_version_is_left_as_it_is(tmp_path):
     answer = quadriga("keys", "list", "--data", tmp_path, code=2)
     assert "2027.02 (quadriga migrate)" in answer.stderr
     assert (tmp_path / "store.db").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("trusted", ["127.0.0.1", "192.0.2.0/24"])
+def test_a_session_behind_a_proxy_that_ends_tls(tmp_path, trusted):
+    """The socket is of IPv6, as with --host ::, so the proxy comes from ::ffff:127.0.0.1."""
+    flags = ("--host", "::ffff:127.0.0.1", "--trusted-proxies", trusted)
+    server = ServerProcess(tmp_path / "data", SAMPLE_MODELS / "shapes-classifier", *flags)
+    server.start(ready=False)
+    server.host = server.host.replace("[::ffff:127.0.0.1]", "127.0.0.1")
+    try:
+        file = server.data / "admin.key"
+        server.wait_until(file.exists)
+        key = file.read_text().strip()
+        server.wait_until(lambda: send(server, "GET", "/v2", key)[0] == 200)
+        of_proxy = {
+            "Host": "models.example.org",
+            "X-Forwarded-Proto": "https",
+            "X-Forwarded-For": "198.51.100.1, 203.0.113.9",
+            "Sec-Fetch-Site": "same-origin",
+        }
+        form = {**of_proxy, "Content-Type": "application/x-www-form-urlencoded"}
+        status, headers, _ = server.request("POST", "/console/login", f"key={key}", form)
+        assert status == 303
+        cookie = headers["set-cookie"]
+        assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= {
+            p.strip() for p in cookie.split(";")
+        }
+        sent = {**of_proxy, "Cookie": cookie.partition(";")[0]}
+        assert server.request("GET", "/console/you", None, sent)[0] == 200
+        assert server.request("GET", "/api/models", None, {**sent, "Sec-Fetch-Site": "cross-site"})[
+            0
+        ] in (401, 403)
+        entries = send(server, "GET", "/api/audit?limit=100", key)[2]["entries"]
+        (address,) = [entry["address"] for entry in entries if entry["action"] == "log-in"]
+        assert address == ("203.0.113.9" if trusted == "127.0.0.1" else "127.0.0.1")
+    finally:
+        server.stop()

@@ -66,7 +66,7 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
         OSError: A file cannot be read.
     """
     try:
-        files = open_dataset_files(location, follow_links=True)
+        files = open_dataset_files(location)
     except QueryError as error:
         raise EvaluationError(str(error)) from error
     rows = nearest_to_root(files, lambda name: name == "annotations.jsonl")

@@ -297,6 +297,45 @@ def test_the_key_of_jobs_runs_models_and_closes_nothing(data):
     assert ring.find(internal_key).rights == {"infer"}
 
 
+HOSTILE_NAMES = [
+    "jobs", "admin.key", "admin_key", "internal", "anybody", "nobody", "", "\u0458obs", "jobs ", "admin\uff0ekey"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_name_makes_no_key_another_one(data, name):
+    internal_key = make_key()[1]
+    settings = settings_of(data, key_limits="requests=7/hour")
+    migrate(settings.database_url)
+    key, text = changed(settings, create_key, name=name, roles=["infer"])
+    ring = opened(settings, internal_key)
+    assert not ring.is_open  # the first key closes the server, whatever its name
+    caller = ring.find(text)
+    assert caller.quota is not None
+    assert set(caller.quota.limits) == {"requests"}  # default limits hold
+    gate = KeyGate(ring)
+    teams = [
+        gate.identify({b"x-api-key": key_text.encode(), b"x-quadriga-team": b"other"}.get).team
+        for key_text in (text, internal_key)
+    ]
+    assert teams == ["", "other"]  # only jobs of the server speak for a team
+    elsewhere = opened(settings_of(data, OTHERS_REACH_IT))
+    assert not (data / FIRST_KEY_FILE).exists()
+    assert elsewhere.find(text).key_id == key.id
+
+
+@pytest.mark.parametrize("key_id", ["jobs", "session-x", "admin.key"])
+def test_the_id_of_an_administrators_key_means_nothing(data, key_id):
+    given, internal_key = make_key(key_id)[1], make_key()[1]
+    settings = settings_of(data, OTHERS_REACH_IT, admin_key=given, key_limits="requests=7/hour")
+    ring = opened(settings, internal_key)
+    assert "admin" in ring.find(given).rights
+    assert not ring.find(given).is_of_jobs
+    assert not ring.find(given).quota.is_limited
+    assert ring.find(internal_key).is_of_jobs
+    assert not (data / FIRST_KEY_FILE).exists()
+
+
 def test_a_role_of_a_newer_version_has_no_rights(data):
     settings = settings_of(data)
     migrate(settings.database_url)

@@ -5,15 +5,18 @@ import gc
 import shutil
 import time
 import weakref
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
 import pytest
 
 from quadriga.engine.model_control import ModelControl
+from quadriga.engine.model_host import ModelHost
 from quadriga.engine.overrides import Override
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.session import LoadError
+from quadriga.proto.access import Caller, set_current_caller
 from quadriga.proto.errors import (
     InternalError,
     InvalidRequest,
@@ -23,7 +26,7 @@ from quadriga.proto.errors import (
     Unsupported,
 )
 from tests.background import at_once, until
-from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling, tripling
+from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling, endless, tripling
 from tests.text_models import vision_language
 
 
@@ -50,6 +53,10 @@ def answer(repository, name="double", version=None):
 
 def states(repository, name):
     return {s.version: s.state for s in repository.statuses() if s.name == name}
+
+
+def states_of_all(repository):
+    return {status.name for status in repository.statuses()}
 
 
 def test_a_load_serves_the_folder_as_it_is_now(root, repository):
@@ -229,6 +236,30 @@ def pair(root, run, **options):
         )
         controls.append((repository, control))
     return controls
+
+
+def test_a_model_that_loads_for_long_keeps_no_other_waiting(root, tmp_path):
+    repository = ModelRepository(root, host=ModelHost(load_timeout_s=10, isolation="clients"))
+    repository.load_all()
+    control = ModelControl(repository, tmp_path / "run", max_file_bytes=10_000, timeout_s=60)
+    slow = {"model.onnx": endless(tmp_path / "endless.onnx").read_bytes()}
+    quick = {"model.onnx": tripling(tmp_path / "tripling.onnx").read_bytes()}
+    ends = {}
+
+    def load(name, files, caller):
+        set_current_caller(Caller(name=caller, key_id=caller))
+        with pytest.raises(InvalidRequest, match="within 10") if files is slow else nullcontext():
+            control.load(name, None, files)
+        ends[name] = time.monotonic()
+
+    slow_loads = [partial(load, f"slow-{number}", slow, "a") for number in range(3)]
+    at_once([*slow_loads, partial(load, "quick", quick, "b"), partial(load, "double", {}, "b")])
+    assert max(ends["quick"], ends["double"]) < min(ends[f"slow-{number}"] for number in range(3))
+    _, second, third = sorted(ends[f"slow-{number}"] for number in range(3))
+    assert third - second > 8  # a key has two at once
+    assert answer(repository, "quick") == 3
+    assert {name for name in states_of_all(repository) if name.startswith("slow")} == set()
+    assert len(list((tmp_path / "run" / "models").iterdir())) == 1
 
 
 def test_a_change_reaches_every_worker_before_it_is_answered(root, tmp_path):

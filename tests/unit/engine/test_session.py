@@ -1,5 +1,9 @@
 """Sessions: what runs, and what a user reads when a model cannot be loaded."""
 
+import time
+import weakref
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -103,3 +107,39 @@ def test_device_outputs_feed_the_next_run(tmp_path, device):
     )
     with pytest.raises(RunError):
         session.run_on_device({"x": added, "kept": rows}, "doubled", ["grown"])
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_memory_of_a_run_beyond_what_is_usual_goes_back_to_the_system(tmp_path, monkeypatch):
+    monkeypatch.setattr("quadriga.engine.session._KEPT_S", 0.1)
+    nodes = [
+        helper.make_node("ConstantOfShape", ["n"], ["ones"], value=helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])),
+        helper.make_node("Relu", ["ones"], ["relu"]),
+        helper.make_node("ReduceMax", ["relu"], ["y"], keepdims=0),
+    ]  # fmt: skip
+    path = tmp_path / "model.onnx"
+    save(path, nodes, [value("n", [1], TensorProto.INT64)], [value("y", [])])
+    session = Session(path)
+    assert session.run({"n": np.array([7])})["y"] == 1  # as the warm-up: the first memory stays
+    before = resident_bytes()
+    count = 150 * 2**20  # 600 MiB
+    assert session.run({"n": np.array([count])})["y"] == 1
+    deadline_s = time.monotonic() + 20
+    while resident_bytes() - before > 100 * 2**20 and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert resident_bytes() - before < 100 * 2**20
+    assert session.run({"n": np.array([7])})["y"] == 1
+
+
+def test_a_model_that_is_dropped_waits_for_no_timer(tmp_path, monkeypatch):
+    monkeypatch.setattr("quadriga.engine.session._LARGE_GROWTH_BYTES", -(2**60))
+    monkeypatch.setattr("quadriga.engine.session._LONG_RUN_S", -1.0)
+    session = Session(doubling(tmp_path / "model.onnx"))
+    graph = weakref.ref(session._session)
+    session.run({"x": np.zeros((2, 3), np.float32)})
+    assert graph()._release is not None
+    del session
+    assert graph() is None

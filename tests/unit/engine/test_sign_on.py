@@ -41,7 +41,8 @@ scope:infer=infer@robots
         ({"groups": ["line-5", "vision-annotators"]}, {"annotate", "infer"}, "quality"),
         ({"groups": ["vision-annotators", "ops"]}, {"operate"}, ""),
         ({"realm_access": {"roles": ["boss"]}}, {"admin"}, ""),
-        ({"realm_access.roles": ["boss"]}, {"admin"}, ""),
+        ({"realm_access.roles": ["boss"]}, set(), ""),  # another claim than the path means
+        ({"realm_access.roles": ["boss"], "realm_access": {"roles": ["other"]}}, set(), ""),
         ({"realm_access": ["boss"]}, set(), ""),
         ({"https://example.org/roles": ["all of them"]}, {"read"}, ""),
         ({"scope": "openid infer"}, {"infer"}, "robots"),
@@ -59,6 +60,9 @@ def test_a_star_is_any_value_of_a_claim_that_is_there():
     entries = parse_role_entries("sub:*=read")
     assert granted(entries, {"sub": "x"}) == ({"read"}, "")
     assert granted(entries, {"sub": None}) == (set(), "")
+    entries = parse_role_entries("a.b:*=read")
+    assert granted(entries, {"a.b": "x"}) == (set(), "")
+    assert granted(entries, {"a": {"b": "x"}}) == ({"read"}, "")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +149,9 @@ def test_a_session_ends_by_its_time_and_before_if_it_was_ended(monkeypatch):
 
 
 def test_a_role_of_another_version_has_no_rights():
-    caller = caller_of_claims({"groups": ["x"]}, parse_role_entries("groups:x=read"))
+    caller = caller_of_claims({"sub": "1", "groups": ["x"]}, parse_role_entries("groups:x=read"))
     assert caller.rights == {"read"}
-    assert not caller_of_claims({}, parse_role_entries("groups:x=read")).rights
+    assert not caller_of_claims({"sub": "1"}, parse_role_entries("groups:x=read")).rights
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import time
 
 import pytest
 
@@ -80,30 +81,37 @@ def test_an_error_lets_the_bytes_go():
     assert (intake.held_bytes, intake.counters()["bodies_late_total"]) == (0, 1)
 
 
-@pytest.mark.parametrize(("bytes_per_s", "arrives"), [(1, True), (1000, False)])
-def test_the_time_of_a_body_grows_with_its_bytes(bytes_per_s, arrives):
-    """The second chunk comes after a moment, which 500 bytes allow at 1 byte per second."""
-    intake = Intake(1000, body_timeout_s=0.01, bytes_per_s=bytes_per_s * 100)
+@pytest.mark.parametrize(
+    ("bytes_per_s", "pauses_s", "size"),
+    [
+        (1000, [0.2] * 6, 2800),  # 0.2 s for 400 bytes: it goes on for longer than body_timeout_s
+        (100_000, [0.2] * 6, 1200),  # too slow: nothing is left after 0.5 s
+        (1, [2.0], 400),  # what came before is no credit for standing still
+        (1, [0.0, 0.0, 2.0], 1200),
+    ],
+)
+def test_a_body_takes_any_time_as_long_as_it_goes_on(bytes_per_s, pauses_s, size):
+    intake = Intake(10_000, body_timeout_s=0.5, bytes_per_s=bytes_per_s)
+    began_s = time.monotonic()
 
     async def slow():
-        receive = sender(b"a" * 500, b"b")
-        messages = 0
+        receive = sender(*[b"a" * 400] * (len(pauses_s) + 1))
+        pauses = iter([0.0, *pauses_s])
 
         async def pausing():
-            nonlocal messages
-            messages += 1
-            if messages == 2:
-                await asyncio.sleep(0.3)
+            await asyncio.sleep(next(pauses, 0.0))
             return await receive()
 
         with intake.receiving(scope_of(), pausing) as counted:
-            return await read_body(scope_of(), counted, 1000)
+            return await read_body(scope_of(), counted, 10_000)
 
-    if arrives:
-        assert len(asyncio.run(slow())) == 501
+    if size == 400 * (len(pauses_s) + 1):
+        assert len(asyncio.run(slow())) == size
     else:
-        with pytest.raises(TooSlow, match="got 500 bytes"):
+        with pytest.raises(TooSlow, match=f"got {size} bytes"):
             asyncio.run(slow())
+        assert time.monotonic() - began_s < 1.5
+    assert intake.held_bytes == 0
 
 
 def test_what_follows_a_body_has_any_time():

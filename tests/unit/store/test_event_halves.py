@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -16,9 +17,9 @@ def halves(tmp_path):
     return EventHalves(tmp_path / "events", max_bytes=1000, max_files=20)
 
 
-def put(halves, pair, kind="request", data=b"x") -> None:
+def put(halves, pair, kind="request", data=b"x", key="") -> None:
     with halves.alone(pair):
-        halves.put(pair, kind, data)
+        halves.put(pair, kind, data, key)
 
 
 def test_the_first_of_a_half_stays(halves) -> None:
@@ -55,6 +56,29 @@ def test_a_flood_of_a_team_ends_at_its_limit_and_leaves_other_teams_alone(halves
     assert len([name for name in names if name.endswith(".request")]) == 20
     put(halves, Pair("other", "00" * 32), data=b"x" * 900)
     put(halves, PAIR, data=b"x" * 900)
+
+
+def test_a_flood_of_a_key_leaves_room_to_the_other_keys_of_its_team(halves) -> None:
+    for number in range(5):
+        put(halves, Pair("a", f"{number:064x}"), data=b"", key="flood")
+    for key in ("flood", "other", ""):
+        with (
+            pytest.raises(JournalError, match=r"5 halves .* \(key flood\)")
+            if key == "flood"
+            else nullcontext()
+        ):
+            put(halves, Pair("a", "ff" * 32), data=b"", key=key)
+    with pytest.raises(JournalError, match=r"at most 250 bytes .* \(key large\)"):
+        put(halves, Pair("b", "ee" * 32), data=b"x" * 251, key="large")
+    halves.finish(Pair("a", "0" * 64), b"[1]")
+    put(halves, Pair("a", "dd" * 32), data=b"", key="flood")
+
+
+def test_all_teams_together_have_a_limit(halves) -> None:
+    for team in "abcd":
+        put(halves, Pair(team, "00" * 32), data=b"x" * 1000)
+    with pytest.raises(JournalError, match=r"at most 4000 bytes and 80 halves .* \(all\)"):
+        put(halves, PAIR)
 
 
 def test_the_limit_holds_for_every_process(halves, tmp_path) -> None:

@@ -135,7 +135,12 @@ def test_links_are_not_followed_out_of_a_folder(tmp_path) -> None:
     (tmp_path / "set" / "data.yaml").write_text(YAML)
     (tmp_path / "set" / "labels" / "a.txt").symlink_to(tmp_path / "secret.txt")
     (tmp_path / "set" / "loop").symlink_to(tmp_path / "set")
-    assert open_dataset_files(tmp_path / "set").names == ["data.yaml"]
+    files = open_dataset_files(tmp_path / "set")
+    assert files.names == ["data.yaml"]
+    (tmp_path / "set" / "data.yaml").unlink()  # the folder changes while it is read
+    (tmp_path / "set" / "data.yaml").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(FileNotFoundError, match="or a link that leads out of it"):
+        files.read("data.yaml")
     link = zipfile.ZipInfo("labels/a.txt")
     link.external_attr = 0o120777 << 16
     with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:

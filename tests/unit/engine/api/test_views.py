@@ -103,6 +103,8 @@ def test_a_team_sees_its_own_views(client: Client) -> None:
         ("%20", {"query": ""}, "expected the name of a view"),
         (".a", {"query": ""}, "to begin with no dot"),
         ("x" * 201, {"query": ""}, "expected the name of a view"),
+        ("a%0Ab", {"query": ""}, "without control characters, got 'a\\nb'"),
+        ("a%E2%80%AEb", {"query": ""}, "without control characters"),
     ],
 )
 def test_what_is_no_view_is_refused(client: Client, name: str, body: Any, message: str) -> None:

@@ -5,6 +5,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from quadriga.engine.commands.output import image_from_folder
 from quadriga.monitor.evaluation.files.datasets import read_dataset
 from quadriga.monitor.evaluation.state import EvaluationError
 
@@ -305,3 +306,22 @@ def test_names_that_are_none_are_named(dataset, names) -> None:
     files = {**YOLO, "data.yaml": f"names: {names}", "labels/a.txt": "7 0.5 0.5 0.2 0.2"}
     with pytest.raises(EvaluationError, match=r"data\.yaml: expected|labels/a\.txt:1: expected"):
         dataset(files)
+
+
+def test_a_link_that_leads_out_of_a_dataset_is_no_image(tmp_path) -> None:
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    folder = tmp_path / "set"
+    (folder / "images").mkdir(parents=True)
+    (folder / "images" / "near.png").write_bytes(b"near")
+    (folder / "images" / "link.png").symlink_to(folder / "images" / "near.png")
+    (folder / "images" / "out.png").symlink_to(tmp_path / "secret.png")
+    names = ("images/near.png", "images/link.png", "images/out.png", "../secret.png")
+    rows = [{"path": name, "annotations": [{"class_label": "a"}]} for name in names]
+    (folder / "annotations.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    near, link, *others = read_dataset(folder, "IMAGE_CLASSIFICATION")
+    assert near.read() == link.read() == b"near"
+    for other in others:
+        with pytest.raises(FileNotFoundError, match="or a link that leads out of it"):
+            other.read()
+    image = image_from_folder(folder / "images")
+    assert (image("near"), image("link.png"), image("out.png")) == (b"near", b"near", None)

@@ -7,11 +7,12 @@ from typing import Any
 
 from quadriga.engine.recognition.decisions import MissingError
 from quadriga.engine.recognition.evidence import Evidence, parse_literal
-from quadriga.engine.recognition.families import Family
+from quadriga.engine.recognition.families import FAMILIES, Family
 from quadriga.engine.recognition.outputs import RF_DETR, class_count
 from quadriga.engine.schema import read_text
 from quadriga.engine.session import LoadError
 from quadriga.tasks import SHORT_NAMES
+from quadriga.tasks.segmentation import begins_with_background
 from quadriga.tasks.specification import OutputSpec
 
 _FILES = ("labels.txt", "classes.txt", "class_names.txt")
@@ -151,6 +152,15 @@ def decide_labels(
     labels, reason = labels_and_source or (unnamed, "no names given")
     if set(labels) == set(evidence.classes):
         labels = evidence.classes  # names tell them apart, whatever the order
+    if "label_offset" not in evidence.written.output and labels_and_source is not None:
+        if family.output.get("label_offset") and begins_with_background(labels):
+            labels, reason = labels[1:], f"{reason}, without {labels[0]}"
+        elif family is FAMILIES["ssd"] and not begins_with_background(labels):
+            raise LoadError(
+                f"cannot tell whether the first label, {labels[0]!r}, names class 0 or class 1 of SSD. Write one of these "
+                "lines in model.toml, [output]:\n  label_offset = 1  # class 0 is the background, as in most files\n"
+                "  label_offset = 0  # class 0 is the first label"
+            )
     extra = output.label_offset + (output.background == len(labels))
     if reason in _LISTS.values() and count not in (None, len(labels) + extra):
         labels, reason = unnamed, f"no names given, as {reason} has {len(labels)}"

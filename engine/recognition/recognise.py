@@ -202,7 +202,8 @@ _OTHERWISE = (
 
 _COLUMNS = (
     "A box is left, top, right, bottom; yxyx is top, left, bottom, right; xywh is centre and size: pixels of the network's "
-    "input, or fractions of it where it is normalized. Columns in another order are written in the same way."
+    "input, or fractions of it where it is normalized. Columns in another order are written in the same way. "
+    "If classes count from 1, as in EfficientDet and SSD, write label_offset = 1 below [output]."
 )
 
 
@@ -220,6 +221,8 @@ def _question(evidence: Evidence, counts: Mapping[str, int | None], match: Famil
         needs = f"; needs {own_keys}" if own_keys else ""
         family = family_named(name)
         meaning, decoder = family.description, family.output.get("decoder", "")
+        if decoder == "labelled_boxes" and not meaning:
+            meaning = "boxes in pixels of the network's input, labels that count from 0"
         if is_table(decoder):
             meaning = f"{meaning or 'others'}: columns {decoder}"
         lines.append(f"  {line_naming(name)}  # {meaning}{classes}{needs}")

@@ -29,7 +29,9 @@ def read_text(path: Path) -> str:
             return data.decode(encoding)
         except UnicodeDecodeError as error:
             line = data[: error.start].count(b"\n") + 1
-            broken = f"the byte {data[error.start]:02x} in line {line}, as Windows-1252 or Latin-1 has"
+            broken = (
+                f"the byte {data[error.start]:02x} in line {line}, as Windows-1252 or Latin-1 has"
+            )
             source = "WINDOWS-1252"
     raise ValueError(
         f"expected UTF-8, got {broken}: save {path.name} as UTF-8, such as by `iconv -f {source} -t UTF-8`"

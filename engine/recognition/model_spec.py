@@ -9,7 +9,7 @@ import msgspec
 
 from quadriga.engine.recognition.decisions import Decision, Layer, MissingError, decide
 from quadriga.engine.recognition.evidence import Evidence
-from quadriga.engine.recognition.families import FAMILIES, Family, decoder_defaults
+from quadriga.engine.recognition.families import DECODER_DEFAULTS, FAMILIES, Family
 from quadriga.engine.recognition.image_input import decide_input
 from quadriga.engine.recognition.labels import decide_labels, find_labels, rf_detr_background
 from quadriga.engine.recognition.model_toml import DECODED, check_labels_of_crops, check_use
@@ -54,7 +54,7 @@ def decide_spec(
         ("model.toml", written.defaults),
         ("setting of the server", server),
         (family_source, family.defaults),
-        (f"decoder {output.decoder}", decoder_defaults(output.decoder)),
+        (f"decoder {output.decoder}", DECODER_DEFAULTS.get(output.decoder, {})),
     ]
     return ModelSpec(
         task=task,
@@ -84,7 +84,9 @@ def _choose_outputs(evidence: Evidence, family: Family) -> tuple[Evidence, Layer
         with suppress(LoadError):  # raised with the other questions
             count = len((find_labels(evidence) or [()])[0]) or None
         fitting = main_outputs(evidence) or evidence.outputs
-        counted = [t for t in evidence.outputs if class_count(family, evidence.reading(t.name)) == count]
+        counted = [
+            t for t in evidence.outputs if class_count(family, evidence.reading(t.name)) == count
+        ]
         fitting = counted if count and counted else fitting
         fitting = main_outputs(evidence.reading([t.name for t in fitting])) or fitting
         choices = [(tensor.name,) for tensor in fitting]
@@ -143,14 +145,9 @@ def _output(
         layers.append(_activation(evidence))
     values = decide(decisions, "output", OutputSpec, layers)
     if family.task in DECODED and "decoder" not in values:
-        families = [
-            name for name, known_family in FAMILIES.items() if known_family.task == family.task
-        ]
-        text = (
-            "[output] decoder or family is required in model.toml, as nothing else gives it; the families are "
-            f"{', '.join(families)}"
-        )
-        raise MissingError({"[output] decoder": text})
+        families = ", ".join(name for name in FAMILIES if FAMILIES[name].task == family.task)
+        text = "[output] decoder or family is required in model.toml, as nothing else gives it; the families are "
+        raise MissingError({"[output] decoder": text + families})
     return msgspec.convert(values, OutputSpec)
 
 

@@ -10,7 +10,6 @@ _MAIN = ("logits", "out", "output")
 """Names of the output that counts, beside auxiliary ones, hidden states and heads of teachers."""
 RF_DETR = ("rf_detr", "rf_detr_segment")
 """Decoders of heads with one class more than names. Source: RF-DETR, `docs/exports/onnx`."""
-_CLASSIFIER = "IMAGE_CLASSIFICATION"
 
 
 def main_outputs(evidence: Evidence) -> list[TensorInfo]:
@@ -36,7 +35,7 @@ def row_shape(evidence: Evidence) -> tuple[int, ...]:
 def class_count(family: Family, evidence: Evidence) -> int | None:
     """Read the number of classes from an output's shape; None if the family does not show it."""
     outputs = [*main_outputs(evidence)[:1], *evidence.outputs]
-    if family.task == _CLASSIFIER:
+    if family.task == "IMAGE_CLASSIFICATION":
         sides = [side for side in row_shape(evidence.reading(outputs[0].name)) if side != 1] or [1]
         return sides[0] if len(sides) == 1 and sides[0] > 0 else None
     if family.classes is None:

@@ -563,12 +563,12 @@ def _differs(alone: npt.NDArray[Any], beside: npt.NDArray[Any], tolerance: float
     return largest_difference(alone, beside) > tolerance
 
 
-def _sum_to(whole: float, scores: npt.NDArray[Any]) -> bool:
-    """Check whether several numbers are parts of a whole, as probabilities of classes that exclude each other are of 1."""
+def _sum_to(total: float, scores: npt.NDArray[Any]) -> bool:
+    """Check whether several numbers add up to a total, as probabilities of classes that exclude each other do to 1."""
     return bool(
         scores.size > 1
         and scores.min() >= 0
-        and abs(scores.sum(dtype=np.float64) / whole - 1) < _SUM_ROUNDING
+        and abs(scores.sum(dtype=np.float64) / total - 1) < _SUM_ROUNDING
     )
 
 

@@ -355,7 +355,8 @@ class ImageGraph:
         feeds = {spec.name: batch}
         _, affine = items[0]
         if spec.size_input:
-            feeds[spec.size_input] = np.array([affine.network_wh] * len(tensors), np.int64)
+            kind = NUMPY_TYPES[self._inputs[spec.size_input].datatype]
+            feeds[spec.size_input] = np.array([affine.network_wh] * len(tensors), kind)
         for name, value in (spec.constants or {}).items():
             shape, kind = list(self._inputs[name].shape), NUMPY_TYPES[self._inputs[name].datatype]
             if spec.batch_axis and shape[:1] == [-1]:
@@ -415,7 +416,12 @@ class ImageGraph:
                     "a Sigmoid"
                 )
             is_softmax = self._spec.output.activation == "softmax"
-            self.is_activated = is_softmax and all(_sum_to_one(array) for array in scores)
+            self.is_activated = is_softmax and all(_sum_to(1, array) for array in scores)
+            if is_softmax and all(_sum_to(100, array) for array in scores):
+                raise LoadError(
+                    f"expected logits or probabilities in {name!r}, got scores that sum to 100: export it without the "
+                    "factor that makes them percent"
+                )
         _, vector = rows[0]
         if vector is None:
             self._embedding = ""
@@ -557,12 +563,12 @@ def _differs(alone: npt.NDArray[Any], beside: npt.NDArray[Any], tolerance: float
     return largest_difference(alone, beside) > tolerance
 
 
-def _sum_to_one(scores: npt.NDArray[Any]) -> bool:
-    """Check whether several numbers are probabilities of classes that exclude each other."""
+def _sum_to(total: float, scores: npt.NDArray[Any]) -> bool:
+    """Check whether several numbers add up to a total, as probabilities of classes that exclude each other do to 1."""
     return bool(
         scores.size > 1
         and scores.min() >= 0
-        and abs(scores.sum(dtype=np.float64) - 1) < _SUM_ROUNDING
+        and abs(scores.sum(dtype=np.float64) / total - 1) < _SUM_ROUNDING
     )
 
 

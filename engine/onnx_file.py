@@ -252,6 +252,8 @@ def _producer(node: Node, made_by: Mapping[str, Node]) -> str:
     """Return the operator of a node, or the activation that several nodes write out."""
     sources = [_source_node(name, made_by) for name in node.inputs]
     operators = [source.operator for source in sources]
+    if node.operator == "Concat" and set(operators) in ({"Sigmoid"}, {"Softmax"}):
+        return operators[0]
     if operators == ["Exp", "ReduceSum"] and sources[1].inputs[:1] == node.inputs[:1]:
         return "Softmax" if node.operator == "Div" else node.operator
     if node.operator == "Exp" and operators == ["LogSoftmax"]:

@@ -23,17 +23,19 @@ def read_text(path: Path) -> str:
     """
     data = path.read_bytes()
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8-sig")
-    try:
-        text = data.decode(encoding)
-        broken = "zeros, as UTF-16 without a byte order mark has" if "\0" in text else ""
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        broken = f"the byte {data[error.start]:02x} in line {line}, as Windows-1252 or Latin-1 has"
-    if broken:
-        raise ValueError(
-            f"expected UTF-8, got {broken}: save {path.name} as UTF-8, such as by `iconv -f WINDOWS-1252 -t UTF-8`"
-        )
-    return text
+    broken, source = "zeros, as UTF-16 without a byte order mark has", "UTF-16LE"
+    if encoding != "utf-8-sig" or b"\0" not in data:
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError as error:
+            line = data[: error.start].count(b"\n") + 1
+            broken = (
+                f"the byte {data[error.start]:02x} in line {line}, as Windows-1252 or Latin-1 has"
+            )
+            source = "WINDOWS-1252"
+    raise ValueError(
+        f"expected UTF-8, got {broken}: save {path.name} as UTF-8, such as by `iconv -f {source} -t UTF-8`"
+    )
 
 
 def explain_validation_error(error: msgspec.ValidationError, schema: type[msgspec.Struct]) -> str:

@@ -200,8 +200,12 @@ def background(spec: ModelSpec) -> int | None:
     """Return the background label, which is not predicted: the specified one, or the first if its name says so."""
     if spec.output.background is not None:
         return spec.output.background
-    first = spec.labels[0].strip("_ ").lower() if len(spec.labels) > 1 else ""
-    return 0 if first in _BACKGROUNDS else None
+    return 0 if begins_with_background(spec.labels) else None
+
+
+def begins_with_background(labels: Sequence[str]) -> bool:
+    """Check whether the first of several labels names the background."""
+    return len(labels) > 1 and labels[0].strip("_ ").lower() in _BACKGROUNDS
 
 
 def _channels_first(maps: npt.NDArray[Any]) -> npt.NDArray[Any]:

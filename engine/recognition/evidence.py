@@ -83,6 +83,12 @@ class Evidence(msgspec.Struct, frozen=True):
         candidates = [tensor for tensor in inputs if channels_axis(tensor, counts) is not None]
         return candidates[0] if len(candidates) == 1 else None
 
+    @property
+    def batch(self) -> int:
+        """Images that the file runs together, -1 where it leaves that open; 1 for an input without a batch axis."""
+        image = self.image_input() or self.image_input(ANY_CHANNELS)
+        return image.shape[0] if image is not None and len(image.shape) == 4 else 1
+
     def maps_layout(self) -> tuple[str, str]:
         """Return the layout of maps [N, C, H, W] or [N, H, W, C], the first output, and the reason."""
         if layout := self.written.output.get("layout"):

@@ -21,6 +21,7 @@ from quadriga.tasks.specification import INTEGERS, MAX_CHANNELS, InputSpec, Resi
 WARM_UP_SIZE_WH = (320, 320)
 """Width and height of the warm-up image for a model that takes images of any size."""
 
+_KEYS = {"size_wh": "[input] size"}
 _KEEPING_RATIO = ("shortest_longest", "shortest_at_least", "none")
 _CHOICES = {
     "resize": f"; one of {', '.join(get_args(Resize))}",
@@ -48,8 +49,8 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
         (f"family: {family.description}", family.input),
     ]
     has_no_default = bool(family.description) and "resize" not in family.input
-    from_hugging_face = has_no_default and not evidence.config.keys().isdisjoint(
-        ("architectures", "model_type")
+    from_hugging_face = has_no_default and bool(
+        {"architectures", "model_type"} & {*evidence.config}
     )
     return decide_image_input(
         decisions,
@@ -63,28 +64,20 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
     name = evidence.written.input.get("name")
-    inputs = {tensor.name: tensor for tensor in evidence.inputs}
-    names = ", ".join(
-        f"{tensor.name} {tensor.datatype} {list(tensor.shape)}" for tensor in inputs.values()
-    )
-    if name is None:
-        candidate = evidence.image_input() or evidence.image_input(ANY_CHANNELS)
-        if candidate is None:
-            raise LoadError(
-                f"expected one input with 4 dimensions, 1 to {MAX_CHANNELS} channels and a datatype among "
-                f"{', '.join(DTYPES)} for {task}, got {names}; write the name of the image input in model.toml, [input] "
-                "name, or export it with an input of FP32 or UINT8"
-            )
-        return candidate
-    if name not in inputs:
+    names = ", ".join(f"{t.name} {t.datatype} {list(t.shape)}" for t in evidence.inputs)
+    if name is not None and name not in [tensor.name for tensor in evidence.inputs]:
         raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {name!r}")
-    tensor = inputs[name]
-    if channels_axis(tensor, ANY_CHANNELS) is None:
-        raise LoadError(
-            f"expected input {name!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
-            f"channels, got {tensor.datatype} {list(tensor.shape)}"
+    image = evidence.image_input() or evidence.image_input(ANY_CHANNELS)
+    if image is None:
+        subject = "one input with" if name is None else f"input {name!r} to have"
+        advice = (
+            "" if name else "write the name of the image input in model.toml, [input] name, or "
         )
-    return tensor
+        raise LoadError(
+            f"expected {subject} 4 dimensions, 1 to {MAX_CHANNELS} channels and a datatype among {', '.join(DTYPES)} "
+            f"for {task}, got {names}; {advice}export it with an input of FP32 or UINT8"
+        )
+    return image
 
 
 def decide_image_input(
@@ -141,11 +134,12 @@ def decide_image_input(
         values.setdefault("size_wh", WARM_UP_SIZE_WH)
     has_no_scale = has_no_default and DTYPES[image.datatype] not in INTEGERS
     needed = list(_CHOICES) if has_no_scale else ["resize", "size_wh"]
-    missing = [name for name in needed if name not in values]
+    missing = {_KEYS.get(name, f"[input] {name}"): name for name in needed if name not in values}
     if missing and has_image_processor and not evidence.preprocessor:
         raise MissingError({PREPROCESSOR_FILE: _PREPROCESSOR_MISSING})
     if missing:
-        raise MissingError({_key(name): _question(name) for name in missing})
+        reason = "is required in model.toml, as nothing else gives it"
+        raise MissingError({key: f"{key} {reason}{_CHOICES[missing[key]]}" for key in missing})
     values["size_wh"] = tuple(values["size_wh"])
     for name, usual in (("mean", 0.0), ("std", 1.0)):
         values[name] = tuple(values.get(name, (usual,) * max(values["channels"], 3)))
@@ -155,14 +149,6 @@ def decide_image_input(
         reason = f"bit_depth {values['bit_depth']}"
         decisions.append(Decision("input.scale", values["scale"], reason))
     return InputSpec(**values)
-
-
-def _key(name: str) -> str:
-    return f"[input] {name.removesuffix('_wh')}"
-
-
-def _question(name: str) -> str:
-    return f"{_key(name)} is required in model.toml, as nothing else gives it{_CHOICES[name]}"
 
 
 def _shape(

@@ -7,11 +7,12 @@ from typing import Any
 
 from quadriga.engine.recognition.decisions import MissingError
 from quadriga.engine.recognition.evidence import Evidence, parse_literal
-from quadriga.engine.recognition.families import Family
+from quadriga.engine.recognition.families import FAMILIES, Family
 from quadriga.engine.recognition.outputs import RF_DETR, class_count
 from quadriga.engine.schema import read_text
 from quadriga.engine.session import LoadError
 from quadriga.tasks import SHORT_NAMES
+from quadriga.tasks.segmentation import begins_with_background
 from quadriga.tasks.specification import OutputSpec
 
 _FILES = ("labels.txt", "classes.txt", "class_names.txt")
@@ -48,9 +49,7 @@ def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
     if isinstance(written, str):
         yield read_label_file(evidence.folder / written), f"model.toml, file {written}"
     yield written, "model.toml, labels"
-    for name in _FILES:
-        if (evidence.folder / name).is_file():
-            yield read_label_file(evidence.folder / name), f"file {name}"
+    yield from _label_files(evidence.folder)
     for name in _CONFIG_LABELS:
         yield evidence.config.get(name) or None, f"config.json, {name}"
     yield _rf_detr_names(evidence.metadata), _RF_DETR_NAMES
@@ -67,16 +66,11 @@ def _listed_names(text: str | None) -> tuple[str, ...] | None:
     return parse_labels(text) or tuple(text.splitlines()) or None
 
 
-def _labels_above(folder: Path, count: int) -> tuple[tuple[str, ...], str] | None:
-    """Return the labels in the folder of all versions, for a version without any; None unless there are `count`."""
-    folder = folder.absolute()
-    if not folder.name.isdecimal():
-        return None
+def _label_files(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the labels of each file of labels in a folder, and its name."""
     for name in _FILES:
-        if (folder.parent / name).is_file():
-            labels = read_label_file(folder.parent / name)
-            return (labels, f"file {name} of the folder above") if len(labels) == count else None
-    return None
+        if (folder / name).is_file():
+            yield read_label_file(folder / name), f"file {name}"
 
 
 def read_label_file(path: Path) -> tuple[str, ...]:
@@ -136,7 +130,7 @@ def decide_labels(
     Returns:
         Labels by class index, and the reason.
     """
-    labels_and_source = find_labels(evidence)
+    labels_and_source = _without_background(evidence, family, find_labels(evidence))
     count = class_count(family, evidence)
     if family.task == "IMAGE_CLASSIFICATION" and count == 1 and labels_and_source is not None:
         count = 2 if len(labels_and_source[0]) == 2 else 1  # of two labels it scores the second
@@ -147,7 +141,10 @@ def decide_labels(
         raise MissingError({"labels": text + _WRITE_LABELS})
     unnamed = tuple(f"class_{index}" for index in range((count or 0) - output.label_offset))
     if labels_and_source is None:
-        labels_and_source = _labels_above(evidence.folder, len(unnamed))
+        folder = evidence.folder.absolute()
+        above = next(_label_files(folder.parent), None) if folder.name.isdecimal() else None
+        if above is not None and len(above[0]) == len(unnamed):
+            labels_and_source = above[0], f"{above[1]} of the folder above"
     labels, reason = labels_and_source or (unnamed, "no names given")
     if set(labels) == set(evidence.classes):
         labels = evidence.classes  # names tell them apart, whatever the order
@@ -167,6 +164,25 @@ def decide_labels(
             f"expected {count - extra} labels, one per class, got {len(labels)} ({reason})"
         )
     return labels, reason
+
+
+def _without_background(
+    evidence: Evidence, family: Family, named: tuple[tuple[str, ...], str] | None
+) -> tuple[tuple[str, ...], str] | None:
+    """Leave out a first label that names the background, class 0 of detectors that count from 1, as SSD may."""
+    if named is None or "label_offset" in evidence.written.output:
+        return named
+    labels, reason = named
+    if begins_with_background(labels):
+        is_left_out = family.output.get("label_offset") == 1
+        return (labels[1:], f"{reason}, without {labels[0]}") if is_left_out else named
+    if family is FAMILIES["ssd"]:
+        raise LoadError(
+            f"cannot tell whether the first label, {labels[0]!r}, names class 0 or class 1 of SSD. Write one of these "
+            "lines in model.toml, [output]:\n  label_offset = 1  # class 0 is the background, as in most files\n"
+            "  label_offset = 0  # class 0 is the first label"
+        )
+    return named
 
 
 def rf_detr_background(evidence: Evidence, family: Family) -> tuple[str, dict[str, int]]:

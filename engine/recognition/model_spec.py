@@ -9,11 +9,11 @@ import msgspec
 
 from quadriga.engine.recognition.decisions import Decision, Layer, MissingError, decide
 from quadriga.engine.recognition.evidence import Evidence
-from quadriga.engine.recognition.families import FAMILIES, Family, decoder_defaults
+from quadriga.engine.recognition.families import DECODER_DEFAULTS, FAMILIES, Family
 from quadriga.engine.recognition.image_input import decide_input
 from quadriga.engine.recognition.labels import decide_labels, find_labels, rf_detr_background
 from quadriga.engine.recognition.model_toml import DECODED, check_labels_of_crops, check_use
-from quadriga.engine.recognition.outputs import FLOATS, class_count, main_outputs
+from quadriga.engine.recognition.outputs import FLOATS, class_count, main_outputs, row_shape
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.decoders import reads_one_output
@@ -54,7 +54,7 @@ def decide_spec(
         ("model.toml", written.defaults),
         ("setting of the server", server),
         (family_source, family.defaults),
-        (f"decoder {output.decoder}", decoder_defaults(output.decoder)),
+        (f"decoder {output.decoder}", DECODER_DEFAULTS.get(output.decoder, {})),
     ]
     return ModelSpec(
         task=task,
@@ -78,11 +78,15 @@ def _choose_outputs(evidence: Evidence, family: Family) -> tuple[Evidence, Layer
     outputs, decoder = evidence.outputs, _decoder(evidence, family)
     choices = _choices_of_boxes(outputs) if decoder == "labelled_boxes" else []
     if family.task == "IMAGE_CLASSIFICATION" or reads_one_output(decoder) or decoder in OF_ONE_MAP:
+        if decoder in OF_ONE_MAP:
+            evidence = evidence.reading([t.name for t in outputs if len(t.shape) > 2])
         count = None
         with suppress(LoadError):  # raised with the other questions
             count = len((find_labels(evidence) or [()])[0]) or None
-        fitting = main_outputs(evidence) or outputs
-        counted = [t for t in outputs if class_count(family, evidence.reading(t.name)) == count]
+        fitting = main_outputs(evidence) or evidence.outputs
+        counted = [
+            t for t in evidence.outputs if class_count(family, evidence.reading(t.name)) == count
+        ]
         fitting = counted if count and counted else fitting
         fitting = main_outputs(evidence.reading([t.name for t in fitting])) or fitting
         choices = [(tensor.name,) for tensor in fitting]
@@ -133,20 +137,17 @@ def _output(
     if decoder in OF_MAPS:
         layout, reason = evidence.maps_layout()
         layers.append((reason, {"layout": layout}))
-    if reads_one_output(decoder) and len(first.shape) != 3:
+    is_classifier = family.task == "IMAGE_CLASSIFICATION"
+    is_one_row = is_classifier and row_shape(evidence) == first.shape != ()
+    if is_one_row or (reads_one_output(decoder) and len(first.shape) != 3):
         layers.append((f"shape of output {first.name!r}", {"batch_axis": False}))
-    if family.task == "IMAGE_CLASSIFICATION":
+    if is_classifier:
         layers.append(_activation(evidence))
     values = decide(decisions, "output", OutputSpec, layers)
     if family.task in DECODED and "decoder" not in values:
-        families = [
-            name for name, known_family in FAMILIES.items() if known_family.task == family.task
-        ]
-        text = (
-            "[output] decoder or family is required in model.toml, as nothing else gives it; the families are "
-            f"{', '.join(families)}"
-        )
-        raise MissingError({"[output] decoder": text})
+        families = ", ".join(name for name in FAMILIES if FAMILIES[name].task == family.task)
+        text = "[output] decoder or family is required in model.toml, as nothing else gives it; the families are "
+        raise MissingError({"[output] decoder": text + families})
     return msgspec.convert(values, OutputSpec)
 
 
@@ -163,6 +164,6 @@ def _activation(evidence: Evidence) -> Layer:
         return f"operator behind {first!r} is {producer}", {"activation": "none"}
     if evidence.config.get("problem_type") == "multi_label_classification":
         return "config.json, problem_type", {"activation": "sigmoid"}
-    if set(evidence.outputs[0].shape[1:]) <= {1}:  # the softmax of a single value is always 1
+    if set(row_shape(evidence)) <= {1}:  # the softmax of a single value is always 1
         return "one class", {"activation": "sigmoid"}
     return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}

@@ -140,6 +140,12 @@ _USES: dict[str, tuple[str, ...]] = {
 """Tasks and decoders that read a key; every task on images reads the keys that are not listed."""
 
 
+def written_keys(written: ModelToml) -> list[str]:
+    """Return the keys that say how a graph is read, those of a table behind its name, such as `output.name`."""
+    keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
+    return keys + [key for key in ("labels", "features", "tiling", "then") if getattr(written, key)]
+
+
 def check_use(written: ModelToml, task: str, decoder: str) -> None:
     """Refuse keys of model.toml that neither the task nor the decoder reads.
 
@@ -151,17 +157,12 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
     short = next((name for name, full in SHORT_NAMES.items() if full == task), None)
     if short is None:
         return
-    keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
-    keys += [key for key in ("labels", "tiling", "then") if getattr(written, key) is not None]
-    keys += ["features"] if written.features else []
-    own_decoder_keys = ("output.activation", "output.label_offset") if ":" in decoder else ()
-    for key in keys:
+    own_keys = ["output.nms"] if ":" in decoder else []
+    if own_keys and short == "segmentation":
+        own_keys += ["output.activation", "output.label_offset"]
+    for key in written_keys(written):
         readers = _USES.get(key, _IMAGE_TASKS)
-        if short == "segmentation" and key in own_decoder_keys:
-            continue
-        if key == "output.nms" and ":" in decoder:
-            continue
-        if short not in readers and decoder not in readers:
+        if not {short, decoder} & {*readers} and key not in own_keys:
             description = f" with decoder {decoder}" if decoder else ""
             raise LoadError(
                 f"{key} in model.toml has no use for {short}{description}, only for {', '.join(readers)}: "

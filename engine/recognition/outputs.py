@@ -10,7 +10,6 @@ _MAIN = ("logits", "out", "output")
 """Names of the output that counts, beside auxiliary ones, hidden states and heads of teachers."""
 RF_DETR = ("rf_detr", "rf_detr_segment")
 """Decoders of heads with one class more than names. Source: RF-DETR, `docs/exports/onnx`."""
-_CLASSIFIER = "IMAGE_CLASSIFICATION"
 
 
 def main_outputs(evidence: Evidence) -> list[TensorInfo]:
@@ -27,11 +26,17 @@ def main_outputs(evidence: Evidence) -> list[TensorInfo]:
     return outputs if is_one or len(outputs) == 1 else []
 
 
+def row_shape(evidence: Evidence) -> tuple[int, ...]:
+    """Return the shape of a classifier's first output for one image: without the batch axis, if it has one."""
+    shape = evidence.outputs[0].shape
+    return shape if len(shape) == 1 and shape[0] not in (-1, 1, evidence.batch) else shape[1:]
+
+
 def class_count(family: Family, evidence: Evidence) -> int | None:
     """Read the number of classes from an output's shape; None if the family does not show it."""
     outputs = [*main_outputs(evidence)[:1], *evidence.outputs]
-    if family.task == _CLASSIFIER:
-        sides = [side for side in outputs[0].shape[1:] or outputs[0].shape if side != 1] or [1]
+    if family.task == "IMAGE_CLASSIFICATION":
+        sides = [side for side in row_shape(evidence.reading(outputs[0].name)) if side != 1] or [1]
         return sides[0] if len(sides) == 1 and sides[0] > 0 else None
     if family.classes is None:
         return None

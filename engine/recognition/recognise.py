@@ -202,7 +202,8 @@ _OTHERWISE = (
 
 _COLUMNS = (
     "A box is left, top, right, bottom; yxyx is top, left, bottom, right; xywh is centre and size: pixels of the network's "
-    "input, or fractions of it where it is normalized. Columns in another order are written in the same way."
+    "input, or fractions of it where it is normalized. Columns in another order are written in the same way. "
+    "If classes count from 1, as in EfficientDet and SSD, write label_offset = 1 below [output]."
 )
 
 
@@ -219,18 +220,16 @@ def _question(evidence: Evidence, counts: Mapping[str, int | None], match: Famil
         own_keys = own_keys.replace(", [input]", ",")
         needs = f"; needs {own_keys}" if own_keys else ""
         family = family_named(name)
-        meaning, decoder = family.description, family.output.get("decoder", "")
+        meaning, decoder = family.description or "others", family.output.get("decoder", "")
+        if name == "labelled_boxes":
+            meaning = "boxes in pixels of the network's input, labels that count from 0"
         if is_table(decoder):
-            meaning = f"{meaning or 'others'}: columns {decoder}"
+            meaning = f"{meaning}: columns {decoder}"
         lines.append(f"  {line_naming(name)}  # {meaning}{classes}{needs}")
     lines.append('  task = "tensor"  # tensors in and out, as they are')
-    text = (
-        f"cannot tell from its files what this model is ({match.reason}). "
-        "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
-    )
-    if any(is_table(family_named(name).output.get("decoder", "")) for name in counts):
-        text += f"\n{_COLUMNS}"
-    text += f"\n{_OTHERWISE}"
+    has_tables = any(is_table(family_named(name).output.get("decoder", "")) for name in counts)
+    text = f"cannot tell from its files what this model is ({match.reason}). Write one of these lines in model.toml, beside "
+    text += "\n".join(["the file:", *lines, *([_COLUMNS] if has_tables else []), _OTHERWISE])
     if shared:
         text += "\nA family needs these as well:\n- " + "\n- ".join(shared.values())
     return text

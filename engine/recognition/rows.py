@@ -11,17 +11,17 @@ from quadriga.engine.recognition.decisions import Decision
 from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.labels import find_labels
 from quadriga.engine.recognition.mlflow_folder import mlflow_columns
-from quadriga.engine.recognition.model_toml import SPECIFIED
+from quadriga.engine.recognition.model_toml import written_keys
+from quadriga.engine.recognition.outputs import FLOATS
 from quadriga.engine.session import MAPS, LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import SHORT_NAMES
 from quadriga.tasks.specification import Activation, RowSpec
 
-_FLOATS = ("FP16", "FP32", "FP64")
 _SCORES = ("probabilities", "output_probability")
 """Names of the scores in exports of scikit-learn, XGBoost and LightGBM."""
-_KEYS = ("output.activation", "output.name", "defaults.top_k")
-"""Keys of the tables of model.toml that have a use for rows."""
+_KEYS = ("output.activation", "output.name", "defaults.top_k", "labels", "features")
+"""Keys of model.toml that have a use for rows."""
 
 
 def takes_rows(evidence: Evidence, task: str, family: str) -> bool:
@@ -50,7 +50,7 @@ def decide_rows(decisions: list[Decision], evidence: Evidence, header: OnnxHeade
     scores = _scores_output(named.outputs)
     decisions.append(Decision("output.scores", scores.name, f"{scores.datatype} output"))
     names_labels = scores.datatype == MAPS or any(
-        tensor.datatype not in _FLOATS for tensor in evidence.outputs
+        tensor.datatype not in FLOATS for tensor in evidence.outputs
     )
     activation, reason = _activation(evidence, scores, is_export=names_labels)
     decisions.append(Decision("output.activation", activation, reason))
@@ -75,10 +75,7 @@ def decide_rows(decisions: list[Decision], evidence: Evidence, header: OnnxHeade
 
 
 def _check_keys(evidence: Evidence) -> None:
-    written = evidence.written
-    keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
-    keys += [key for key in ("tiling", "then") if getattr(written, key) is not None]
-    for key in keys:
+    for key in written_keys(evidence.written):
         if key not in _KEYS:
             raise LoadError(
                 f"{key} in model.toml has no use for a classifier of rows, whose inputs are "
@@ -91,7 +88,7 @@ def _scores_output(outputs: Sequence[TensorInfo]) -> TensorInfo:
     candidates = [
         tensor
         for tensor in outputs
-        if tensor.datatype == MAPS or (tensor.datatype in _FLOATS and len(tensor.shape) == 2)
+        if tensor.datatype == MAPS or (tensor.datatype in FLOATS and len(tensor.shape) == 2)
     ]
     named = [tensor for tensor in candidates if tensor.name in _SCORES]
     candidates = named or candidates

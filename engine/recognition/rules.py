@@ -103,6 +103,8 @@ def _by_config(evidence: Evidence) -> FamilyMatch | None:
     kind = str(config.get("model_type", ""))
     if kind in _DETECTORS:
         return FamilyMatch((_DETECTORS[kind],), f"config.json, model_type {kind}")
+    if config.get("problem_type") == "regression":
+        return FamilyMatch((), "config.json, problem_type regression")
     architectures = config.get("architectures")
     for architecture in architectures if isinstance(architectures, list) else ():
         for purpose, families in _ARCHITECTURES.items():

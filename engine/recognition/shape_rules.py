@@ -68,7 +68,7 @@ def _candidates_of_rows(
     # exports of Ultralytics end in a softmax
     families.insert(0 if producer == "Softmax" and not is_small else 3, "ultralytics-cls")
     tables = _TABLES.get(first.shape[1], ()) if len(first.shape) == 2 else ()
-    batch = image.shape[0] if len(image.shape) == 4 else 1
+    batch = evidence.batch
     if producer in _CLASSIFIER_ENDS or first.shape[0] == batch > 0:
         tables = ()
     if batch > 0 < first.shape[0] != batch or (height > 0 and width < 0):  # rows are no images

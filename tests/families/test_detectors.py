@@ -181,9 +181,9 @@ def tensorflow():
     }
 
 
-def ssd():
+def ssd(offset=0):
     array = np.zeros((1, 20, 7), np.float32)
-    array[0, :2] = np.column_stack([[0, 0], CLASSES, SCORES, fractions(boxes())])
+    array[0, :2] = np.column_stack([[0, 0], CLASSES + offset, SCORES, fractions(boxes())])
     array[0, 2] = [-1, 1, 0.99, 0, 0, 1, 1]
     return {"detection_out": array}
 
@@ -348,7 +348,16 @@ CASES = [
     case("tf-od", tensorflow(), image=("input_tensor", [1, "height", "width", 3]), kind=TensorProto.UINT8,
          files={"labels.txt": "ant\ncat\ndog\n"},
          input={"resize": "none", "layout": "nhwc", "dtype": "uint8", "color": "rgb"}),
-    case("ssd", ssd(), files={"labels.txt": "ant\ncat\ndog\n"}, input={"resize": "stretch"}),
+    case("ssd", ssd(), files=toml("ssd", "[output]\nlabel_offset = 0"), input={"resize": "stretch"}),
+    case("ssd", ssd(1), "SSD with a background", files=toml("ssd", "[output]\nlabel_offset = 1")),
+    case("ssd", ssd(1), "SSD whose labels begin with the background", files={"labels.txt": "background\nant\ncat\ndog\n"}),
+    case("torchvision", finished(boxes(), offset=1), "torchvision's own list of labels", batched=False,
+         image=("image", [3, "height", "width"]), files={"labels.txt": "__background__\nant\ncat\ndog\n"}),
+    case("tf-od", tensorflow(), "TensorFlow, labels that begin with the background",
+         image=("input_tensor", [1, "height", "width", 3]), kind=TensorProto.UINT8,
+         files={"labels.txt": "background\nant\ncat\ndog\n"}),
+    case("rtdetr", finished(CENTRED), "sizes as floats", further={"orig_target_sizes": (TensorProto.FLOAT, ["N", 2])},
+         files=toml("rtdetr", '[input]\nresize = "letterbox"')),
     case("mmdeploy", {"dets": np.float32(np.column_stack([at_top_left(boxes(), 96, 96), SCORES])),
          "labels": np.int64(CLASSES)}, image=("input", [1, 3, 96, 96]), input=MMDEPLOY,
          files={"labels.txt": "ant\ncat\ndog\n", "model.toml": TOP_LEFT}),

@@ -96,7 +96,9 @@ def test_outputs_of_exporters_are_read_or_asked_about_as_documented(row, tmp_pat
         assert set(offered) >= set(words), result
         assert "…" in reading or set(offered) == set(words), result
         for line in lines:  # each is an answer
-            answer = re.sub(r"^  name", "output.name", line.partition("  #")[0]).strip()
+            answer = re.sub(
+                r"^  (name|label_offset)", r"output.\1", line.partition("  #")[0]
+            ).strip()
             question = read(tmp_path, inputs_of(image), tensors, f"{said} `{answer}`", INPUT)
             assert "cannot tell from its files" not in str(question), answer
         return

@@ -144,6 +144,7 @@ REFUSED = [  # outputs, family, further lines of model.toml, parts of the error
     (labelled(BOX, [3], [0.9]), "rtdetr", '[input]\nsize_input = ""', ["got class 3 and 3 labels", 'write family = "torchvision"']),
     (labelled(BOX, [1], [87.5]), "torchvision", STRETCH, ["from 0 to 1, got 87.5", READ]),
     (outputs_of(0.2, 3, -5), "plain-classifier", ACTIVATION.format("none"), ['"none"', "from 0 to 1, got -5", READ]),
+    (outputs_of(20, 30, 50), "plain-classifier", "", ["scores that sum to 100", "percent"]),
     (outputs_of(0.2, np.nan, 0.1), "plain-classifier", "", ["NaN or infinity", READ]),
 ]  # fmt: skip
 

@@ -297,6 +297,10 @@ SEGMENTERS = [
          files=toml("u2net", labels=["thing"]), input=SAME),
     case("mask-rcnn", mask_rcnn(), BOTH, batched=False, image=("image", [3, "height", "width"]), files=THREE,
          input={**ZERO_TO_ONE, "resize": "none", "batch_axis": False}),
+    case("mask-rcnn", mask_rcnn(), BOTH, "torchvision's own list of labels", batched=False,
+         image=("image", [3, "height", "width"]), files={"labels.txt": "__background__\nant\ncat\ndog\n"}),
+    case("torchvision-semantic", {"7": np.zeros(len(GROUND), np.float32), "8": class_logits()}, BOTH,
+         "scores of the image before the map", image=AT_SAME, files=toml("torchvision-semantic", labels=GROUND)),
     case("mmdeploy-seg", mmdeploy(), BOTH, "masks within boxes", image=AT_SAME,
          files={**THREE, "model.toml": NOT_KNOWN}, input={"resize": "stretch", "scale": 1.0}),
     case("mmdeploy-seg", mmdeploy() | {"masks": masks(0.9, 0.1)}, BOTH, "masks of the whole image",
@@ -335,6 +339,9 @@ QUANTISED = [("logits", [helper.make_node("Softmax", ["before"], ["chances"], ax
                          helper.make_node("QuantizeLinear", ["chances", "step"], ["bytes"]),
                          helper.make_node("DequantizeLinear", ["bytes", "step"], ["logits"])])]  # fmt: skip
 SIGMOID = [("logits", [helper.make_node("Sigmoid", ["before"], ["logits"])])]
+HEADS = [("logits", [helper.make_node("Split", ["before"], ["a", "b", "c"], axis=1),
+                     *(helper.make_node("Sigmoid", [head], [f"{head}_score"]) for head in "abc"),
+                     helper.make_node("Concat", ["a_score", "b_score", "c_score"], ["logits"], axis=1)])]  # fmt: skip
 VIT = "ViTForImageClassification"
 TIMM = {"config.json": {
     "architecture": "resnet18", "label_names": LABELS,
@@ -376,6 +383,12 @@ CLASSIFIERS = [
          files=toml("torchvision-classifier")),
     case("plain-classifier", {"out": LOGITS["logits"][None, None]}, CHANCES, "classes of 1 x 1, channels last",
          image=CHANNELS_LAST, files=toml("plain-classifier")),
+    case("plain-classifier", LOGITS, CHANCES, "scores of one image, without a batch", image=("input", [1, 3, 96, 96]),
+         batched=False, files=toml("plain-classifier")),
+    case("plain-classifier", LOGITS, CHANCES, "an image without a batch", image=("input", [3, 96, 96]), batched=False,
+         files=toml("plain-classifier")),
+    case("plain-classifier", MULTI, CHANCES, "sigmoids of several heads", image=AT_96, files=toml("plain-classifier"),
+         nodes=HEADS),
     case("yolov5-cls", {"output0": LOGITS["logits"]}, CHANCES, image=AT_96, metadata=YOLOV5,
          input={**CROPPED, "crop_fraction": 1, "antialias": False, "mean": MEAN, "std": STD}),
     case("timm", LOGITS, CHANCES, image=AT_96, files=TIMM,

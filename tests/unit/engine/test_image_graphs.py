@@ -361,7 +361,14 @@ ENCODINGS = {  # bytes of labels.txt, labels, or what the error says
     "UTF-16": ("café\r\ndog\r\n".encode("utf-16"), ("café", "dog")),
     "UTF-16, big end first": (b"\xfe\xff" + "café\ndog".encode("utf-16-be"), ("café", "dog")),
     "UTF-32": ("café\ndog".encode("utf-32"), ("café", "dog")),
-    "UTF-16 without a mark": ("cat\ndog".encode("utf-16-le"), "UTF-16 without a byte order mark"),
+    "UTF-16 without a mark": (
+        "cat\ndog".encode("utf-16-le"),
+        "UTF-16 without a byte order mark.*iconv -f UTF-16LE",
+    ),
+    "UTF-16 without a mark, with umlauts": (
+        "k\u00e4fer\ndog".encode("utf-16-le"),
+        "iconv -f UTF-16LE",
+    ),
     "Windows-1252": ("dog\ncafé".encode("cp1252"), "the byte e9 in line 2, as Windows-1252"),
 }
 

@@ -52,6 +52,9 @@ STUCK_GRACE_S = 300.0
 """Time that the step of a job may take longer than the job; then the runner's process is ended."""
 
 _LASTING_FILES = ("job.json", "log.txt", "lock", "cancel")
+_TOLD_FILE = "told"
+"""File of an ended job whose end was told: else it is told again, as after a process that died in between."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -224,6 +227,7 @@ class JobRunner:
 
     def _try_run(self, job_id: str, stop: threading.Event) -> bool:
         """Run a job unless another runner does; return whether this one has nothing more to do with it."""
+        on_end: Is told the end of each job that names a webhook; may be told twice.
         directory = self._jobs.directory / job_id
         try:
             lock = try_lock(directory / "lock")
@@ -238,11 +242,18 @@ class JobRunner:
                 _log.error("job %s cannot be read: %s", job_id, error)
                 return True
             if job.kind in self._leave:
+        on_end: Callable[[Job], object] = lambda _: None,
                 return True
             inferences = self._inferences.within(scope_of(job))
+        self._on_end = on_end
             run = JobRun(job, directory, inferences, self._blobs, stop=stop, limits=self._limits)
             with self._ending_if_stuck(run):
-                return self._run_work(run)
+                has_ended = self._run_work(run)
+            told = directory / _TOLD_FILE
+            if has_ended and "webhook" in job.parameters and not told.exists():
+                self._on_end(run.job)
+                told.touch()
+            return has_ended
 
     @contextmanager
     def _ending_if_stuck(self, run: JobRun) -> Iterator[None]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -32,6 +32,9 @@ LOG_TAIL_BYTES = 4096
 _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
 ID_LISTS_FILE = "inferences.jsonl"
 """File of a job whose lines list inferences by `ids`; what is erased is taken out of it, and the job stays."""
+
+EndWebhook = Annotated[str, msgspec.Meta(max_length=2000)] | msgspec.UnsetType
+"""URL that is called when a job has ended, as the parameter `webhook` of jobs has it; left out for none."""
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)

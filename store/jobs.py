@@ -1,8 +1,8 @@
 """Jobs: long work that a process of its own does; each is a folder of files.
 
 `<directory>/<id>/` holds `job.json`, `log.txt` and the job's result; a file `cancel` in it requests its
-end. Only the runner, `quadriga.store.job_runner`, writes the other files, but for `acknowledged.json`, see
-`quadriga.monitor.report.acknowledgements`.
+end. Only the runner that holds `lock`, see `quadriga.store.job_runner`, writes the other files, but for
+`acknowledged.json`, see `quadriga.monitor.report.acknowledgements`.
 """
 
 import os
@@ -137,8 +137,19 @@ class Jobs:
         view._scope = scope  # noqa: SLF001 - it is one of these
         return view
 
-    def submit(self, kind: str, parameters: msgspec.Struct | dict[str, Any]) -> Job:
+    def submit(
+        self,
+        kind: str,
+        parameters: msgspec.Struct | dict[str, Any],
+        *,
+        prepare: Callable[[Path], object] = lambda _: None,
+    ) -> Job:
         """Queue a job whose parameters are already checked.
+
+        Args:
+            kind: Kind of the job.
+            parameters: Its parameters.
+            prepare: Gets the folder of the job before any runner sees it.
 
         Raises:
             TooManyJobsError: As many jobs wait as may. What `owner` returns may raise an error of its own.
@@ -157,6 +168,7 @@ class Jobs:
             try:
                 hidden.mkdir(parents=True)
                 write_job(hidden, job)
+                prepare(hidden)
                 with lock(self.directory / ".submitting"):
                     self._check_room()
                     if owner is not None:
@@ -262,9 +274,13 @@ class Jobs:
         limit = timestamp_text(time.time_ns() // 1_000_000 - round(days * 86_400_000))
         for job in self.all():
             if job.ended_at is not None and job.ended_at < limit:
-                hidden = self.directory / f".{job.id}"
-                self._folder(job.id).rename(hidden)
-                shutil.rmtree(hidden, ignore_errors=True)
+                self.remove(job.id)
+
+    def remove(self, job_id: str) -> None:
+        """Remove the folder of a job that no runner has."""
+        hidden = self.directory / f".{job_id}"
+        self._folder(job_id).rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
 
     def _folder(self, job_id: str) -> Path:
         if not _ID.fullmatch(job_id):

@@ -15,6 +15,7 @@ import msgspec
 from quadriga.quoting import quoted
 from quadriga.store import metadata
 from quadriga.store.errors import QueryError
+from quadriga.store.jobs import EndWebhook
 from quadriga.store.query.request import decode_body
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
@@ -50,6 +51,8 @@ class BulkParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of each request."""
     metadata: dict[str, Any] = {}
     """Metadata of each inference."""
+    webhook: EndWebhook = msgspec.UNSET
+    """URL that is called when the job has ended."""
 
 
 def decode_parameters(body: bytes, folder: str) -> BulkParameters:

@@ -52,7 +52,7 @@ from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.monitor.watch.webhook_hosts import WebhookHosts, parse_webhook_hosts
 from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.changes.erasures import Erasures
@@ -172,18 +172,20 @@ def open_store(
         drift=drift,
         current_drift=current_drift,
     )
+    hosts = parse_webhook_hosts(settings.webhook_hosts)
     routes = [
         *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
         *_query_routes(settings, queries, inferences, streams),
         *_change_routes(settings, changes, inferences, runs),
-        *job_routes(jobs, inferences),
+        *job_routes(jobs, inferences, hosts),
         bulk_inference_route(
             jobs,
             inferences,
             settings.bulk_folder,
             lambda: "" if tls_files is None else tls_files.own_problem,
+            hosts,
         ),
-        *_monitoring_routes(settings, console, drift, models),
+        *_monitoring_routes(settings, console, drift, models=models, hosts=hosts),
     ]
     return OpenedStore(
         recorder=recorder,
@@ -236,14 +238,18 @@ def _change_routes(
 
 
 def _monitoring_routes(
-    settings: Settings, store: ConsoleStore, drift: DriftService, models: ModelEntries
+    settings: Settings,
+    store: ConsoleStore,
+    drift: DriftService,
+    *,
+    models: ModelEntries,
+    hosts: WebhookHosts,
 ) -> list[Any]:
     """Return the routes that evaluate and compare what is stored."""
     inferences, reports = store.inferences, store.reports
-    hosts = parse_webhook_hosts(settings.webhook_hosts)
     return [
-        *evaluation_routes(store.jobs, inferences, reports),
-        *drift_routes(drift),
+        *evaluation_routes(store.jobs, inferences, reports, hosts),
+        *drift_routes(drift, hosts),
         *model_routes(models),
         *schedule_routes(settings.drift_directory, inferences, hosts, drift=drift),
         *drift_alarm_routes(reports, store.mutes, inferences),

@@ -7,18 +7,19 @@ import logging
 import math
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.disk import folder_bytes, try_lock
-from quadriga.store.errors import NotFoundError, StoreError, full_text
+from quadriga.store.errors import NotFoundError, StoreError, full_text, translate_disk_errors
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import (
     ENDED,
@@ -50,6 +51,9 @@ MEASURE_INTERVAL_S = 10.0
 
 STUCK_GRACE_S = 300.0
 """Time that the step of a job may take longer than the job; then the runner's process is ended."""
+
+_TOLD_FILE = "told"
+"""File of an ended job whose end was told: else it is told again, as after a process that died in between."""
 
 _LASTING_FILES = ("job.json", "log.txt", "lock", "cancel")
 _log = logging.getLogger(__name__)
@@ -150,12 +154,60 @@ class JobRun:
 
     def update(self, **changes: Any) -> None:
         """Change fields of the job and write it."""
-        self.job = msgspec.structs.replace(self.job, **changes)
-        write_job(self.directory, self.job)
+        job = msgspec.structs.replace(self.job, **changes)
+        write_job(self.directory, job)
+        self.job = job
+
+    def result(self, name: str) -> Result:
+        """Return the result of the job, by the name of its file in the job's folder."""
+        return Result(name, (self.directory / name).stat().st_size)
 
     def end(self, state: str, error: str | None = None, result: Result | None = None) -> None:
         """Write the state in which the job has ended."""
         self.update(state=state, ended_at=now_text(), error=error, result=result)
+
+
+@contextmanager
+def run_here(
+    jobs: Jobs,
+    kind: str,
+    parameters: msgspec.Struct | dict[str, Any],
+    inferences: InferenceReader,
+    blobs: Blobs,
+) -> Iterator[JobRun]:
+    """Yield the run of a new job that the caller does itself and ends; a job that is not ended is removed.
+
+    The caller holds its lock from the start: a server beside it runs the job only if this process is killed. Erasures
+    wait for its end, as for that of any job.
+
+    Raises:
+        StoreError: The job cannot be stored, or was cancelled.
+    """
+    locks: list[IO[str] | None] = []
+    job = jobs.submit(
+        kind, parameters, prepare=lambda folder: locks.append(try_lock(folder / "lock"))
+    )
+    run = JobRun(
+        job,
+        jobs.directory / job.id,
+        inferences,
+        blobs,
+        stop=threading.Event(),
+        limits=JobLimits(max_bytes=sys.maxsize),  # those of the server are not known here
+    )
+    try:
+        with translate_disk_errors("store the job"):
+            run.update(state="running", starts=1, started_at=now_text())
+        yield run
+    except _Cancelled as error:
+        raise StoreError(f"the job {job.id} was cancelled") from error
+    finally:
+        if run.job.state not in ENDED:
+            with suppress(OSError):
+                jobs.remove(job.id)
+        for lock in locks:
+            if lock is not None:
+                lock.close()
 
 
 JobWork = Callable[[JobRun], str]
@@ -175,6 +227,7 @@ class JobRunner:
         limits: Limits of each job.
         end_process: Ends this process because of a job whose step does not end; its supervisor starts another.
         spans: Records each job in the trace that it was submitted in.
+        on_end: Is told the end of each job that names a webhook; may be told twice.
     """
 
     def __init__(
@@ -189,8 +242,10 @@ class JobRunner:
         limits: JobLimits = JobLimits(),  # noqa: B008 - it is immutable
         end_process: Callable[[int], object] = os._exit,
         spans: Spans | None = None,
+        on_end: Callable[[Job], object] = lambda _: None,
     ) -> None:
         self._spans = spans or NoSpans()
+        self._on_end = on_end
         self._jobs = jobs
         self._kinds = kinds
         self._inferences = inferences
@@ -242,7 +297,12 @@ class JobRunner:
             inferences = self._inferences.within(scope_of(job))
             run = JobRun(job, directory, inferences, self._blobs, stop=stop, limits=self._limits)
             with self._ending_if_stuck(run):
-                return self._run_work(run)
+                has_ended = self._run_work(run)
+            told = directory / _TOLD_FILE
+            if has_ended and "webhook" in job.parameters and not told.exists():
+                self._on_end(run.job)
+                told.touch()
+            return has_ended
 
     @contextmanager
     def _ending_if_stuck(self, run: JobRun) -> Iterator[None]:
@@ -272,8 +332,7 @@ class JobRunner:
         for leftover in run.directory.glob(".*/"):  # of a runner that died
             shutil.rmtree(leftover, ignore_errors=True)
         with self._spans.job(run.job.kind, run.job.id, traceparent_of(run.job)):
-            name = self._kinds[run.job.kind](run)
-        return Result(name, (run.directory / name).stat().st_size)
+            return run.result(self._kinds[run.job.kind](run))
 
     def _run_work(self, run: JobRun) -> bool:
         if run.job.state in ENDED:

@@ -1,8 +1,8 @@
 """Jobs: long work that a process of its own does; each is a folder of files.
 
 `<directory>/<id>/` holds `job.json`, `log.txt` and the job's result; a file `cancel` in it requests its
-end. Only the runner, `quadriga.store.job_runner`, writes the other files, but for `acknowledged.json`, see
-`quadriga.monitor.report.acknowledgements`.
+end. Only the runner that holds `lock`, see `quadriga.store.job_runner`, writes the other files, but for
+`acknowledged.json`, see `quadriga.monitor.report.acknowledgements`.
 """
 
 import os
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -32,6 +32,9 @@ LOG_TAIL_BYTES = 4096
 _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
 ID_LISTS_FILE = "inferences.jsonl"
 """File of a job whose lines list inferences by `ids`; what is erased is taken out of it, and the job stays."""
+
+EndWebhook = Annotated[str, msgspec.Meta(max_length=2000)] | msgspec.UnsetType
+"""URL that is called when a job has ended, as the parameter `webhook` of jobs has it; left out for none."""
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
@@ -134,8 +137,19 @@ class Jobs:
         view._scope = scope  # noqa: SLF001 - it is one of these
         return view
 
-    def submit(self, kind: str, parameters: msgspec.Struct | dict[str, Any]) -> Job:
+    def submit(
+        self,
+        kind: str,
+        parameters: msgspec.Struct | dict[str, Any],
+        *,
+        prepare: Callable[[Path], object] = lambda _: None,
+    ) -> Job:
         """Queue a job whose parameters are already checked.
+
+        Args:
+            kind: Kind of the job.
+            parameters: Its parameters.
+            prepare: Gets the folder of the job before any runner sees it.
 
         Raises:
             TooManyJobsError: As many jobs wait as may. What `owner` returns may raise an error of its own.
@@ -154,6 +168,7 @@ class Jobs:
             try:
                 hidden.mkdir(parents=True)
                 write_job(hidden, job)
+                prepare(hidden)
                 with lock(self.directory / ".submitting"):
                     self._check_room()
                     if owner is not None:
@@ -259,9 +274,13 @@ class Jobs:
         limit = timestamp_text(time.time_ns() // 1_000_000 - round(days * 86_400_000))
         for job in self.all():
             if job.ended_at is not None and job.ended_at < limit:
-                hidden = self.directory / f".{job.id}"
-                self._folder(job.id).rename(hidden)
-                shutil.rmtree(hidden, ignore_errors=True)
+                self.remove(job.id)
+
+    def remove(self, job_id: str) -> None:
+        """Remove the folder of a job that no runner has."""
+        hidden = self.directory / f".{job_id}"
+        self._folder(job_id).rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
 
     def _folder(self, job_id: str) -> Path:
         if not _ID.fullmatch(job_id):

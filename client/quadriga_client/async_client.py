@@ -58,6 +58,9 @@ class AsyncClient:
         """URL of the server."""
         return self._client.url
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -178,6 +181,9 @@ class AsyncResource:
     def __dir__(self) -> list[str]:
         return [name for name in dir(self._group) if not name.startswith("_")]
 
+    def __repr__(self) -> str:
+        return repr(self._group)
+
 
 class AsyncQuery:
     """Inferences that a filter finds; see `Query`."""
@@ -185,6 +191,9 @@ class AsyncQuery:
     def __init__(self, query: Query, run: Run) -> None:
         self._query = query
         self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._query)
 
     def pages(self) -> AsyncIterator[list[StoredInference]]:
         """Yield lists of inferences; see `Query.pages`."""

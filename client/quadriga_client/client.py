@@ -30,7 +30,7 @@ from .connections import Connections, Response
 from .errors import BadAnswer, InputError
 from .images import Image, image_bytes, source_name
 from .inference import infer_call, read_result, tensors_call
-from .jobs import Jobs, Reports
+from .jobs import Job, Jobs, Reports
 from .logged import log_call, logged_inference
 from .models import Models, Schedules, Traffic
 from .queries import Query, StoredInference
@@ -436,7 +436,7 @@ class Client:
             raise BadAnswer("expected the server's metadata at /v2, got something else") from error
 
     def _report(self, path: str, body: Any, *, wait: bool, progress: bool) -> dict[str, Any]:
-        job: dict[str, Any] = self.send(json_call("POST", path, body=body))
+        job = Job(self.send(json_call("POST", path, body=body)))
         if not wait:
             return job
         return self.reports.get(self.jobs.wait(job, progress=progress)["id"])

@@ -61,7 +61,7 @@ class Connections:
             port = -1
         if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
             raise InputError(f"expected a URL such as http://127.0.0.1:8080, got {url!r}")
-        if parts.username or parts.query or parts.fragment:
+        if "@" in parts.netloc or parts.query or parts.fragment:
             raise InputError(
                 f"expected a URL without user, query and fragment, got {parts.hostname}"
             )

@@ -17,25 +17,28 @@ FIRST_LOOK_S, MAX_LOOK_S = 0.1, 2.0
 _GOES_ON = {"queued", "running"}
 
 
+class Job(dict[str, Any]):
+    """A job as the server's JSON, as a dict."""
+
+    def __repr__(self) -> str:
+        return f"<Job {self.get('id', '?')}: {_progress(self)}>"
+
+
 class Jobs(Resource):
     """`client.jobs`: evaluations, comparisons, exports and bulk inferences under way."""
 
     def list(self) -> Rows:
         """Return all jobs, newest first."""
-        jobs: Rows = self._send(read_call("/api/jobs"))["jobs"]
-        return jobs
+        return [Job(job) for job in self._send(read_call("/api/jobs"))["jobs"]]
 
-    def get(self, job_id: str) -> dict[str, Any]:
+    def get(self, job_id: str) -> Job:
         """Return one job, with the end of its log."""
-        job: dict[str, Any] = self._send(read_call("/api/jobs/{}", job_id))
-        return job
+        return Job(self._send(read_call("/api/jobs/{}", job_id)))
 
-    def cancel(self, job_id: str) -> dict[str, Any]:
+    def cancel(self, job_id: str) -> Job:
         """Cancel a job at its next step."""
-        job: dict[str, Any] = self._send(
-            json_call("POST", "/api/jobs/{}/cancel", job_id, is_repeatable=True)
-        )
-        return job
+        call = json_call("POST", "/api/jobs/{}/cancel", job_id, is_repeatable=True)
+        return Job(self._send(call))
 
     def result(self, job_id: str, path: str | os.PathLike[str] | None = None) -> bytes | Path:
         """Return the result file of a job, or write it to a path and return that; then it may be of any size.
@@ -62,7 +65,7 @@ class Jobs(Resource):
 
     def wait(
         self, job_id: str | dict[str, Any], *, timeout: float | None = None, progress: bool = False
-    ) -> dict[str, Any]:
+    ) -> Job:
         """Wait for the end of a job, and return it.
 
         Args:
@@ -140,8 +143,12 @@ class Reports(Resource):
 
 
 def _show(job: dict[str, Any]) -> None:
+    print(f"\r{_progress(job)}   ", end="", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _progress(job: dict[str, Any]) -> str:
+    """Return what a job is and how far, such as `export running: 3/20`."""
     progress = job.get("progress") or {}
     total = progress.get("total")
     of = "" if total is None else f"/{total}"
-    line = f"\r{job.get('kind', 'job')} {job['state']}: {progress.get('done', 0)}{of}   "
-    print(line, end="", file=sys.stderr, flush=True)  # noqa: T201
+    return f"{job.get('kind', 'job')} {job.get('state', '?')}: {progress.get('done', 0)}{of}"

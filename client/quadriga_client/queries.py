@@ -115,6 +115,10 @@ class Query:
         self._make = make
         self.count = count
         """Returns how many inferences the filter finds, whatever the limit."""
+        self._read = "not read yet"
+
+    def __repr__(self) -> str:
+        return f"<Inferences of {self._request.get('where') or 'all'!r}: {self._read}>"
 
     def pages(self) -> Iterator[list[StoredInference]]:
         """Yield lists of up to 1,000 inferences; every call begins anew.
@@ -125,7 +129,7 @@ class Query:
             BadAnswer: The server repeats a page, or answers without inferences.
         """
         cursor: str | None = None
-        left = self._limit
+        left, read = self._limit, 0
         while left is None or left > 0:
             size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
             body = {**self._request, "limit": min(size, self._request.get("limit", PAGE_SIZE))}
@@ -134,11 +138,13 @@ class Query:
                 raise BadAnswer(f"expected a page of inferences, got {str(answer)[:200]}")
             show_warnings(answer)
             page = [self._make(row) for row in answer["inferences"]]
+            previous, cursor = cursor, answer.get("cursor")
+            read += len(page)
+            self._read = f"{read}" if cursor is None else f"{read}, more to come"
             if page:
                 yield page
             if left is not None:
                 left -= len(page)
-            previous, cursor = cursor, answer.get("cursor")
             if cursor is None:
                 return
             if cursor == previous:

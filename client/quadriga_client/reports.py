@@ -77,6 +77,9 @@ class Report(dict[str, Any]):
     def __str__(self) -> str:
         return self.summary
 
+    def __repr__(self) -> str:
+        return f"<Report {self.get('id', '?')}: {next(self._lines())}>"
+
     def to_pandas(self) -> Any:
         """Return a `pandas.DataFrame` with a row for each metric, or for each signal of drift.
 

@@ -25,3 +25,6 @@ class Resource:
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self._send: Callable[..., Any] = sender.send
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._sender!r}>"

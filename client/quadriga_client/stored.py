@@ -8,6 +8,7 @@ from .calls import json_call, present, read_bytes, read_call
 from .class_labels import ClassLabels
 from .errors import InputError, TruthWarning, show_warnings
 from .inference import read_events
+from .jobs import Job
 from .masks import Labels, mask_annotations
 from .queries import StoredInference
 from .resources import Resource, Sender
@@ -181,8 +182,7 @@ class Inferences(Resource):
     def bulk(self, model: str, source: str, **parameters: Any) -> dict[str, Any]:
         """Begin a job that runs a model over a folder or zip of the server; see `client.jobs.wait`."""
         body = model_body(model, {"source": source, **parameters})
-        job: dict[str, Any] = self._send(json_call("POST", "/api/inferences/bulk", body=body))
-        return job
+        return Job(self._send(json_call("POST", "/api/inferences/bulk", body=body)))
 
     def export(
         self,
@@ -191,11 +191,16 @@ class Inferences(Resource):
         format_: str = "jsonl",
         images: bool | None = None,
         annotations: str | None = None,
+        webhook: str | None = None,
     ) -> dict[str, Any]:
-        """Begin a job that writes inferences to a file: `jsonl`, `parquet`, `chariot` or `coco`; see `client.jobs.result`."""
-        body = present(where=where, format=format_, images=images, annotations=annotations)
-        job: dict[str, Any] = self._send(json_call("POST", "/api/exports", body=body))
-        return job
+        """Begin a job that writes inferences to a file: `jsonl`, `parquet`, `chariot` or `coco`; see `client.jobs.result`.
+
+        The server calls the URL `webhook` when the job has ended.
+        """
+        body = present(
+            where=where, format=format_, images=images, annotations=annotations, webhook=webhook
+        )
+        return Job(self._send(json_call("POST", "/api/exports", body=body)))
 
     def _read(self, path: str, body: Any) -> Any:
         return self._send(

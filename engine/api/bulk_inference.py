@@ -10,8 +10,10 @@ from litestar.params import RawBody
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
+from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.engine.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.job_kinds import BULK_INFERENCE
+from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.audit import note_target
 from quadriga.store.errors import NotFoundError, QueryError
@@ -35,6 +37,7 @@ def bulk_inference_route(
     inferences: Scoped[InferenceReader],
     folder: str,
     way_in_problem: Callable[[], str],
+    hosts: WebhookHosts = ANY_PUBLIC,
 ) -> HTTPRouteHandler:
     """Return the handler that submits bulk inference.
 
@@ -43,6 +46,7 @@ def bulk_inference_route(
         inferences: Knows the names of the models.
         folder: Folder of the sources.
         way_in_problem: Returns why the server refuses requests of its own jobs; empty if it does not.
+        hosts: The hosts that ends of jobs may be told to.
     """
 
     @post(
@@ -55,6 +59,7 @@ def bulk_inference_route(
     def submit_bulk_inference(body: RawBody) -> Job:
         """Run a model over the images of a folder or a zip, as a job; the body is JSON whatever its content type."""
         parameters = decode_parameters(body, folder)
+        check_end_webhook(parameters.webhook, hosts)
         if problem := way_in_problem():
             raise QueryError(f"bulk inference is off: {problem}")
         try:

@@ -17,9 +17,11 @@ from quadriga.engine.api.responses import (
     json_body_options,
     options_route,
 )
+from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
-from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters
+from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters, decode_parameters
 from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.audit import note_target
 from quadriga.store.jobs import Job
 from quadriga.store.scope import Scoped
@@ -48,8 +50,15 @@ class BaselineList(msgspec.Struct, frozen=True):
     """The baselines, sorted by name."""
 
 
-def drift_routes(drift: Scoped[DriftService]) -> list[HTTPRouteHandler]:
-    """Return the handlers that submit drift reports and read, replace and remove baselines."""
+def drift_routes(
+    drift: Scoped[DriftService], hosts: WebhookHosts = ANY_PUBLIC
+) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit drift reports and read, replace and remove baselines.
+
+    Args:
+        drift: Submits the jobs, and keeps the baselines.
+        hosts: The hosts that ends of jobs may be told to.
+    """
     path = "/api/models/{name:str}/baseline"
 
     @post(
@@ -60,6 +69,7 @@ def drift_routes(drift: Scoped[DriftService]) -> list[HTTPRouteHandler]:
     )
     def submit_drift(body: RawBody) -> Job:
         """Compare a window of stored inferences, as a job; the body is JSON whatever its content type."""
+        check_end_webhook(decode_parameters(body).webhook, hosts)
         job = drift.within(caller_scope()).submit(body)
         note_target(job.id)
         return job

@@ -18,6 +18,7 @@ from quadriga.engine.api.responses import (
     json_body_options,
 )
 from quadriga.engine.api.store_queries import query_string
+from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,
     decode_parameters,
@@ -31,6 +32,7 @@ from quadriga.monitor.report.cells import (
 )
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
+from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.audit import note_target
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.jobs import Job, Jobs
@@ -99,9 +101,19 @@ def begin_evaluation(
 
 
 def evaluation_routes(
-    jobs: Scoped[Jobs], inferences: Scoped[InferenceReader], reports: Scoped[ReportStore]
+    jobs: Scoped[Jobs],
+    inferences: Scoped[InferenceReader],
+    reports: Scoped[ReportStore],
+    hosts: WebhookHosts = ANY_PUBLIC,
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers that submit evaluations and read reports; `inferences` finds the models of evaluations."""
+    """Return the handlers that submit evaluations and read reports.
+
+    Args:
+        jobs: The jobs.
+        inferences: Finds the models of evaluations.
+        reports: The reports.
+        hosts: The hosts that ends of jobs may be told to.
+    """
     lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
 
     @post(
@@ -112,7 +124,9 @@ def evaluation_routes(
     )
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
-        return begin_evaluation(jobs, inferences, decode_parameters(body))
+        parameters = decode_parameters(body)
+        check_end_webhook(parameters.webhook, hosts)
+        return begin_evaluation(jobs, inferences, parameters)
 
     @get("/api/reports", sync_to_thread=True, responses={400: _UNREADABLE_PAGE}, need="read")
     def list_reports(

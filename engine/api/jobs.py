@@ -10,6 +10,8 @@ from litestar.response import File
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
+from quadriga.engine.api.webhook_states import check_end_webhook
+from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.access import current_caller
 from quadriga.proto.audit import note_target
 from quadriga.store.exchange.export import ExportParameters, decode_parameters
@@ -44,8 +46,16 @@ def begin_export(
     return job
 
 
-def job_routes(jobs: Scoped[Jobs], inferences: Scoped[InferenceReader]) -> list[HTTPRouteHandler]:
-    """Return the handlers that submit exports and read, cancel and download jobs; of filters, `inferences` finds models."""
+def job_routes(
+    jobs: Scoped[Jobs], inferences: Scoped[InferenceReader], hosts: WebhookHosts = ANY_PUBLIC
+) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit exports and read, cancel and download jobs.
+
+    Args:
+        jobs: The jobs.
+        inferences: Finds the models of filters.
+        hosts: The hosts that ends of jobs may be told to.
+    """
     export_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_STORED}
 
     @post(
@@ -58,7 +68,9 @@ def job_routes(jobs: Scoped[Jobs], inferences: Scoped[InferenceReader]) -> list[
     )
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
-        return begin_export(jobs, inferences, decode_parameters(body))
+        parameters = decode_parameters(body)
+        check_end_webhook(parameters.webhook, hosts)
+        return begin_export(jobs, inferences, parameters)
 
     @get("/api/jobs", sync_to_thread=True, need="read")
     def list_jobs() -> JobList:

@@ -16,6 +16,7 @@ _DESCRIPTIONS = {
     "metadata_filter": "Chariot's filters",
     "gps_box": "Chariot's GPSBox",
     "time_range": "Chariot's TimeRange",
+    "webhook": "URL that is called when the job has ended, as alerts are sent; needs the right to monitor",
 }
 """Descriptions of the fields that many bodies share."""
 

@@ -11,8 +11,15 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.monitor.watch.alerts import DeliveryStatus, Outbox
 from quadriga.monitor.watch.schedules import ScheduleStore, ScheduleT
 from quadriga.monitor.watch.webhook_hosts import WebhookHosts
-from quadriga.monitor.watch.webhooks import WebhookFormat, check_webhook_hosts
+from quadriga.monitor.watch.webhooks import (
+    WebhookFormat,
+    check_host,
+    check_url,
+    check_webhook_hosts,
+)
+from quadriga.proto.access import admit, current_caller
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import EndWebhook
 from quadriga.store.scope import Scoped
 
 State = TypeVar("State")
@@ -38,6 +45,19 @@ class WebhookState(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: str | None
     error: str | None
     """Error of the last failed delivery."""
+
+
+def check_end_webhook(url: EndWebhook, hosts: WebhookHosts) -> None:
+    """Check the webhook of a job's end as those of schedules are checked.
+
+    Raises:
+        Forbidden: The caller may not monitor.
+        QueryError: It is no URL, or of a host that alerts may not be sent to.
+    """
+    if url is not msgspec.UNSET:
+        admit(current_caller(), "monitor")
+        check_url(url, "webhook")
+        check_host(url, "webhook", hosts)
 
 
 def webhook_states(

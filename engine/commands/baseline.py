@@ -1,17 +1,23 @@
-"""The command `quadriga baseline`: sets a model's baseline on a running server."""
+"""The command `quadriga baseline`: sets a model's baseline, on a running server or in its data folder."""
 
+import time
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import rich_click as click
 
 from quadriga.engine.commands.options import (
+    DEFAULT_SERVER,
     PATH,
+    SERVER_NAMES,
     dataset_options,
     name_and_version,
     option,
     parse_filter,
-    server_option,
+    store_options,
+    store_settings,
 )
 from quadriga.engine.commands.output import echo_json, print_progress
 from quadriga.engine.commands.server_client import ServerClient, model_path, wait_for_job
@@ -30,7 +36,12 @@ _DEFAULT_NAME = "default"
 @option("--rolling", "Use the time before each compared window, such as 7d, as baseline.", "SPAN")
 @option("--dataset", "Folder or zip to run --model over first, in place of a window.", type=PATH)
 @dataset_options
-@server_option
+@option(
+    SERVER_NAMES,
+    "Server that sets it. [default: http://127.0.0.1:8080, unless --data or --database is given]",
+    "URL",
+)
+@store_options
 @option("--json as_json", "Print the baseline as JSON.", is_flag=True)
 def baseline_command(**values: Any) -> None:
     """Set the baseline of a model for drift: its inferences within a window, or over a dataset.
@@ -38,12 +49,17 @@ def baseline_command(**values: Any) -> None:
     \b
     quadriga baseline --model NAME --from -7d
     quadriga baseline --model NAME --dataset FOLDER
+    quadriga baseline --model NAME --from -7d --data FOLDER
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**values)
     windows = (options.start, options.end, options.rolling)
     if options.dataset is not None and (windows != (None, None, None) or options.where):
         raise click.UsageError("--dataset cannot be used with a window")
-    baseline = _put_baseline(options)
+    is_here = options.data is not None or options.database is not None
+    if is_here and (options.server is not None or options.dataset is not None):
+        other = "--server" if options.server is not None else "--dataset"
+        raise click.UsageError(f"{other} cannot be used with --data or --database")
+    baseline = _save_baseline(options) if is_here else _put_baseline(options)
     print_progress("")
     if options.as_json:
         echo_json(baseline)
@@ -66,33 +82,61 @@ def baseline_command(**values: Any) -> None:
 
 def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
     """Have the server save the baseline, and return it."""
-    server = ServerClient(options.server)
+    server = ServerClient(options.server or DEFAULT_SERVER)
     model, version = name_and_version(options.model)
     filter_ = parse_filter(options.where, "--where")
     if options.dataset is not None:
         model, version, filter_ = _run_over_dataset(server, (model, version), options)
-    request = {
-        "name": options.name,
-        "version": version,
-        "where": filter_,
-        "from": options.start,
-        "to": options.end,
-        "rolling": options.rolling,
-    }
+    request = _to_request(options, version, filter_)
     path = f"/api/models/{model_path(model, None)}/baseline"
     response = server.request_json("PUT", path, request)
     if response["job"] is not None:
         job = server.request_json("GET", f"/api/jobs/{response['job']}")
-        wait_for_job(
-            server,
-            job,
-            lambda read, total: print_progress(f"read {read} of {total or '?'} inferences"),
-        )
+        wait_for_job(server, job, _print_read)
     baselines = server.request_json("GET", path)["baselines"]
     baseline: dict[str, Any] = next(
         (candidate for candidate in baselines if candidate["name"] == options.name), response
     )
     return baseline
+
+
+def _save_baseline(options: SimpleNamespace) -> Any:
+    """Read the inferences here, save the baseline in the data folder, and return it."""
+    from quadriga.engine.commands.kept_reports import check_keepable
+    from quadriga.engine.store_access import open_reader
+    from quadriga.monitor.drift.baselines import BaselineStore, decode_baseline
+    from quadriga.monitor.drift.job import BaselineJob, run_baseline
+    from quadriga.monitor.drift.service import DriftService
+    from quadriga.store.job_runner import QUERY_TIMEOUT_S, run_here
+    from quadriga.store.jobs import Jobs
+
+    settings = store_settings(options.data, options.database, is_written=True, must_exist=True)
+    check_keepable(options, settings)
+    model, version = name_and_version(options.model)
+    where = parse_filter(options.where, "--where")
+    body = msgspec.json.encode(_to_request(options, version, where))
+    jobs, baselines = Jobs(settings.jobs_directory), BaselineStore(settings.baselines_directory)
+    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
+    with closing(inferences):
+        model = inferences.names.resolve(model)
+        if options.rolling is not None:  # nothing is read yet
+            baseline = DriftService(jobs, inferences, baselines).put_baseline(model, body)
+            return msgspec.to_builtins(baseline)
+        inferences.check_where(where)
+        job = BaselineJob(model, decode_baseline(model, body, time.time_ns() // 1000))
+        with run_here(jobs, "baseline", job, inferences, blobs) as run:
+            run.end("succeeded", result=run.result(run_baseline(run)))
+    return msgspec.to_builtins(baselines.get(model, options.name))
+
+
+def _to_request(options: SimpleNamespace, version: str | None, where: Any) -> dict[str, Any]:
+    """Return the request for a baseline, as the API takes it."""
+    window = {"from": options.start, "to": options.end, "rolling": options.rolling}
+    return {"name": options.name, "version": version, "where": where, **window}
+
+
+def _print_read(read: int, total: int | None) -> None:
+    print_progress(f"read {read} of {total or '?'} inferences")
 
 
 def _run_over_dataset(

@@ -361,6 +361,7 @@ def _open_server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]
     if options.server is not None or not is_model:
         if options.data is not None:
             raise click.UsageError("--data can only be used with a model folder")
+        options.is_kept = True
         yield ServerClient(options.server or DEFAULT_SERVER), model
         return
     with (
@@ -368,6 +369,7 @@ def _open_server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]
         TemporaryFile() as log,
         own_server(path, options.data or data, log) as (url, _),
     ):
+        options.is_kept = options.data is not None
         server = ServerClient(url)
         names = server.request_json("GET", "/v2/models")["models"]
         if len(names) != 1:

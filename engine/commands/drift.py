@@ -42,8 +42,8 @@ _STORE_OPTIONS = _COMMON_OPTIONS | {
     "model", "start", "end", "where", "baseline_start", "baseline_end", "by",
 }  # fmt: skip
 _OPTIONS_BY_FORM = {
-    "current": _COMMON_OPTIONS | {"current", "numeric", "categorical", "embedding", "time"},
-    "model": _STORE_OPTIONS | {"data", "database", "on"},
+    "current": _COMMON_OPTIONS | {"current", "numeric", "categorical", "embedding", "time", "keep"},
+    "model": _STORE_OPTIONS | {"data", "database", "on", "keep"},
     "server": _STORE_OPTIONS | {"server"},
 }
 """Options that each form of the command reads, by the option that selects it."""
@@ -131,7 +131,7 @@ def drift_command(**values: Any) -> None:
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**values)
-    form = select_form(options, _OPTIONS_BY_FORM, {"current": "baseline"}, combined="server")
+    form = select_form(options, _OPTIONS_BY_FORM, {"current": "baseline"}, "server")
     if options.baseline is not None and (options.baseline_start or options.baseline_end):
         raise click.UsageError("--baseline cannot be used with --baseline-from or --baseline-to")
     report, page = _COMPARE[form](options)
@@ -155,12 +155,14 @@ def _compare_files(options: SimpleNamespace) -> tuple[Report, RenderPage]:
 
 def _compare_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     server = ServerClient(options.server)
+    options.is_kept = True
     return wait_for_report(
         server, server.request_json("POST", "/api/drift", _to_parameters(options)), _print_read
     )
 
 
 def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    from quadriga.engine.commands.kept_reports import compute_and_keep
     from quadriga.engine.store_access import open_reader
     from quadriga.monitor.drift.baselines import BaselineStore
     from quadriga.monitor.drift.parameters import (
@@ -181,8 +183,15 @@ def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
         parameters = baselines.resolve_rolling(parameters)
         name = parameters.baseline
         baseline = baselines.read_summary(parameters.model, name) if isinstance(name, str) else None
-        report = compare_stored(
-            inferences, parameters, baseline, _print_read, executor=executor, now_us=now_us
+        report = compute_and_keep(
+            lambda _, on_progress: compare_stored(
+                inferences, parameters, baseline, on_progress, executor=executor, now_us=now_us
+            ),
+            _print_read,
+            options,
+            settings=settings,
+            job=("drift", parameters),
+            store=(inferences, blobs),
         )
     return report, page_writer(image_from_store(blobs))
 

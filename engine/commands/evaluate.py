@@ -3,6 +3,7 @@
 import shutil
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from quadriga.engine.commands.output import (
     print_progress,
     write_report,
 )
+from quadriga.engine.commands.server_client import ServerClient, wait_for_report
 from quadriga.monitor.report.checks import Check
 from quadriga.monitor.report.schema import Report
 
@@ -41,12 +43,14 @@ _COMMON_OPTIONS = {
     "by", "resamples", "seed", "as_json", "output", "fail_under", "fail_if_worse_than",
     *_METRIC_OPTIONS,
 }  # fmt: skip
-_STORE_OPTIONS = _COMMON_OPTIONS | {"model", "where", "compare", "slices", "data"}
+_STORE_OPTIONS = _COMMON_OPTIONS | {"model", "where", "compare", "slices"}
 _OPTIONS_BY_FORM = {
-    "records": _COMMON_OPTIONS | {"records", "task", "images", "on"},
-    "truth": _COMMON_OPTIONS | {"truth", "predictions", "task", "images"},
-    "model": _STORE_OPTIONS | {"database", "on"},
-    "dataset": _STORE_OPTIONS | {"dataset", "server", "split", "snapshot", "parameters", "threads"},
+    "records": _COMMON_OPTIONS | {"records", "task", "images", "on", "keep"},
+    "truth": _COMMON_OPTIONS | {"truth", "predictions", "task", "images", "keep"},
+    "model": _STORE_OPTIONS | {"data", "database", "on", "keep"},
+    "server": _STORE_OPTIONS | {"server"},
+    "dataset": _STORE_OPTIONS
+    | {"data", "dataset", "server", "split", "snapshot", "parameters", "threads"},
 }
 """Options that each form of the command reads, by the option that selects it."""
 _REQUIRED = {"records": "task", "truth": "predictions"}
@@ -100,7 +104,8 @@ _REQUIRED = {"records": "task", "truth": "predictions"}
 )
 @option(
     SERVER_NAMES,
-    "Server that runs --model over --dataset. [default: http://127.0.0.1:8080, or an own server for a model folder]",
+    "Server that evaluates --model. [default: evaluate here, on the database; with --dataset http://127.0.0.1:8080, or an "
+    "own server for a model folder]",
     "URL",
 )
 @option("--split", "Split of --dataset to use; names the split if the dataset has none.", "NAME")
@@ -178,7 +183,7 @@ def evaluate_command(**values: Any) -> None:
     from quadriga.monitor.evaluation.state import EvaluationError
 
     options = SimpleNamespace(**values)
-    form = select_form(options, _OPTIONS_BY_FORM, _REQUIRED, combined="dataset")
+    form = select_form(options, _OPTIONS_BY_FORM, _REQUIRED, "dataset", "server")
     limits, earlier = _limits(options)
     options.metrics = _metric_settings(options)
     report, page = _EVALUATE[form](options)
@@ -283,6 +288,7 @@ def _evaluation_options(options: SimpleNamespace) -> Any:
 
 
 def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    from quadriga.engine.commands.kept_reports import compute_and_keep
     from quadriga.engine.store_access import open_reader
     from quadriga.monitor.evaluation.parameters import (
         EvaluationParameters,
@@ -290,6 +296,7 @@ def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
         with_model_names,
     )
     from quadriga.monitor.evaluation.stored import evaluate_stored
+    from quadriga.monitor.report.cells import save_cells
     from quadriga.store.job_runner import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
@@ -297,20 +304,41 @@ def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     settings = store_settings(options.data, options.database)
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
 
-    def show(done: int, total: int | None) -> None:
-        computing = ", computing" * (done == total)
-        print_progress(f"read {done} of {total} inferences{computing}" if total else "choosing")
-
     with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
         parameters = with_model_names(parameters, inferences)
-        report = evaluate_stored(inferences, parameters, show, executor=executor)
+        report = compute_and_keep(
+            lambda folder, on_progress: evaluate_stored(
+                inferences,
+                parameters,
+                on_progress,
+                executor=executor,
+                on_cells=partial(save_cells, folder),
+            ),
+            _print_read,
+            options,
+            settings=settings,
+            job=("evaluation", parameters),
+            store=(inferences, blobs),
+        )
     return report, page_writer(image_from_store(blobs))
+
+
+def _evaluate_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    server = ServerClient(options.server)
+    job = server.request_json("POST", "/api/evaluations", _to_parameters(options))
+    options.is_kept = True
+    return wait_for_report(server, job, _print_read)
 
 
 def _evaluate_dataset(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     from quadriga.engine.commands.datasets import evaluate_dataset
 
     return evaluate_dataset(options, _to_parameters(options))
+
+
+def _print_read(read: int, total: int | None) -> None:
+    computing = ", computing" * (read == total)
+    print_progress(f"read {read} of {total} inferences{computing}" if total else "choosing")
 
 
 def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:
@@ -340,5 +368,6 @@ _EVALUATE = {
     "records": _evaluate_records,
     "truth": _evaluate_coco,
     "model": _evaluate_stored,
+    "server": _evaluate_on_server,
     "dataset": _evaluate_dataset,
 }

@@ -123,10 +123,18 @@ model_options = _combine(
 )
 """Options of the commands that load a model themselves; `prepare_models` applies them."""
 
+keep_option = option(
+    "--no-keep keep",
+    "Print the report only. [default: the data folder keeps it, and the console shows it]",
+    flag_value=False,
+    default=True,
+    show_default=False,
+)
 report_options = _combine(
     option("--seed", "Seed of random draws.", type=click.IntRange(0, (1 << 32) - 1), default=0),
     option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
     report_output_option,
+    keep_option,
 )
 """Options of the commands that make a report."""
 
@@ -204,7 +212,7 @@ def select_form(
     options: SimpleNamespace,
     options_by_form: dict[str, set[str]],
     required: dict[str, str],
-    combined: str,
+    *combined: str,
 ) -> str:
     """Return the form of a command that the options select; refuse options that it does not read.
 
@@ -212,22 +220,20 @@ def select_form(
         options: Values of all options.
         options_by_form: Options that each form reads, by the option that selects the form.
         required: Option that a form needs besides the one that selects it.
-        combined: Option that makes a form of its own together with --model.
+        combined: Options that make a form of their own together with --model, the first of them that is given.
 
     Raises:
         click.UsageError: No form or several are selected, or an option is missing or unread.
     """
-    names = [name for name in options_by_form if name != combined]
+    names = [name for name in options_by_form if name not in combined]
     supplied = [name for name in names if getattr(options, name) is not None]
     if len(supplied) != 1:
         *others, last = (f"--{name} {'NAME' if name == 'model' else 'FILE'}" for name in names)
         expected, got = f"{', '.join(others)} and {last}", " and ".join(supplied) or "none"
         raise click.UsageError(f"expected one of {expected}, got {got}")
-    form = (
-        combined
-        if supplied == ["model"] and getattr(options, combined) is not None
-        else supplied[0]
-    )
+    form = supplied[0]
+    if form == "model":
+        form = next((name for name in combined if getattr(options, name) is not None), form)
     if form in required and getattr(options, required[form]) is None:
         raise click.UsageError(f"--{required[form]} is required with --{form}")
     context = get_current_context()

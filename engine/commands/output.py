@@ -128,6 +128,8 @@ def write_report(
         console.print(renderable)
     for output in options.output:
         console.print(f"Report: {output}", soft_wrap=True, markup=False)
+    if getattr(options, "is_kept", False):
+        console.print(f"Kept as report {report.id}", soft_wrap=True, markup=False)
 
 
 def _in_form_of(output: Path, report: Report, page: RenderPage, checks: Sequence[Check]) -> bytes:

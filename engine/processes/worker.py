@@ -272,6 +272,7 @@ def _run_jobs(
         "keep_days": settings.job_days,
         "limits": JobLimits(settings.job_timeout_s, settings.max_job_bytes),
         "spans": tracing,
+        "on_end": partial(_queue_end, settings),
     }
     bulk_runner = JobRunner(jobs, bulk, inferences, blobs, leave=JOB_KINDS, **options)
     thread = threading.Thread(target=bulk_runner.run, args=(stop,), name="bulk-inference")
@@ -282,15 +283,26 @@ def _run_jobs(
     _close(tracing)
 
 
+def _queue_end(settings: Settings, job: Any) -> None:
+    """Queue the message about the end of a job beside the alerts of its team."""
+    from quadriga.monitor.drift.watch.schedules import drift_schedules
+    from quadriga.monitor.watch.alerts import Outbox
+    from quadriga.store.jobs import scope_of
+
+    schedules = drift_schedules(settings.drift_directory)
+    Outbox(schedules.within(scope_of(job))).queue_end(job)
+
+
 def _run_schedules(settings: Settings, stop: threading.Event, tracing: Any = None) -> None:
-    """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
+    """Submit the jobs of schedules and deliver alerts and ends of jobs, once there is one of them."""
     from quadriga.monitor.model_files import TEAMS_FOLDER
 
     folders = (settings.drift_directory, settings.evaluation_directory)
     while not any(
         True
         for folder in folders
-        for pattern in ("*.schedule.json", f"{TEAMS_FOLDER}/*/*.schedule.json")
+        for file in ("*.schedule.json", "outbox/*.json")
+        for pattern in (file, f"{TEAMS_FOLDER}/*/{file}")
         for _ in folder.glob(pattern)
     ):  # as the jobs
         if stop.wait(_POLL_INTERVAL_S):

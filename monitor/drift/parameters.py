@@ -10,6 +10,7 @@ from quadriga.monitor.drift.significance.kernels import Kernel
 from quadriga.monitor.spans import moment_us
 from quadriga.store.errors import QueryError
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import EndWebhook
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
 from quadriga.store.query.syntax import (
@@ -85,6 +86,8 @@ class DriftParameters(
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
     schedule: str | None = None
     """Interval of the schedule that submitted this report, such as `1h`; its windows form the model's history."""
+    webhook: EndWebhook = msgspec.UNSET
+    """URL that is called when the job has ended."""
 
     @property
     def current(self) -> StoredWindow:

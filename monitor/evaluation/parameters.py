@@ -19,6 +19,7 @@ from quadriga.monitor.report.schema import Metric
 from quadriga.quoting import quoted
 from quadriga.store.errors import QueryError
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import EndWebhook
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import decode_body
 
@@ -92,6 +93,8 @@ class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
     schedule: ScheduledWindow | None = None
     """The window, where a schedule submitted this evaluation."""
+    webhook: EndWebhook = msgspec.UNSET
+    """URL that is called when the job has ended."""
 
     @property
     def metrics(self) -> MetricSettings:

@@ -1,4 +1,4 @@
-"""Alerts: deliveries to webhooks wait in a folder, each as a file, until they are accepted or given up."""
+"""Alerts, and ends of jobs: deliveries to webhooks wait in a folder, each as a file, until they are accepted or given up."""
 
 import hashlib
 import threading
@@ -17,6 +17,7 @@ from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhook_messages import Delivery
 from quadriga.monitor.watch.webhooks import Webhook
 from quadriga.store.errors import NotFoundError
+from quadriga.store.jobs import Job, traceparent_of
 from quadriga.store.records import timestamp_text
 from quadriga.store.spans import carried_traceparent
 
@@ -87,9 +88,8 @@ class Outbox:
             model, event, fields["window"]["from"], is_saved=bool(webhooks)
         )
         for url in webhooks:
-            url_hash = hashlib.sha256(url.encode()).hexdigest()[:8]
             delivery = Delivery(
-                id=f"{report}-{event}-{url_hash}",
+                id=_delivery_id(report, event, url),
                 model=model,
                 url=url,
                 body=body,
@@ -98,6 +98,35 @@ class Outbox:
                 traceparent=carried_traceparent(),
             )
             write_model_file(self._path(delivery), delivery)
+
+    def queue_end(self, job: Job) -> None:
+        """Queue a message about the end of a job to the webhook that it names; queued again, it has the same id.
+
+        Raises:
+            OSError: The file could not be written.
+        """
+        url = job.parameters["webhook"]
+        has_report = job.state == "succeeded" and job.kind in {"drift", "evaluation"}
+        fields = {
+            "event": "ended",
+            "job": job.id,
+            "kind": job.kind,
+            "state": job.state,
+            "error": job.error,
+            "report": f"/api/reports/{job.id}" if has_report else None,
+            "result": None if job.result is None else f"/api/jobs/{job.id}/result",
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        delivery = Delivery(
+            id=_delivery_id(job.id, "ended", url),
+            model="",
+            url=url,
+            body=msgspec.json.encode(fields).decode(),
+            queued_s=time.time(),
+            traceparent=traceparent_of(job),
+            job=job.id,
+        )
+        write_model_file(self._path(delivery), delivery)
 
     def pending(self) -> Iterator[Delivery]:
         """Yield the deliveries that wait, in the order of their reports."""
@@ -108,6 +137,8 @@ class Outbox:
 
     def webhook(self, delivery: Delivery) -> Webhook | None:
         """Return the webhook of a delivery; None if it was removed from the schedule since."""
+        if delivery.job:
+            return Webhook(delivery.url)
         return self._webhooks(delivery.model).get(delivery.url)
 
     def drop(self, delivery: Delivery) -> None:
@@ -172,6 +203,8 @@ class Outbox:
         return alarm.start
 
     def _update_status(self, delivery: Delivery, given_up: int = 0, **changed: str) -> None:
+        if delivery.job:  # of no schedule, which would show it
+            return
         with self._status_lock:
             urls = self.delivery_status(delivery.model)
             previous = urls.get(delivery.url, DeliveryStatus())
@@ -180,6 +213,10 @@ class Outbox:
             write_model_file(
                 model_file_path(self._directory, delivery.model, STATUS_SUFFIX), _StatusByUrl(urls)
             )
+
+
+def _delivery_id(report: str, event: str, url: str) -> str:
+    return f"{report}-{event}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
 
 def _timestamp(seconds: float) -> str:

@@ -164,4 +164,5 @@ def _log_failure(delivery: Delivery, error: DeliveryError, *, is_given_up: bool)
     if is_given_up or delivery.tries == 0:
         host = urlsplit(delivery.url).netloc  # the path may be a secret
         outcome = "given up" if is_given_up else "tried again"
-        _log.warning("alert of %s to %s is %s: %s", delivery.model, host, outcome, error)
+        subject = f"end of job {delivery.job}" if delivery.job else f"alert of {delivery.model}"
+        _log.warning("%s to %s is %s: %s", subject, host, outcome, error)

@@ -20,7 +20,7 @@ MAX_SIGNALS = 10
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """One message to one webhook; a file of the outbox, of 0.1.0 without the last three fields."""
+    """One message to one webhook; a file of the outbox, of 0.1.0 without the last four fields."""
 
     id: str
     model: str
@@ -36,6 +36,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Start of the first window of the alarm, RFC 3339, UTC."""
     traceparent: str = ""
     """Trace of the job that found it, as W3C's header has it; empty for none."""
+    job: str = ""
+    """Id of the job whose end it tells to the job's own webhook; empty for an alert."""
 
 
 class WebhookMessage(NamedTuple):

@@ -39,7 +39,7 @@ def check_webhooks(webhooks: Sequence[Webhook]) -> None:
     """
     for position, webhook in enumerate(webhooks):
         name = f"webhooks[{position}]"
-        _check_url(webhook.url, f"{name}.url")
+        check_url(webhook.url, f"{name}.url")
         if webhook.secret is not None and webhook.format != "quadriga":
             try:
                 standard_key(webhook.secret)
@@ -59,12 +59,14 @@ def check_webhook_hosts(webhooks: Sequence[Webhook], hosts: WebhookHosts) -> Non
         QueryError: A host is not allowed; the message names the setting.
     """
     for position, webhook in enumerate(webhooks):
-        host = urlsplit(webhook.url).hostname or ""
-        expected = hosts.refusal(host)
-        if expected:
-            raise QueryError(
-                f"expected the host of webhooks[{position}].url to be {expected}, got {host!r:.80}"
-            )
+        check_host(webhook.url, f"webhooks[{position}].url", hosts)
+
+
+def check_host(url: str, name: str, hosts: WebhookHosts) -> None:
+    """Check one URL, called `name` in errors, as `check_webhook_hosts` does."""
+    host = urlsplit(url).hostname or ""
+    if expected := hosts.refusal(host):
+        raise QueryError(f"expected the host of {name} to be {expected}, got {host!r:.80}")
 
 
 def standard_key(secret: str) -> bytes:
@@ -85,7 +87,12 @@ def standard_key(secret: str) -> bytes:
     return key
 
 
-def _check_url(text: str, name: str) -> None:
+def check_url(text: str, name: str) -> None:
+    """Check the URL of a webhook, called `name` in errors, apart from the address of its host.
+
+    Raises:
+        QueryError: It is none.
+    """
     try:
         url = urlsplit(text)
         is_plain = text.isascii() and text.isprintable() and " " not in text

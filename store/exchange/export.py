@@ -23,6 +23,7 @@ from quadriga.store.exchange.splits import BY_IMAGE, Splits
 from quadriga.store.exchange.tool_datasets import TOOL_FORMATS, write_tool_dataset
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.job_runner import JobRun
+from quadriga.store.jobs import EndWebhook
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest, decode_body
 from quadriga.store.records import StoredInference
@@ -70,6 +71,8 @@ class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether images with an EXIF orientation are written upright, for tools that ignore it."""
     labels: list[str] = []
     """Labels in the order of their numbers in YOLO and COCO; others follow in the order in which they appear."""
+    webhook: EndWebhook = msgspec.UNSET
+    """URL that is called when the job has ended."""
 
 
 def decode_parameters(body: bytes) -> ExportParameters:

@@ -71,7 +71,7 @@ def test_the_commands_of_the_page_do_what_it_says(
         assert counted["source"] == documented("groups")["source"]
         assert rule["inferences_days"] == 90
         job = server.call("POST", "/api/exports", {"format": "jsonl"})[1]
-        assert job.keys() == documented("kind").keys()
+        assert job.keys() == documented("starts").keys()
         listed = {block.name for block in data.iterdir()}
     monkeypatch.chdir(tmp_path)
     (tree,) = (block.text for block in PAGE if block.text.startswith("DATA/"))

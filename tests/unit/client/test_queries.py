@@ -52,6 +52,33 @@ def test_pages_are_read_as_they_are_needed(client, server):
     assert second == {**first, "cursor": "c1"}
 
 
+def test_a_query_says_what_it_is_and_how_much_was_read(client, server):
+    server.answers(*pages([record(1), record(2)], [record(3)]))
+    query = client.query("label=ü")
+    assert str(query) == "<Inferences of 'label=ü': not read yet>"
+    rows = iter(query)
+    next(rows)
+    assert repr(query) == "<Inferences of 'label=ü': 2, more to come>"
+    assert list(rows)
+    assert repr(query) == "<Inferences of 'label=ü': 3>"
+    assert len(server.requests) == 2, "a text sends nothing"
+    assert repr(client.query()) == "<Inferences of 'all': not read yet>"
+
+
+def test_jobs_reports_and_groups_are_short_texts(client, server):
+    job = {"id": "17-a", "kind": "drift", "state": "running", "progress": {"done": 3, "total": 20}}
+    report = {
+        "id": "17-a", "kind": "drift", "status": "ok", "model": {"name": "m", "version": "1"},
+        "data": {"current": {"n": 20}}, "signals": [{"name": "a"}] * 50,
+    }  # fmt: skip
+    server.answers(*[json_response(answer) for answer in (job, job, {"jobs": [job]}, report)])
+    shown = "<Job 17-a: drift running: 3/20>"
+    assert [repr(client.jobs.get("17-a")), repr(client.inferences.export())] == [shown, shown]
+    assert repr(client.jobs.list()) == f"[{shown}]"
+    assert repr(client.reports.get("17-a")) == "<Report 17-a: drift of m@1: ok, 20 images>"
+    assert repr(client.jobs) == f"<Jobs of Client('{server.url}')>"
+
+
 def test_a_limit_ends_the_pages(client, server):
     server.answers(*pages([record(1), record(2)], [record(3)], cursors=["a", "b"]))
     assert [row.id for row in client.query(limit=3, page_size=2)] == ["1", "2", "3"]

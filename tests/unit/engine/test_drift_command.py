@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from quadriga.engine.cli import main
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.drift import drift_command
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.store.jobs import Jobs
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
@@ -185,10 +187,42 @@ def test_stored_windows_are_compared_locally(tmp_path) -> None:
     output = run(*arguments, *window, "--fail-on-drift", code=1).stdout
     assert output.startswith("Drift: 1 of ")
     assert "60 rows against 60" in output
-    (tmp_path / "baselines").mkdir()
+    (kept,) = ReportStore(Jobs(tmp_path / "jobs")).all()
+    assert f"Kept as report {kept.id}\n" in output
+    assert (kept.kind, kept.status, kept.n) == ("drift", "drift", 60)
     page_options = ("--where", "meta.x=1", "--output", tmp_path / "r.html")
     output = run(
         *arguments, *page_options, "--baseline-from", "2025-01-01T00:00:00Z", code=2
     ).output
     assert "the model 'shapes-detector' has no inferences in the baseline" in output
     assert not (tmp_path / "r.html").exists()
+
+
+def baseline(*arguments, code=0):
+    result = CliRunner().invoke(main, ["baseline", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_a_baseline_of_a_data_folder_is_compared_with(tmp_path) -> None:
+    store = StoreHarness(tmp_path, f"sqlite:///{tmp_path}/store.db")
+    store.commit(*(make_record(at * 1000 << 22) for at in range(1, 61)))
+    store.close()
+    here = ("--model", "shapes-detector", "--data", tmp_path)
+    assert baseline(*here).stdout.startswith("default of shapes-detector: ready, 60 images\n")
+    saved = json.loads(baseline(*here, "--name", "week", "--rolling", "7d", "--json").stdout)
+    assert (saved["state"], saved["rolling"], saved["job"]) == ("ready", "7d", None)
+    report = json.loads(run(*here, "--json").stdout)
+    assert (report["data"]["baseline"]["n"], report["data"]["current"]["n"]) == (60, 60)
+    (tmp_path / "other").mkdir()
+    for arguments, message in [
+        ((*here, "--where", "meta.x=1"), "has no inferences in the baseline"),
+        ((*here, "--server", "127.0.0.1:1"), "--server cannot be used with --data or --database"),
+        ((*here, "--dataset", tmp_path), "--dataset cannot be used with --data or --database"),
+        (("--model", "other", "--data", tmp_path), "model not found: 'other'"),
+        (("--model", "a", "--data", tmp_path / "other"), "no store in "),
+        (("--model", "a", "--database", f"sqlite:///{tmp_path}/store.db"), "add --data"),
+    ]:
+        assert message in baseline(*arguments, code=2).output
+    kinds = [job.kind for job in Jobs(tmp_path / "jobs").all()]
+    assert kinds == ["drift", "baseline"], "what failed leaves nothing"

@@ -1,6 +1,7 @@
 """`quadriga evaluate`, where it needs no server."""
 
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ from quadriga.monitor.evaluation.metric_settings import (
     TopK,
 )
 from quadriga.monitor.evaluation.ray_executor import RayCluster
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.store.jobs import Jobs
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 PAGE = Path(__file__).parents[3] / "docs" / "evaluation-reference.md"
@@ -157,6 +160,54 @@ def test_stored_inferences_are_evaluated_and_compared(data) -> None:
         "model not found: 'third'; did you mean other?"
         in run("--model", "third", "--data", data, code=2).output
     )
+
+
+def test_a_stored_evaluation_is_kept_as_those_of_jobs_are(data) -> None:
+    options = ("--model", "ships", "--data", data)
+    report = json.loads(run(*options, "--json").stdout)
+    jobs = Jobs(data / "jobs")
+    (kept,) = ReportStore(jobs).all()
+    assert (kept.id, kept.n, kept.kind) == (report["id"], 3, "evaluation")
+    assert msgspec.json.decode(jobs.result(kept.id).read_bytes()) == report
+    assert jobs.read(kept.id).state == "succeeded"
+    files = {path.name: path.stat().st_mode & 0o77 for path in (data / "jobs" / kept.id).iterdir()}
+    assert files == dict.fromkeys(
+        ("job.json", "lock", "report.html", "report.json", "inferences.jsonl"), 0
+    )
+    assert re.search(r"^Kept as report [0-9]+-[0-9a-f]{4}$", run(*options).stdout, re.MULTILINE)
+    assert len(jobs.ids()) == 2
+    run("--model", "ships", "--where", "meta.at=ge:9", "--data", data, code=2)
+    assert (len(jobs.ids()), jobs.removed_ids()) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "warning"),
+    [
+        (["--no-keep", "--data", "data"], ""),
+        (["--database", "sqlite:///data/store.db"], "--database names no data folder: add --data"),
+        (["--data", "data"], "cannot store the job: "),
+        (["--data", "data"], "belongs to another user: run the command as that user"),
+    ],
+)
+def test_a_report_that_cannot_be_kept_is_printed(data, monkeypatch, options, warning) -> None:
+    monkeypatch.chdir(data.parent)
+    if "another user" in warning:
+        monkeypatch.setattr(os, "geteuid", lambda: -1)
+    else:
+        (data / "jobs").write_text("no folder")
+    result = run("--model", "ships", *options, "--json")
+    assert json.loads(result.stdout)["data"]["current"]["n"] == 3
+    warned = re.findall(r"^quadriga: the report is not kept: (.*)$", result.stderr, re.MULTILINE)
+    assert len(warned) == bool(warning)
+    assert warning in "".join(warned)
+    assert not (data / "jobs").is_dir()
+
+
+def test_reports_beside_files_are_not_kept(records, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for options in ((), ("--no-keep",)):
+        assert run("--records", records, "--task", "detection", *options).stderr == ""
+    assert [path.name for path in tmp_path.iterdir()] == [records.name]
 
 
 @pytest.mark.parametrize(("label_count", "shown"), [(4, []), (5, []), (6, ["TopKAccuracy, k = 5"])])
@@ -296,6 +347,9 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--records", "a", "--task", "detection", "--where", "b"], "--where cannot be used"),
         (["--model", "a", "--split", "b"], "--split cannot be used with --model"),
         (["--model", "a", "--dataset", "b", "--database", "c"], "--database cannot be used"),
+        (["--model", "a", "--server", "b", "--data", "c"], "--data cannot be used with --server"),
+        (["--model", "a", "--server", "b", "--no-keep"], "--no-keep cannot be used with --server"),
+        (["--model", "a", "--server", "127.0.0.1:1"], "expected a server at"),
         (
             ["--model", "a", "--output", "b.pdf"],
             "expected a file ending in .html, .json, .md or .xml, got b.pdf",

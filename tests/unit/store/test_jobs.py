@@ -13,8 +13,14 @@ import pytest
 
 from quadriga.store import job_runner as runner_module
 from quadriga.store import jobs as jobs_module
-from quadriga.store.errors import JournalError, NotFoundError, QueryError, TooManyJobsError
-from quadriga.store.job_runner import MAX_STARTS, JobLimits, JobRun, JobRunner
+from quadriga.store.errors import (
+    JournalError,
+    NotFoundError,
+    QueryError,
+    StoreError,
+    TooManyJobsError,
+)
+from quadriga.store.job_runner import MAX_STARTS, JobLimits, JobRun, JobRunner, run_here
 from quadriga.store.jobs import Jobs
 from tests.background import at_once, in_background, until
 from tests.unit.http_client import NoStore
@@ -180,6 +186,65 @@ def test_two_runners_do_each_job_once(jobs: Jobs) -> None:
     with runner(jobs), runner(jobs):
         until(lambda: all(ended(jobs, job_id) for job_id in ids))
     assert sorted(done) == ids
+
+
+def test_a_job_that_is_run_here_is_left_alone_by_runners(jobs: Jobs) -> None:
+    parameters = {"work": "fail"}
+    with runner(jobs), run_here(jobs, "test", parameters, NoStore(), None) as run:
+        other = jobs.submit("test", {"work": "write"})
+        until(lambda: ended(jobs, other.id))
+        job = jobs.read(run.job.id)
+        assert (job.state, job.starts, job.parameters) == ("running", 1, parameters)
+        run.end("succeeded", result=run.result(write(run)))
+    with runner(jobs):
+        last = jobs.submit("test", {"work": "write"})
+        until(lambda: ended(jobs, last.id))
+    assert (jobs.read(job.id).state, jobs.read(job.id).starts) == ("succeeded", 1)
+    assert jobs.result(job.id).read_text() == "42"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError("no")])
+def test_a_job_that_is_run_here_and_not_ended_is_removed(jobs: Jobs, error) -> None:
+    with (
+        pytest.raises((KeyboardInterrupt, ValueError)),
+        run_here(jobs, "test", {}, NoStore(), None),
+    ):
+        raise error
+    assert (jobs.ids(), jobs.removed_ids()) == ([], [])
+
+
+def test_a_job_that_is_run_here_can_be_cancelled(jobs: Jobs) -> None:
+    def run_cancelled() -> None:
+        with run_here(jobs, "test", {}, NoStore(), None) as run:
+            jobs.cancel(run.job.id)
+            run.report_progress(1, 2)
+
+    with pytest.raises(StoreError, match="was cancelled"):
+        run_cancelled()
+    assert jobs.ids() == []
+
+
+def test_the_end_of_a_job_with_a_webhook_is_told_once(jobs: Jobs) -> None:
+    told: list[tuple[str, str]] = []
+    is_full = [True]
+
+    def tell(job) -> None:
+        if is_full.pop() if is_full else False:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        told.append((job.id, job.state))
+
+    hook = {"webhook": "https://example.org/end"}
+    expected = [
+        (jobs.submit("test", hook | {"work": "write"}).id, "succeeded"),
+        (jobs.submit("test", hook | {"work": "fail"}).id, "failed"),
+        (jobs.cancel(jobs.submit("test", hook | {"work": "write"}).id).id, "cancelled"),
+    ]
+    jobs.submit("test", {"work": "write"})
+    for _ in range(2):
+        with in_background(JobRunner(jobs, {"test": work}, NoStore(), None, on_end=tell).run):
+            last = jobs.submit("test", {"work": "write"})
+            until(lambda last=last: ended(jobs, last.id))
+    assert sorted(told) == sorted(expected)
 
 
 def test_old_jobs_are_removed_with_what_they_made(jobs: Jobs) -> None:

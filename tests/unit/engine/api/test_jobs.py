@@ -2,14 +2,22 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
+from contextvars import copy_context
 from pathlib import Path
 
+import msgspec
 import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
 from quadriga.engine.api.jobs import job_routes
+from quadriga.engine.api.webhook_states import check_end_webhook
+from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.proto.access import ROLES, Caller, set_current_caller
+from quadriga.proto.errors import Forbidden
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.errors import QueryError
 from quadriga.store.exchange.export import run_export
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.job_runner import JobRunner
@@ -70,7 +78,7 @@ def test_a_queued_job_is_cancelled(client) -> None:
     [
         (
             b"{",
-            "expected the body to be a JSON object with where, format (chariot, coco, cvat, dota, imagefolder, jsonl, label-studio, parquet, yolo, yolo-obb, yolo-seg), images, annotations (either, ground_truth, predictions), split, split_by, image_url, upright, labels, metadata_filter, gps_box, time_range, got",
+            "expected the body to be a JSON object with where, format (chariot, coco, cvat, dota, imagefolder, jsonl, label-studio, parquet, yolo, yolo-obb, yolo-seg), images, annotations (either, ground_truth, predictions), split, split_by, image_url, upright, labels, webhook, metadata_filter, gps_box, time_range, got",
         ),
         (b'{"format": "xml"}', "expected the body to be a JSON object"),
         (b'{"where": {"nothing": 1}}', "expected where.nothing to"),
@@ -91,3 +99,26 @@ def test_an_export_that_means_nothing_is_refused(client, body: bytes, message: s
 def test_unknown_job_is_not_found(client, method: str, path: str, job_id: str) -> None:
     answer = client.request(method, f"/api/jobs/{job_id}{path}")
     assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("role", "url", "error"),
+    [
+        ("read", msgspec.UNSET, None),
+        ("monitor", "https://example.org/end", None),
+        ("monitor", "http://hook.example.com:99/", None),
+        ("read", "https://example.org/end", "expected a key with the role monitor"),
+        ("infer", "https://example.org/end", "expected a key with the role monitor"),
+        ("admin", "ftp://example.org", "expected webhook to be http or https with a host"),
+        ("admin", "https://user@example.org", "expected webhook to be http or https with a host"),
+        ("admin", "http://169.254.169.254/", "expected the host of webhook to be an address that"),
+        ("admin", "http://localhost/", "expected the host of webhook to be a public host, or one"),
+    ],
+)
+def test_a_webhook_of_a_job_is_checked_as_those_of_schedules(role, url, error) -> None:
+    def check() -> None:
+        set_current_caller(Caller(name="test", rights=frozenset(ROLES[role])))
+        check_end_webhook(url, parse_webhook_hosts("public,hook.example.com"))
+
+    with pytest.raises((Forbidden, QueryError), match=error) if error else nullcontext():
+        copy_context().run(check)

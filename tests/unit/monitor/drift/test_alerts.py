@@ -22,7 +22,7 @@ from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store import job_runner as runner_module
 from quadriga.store.job_runner import JobRunner
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs import Job, Jobs
 from tests.background import in_background, until
 from tests.unit.http_client import NoStore
 from tests.unit.monitor.drift import window_reports
@@ -104,6 +104,25 @@ def test_without_a_secret_there_is_no_signature(directory, receiver):
     queues_of(directory).deliver(0)
     ((headers, _),) = receiver.got
     assert "Quadriga-Signature" not in headers
+
+
+def test_the_end_of_a_job_is_delivered_without_a_schedule(directory, receiver):
+    receiver.first = [503]
+    job = Job("1" * 19 + "-0a0a", "export", {"webhook": receiver.url}, "", state="failed", error="no")  # fmt: skip
+    for _ in range(2):
+        outbox_of(directory).queue_end(job)
+    for now_s in (0, 4, 5, 6):
+        queues_of(directory).deliver(now_s)
+    (message,) = receiver.taken
+    assert len(receiver.got) == 2
+    assert message == {
+        "event": "ended", "job": job.id, "kind": "export", "state": "failed", "error": "no", "report": None,
+        "result": None,
+    }  # fmt: skip
+    text = PAGE.with_name("store.md").read_text().partition("## Jobs\n")[2]
+    shown = re.search(r"```json\n(\{\"event.*?)```", text, re.DOTALL)[1]
+    assert json.loads(shown).keys() == message.keys()
+    assert not list(directory.rglob("*.json")), "no status is left of a job's webhook"
 
 
 def test_failed_deliveries_are_retried_even_after_a_restart(directory, receiver, caplog):

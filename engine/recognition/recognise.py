@@ -137,7 +137,7 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     counts = {name: class_count(family_named(name), evidence) for name in possible}
     if labels is not None:
         fitting = [name for name in possible if counts[name] in (None, len(labels[0]))]
-        if len(fitting) == 1 and possible == ["ultralytics", "ultralytics-obb"]:
+        if fitting == ["ultralytics"] and possible == ["ultralytics", "ultralytics-obb"]:
             return fitting[0], f"{match.reason}, and the number of labels"
         counts = dict(sorted(counts.items(), key=lambda item: item[0] not in fitting))
     described = task is not None and ("resize" in written.input or "decoder" in written.output)

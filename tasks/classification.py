@@ -115,7 +115,8 @@ class RowClassification:
                 f"expected {location} to hold {count} scores for each row, one for each label, "
                 f"got the shape {output.shape}"
             )
-        return _activate(scores, spec.activation)
+        # margins of several classes, as of SVC, are scores that are no probabilities
+        return scores if spec.activation == "none" else _activate(scores, spec.activation)
 
 
 def read_options(parameters: Mapping[str, Any], default_top_k: int) -> ClassificationOptions:

@@ -123,8 +123,10 @@ def _heads_or_tables(image: TensorInfo, first: TensorInfo, names: int | None) ->
         families = ("ultralytics", "ultralytics-obb")[: rows - 4]
     if rows in single and columns > 5:
         families = (*families, *_ROWS_OF_ANCHORS)
-    if families or (rows in triple and columns > 5):
-        return families or ("yolov5",)
+    if rows in triple and columns > 5:
+        families = ("yolov5", *families)
+    if families:
+        return families
     has_names = names != 0 and (rows - 4 if columns > rows > 0 or columns == -1 else columns - 5)
     if has_names > 0 and names in (None, has_names):
         is_open = rows > _MAX_ROWS or (rows == -1 and not single)

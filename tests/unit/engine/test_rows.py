@@ -225,6 +225,18 @@ def test_what_is_missing_is_asked_for_by_name(path, make, toml, labels, message)
         Model("m", "1", path)
 
 
+def test_margins_of_several_classes_are_the_scores(path):
+    served = pipeline(written(nameless(path), labels=IRISES))
+    margins = np.float32([[-0.25, 2.5, -3]])
+    (output,) = served.infer(ask(margins, "x", action="predict_proba")).outputs
+    assert [(p.label, p.score) for p in output.data[0]] == [
+        ("versicolor", 2.5),
+        ("setosa", -0.25),
+        ("virginica", -3),
+    ]
+    served.close()
+
+
 def test_maps_whose_classes_cannot_be_read_are_refused(path, monkeypatch):
     monkeypatch.setattr(onnx_file, "_CLASS_LABELS", ())  # as where ZipMap stands in a branch
     written(linear(path), labels=IRISES)

@@ -35,7 +35,6 @@ from quadriga.proto.errors import (
     TooLarge,
 )
 from quadriga.proto.grpc_arrival import Arrivals
-from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import REQUEST_ID_HEADER, error_request_id
 from quadriga.proto.intake import Intake
@@ -55,7 +54,6 @@ from quadriga.proto.request_facts import (
     current_facts,
     set_current_facts,
 )
-from quadriga.proto.sockets import peer_address
 from quadriga.proto.trace_context import TRACEPARENT, TRACEPARENT_HEADER
 
 REQUEST_ID_NAME = REQUEST_ID_HEADER.decode()
@@ -107,6 +105,9 @@ MAX_PROBE_BYTES = 4096
 Reflection repeats the message in its answer.
 """
 
+PLACE_BEYOND_BYTES = 65_535
+"""Bytes of an answer that a client takes before it has read any (RFC 9113, section 6.9.2)."""
+
 PLACE_AFTER_S = 0.5
 """Time after which a call whose answer has not left holds a place of its key again."""
 
@@ -150,7 +151,6 @@ class CallServices:
     ) -> None:
         self.intake = intake
         self.arrivals = Arrivals(intake, max_connections)
-        self.departures = Departures(intake)
         self.audit = audit or NoAudit()
         self.counter = counter or NoRequestCounter()
         self.observer = observer or NoObserver()
@@ -303,12 +303,11 @@ class _Call:
         self._count("success")
         self._end(context, "OK", notes, is_audited=self._is_audited)
         size_bytes = len(response) if isinstance(response, bytes) else 0
-        # Its client may have the answer, and ask again, before grpc says that it has left.
+        # Its client may have the answer, and ask again, before the call is over.
         self._leave_place()
-        if self.quota is not None and size_bytes > UNASKED_BYTES:
+        if self.quota is not None and size_bytes > PLACE_BEYOND_BYTES:
             loop = asyncio.get_running_loop()
             self._place_timer = loop.call_later(PLACE_AFTER_S, self._take_place, self.quota)
-        self._shared.departures.begin(context, size_bytes)
         return response
 
     def _observe(self, request_id: str) -> RequestFacts | None:
@@ -339,9 +338,8 @@ class _Call:
         if self._method != STREAM:
             self._shared.counter.count(self._protocol, outcome)
 
-    def _finish(self, context: Any) -> None:
+    def _finish(self, _: Any) -> None:
         """Note that the call is over: its answer has left, or never will."""
-        self._shared.departures.end(context)
         if self._place_timer is not None:
             self._place_timer.cancel()
         self._leave_place()
@@ -384,7 +382,7 @@ class _Call:
 
         try:
             async for response in answer(messages(), context):
-                await self._shared.departures.write(context, response, response.ByteSize())
+                await context.write(response)
         except ProtocolError as error:
             await self._abort(error, current_notes(), context)
 
@@ -403,7 +401,7 @@ class _Call:
         visit = Visit(
             caller=self._caller,
             action=f"RPC {self._method}",
-            address=peer_address(context.peer()),
+            address=context.peer().rpartition(":")[0].strip("[]"),
             request_id=notes.request_id,
             notes=notes,
         )

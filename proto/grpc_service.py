@@ -262,7 +262,7 @@ class GrpcService:
         response = await self._next_response(context, closing, is_first=is_first)
         if response is None:
             return False
-        await self._shared.departures.write(context, response, len(response))
+        await context.write(response)
         return True
 
     async def _next_response(

@@ -5,7 +5,6 @@ import contextlib
 import socket
 import struct
 import time
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -15,12 +14,11 @@ from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.proto.access import ROLES, Caller, OpenGate
 from quadriga.proto.grpc_access import PLACE_AFTER_S
-from quadriga.proto.grpc_departure import UNASKED_BYTES
+from quadriga.proto.grpc_http2 import UNASKED_BYTES
 from quadriga.proto.grpc_messages import SERVICE
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import InferResponse, Tensor
-from quadriga.proto.sockets import connections, listening_sockets, peer_of
 from quadriga.store.key_limits import parse_limits
 from tests.unit.proto.test_grpc_server import ACKNOWLEDGED, PREFACE, SETTINGS, header_block
 from tests.unit.proto.test_v2_grpc import EchoGrpc, asked
@@ -58,9 +56,9 @@ async def serving(intake, gate=None):
         intake=intake,
         gate=gate or OpenGate(),
     )
-    await server.start("127.0.0.1:0")
+    port = await server.start("127.0.0.1:0")
     try:
-        yield server._port
+        yield port
     finally:
         await server.stop(0)
 
@@ -118,35 +116,6 @@ async def until(is_so):
             return True
         await asyncio.sleep(0.05)
     return False
-
-
-def test_a_look_at_connections_leaves_none_open():
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
-        port = listener.getsockname()[1]
-        with socket.create_connection(("::1", port)) as client, listener.accept()[0] as accepted:
-            before = len(list(Path("/proc/self/fd").iterdir()))
-            with connections(port) as sockets:
-                assert set(sockets) == {peer_of(f"ipv6:%5B::1%5D:{client.getsockname()[1]}")}
-                client.sendall(b"a")
-                sockets.popitem()[1].close()
-            assert accepted.recv(1) == b"a"
-            (duplicate,) = listening_sockets(port)
-            duplicate.close()
-            assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "peer"),
-    [
-        ("ipv4:127.0.0.1:50000", ("127.0.0.1", 50000)),
-        ("ipv6:%5B::ffff:127.0.0.1%5D:50000", ("127.0.0.1", 50000)),
-        ("ipv6:%5Bfe80::1%25eth0%5D:50000", ("fe80::1", 50000)),
-        ("unix:/run/quadriga", None),
-        ("", None),
-    ],
-)
-def test_a_peer_is_known_by_address_and_port(name, peer):
-    assert peer_of(name) == peer
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])

@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 import grpc
 import msgspec
+import numpy as np
 from hpack import Decoder
 from hpack.exceptions import HPACKError
 
@@ -42,8 +43,8 @@ UNASKED_BYTES = 65_535
 Source: RFC 9113, section 6.9.2.
 """
 
-MAX_HANDSHAKES = 256
-"""TLS handshakes of a worker at a time; beyond it, the one that has lasted longest ends."""
+SPARE_HANDSHAKES = 32
+"""TLS handshakes beyond the maximum of connections; beyond them, the one that has lasted longest ends."""
 
 _SPARE_FRAMES, _SPARE_FRAMES_PER_S, _SPARE_FRAMES_PER_MESSAGE = 200, 50, 4
 """Frames that serve no call (pings, settings, resets, empty ones) which a connection may send at once, gains each second,
@@ -52,11 +53,14 @@ and gains with each message of an answer and each KiB of it: clients ping to mea
 _TURN_S = 0.002
 """Time for which the frames of one connection are handled before it is the turn of others."""
 
-_CALL_S = 0.0002
-"""Time of the event loop that a call takes besides that of its frames, about."""
+_CALL_S, _BYTE_S = 1e-4, 1e-6
+"""Time of the event loop that a call takes besides that of its frames, and a byte of frames that are not data, about."""
 
 _WINDOW_BYTES = 256 * 1024
 """Bytes of a call that may come before its handler reads."""
+
+_READ_BYTES = 16 * 1024
+"""Bytes that are read at once from a connection of a stranger."""
 
 _CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
 _MAX_FRAME_BYTES = 1024 * 1024
@@ -69,7 +73,9 @@ _JOINED_BYTES = 64 * 1024
 _END_S = 1.0
 """Time that a client has to take note of the end of its connection."""
 
-_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
+_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = (
+    range(10)
+)
 _ACK = _END_STREAM = 1
 _END_HEADERS, _PADDED, _HAS_PRIORITY = 4, 8, 32
 _NO_ERROR, _PROTOCOL, _FLOW, _STREAM_CLOSED, _SIZE = 0, 1, 3, 5, 6
@@ -117,7 +123,7 @@ class CallDetails(NamedTuple):
     invocation_metadata: Sequence[tuple[str, str | bytes]]
 
 
-class _ConnectionEnd(Exception):  # noqa: N818 - it ends, and is no failure of this side
+class _ConnectionEnd(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
@@ -153,10 +159,39 @@ class Call:
     """A call: what its handler reads and writes by, with the methods of a context of grpc.aio."""
 
     __slots__ = (
-        "_buffer", "_callbacks", "_code", "_connection", "_deadline_s", "_details", "_drained", "_encoding", "_error",
-        "_has_all", "_has_headers", "_held_bytes", "_is_done", "_messages", "_metadata", "_need_bytes", "_read_message",
-        "_reader", "_trailers", "_trailing", "_write_message", "is_over", "method", "out", "receive_window", "send_window",
-        "sent_bytes", "stream", "task", "waits_since_s",
+        "_buffer",
+        "_callbacks",
+        "_code",
+        "_connection",
+        "_deadline_s",
+        "_details",
+        "_drained",
+        "_encoding",
+        "_error",
+        "_filled",
+        "_has_all",
+        "_has_headers",
+        "_held_bytes",
+        "_is_done",
+        "_large",
+        "_messages",
+        "_metadata",
+        "_need_bytes",
+        "_read_message",
+        "_reader",
+        "_trailers",
+        "_trailing",
+        "_write_message",
+        "is_over",
+        "max_message_bytes",
+        "method",
+        "out",
+        "receive_window",
+        "send_window",
+        "sent_bytes",
+        "stream",
+        "task",
+        "waits_since_s",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", stream: int, headers: "_Headers") -> None:
@@ -168,8 +203,13 @@ class Call:
         self._deadline_s = (
             math.inf if headers.timeout_s is None else connection.loop.time() + headers.timeout_s
         )
+        self.max_message_bytes = connection.server.limits.max_message_bytes
+        """Maximum bytes of a message, until a handler knows less."""
         self._buffer = bytearray()
         self._need_bytes = _PREFIX.size
+        self._large: memoryview | None = None
+        """A message that comes in many parts, of whose prefix and bytes `_filled` are there."""
+        self._filled = 0
         self._messages: deque[bytes] = deque()
         self._has_all = False
         self._error: ProtocolError | None = None
@@ -233,6 +273,7 @@ class Call:
         while not self._messages:
             if self._error is not None:
                 raise self._error
+            self._check_size(self._need_bytes - _PREFIX.size)
             if self._has_all:
                 return grpc.aio.EOF
             self._reader = self._connection.loop.create_future()
@@ -242,7 +283,13 @@ class Call:
             finally:
                 self._reader = None
         message = self._messages.popleft()
+        self._check_size(len(message))
         return message if self._read_message is None else self._read_message(message)
+
+    def _check_size(self, size: int) -> None:
+        if size > self.max_message_bytes:
+            text = f"expected a message of at most {self.max_message_bytes} bytes, got {size}"
+            raise TooLarge(text)
 
     async def write(self, message: Any) -> None:
         """Send one of several messages, and wait until it has left."""
@@ -258,8 +305,11 @@ class Call:
             pass
         except asyncio.CancelledError:
             if not self.is_over:
-                self._code, self._details = grpc.StatusCode.CANCELLED.value[0], "the call was cancelled"
-        except Exception:  # a defect: the client learns no more than that
+                self._code, self._details = (
+                    grpc.StatusCode.CANCELLED.value[0],
+                    "the call was cancelled",
+                )
+        except Exception:  # noqa: BLE001 - a defect: the client learns no more than that
             _log.exception("a call of gRPC failed: %s", self.method[:200])
             self._code, self._details = grpc.StatusCode.UNKNOWN.value[0], "an unexpected error"
         self._is_done = True
@@ -292,60 +342,90 @@ class Call:
         buffer = self._buffer
         if not buffer and len(data) >= _PREFIX.size:  # often there is one message, all of it
             flag, size = _PREFIX.unpack_from(data)
-            if not flag and size == len(data) - _PREFIX.size <= self._connection.server.limits.max_message_bytes:
+            if not flag and size == len(data) - _PREFIX.size <= self.max_message_bytes:
                 self._messages.append(bytes(data[_PREFIX.size :]))
                 self._wake()
                 return
-        buffer += data
-        self._connection.server.intake.add(len(data))
-        self._held_bytes += len(data)
-        if len(buffer) < self._need_bytes:
+        if self._large is not None:
+            size = min(len(data), self._need_bytes - self._filled)
+            self._large[self._filled : self._filled + size] = data[:size]
+            self.fill(size)
+            data = data[size:]
+        if not data or self._error is not None:
             return
-        try:
+        buffer += data
+        self._hold(len(data))
+        if len(buffer) >= self._need_bytes:
             self._take_messages()
+
+    def room(self, size: int) -> memoryview | None:
+        """Return where the next bytes of a large message go, at most so many; None if none is under way."""
+        if self._large is None or self.is_over:
+            return None
+        return self._large[self._filled : min(self._filled + size, self._need_bytes)]
+
+    def fill(self, size: int) -> None:
+        """Take note of bytes that have come into `room`."""
+        self._hold(size)
+        self._filled += size
+        if self._filled == self._need_bytes:
+            self._take_messages()
+
+    def _take_messages(self) -> None:
+        try:
+            while self._take_message():
+                pass
         except ProtocolError as error:
-            self._error = error
+            self._error, self._large = error, None
             self._buffer = bytearray()
         self._wake()
 
-    def _take_messages(self) -> None:
-        buffer, limits = self._buffer, self._connection.server.limits
-        while len(buffer) >= _PREFIX.size:
-            flag, size = _PREFIX.unpack_from(buffer)
-            if size > limits.max_message_bytes:
-                raise TooLarge(
-                    f"expected a message of at most {limits.max_message_bytes} bytes, got {size}"
-                )
-            end = self._need_bytes = _PREFIX.size + size
-            if len(buffer) < end:
-                self._connection.server.intake.take(0, announced=end - len(buffer))
-                return
-            with memoryview(buffer) as view:
-                message = bytes(view[_PREFIX.size : end])
+    def _take_message(self) -> bool:
+        """Take a whole message, if there is one."""
+        intake, buffer = self._connection.server.intake, self._buffer
+        source: Any = self._large if self._large is not None else buffer
+        available = self._filled if self._large is not None else len(buffer)
+        if available < _PREFIX.size:
+            return False
+        flag, size = _PREFIX.unpack_from(source)
+        self._check_size(size)
+        end = self._need_bytes = _PREFIX.size + size
+        if available < end:
+            intake.take(0, announced=end - available)
+            if size > _JOINED_BYTES:
+                self._large = np.empty(end, np.uint8).data  # takes memory as it is filled
+                self._large[:available] = buffer
+                self._filled = available
+                buffer.clear()
+            return False
+        with memoryview(source) as view:
+            message = bytes(view[_PREFIX.size : end])
+        if self._large is not None:
+            self._large = None
+        else:
             del buffer[:end]
-            self._give_back(end)
-            self._need_bytes = _PREFIX.size
-            self._messages.append(self._expanded(message) if flag else message)
+        self._give_back(end)
+        self._need_bytes = _PREFIX.size
+        self._messages.append(self._expanded(message) if flag else message)
+        return True
 
     def _expanded(self, message: bytes) -> bytes:
-        limits = self._connection.server.limits
-        if not limits.allows_compression:
+        if not self._connection.server.limits.allows_compression:
             raise Unsupported("expected messages without compression, got a compressed one")
         if self._encoding not in _WINDOW_BITS:
             raise InvalidRequest("expected the encoding gzip or deflate of a compressed message")
         expanding = zlib.decompressobj(_WINDOW_BITS[self._encoding])
         try:
-            expanded = expanding.decompress(message, limits.max_message_bytes + 1)
+            expanded = expanding.decompress(message, self.max_message_bytes + 1)
         except zlib.error as error:
             raise InvalidRequest("expected a compressed message, got other bytes") from error
-        if len(expanded) > limits.max_message_bytes:
-            raise TooLarge(f"expected a message of at most {limits.max_message_bytes} bytes")
+        self._check_size(len(expanded))
         return expanded
 
     def receive_end(self) -> None:
         """Take note that no more messages come."""
         self._has_all = True
-        if self._buffer and self._error is None:
+        if (self._buffer or self._large is not None) and self._error is None:
             self._error = InvalidRequest("expected a whole message, got the end of the call")
         self._wake()
 
@@ -358,7 +438,8 @@ class Call:
 
     def _grant(self) -> None:
         """Let the client send what the message that is awaited lacks, and some of the next."""
-        wanted = self._need_bytes - len(self._buffer) + _WINDOW_BYTES // 2
+        here = len(self._buffer) if self._large is None else self._filled
+        wanted = self._need_bytes - here + _WINDOW_BYTES // 2
         if not self._has_all and self.receive_window < wanted:
             more = wanted + _WINDOW_BYTES // 2 - self.receive_window
             self.receive_window += more
@@ -383,13 +464,18 @@ class Call:
         connection.count_message(len(message))
         connection.flush(self)
         if self.out:
-            self._held_bytes += len(message)
-            connection.server.intake.add(len(message))
+            self._hold(len(message))
             self.waits_since_s, self.sent_bytes = connection.loop.time(), 0
 
     def _end_answer(self) -> None:
         """Send the status behind the answer."""
-        text = quote(self._details, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")[:8192] if self._details else ""
+        if self._connection.has_caller:
+            self._connection.count_message(0)
+        text = (
+            quote(self._details, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")[:8192]
+            if self._details
+            else ""
+        )
         block = [_literal("grpc-status", str(self._code))]
         if text:
             block.append(_literal("grpc-message", text))
@@ -411,7 +497,8 @@ class Call:
             self._connection.write(data)
             self.leave()
         elif self._held_bytes:
-            self._give_back(self._held_bytes - len(self._buffer))
+            here = len(self._buffer) if self._large is None else self._filled
+            self._give_back(self._held_bytes - here)
 
     def leave(self) -> None:
         """Be over: the answer has left, or nobody waits for it."""
@@ -420,13 +507,17 @@ class Call:
         self.is_over = True
         self._connection.forget(self)
         self.out.clear()
-        self._buffer = bytearray()
+        self._buffer, self._large = bytearray(), None
         self._messages.clear()
         self._give_back(self._held_bytes)
         if self._is_done:
             self._call_back()
         else:
             self.task.cancel()
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self._connection.server.intake.add(size)
 
     def _give_back(self, size: int) -> None:
         self._held_bytes -= size
@@ -503,7 +594,7 @@ class Share:
     def __init__(self, share: float, burst_s: float) -> None:
         self._share, self._burst_s = share, burst_s
         self._left_s, self._seen_s = burst_s, 0.0
-        self._waiting: deque[Connection] = deque()
+        self._waiting: list[Connection] = []
         self._timer: asyncio.Handle | None = None
 
     def has_time(self) -> bool:
@@ -530,13 +621,14 @@ class Share:
         """Give the next connection its turn."""
         self._timer = None
         self.has_time()
-        connection = self._waiting.popleft()
+        connection = min(self._waiting, key=Connection.claim_s)
+        self._waiting.remove(connection)
         connection.work()
         if self._waiting and self._timer is None:
             self._timer = connection.loop.call_later(self._delay_s(), self._next)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """A connection: frames in, frames out."""
 
     transport: asyncio.Transport
@@ -553,7 +645,13 @@ class Connection(asyncio.Protocol):
         self._receive_window = _CONNECTION_WINDOW_BYTES
         self._max_frame_bytes = 16_384
         self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
-        self._input = b""
+        self._input: Any = b""
+        """Bytes that have not been handled."""
+        self._spent_s = 0.0
+        """Time of the loop that it has had lately."""
+        self._turn_ends_s = 0.0
+        self._is_direct = False
+        """Whether the next bytes go to where the message is that they belong to."""
         self._has_preface = self._has_settings = False
         self._data_left = 0
         """Bytes of a frame of data that have yet to come."""
@@ -561,7 +659,8 @@ class Connection(asyncio.Protocol):
         self._data_ends = False
         self._block: tuple[int, int, bytearray] | None = None
         """Stream, flags and bytes of headers that are not complete."""
-        self._last_block, self._last_headers = b"", None
+        self._last_block = b""
+        self._last_headers: _Headers | None = None
         self._last_stream = 0
         self._spare_frames: float = _SPARE_FRAMES
         self._blocked: dict[Call, None] = {}
@@ -679,8 +778,12 @@ class Connection(asyncio.Protocol):
                 self.transport.abort()
             return
         gained = (now_s - self._looked_s) * _SPARE_FRAMES_PER_S
-        self._spare_frames = max(self._spare_frames, min(self._spare_frames + gained, _SPARE_FRAMES))
+        self._spare_frames = max(
+            self._spare_frames, min(self._spare_frames + gained, _SPARE_FRAMES)
+        )
         self._looked_s = now_s
+        if not self._waits:
+            self._spent_s /= 2
         if self._is_unread(now_s):
             self.server.unread += 1
             self.transport.abort()
@@ -688,11 +791,15 @@ class Connection(asyncio.Protocol):
             self.close()
         elif self._goes and now_s > self._ends_s:
             self._refuse_more()
-        elif now_s > self._old_s or (not self.calls and now_s - self._idle_s > limits.idle_timeout_s):
+        elif now_s > self._old_s or (
+            not self.calls and now_s - self._idle_s > limits.idle_timeout_s
+        ):
             self.end_gracefully()
         elif now_s - self._pinged_s > limits.keepalive_timeout_s:
             self.transport.abort()
-        elif self.calls and now_s - self._heard_s > limits.keepalive_s and self._pinged_s == math.inf:
+        elif (
+            self.calls and now_s - self._heard_s > limits.keepalive_s and self._pinged_s == math.inf
+        ):
             self._pinged_s = now_s
             self.write(_frame(_PING, 0, 0, bytes(8)))
         for call in list(self.calls.values()):
@@ -746,20 +853,56 @@ class Connection(asyncio.Protocol):
 
     # What comes.
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _: int) -> memoryview:
+        """Return where the next bytes go: those of a large message to their place, and others to where they are handled."""
+        call = self._data_call
+        if (
+            self._data_left > _JOINED_BYTES
+            and call is not None
+            and not self._waits
+            and not self._input
+        ):
+            room = call.room(self._data_left)
+            if room is not None:
+                self._is_direct = True
+                return room
+        self._is_direct = False
+        # What is read has to be kept while others have their turn.
+        return self.server.scratch[: len(self.server.scratch) if self.has_caller else _READ_BYTES]
+
+    def buffer_updated(self, size: int) -> None:
         """Handle frames, if it is this connection's turn."""
         if self._is_ended:
             return
         self._heard_s, self._pinged_s = self.loop.time(), math.inf
-        self._input = self._input + data if self._input else data
+        if self._is_direct:
+            self._take_direct(size)
+            return
+        data = self.server.scratch[:size]
+        self._input = self._input + bytes(data) if self._input else data
         if self._waits:
+            self._input = bytes(self._input)
             return
         if self.server.share_of(self).has_time():
             self.work()
         else:
             self._wait()
 
+    def _take_direct(self, size: int) -> None:
+        self._data_left -= size
+        call = self._data_call
+        assert call is not None
+        if call.room(size) is not None:  # it may be over
+            call.fill(size)
+        if self._data_ends and not self._data_left:
+            call.receive_end()
+
+    def claim_s(self) -> float:
+        """Return the time of the loop that it has had lately and that its bytes may take; the least goes first."""
+        return self._spent_s + len(self._input) * _BYTE_S
+
     def _wait(self) -> None:
+        self._input = bytes(self._input)
         if not self._waits:
             self._waits = True
             self.transport.pause_reading()
@@ -771,11 +914,14 @@ class Connection(asyncio.Protocol):
             return
         share, begun_s = self.server.share_of(self), perf_counter()
         try:
-            is_through = self._handle(begun_s + _TURN_S)
+            self._turn_ends_s = begun_s + _TURN_S
+            is_through = self._handle()
         except _ConnectionEnd as end:
             self.end(end.code, str(end))
             is_through = True
-        share.spend(perf_counter() - begun_s)
+        spent_s = perf_counter() - begun_s
+        share.spend(spent_s)
+        self._spent_s += spent_s
         if not is_through:
             self._wait()
         elif self._waits:
@@ -783,18 +929,19 @@ class Connection(asyncio.Protocol):
             if not self._is_paused:
                 self._resume_reading()
 
-    def _handle(self, until_s: float) -> bool:
-        """Handle frames until a time; return whether none is left."""
-        data, position = self._input, 0
+    def _handle(self) -> bool:
+        """Handle frames until the end of the turn; return whether none is left."""
+        data, position = memoryview(self._input), 0
         size = len(data)
         if not self._has_preface:
-            if not _PREFACE.startswith(data[: len(_PREFACE)]):
+            if not _PREFACE.startswith(data[: len(_PREFACE)].tobytes()):
                 self.close()
+            elif size >= len(_PREFACE):
+                self._begin()
+                position = len(_PREFACE)
+            if not position:
+                self._input = bytes(data)
                 return True
-            if size < len(_PREFACE):
-                return True
-            self._begin()
-            position = len(_PREFACE)
         is_through = True
         while True:
             if self._data_left:
@@ -802,31 +949,40 @@ class Connection(asyncio.Protocol):
                     break
                 end = min(size, position + self._data_left)
                 self._data_left -= end - position
-                self._take_data(memoryview(data)[position:end])
+                self._take_data(data[position:end])
                 position = end
-            if size - position < _HEAD.size:
+            moved = self._take_next(data, position)
+            if self._is_ended:
+                return True
+            if moved == position:
                 break
-            word, flags, stream = _HEAD.unpack_from(data, position)
-            length, kind = word >> 8, word & 255
-            end = position + _HEAD.size + length
-            if kind == _DATA and not flags & _PADDED and self._block is None and length:
-                self._begin_data(stream, flags, length)
-                position += _HEAD.size
-                self._data_left = length
-            else:
-                if length > MAX_HEADER_BYTES:
-                    raise _ConnectionEnd(_SIZE, f"expected frames of at most {MAX_HEADER_BYTES} bytes besides data")
-                if size < end:
-                    break
-                self._take_frame(kind, flags, stream, data[position + _HEAD.size : end])
-                if self._is_ended:
-                    return True
-                position = end
-            if perf_counter() > until_s:
+            position = moved
+            if perf_counter() > self._turn_ends_s:
                 is_through = False
                 break
-        self._input = data[position:]
+        self._input = data[position:].tobytes()
         return is_through or not self._input
+
+    def _take_next(self, data: memoryview, position: int) -> int:
+        """Handle a whole frame, or the head of one of data; return where the next bytes are."""
+        if len(data) - position < _HEAD.size:
+            return position
+        word: int
+        word, flags, stream = _HEAD.unpack_from(data, position)
+        length, kind = word >> 8, word & 255
+        begin = position + _HEAD.size
+        if kind == _DATA and length and not flags & _PADDED and self._block is None:
+            self._begin_data(stream, flags, length)
+            self._data_left = length
+            return begin
+        if length > MAX_HEADER_BYTES:
+            text = f"expected frames of at most {MAX_HEADER_BYTES} bytes besides data"
+            raise _ConnectionEnd(_SIZE, text)
+        end = begin + length
+        if len(data) < end:
+            return position
+        self._take_frame(kind, flags, stream, data[begin:end].tobytes())
+        return end
 
     def _begin(self) -> None:
         self._has_preface = True
@@ -863,7 +1019,8 @@ class Connection(asyncio.Protocol):
     def _take_data(self, data: Any) -> None:
         call = self._data_call
         if call is not None:
-            call.receive(data)
+            if data:
+                call.receive(data)
             if self._data_ends and not self._data_left:
                 call.receive_end()
 
@@ -882,28 +1039,27 @@ class Connection(asyncio.Protocol):
         elif kind == _CONTINUATION:
             self._take_continuation(flags, stream, payload)
         elif kind == _DATA:  # padded, or empty
-            if payload:
-                payload = self._without_padding(flags, payload)
-                self._begin_data(stream, flags, len(payload))
-                self._take_data(payload)
-            elif call := self.calls.get(stream):
-                if not flags & _END_STREAM:
-                    self._spend_frame()
-                else:
-                    call.receive_end()
+            self._begin_data(stream, flags, len(payload))
+            payload = self._without_padding(flags, payload)
+            if not payload and not flags & _END_STREAM:
+                self._spend_frame()
+            self._take_data(payload)
         else:
             self._spend_frame()
-            if kind == _WINDOW and len(payload) == 4:
-                self._take_window(stream, int.from_bytes(payload, "big") & _MAX_WINDOW_BYTES)
-            elif kind == _PING and len(payload) == 8:
-                self._take_ping(flags, payload)
-            elif kind == _SETTINGS and stream == 0 and len(payload) % _SETTING.size == 0:
-                self._take_settings(flags, payload)
-            elif kind == _RESET and len(payload) == 4:
-                if (call := self.calls.get(stream)) is not None:
-                    call.leave()
-            elif kind in (_WINDOW, _PING, _SETTINGS, _RESET, _PUSH):
-                raise _ConnectionEnd(_PROTOCOL, "expected a frame of a client, got another")
+            self._take_control(kind, flags, stream, payload)
+
+    def _take_control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == _WINDOW and len(payload) == 4:
+            self._take_window(stream, int.from_bytes(payload, "big") & _MAX_WINDOW_BYTES)
+        elif kind == _PING and len(payload) == 8:
+            self._take_ping(flags, payload)
+        elif kind == _SETTINGS and stream == 0 and len(payload) % _SETTING.size == 0:
+            self._take_settings(flags, payload)
+        elif kind == _RESET and len(payload) == 4:
+            if (call := self.calls.get(stream)) is not None:
+                call.leave()
+        elif kind in (_WINDOW, _PING, _SETTINGS, _RESET, _PUSH):
+            raise _ConnectionEnd(_PROTOCOL, "expected a frame of a client, got another")
 
     @staticmethod
     def _without_padding(flags: int, payload: bytes) -> bytes:
@@ -941,7 +1097,9 @@ class Connection(asyncio.Protocol):
         try:
             headers = _read_headers(self._decoder.decode(block, raw=True))  # type: ignore[arg-type]  # raw: bytes
         except HPACKError as error:
-            raise _ConnectionEnd(_COMPRESSION, f"expected headers of at most {MAX_HEADER_BYTES} bytes") from error
+            raise _ConnectionEnd(
+                _COMPRESSION, f"expected headers of at most {MAX_HEADER_BYTES} bytes"
+            ) from error
         except UnicodeDecodeError as error:
             raise _ConnectionEnd(_PROTOCOL, "expected headers that are texts") from error
         is_kept = bool(block) and min(block) >= 128
@@ -971,6 +1129,8 @@ class Connection(asyncio.Protocol):
             self.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, answer))
             return
         self.server.share_of(self).spend(_CALL_S)
+        self._spent_s += _CALL_S
+        self._turn_ends_s -= _CALL_S
         call = self.calls[stream] = Call(self, stream, headers)
         if flags & _END_STREAM:
             call.receive_end()
@@ -1005,7 +1165,9 @@ class Connection(asyncio.Protocol):
                     call.send_window += more
             elif name == _FRAME_SETTING:
                 if not 16_384 <= value < 2**24:
-                    raise _ConnectionEnd(_PROTOCOL, "expected a size of frames from 16384 to 16777215")
+                    raise _ConnectionEnd(
+                        _PROTOCOL, "expected a size of frames from 16384 to 16777215"
+                    )
                 self._max_frame_bytes = value
         self.write(_frame(_SETTINGS, _ACK, 0))
         self._flush_all()
@@ -1019,6 +1181,8 @@ class Http2Server:
         self.limits = limits
         self.intake = intake
         self.connections: dict[Connection, None] = {}
+        self.scratch = memoryview(bytearray(256 * 1024))
+        """Where all connections read: what stays is copied."""
         self.unread = 0
         """Connections that this look has closed as their clients read no answer."""
         self._callers, self._strangers = Share(0.8, 0.04), Share(0.25, 0.01)
@@ -1066,7 +1230,9 @@ class Http2Server:
                     _log.error("cannot accept connections of gRPC for a second: %s", error.strerror)
                     await asyncio.sleep(1.0)
                     continue
-                if len(self._handshakes) >= MAX_HANDSHAKES and self._handshakes.end_one():
+                places = self.limits.max_connections + SPARE_HANDSHAKES
+                taken = len(self.connections) + len(self._handshakes)
+                if taken >= places and self._handshakes.end_one():
                     self.intake.displaced += 1
                 connecting = self.loop.create_task(self._connect(connection, tls))
                 self._connecting.add(connecting)
@@ -1082,7 +1248,10 @@ class Http2Server:
                     ssl_handshake_timeout=self.limits.handshake_timeout_s,
                     ssl_shutdown_timeout=_END_S,
                 )
-        except (OSError, asyncio.CancelledError):  # a client that does not speak TLS, or left meanwhile
+        except (
+            OSError,
+            asyncio.CancelledError,
+        ):  # a client that does not speak TLS, or left meanwhile
             connection.close()
 
     def share_of(self, connection: Connection) -> Share:

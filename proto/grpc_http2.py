@@ -413,13 +413,15 @@ class Call:
         if not self._connection.server.limits.allows_compression:
             raise Unsupported("expected messages without compression, got a compressed one")
         if self._encoding not in _WINDOW_BITS:
-            raise InvalidRequest("expected the encoding gzip or deflate of a compressed message")
+            raise Unsupported("expected the encoding gzip or deflate of a compressed message")
         expanding = zlib.decompressobj(_WINDOW_BITS[self._encoding])
         try:
             expanded = expanding.decompress(message, self.max_message_bytes + 1)
         except zlib.error as error:
             raise InvalidRequest("expected a compressed message, got other bytes") from error
         self._check_size(len(expanded))
+        if not expanding.eof:
+            raise InvalidRequest("expected a whole compressed message, got a part")
         return expanded
 
     def receive_end(self) -> None:

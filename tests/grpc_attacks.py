@@ -165,7 +165,7 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    print(sender.sent, sender.opened)
+    sys.stdout.write(f"{sender.sent} {sender.opened}\n")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ from quadriga.proto.errors import (
     LimitReached,
     Overloaded,
     ProtocolError,
-    TooLarge,
 )
 from quadriga.proto.grpc_arrival import Arrivals
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
@@ -229,10 +228,7 @@ class _Call:
 
     def watched(self, handler: Any) -> Any:
         """Return a handler as one that reads the messages of the call by itself."""
-        read = handler.request_deserializer
-        if self._need == "nothing" or self._method.startswith(_PROBES):
-            read = partial(_read_probe, read)
-        codec = read, handler.response_serializer
+        codec = handler.request_deserializer, handler.response_serializer
         if answer := handler.unary_unary or handler.unary_stream:
             self._respond = partial(self._answer_message, answer)
         elif isasyncgenfunction(handler.stream_stream):
@@ -260,6 +256,8 @@ class _Call:
 
     async def _watch(self, _: object, context: Any) -> Any:
         """Answer the call; its line is written before the answer is sent."""
+        if self._need == "nothing" or self._method.startswith(_PROBES):
+            context.max_message_bytes = MAX_PROBE_BYTES
         notes = Notes(request_id=error_request_id(self._metadata.get(REQUEST_ID_HEADER)))
         set_notes(notes)
         facts = None if self._method == STREAM else self._observe(notes.request_id)
@@ -435,13 +433,6 @@ def _outcome(error: BaseException, notes: Notes) -> Outcome:
     if isinstance(error, grpc.aio.AbortError):  # a service of grpc's own refused it
         return "client_error"
     return "server_error" if isinstance(error, Exception) else "gone"
-
-
-def _read_probe(read: Callable[[bytes], Any] | None, message: bytes) -> Any:
-    """Read a message of an RPC whose messages are small."""
-    if len(message) > MAX_PROBE_BYTES:
-        raise TooLarge(f"expected a message of at most {MAX_PROBE_BYTES} bytes, got {len(message)}")
-    return message if read is None else read(message)
 
 
 def error_metadata(error: Exception) -> tuple[tuple[str, str], ...]:

@@ -73,13 +73,10 @@ _JOINED_BYTES = 64 * 1024
 _END_S = 1.0
 """Time that a client has to take note of the end of its connection."""
 
-_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = (
-    range(10)
-)
+_DATA, _HEADERS, _, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
 _ACK = _END_STREAM = 1
 _END_HEADERS, _PADDED, _HAS_PRIORITY = 4, 8, 32
-_NO_ERROR, _PROTOCOL, _FLOW, _STREAM_CLOSED, _SIZE = 0, 1, 3, 5, 6
-_REFUSED, _COMPRESSION, _CALM = 7, 9, 11
+_PROTOCOL, _FLOW, _SIZE, _REFUSED, _COMPRESSION, _CALM = 1, 3, 6, 7, 9, 11
 _MAX_STREAMS_SETTING, _WINDOW_SETTING, _FRAME_SETTING, _HEADER_SETTING = 3, 4, 5, 6
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -97,6 +94,8 @@ _OK_BLOCK = b"\x88\x0f\x10\x10application/grpc"
 
 _TIMEOUT_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
+_UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
+_NOWHERE = memoryview(b"")
 
 _log = logging.getLogger(__name__)
 
@@ -158,58 +157,22 @@ def _literal(name: str, value: str | bytes) -> bytes:
 class Call:
     """A call: what its handler reads and writes by, with the methods of a context of grpc.aio."""
 
-    __slots__ = (
-        "_buffer",
-        "_callbacks",
-        "_code",
-        "_connection",
-        "_deadline_s",
-        "_details",
-        "_drained",
-        "_encoding",
-        "_error",
-        "_filled",
-        "_has_all",
-        "_has_headers",
-        "_held_bytes",
-        "_is_done",
-        "_large",
-        "_messages",
-        "_metadata",
-        "_need_bytes",
-        "_read_message",
-        "_reader",
-        "_trailers",
-        "_trailing",
-        "_write_message",
-        "is_over",
-        "max_message_bytes",
-        "method",
-        "out",
-        "receive_window",
-        "send_window",
-        "sent_bytes",
-        "stream",
-        "task",
-        "waits_since_s",
-    )  # fmt: skip
-
     def __init__(self, connection: "Connection", stream: int, headers: "_Headers") -> None:
         self._connection = connection
         self.stream = stream
         self.method = headers.method
         self._metadata = headers.metadata
         self._encoding = headers.encoding
-        self._deadline_s = (
+        self.deadline_s = (
             math.inf if headers.timeout_s is None else connection.loop.time() + headers.timeout_s
         )
         self.max_message_bytes = connection.server.limits.max_message_bytes
         """Maximum bytes of a message, until a handler knows less."""
-        self._buffer = bytearray()
-        self._need_bytes = _PREFIX.size
-        self._large: memoryview | None = None
-        """A message that comes in many parts, of whose prefix and bytes `_filled` are there."""
+        self._prefix = b""
+        self._part: memoryview | None = None
+        """A message of which not all has come."""
         self._filled = 0
+        """Bytes of it that have come."""
         self._messages: deque[bytes] = deque()
         self._has_all = False
         self._error: ProtocolError | None = None
@@ -245,9 +208,9 @@ class Call:
 
     def time_remaining(self) -> float | None:
         """Return for how many seconds the client waits; None if it did not say."""
-        if self._deadline_s == math.inf:
+        if self.deadline_s == math.inf:
             return None
-        return max(0.0, self._deadline_s - self._connection.loop.time())
+        return max(0.0, self.deadline_s - self._connection.loop.time())
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call a function with this call once its answer has left, or never will."""
@@ -259,8 +222,11 @@ class Call:
 
     async def abort(self, code: Any, details: str = "") -> None:
         """End the call with a status; it raises what ends the handler."""
-        self._code, self._details = code.value[0], details
+        self._set_status(code, details)
         raise grpc.aio.AbortError
+
+    def _set_status(self, code: Any, details: str) -> None:
+        self._code, self._details = code.value[0], details
 
     async def read(self) -> Any:
         """Read the next message; `grpc.aio.EOF` if there are no more.
@@ -273,7 +239,7 @@ class Call:
         while not self._messages:
             if self._error is not None:
                 raise self._error
-            self._check_size(self._need_bytes - _PREFIX.size)
+            self._check_size(len(self._part or b""))
             if self._has_all:
                 return grpc.aio.EOF
             self._reader = self._connection.loop.create_future()
@@ -305,13 +271,10 @@ class Call:
             pass
         except asyncio.CancelledError:
             if not self.is_over:
-                self._code, self._details = (
-                    grpc.StatusCode.CANCELLED.value[0],
-                    "the call was cancelled",
-                )
+                self._set_status(grpc.StatusCode.CANCELLED, "the call was cancelled")
         except Exception:  # noqa: BLE001 - a defect: the client learns no more than that
             _log.exception("a call of gRPC failed: %s", self.method[:200])
-            self._code, self._details = grpc.StatusCode.UNKNOWN.value[0], "an unexpected error"
+            self._set_status(grpc.StatusCode.UNKNOWN, "an unexpected error")
         self._is_done = True
         if self.is_over:
             self._call_back()
@@ -322,7 +285,7 @@ class Call:
         connection = self._connection
         handler = connection.server.handlers.service(CallDetails(self.method, self._metadata))
         if handler is None:
-            self._code, self._details = grpc.StatusCode.UNIMPLEMENTED.value[0], "Method not found!"
+            self._set_status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
         if current_caller().rights:
             connection.note_caller()
@@ -337,77 +300,56 @@ class Call:
 
     def receive(self, data: Any) -> None:
         """Take bytes of messages."""
-        if self._error is not None or self.is_over:
-            return
-        buffer = self._buffer
-        if not buffer and len(data) >= _PREFIX.size:  # often there is one message, all of it
+        if self._part is None and not self._prefix and len(data) >= _PREFIX.size:
             flag, size = _PREFIX.unpack_from(data)
             if not flag and size == len(data) - _PREFIX.size <= self.max_message_bytes:
-                self._messages.append(bytes(data[_PREFIX.size :]))
-                self._wake()
-                return
-        if self._large is not None:
-            size = min(len(data), self._need_bytes - self._filled)
-            self._large[self._filled : self._filled + size] = data[:size]
-            self.fill(size)
-            data = data[size:]
-        if not data or self._error is not None:
-            return
-        buffer += data
-        self._hold(len(data))
-        if len(buffer) >= self._need_bytes:
-            self._take_messages()
+                self._messages.append(bytes(data[_PREFIX.size :]))  # one message, all of it
+                data = b""
+        try:
+            while data and self._error is None and not self.is_over:
+                data = self._take_part(data)
+        except ProtocolError as error:
+            self._error, self._part = error, None
+        self._wake()
 
-    def room(self, size: int) -> memoryview | None:
-        """Return where the next bytes of a large message go, at most so many; None if none is under way."""
-        if self._large is None or self.is_over:
-            return None
-        return self._large[self._filled : min(self._filled + size, self._need_bytes)]
+    def _take_part(self, data: Any) -> Any:
+        """Take bytes of the prefix of a message, or of the message; return those behind them."""
+        if self._part is not None:
+            size = min(len(data), len(self._part) - self._filled)
+            self._part[self._filled : self._filled + size] = data[:size]
+            self.fill(size)
+            return data[size:]
+        missing = _PREFIX.size - len(self._prefix)
+        self._prefix += data[:missing]
+        if len(self._prefix) == _PREFIX.size:
+            _, size = _PREFIX.unpack(self._prefix)
+            self._check_size(size)
+            self._connection.server.intake.take(0, announced=size)
+            self._part, self._filled = (
+                np.empty(size, np.uint8).data,
+                0,
+            )  # takes memory as it is filled
+            self.fill(0)
+        return data[missing:]
+
+    def room(self) -> memoryview:
+        """Return where the next bytes of a message go that is under way; empty if none is."""
+        return _NOWHERE if self._part is None else self._part[self._filled :]
 
     def fill(self, size: int) -> None:
         """Take note of bytes that have come into `room`."""
+        assert self._part is not None
         self._hold(size)
         self._filled += size
-        if self._filled == self._need_bytes:
-            self._take_messages()
-
-    def _take_messages(self) -> None:
-        try:
-            while self._take_message():
-                pass
-        except ProtocolError as error:
-            self._error, self._large = error, None
-            self._buffer = bytearray()
-        self._wake()
-
-    def _take_message(self) -> bool:
-        """Take a whole message, if there is one."""
-        intake, buffer = self._connection.server.intake, self._buffer
-        source: Any = self._large if self._large is not None else buffer
-        available = self._filled if self._large is not None else len(buffer)
-        if available < _PREFIX.size:
-            return False
-        flag, size = _PREFIX.unpack_from(source)
-        self._check_size(size)
-        end = self._need_bytes = _PREFIX.size + size
-        if available < end:
-            intake.take(0, announced=end - available)
-            if size > _JOINED_BYTES:
-                self._large = np.empty(end, np.uint8).data  # takes memory as it is filled
-                self._large[:available] = buffer
-                self._filled = available
-                buffer.clear()
-            return False
-        with memoryview(source) as view:
-            message = bytes(view[_PREFIX.size : end])
-        if self._large is not None:
-            self._large = None
-        else:
-            del buffer[:end]
-        self._give_back(end)
-        self._need_bytes = _PREFIX.size
-        self._messages.append(self._expanded(message) if flag else message)
-        return True
+        if self._filled == len(self._part):
+            message, is_compressed = bytes(self._part), self._prefix[0]
+            self._give_back(self._filled)
+            self._part, self._filled, self._prefix = None, 0, b""
+            try:
+                self._messages.append(self._expanded(message) if is_compressed else message)
+            except ProtocolError as error:
+                self._error = error
+            self._wake()
 
     def _expanded(self, message: bytes) -> bytes:
         if not self._connection.server.limits.allows_compression:
@@ -427,7 +369,7 @@ class Call:
     def receive_end(self) -> None:
         """Take note that no more messages come."""
         self._has_all = True
-        if (self._buffer or self._large is not None) and self._error is None:
+        if self._prefix and self._error is None:
             self._error = InvalidRequest("expected a whole message, got the end of the call")
         self._wake()
 
@@ -440,8 +382,7 @@ class Call:
 
     def _grant(self) -> None:
         """Let the client send what the message that is awaited lacks, and some of the next."""
-        here = len(self._buffer) if self._large is None else self._filled
-        wanted = self._need_bytes - here + _WINDOW_BYTES // 2
+        wanted = len(self.room()) + _WINDOW_BYTES // 2
         if not self._has_all and self.receive_window < wanted:
             more = wanted + _WINDOW_BYTES // 2 - self.receive_window
             self.receive_window += more
@@ -473,18 +414,12 @@ class Call:
         """Send the status behind the answer."""
         if self._connection.has_caller:
             self._connection.count_message(0)
-        text = (
-            quote(self._details, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")[:8192]
-            if self._details
-            else ""
-        )
-        block = [_literal("grpc-status", str(self._code))]
-        if text:
-            block.append(_literal("grpc-message", text))
-        block += [_literal(name, value) for name, value in self._trailing]
-        if not self._has_headers:
-            block.insert(0, _OK_BLOCK)
-        self._trailers = _frame(_HEADERS, _END_HEADERS | _END_STREAM, self.stream, b"".join(block))
+        block = b"" if self._has_headers else _OK_BLOCK
+        block += _literal("grpc-status", str(self._code))
+        if self._details:
+            block += _literal("grpc-message", quote(self._details, safe=_UNQUOTED)[:8192])
+        block += b"".join(_literal(name, value) for name, value in self._trailing)
+        self._trailers = _frame(_HEADERS, _END_HEADERS | _END_STREAM, self.stream, block)
         if not self.out:
             self.end_of_flush()
 
@@ -499,8 +434,7 @@ class Call:
             self._connection.write(data)
             self.leave()
         elif self._held_bytes:
-            here = len(self._buffer) if self._large is None else self._filled
-            self._give_back(self._held_bytes - here)
+            self._give_back(self._held_bytes - self._filled)
 
     def leave(self) -> None:
         """Be over: the answer has left, or nobody waits for it."""
@@ -509,7 +443,7 @@ class Call:
         self.is_over = True
         self._connection.forget(self)
         self.out.clear()
-        self._buffer, self._large = bytearray(), None
+        self._part = None
         self._messages.clear()
         self._give_back(self._held_bytes)
         if self._is_done:
@@ -530,16 +464,10 @@ class Call:
             callback(self)
 
     def is_late(self, now_s: float) -> bool:
-        """Check whether the client has not read the answer in its time, or waits for none."""
-        if not self.out:
-            return False
+        """Check whether the client has not read the answer in its time."""
         intake = self._connection.server.intake
         allowed_s = intake.body_timeout_s + self.sent_bytes / intake.bytes_per_s
         return now_s - self.waits_since_s > allowed_s
-
-    def is_past(self, now_s: float) -> bool:
-        """Check whether the time of the client is over."""
-        return now_s > self._deadline_s
 
 
 class _Headers(msgspec.Struct, frozen=True):
@@ -578,7 +506,7 @@ def _read_headers(fields: Sequence[tuple[bytes, bytes]]) -> _Headers:
                 padded = value + b"=" * (-len(value) % 4)
                 metadata.append((name.decode(), base64.b64decode(padded)))
         elif not name.startswith((b":", b"grpc-")) and name != b"te":
-            metadata.append((name.decode(), value.decode("utf-8", "surrogateescape")))
+            metadata.append((name.decode(), value.decode(errors="replace")))
     problem = b"405" if verb != b"POST" else b"415"
     if verb == b"POST" and content.startswith(b"application/grpc"):
         problem = b""
@@ -780,9 +708,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.abort()
             return
         gained = (now_s - self._looked_s) * _SPARE_FRAMES_PER_S
-        self._spare_frames = max(
-            self._spare_frames, min(self._spare_frames + gained, _SPARE_FRAMES)
-        )
+        self._spare_frames += max(0.0, min(gained, _SPARE_FRAMES - self._spare_frames))
         self._looked_s = now_s
         if not self._waits:
             self._spent_s /= 2
@@ -793,9 +719,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         elif self._goes and now_s > self._ends_s:
             self._refuse_more()
-        elif now_s > self._old_s or (
-            not self.calls and now_s - self._idle_s > limits.idle_timeout_s
-        ):
+        elif now_s > self._old_s or now_s - self._idle_s > limits.idle_timeout_s:
             self.end_gracefully()
         elif now_s - self._pinged_s > limits.keepalive_timeout_s:
             self.transport.abort()
@@ -805,7 +729,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pinged_s = now_s
             self.write(_frame(_PING, 0, 0, bytes(8)))
         for call in list(self.calls.values()):
-            if call.is_past(now_s):
+            if now_s > call.deadline_s:
                 self.write(_frame(_RESET, 0, call.stream, (8).to_bytes(4, "big")))
                 call.leave()
 
@@ -864,8 +788,8 @@ class Connection(asyncio.BufferedProtocol):
             and not self._waits
             and not self._input
         ):
-            room = call.room(self._data_left)
-            if room is not None:
+            room = call.room()[: self._data_left]
+            if room:
                 self._is_direct = True
                 return room
         self._is_direct = False
@@ -894,7 +818,7 @@ class Connection(asyncio.BufferedProtocol):
         self._data_left -= size
         call = self._data_call
         assert call is not None
-        if call.room(size) is not None:  # it may be over
+        if call.room():  # it may be over
             call.fill(size)
         if self._data_ends and not self._data_left:
             call.receive_end()
@@ -1099,9 +1023,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             headers = _read_headers(self._decoder.decode(block, raw=True))  # type: ignore[arg-type]  # raw: bytes
         except HPACKError as error:
-            raise _ConnectionEnd(
-                _COMPRESSION, f"expected headers of at most {MAX_HEADER_BYTES} bytes"
-            ) from error
+            text = f"expected headers of at most {MAX_HEADER_BYTES} bytes"
+            raise _ConnectionEnd(_COMPRESSION, text) from error
         except UnicodeDecodeError as error:
             raise _ConnectionEnd(_PROTOCOL, "expected headers that are texts") from error
         is_kept = bool(block) and min(block) >= 128
@@ -1133,6 +1056,7 @@ class Connection(asyncio.BufferedProtocol):
         self.server.share_of(self).spend(_CALL_S)
         self._spent_s += _CALL_S
         self._turn_ends_s -= _CALL_S
+        self._idle_s = math.inf
         call = self.calls[stream] = Call(self, stream, headers)
         if flags & _END_STREAM:
             call.receive_end()
@@ -1167,9 +1091,7 @@ class Connection(asyncio.BufferedProtocol):
                     call.send_window += more
             elif name == _FRAME_SETTING:
                 if not 16_384 <= value < 2**24:
-                    raise _ConnectionEnd(
-                        _PROTOCOL, "expected a size of frames from 16384 to 16777215"
-                    )
+                    raise _ConnectionEnd(_PROTOCOL, "expected frames of 16384 to 16777215 bytes")
                 self._max_frame_bytes = value
         self.write(_frame(_SETTINGS, _ACK, 0))
         self._flush_all()
@@ -1250,10 +1172,7 @@ class Http2Server:
                     ssl_handshake_timeout=self.limits.handshake_timeout_s,
                     ssl_shutdown_timeout=_END_S,
                 )
-        except (
-            OSError,
-            asyncio.CancelledError,
-        ):  # a client that does not speak TLS, or left meanwhile
+        except (OSError, asyncio.CancelledError):  # a client without TLS, or that left
             connection.close()
 
     def share_of(self, connection: Connection) -> Share:

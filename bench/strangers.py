@@ -135,10 +135,12 @@ def main() -> None:
     parser.add_argument(
         "--open", action="store_true", help="a server without keys: all are callers"
     )
+    parser.add_argument("--json", type=Path, help="file for the numbers")
     parser.add_argument("--only", action="append", help="a kind, again for others")
     arguments = parser.parse_args()
     print(f"{'kind':22}{'HTTP ms':>9}{'gRPC ms':>9}{'failed':>8}{'CPU':>7}", end="")
     print(f"{'MiB before':>12}{'worst':>8}{'after':>8}{'sent':>8}{'opened':>8}")
+    rows: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as folder:
         model = SAMPLE_MODELS / "shapes-classifier"
         server = ServerProcess(Path(folder) / "data", model, "--grpc-port", "0", "--no-store")
@@ -146,10 +148,12 @@ def main() -> None:
             server.environment["QUADRIGA_ADMIN_KEY"] = KEY
         with server:
             for kind in arguments.only or (*FLOODS, *WAITS):
-                row = measure(server, kind, arguments.seconds)
+                row = rows[kind] = measure(server, kind, arguments.seconds)
                 print(f"{kind:22}{row.http_ms:9.0f}{row.grpc_ms:9.0f}{row.failures:8}", end="")
                 print(f"{row.cpu_share:7.2f}{row.before_mib:12.0f}{row.worst_mib:8.0f}", end="")
                 print(f"{row.after_mib:8.0f}{row.sent_mib:8.1f}{row.opened:8}", flush=True)
+    if arguments.json:
+        arguments.json.write_bytes(msgspec.json.encode(rows))
 
 
 if __name__ == "__main__":

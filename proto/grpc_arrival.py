@@ -1,11 +1,9 @@
 """gRPC calls on their way: how many are answered at a time, how long one may wait for a message, and how many may.
 
-grpc hands a unary call to its handler with its message, however late that is, and counts the call from its beginning:
-clients that send no message would hold the places of all others. So handlers read the messages themselves, here.
+A call begins with its headers, and its message may never come: calls that wait for one must not hold the places of others.
 
-It also counts a call until its answer has left, even a refusal: clients that have no key and read no answer would hold the
-places of all others. So the calls of who has a key are counted here, and grpc has no limit of calls. Those of strangers
-are few while they wait, and take no more memory answered than refused.
+A call lasts until its answer has left, even a refusal: clients that have no key and read no answer would hold the places
+of all others, too. So only calls of callers with a key are counted. Those of strangers are few while they wait.
 """
 
 import asyncio
@@ -96,7 +94,7 @@ class Arrivals:
         waits[task] = self._end_s() if is_limited else math.inf
         try:
             return await context.read()
-        except DecodeError as error:  # grpc would log it with a traceback
+        except DecodeError as error:
             raise InvalidRequest("expected a message of the RPC, got other bytes") from error
         except asyncio.CancelledError:  # as `asyncio.timeout` does it, which takes 2 us more
             ended = self._ended.get(task)

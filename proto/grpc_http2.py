@@ -173,7 +173,8 @@ class Call:
         """A message of which not all has come."""
         self._filled = 0
         """Bytes of it that have come."""
-        self._messages: deque[bytes] = deque()
+        self._messages: deque[tuple[int, bytes]] = deque()
+        """Compression flag and bytes of messages that are not read."""
         self._has_all = False
         self._error: ProtocolError | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -234,7 +235,8 @@ class Call:
         Raises:
             TooLarge: It has more bytes than a message may.
             IntakeFull: Too many bytes of messages are here already.
-            InvalidRequest: It is compressed in an unknown way.
+            Unsupported: It is compressed in a way that is not taken.
+            InvalidRequest: It is not whole, or not what its compression makes.
         """
         while not self._messages:
             if self._error is not None:
@@ -248,7 +250,9 @@ class Call:
                 await self._reader
             finally:
                 self._reader = None
-        message = self._messages.popleft()
+        is_compressed, message = self._messages.popleft()
+        if is_compressed:
+            message = await asyncio.to_thread(self._expanded, message)
         self._check_size(len(message))
         return message if self._read_message is None else self._read_message(message)
 
@@ -303,7 +307,7 @@ class Call:
         if self._part is None and not self._prefix and len(data) >= _PREFIX.size:
             flag, size = _PREFIX.unpack_from(data)
             if not flag and size == len(data) - _PREFIX.size <= self.max_message_bytes:
-                self._messages.append(bytes(data[_PREFIX.size :]))  # one message, all of it
+                self._messages.append((0, bytes(data[_PREFIX.size :])))  # one message, all of it
                 data = b""
         try:
             while data and self._error is None and not self.is_over:
@@ -342,13 +346,9 @@ class Call:
         self._hold(size)
         self._filled += size
         if self._filled == len(self._part):
-            message, is_compressed = bytes(self._part), self._prefix[0]
+            self._messages.append((self._prefix[0], bytes(self._part)))
             self._give_back(self._filled)
             self._part, self._filled, self._prefix = None, 0, b""
-            try:
-                self._messages.append(self._expanded(message) if is_compressed else message)
-            except ProtocolError as error:
-                self._error = error
             self._wake()
 
     def _expanded(self, message: bytes) -> bytes:
@@ -361,8 +361,7 @@ class Call:
             expanded = expanding.decompress(message, self.max_message_bytes + 1)
         except zlib.error as error:
             raise InvalidRequest("expected a compressed message, got other bytes") from error
-        self._check_size(len(expanded))
-        if not expanding.eof:
+        if not expanding.eof and len(expanded) <= self.max_message_bytes:
             raise InvalidRequest("expected a whole compressed message, got a part")
         return expanded
 

@@ -31,8 +31,7 @@ IDLE_TIMEOUT_S = 75.0
 """Seconds after which a connection without calls is closed, as over HTTP; clients open another by themselves."""
 
 MAX_STREAMS = 100
-"""Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client. Answers
-that a client does not read stay in memory for a while, refusals of strangers among them."""
+"""Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client."""
 
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
 """Seconds between two signs of life that a client with calls is asked for, and that each may take."""
@@ -44,8 +43,7 @@ class GrpcServer:
     Requests larger than `max_message_bytes` and more than `max_connections` calls at once of callers with a key are refused
     with RESOURCE_EXHAUSTED; responses have no limit. A connection has at most `MAX_STREAMS` calls at a time. Connections
     are closed that do not begin to speak in `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client reads no
-    answer or is gone without a word. grpc offers no limit of the bytes of messages that are still arriving: what arrived is
-    counted by the intake, which has their time, too.
+    answer or is gone without a word. What arrived of messages is counted by the intake, which has their time, too.
     """
 
     def __init__(

@@ -27,9 +27,10 @@ import msgspec
 import numpy as np
 from hpack import Decoder
 from hpack.exceptions import HPACKError
+from hpack.hpack import encode_integer
 
 from quadriga.proto.access import current_caller
-from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge, Unsupported
+from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge, TooSlow, Unsupported
 from quadriga.proto.handshakes import Handshakes
 from quadriga.proto.intake import Intake
 from quadriga.proto.sockets import arrived_bytes
@@ -76,7 +77,7 @@ _END_S = 1.0
 _DATA, _HEADERS, _, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
 _ACK = _END_STREAM = 1
 _END_HEADERS, _PADDED, _HAS_PRIORITY = 4, 8, 32
-_PROTOCOL, _FLOW, _SIZE, _REFUSED, _COMPRESSION, _CALM = 1, 3, 6, 7, 9, 11
+_PROTOCOL, _FLOW, _SIZE, _REFUSED, _CANCEL, _COMPRESSION, _CALM = 1, 3, 6, 7, 8, 9, 11
 _MAX_STREAMS_SETTING, _WINDOW_SETTING, _FRAME_SETTING, _HEADER_SETTING = 3, 4, 5, 6
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -132,26 +133,13 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return _HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
 
 
-def _number(value: int) -> bytes:
-    """Encode the length of a text, without Huffman's code (RFC 7541, section 5.1)."""
-    if value < 127:
-        return bytes((value,))
-    encoded, value = bytearray(b"\x7f"), value - 127
-    while value >= 128:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
 def _literal(name: str, value: str | bytes) -> bytes:
     """Encode a header that enters no table."""
     if name.endswith("-bin"):
         raw = value.encode() if isinstance(value, str) else value
         value = base64.b64encode(raw).rstrip(b"=")
-    encoded_name = name.encode()
-    encoded = value if isinstance(value, bytes) else value.encode("ascii", "replace")
-    return b"\0" + _number(len(encoded_name)) + encoded_name + _number(len(encoded)) + encoded
+    texts = name.encode(), value if isinstance(value, bytes) else value.encode("ascii", "replace")
+    return b"\0" + b"".join(bytes(encode_integer(len(text), 7)) + text for text in texts)
 
 
 class Call:
@@ -178,6 +166,7 @@ class Call:
         self._has_all = False
         self._error: ProtocolError | None = None
         self._reader: asyncio.Future[None] | None = None
+        self._wait_ends_s = math.inf
         self._read_message: Callable[[bytes], Any] | None = None
         self._write_message: Callable[[Any], bytes] | None = None
         self.receive_window = _WINDOW_BYTES
@@ -229,15 +218,17 @@ class Call:
     def _set_status(self, code: Any, details: str) -> None:
         self._code, self._details = code.value[0], details
 
-    async def read(self) -> Any:
+    async def read(self, timeout_s: float = math.inf) -> Any:
         """Read the next message; `grpc.aio.EOF` if there are no more.
 
         Raises:
+            TooSlow: It does not come in time.
             TooLarge: It has more bytes than a message may.
             IntakeFull: Too many bytes of messages are here already.
             Unsupported: It is compressed in a way that is not taken.
             InvalidRequest: It is not whole, or not what its compression makes.
         """
+        self._wait_ends_s = self._connection.loop.time() + timeout_s
         while not self._messages:
             if self._error is not None:
                 raise self._error
@@ -255,6 +246,11 @@ class Call:
             message = await asyncio.to_thread(self._expanded, message)
         self._check_size(len(message))
         return message if self._read_message is None else self._read_message(message)
+
+    def end_wait(self, error: ProtocolError) -> None:
+        """Let the message that is awaited be an error."""
+        self._error, self._part = error, None
+        self._wake()
 
     def _check_size(self, size: int) -> None:
         if size > self.max_message_bytes:
@@ -313,7 +309,7 @@ class Call:
             while data and self._error is None and not self.is_over:
                 data = self._take_part(data)
         except ProtocolError as error:
-            self._error, self._part = error, None
+            self.end_wait(error)
         self._wake()
 
     def _take_part(self, data: Any) -> Any:
@@ -461,6 +457,17 @@ class Call:
     def _call_back(self) -> None:
         for callback in self._callbacks:
             callback(self)
+
+    def look(self, now_s: float) -> None:
+        """End what has had its time."""
+        intake = self._connection.server.intake
+        if now_s > self.deadline_s:
+            self._connection.write(_frame(_RESET, 0, self.stream, _CANCEL.to_bytes(4, "big")))
+            self.leave()
+        elif self._reader is not None and now_s > self._wait_ends_s:
+            intake.late_bodies += 1
+            text = f"expected a whole message within {intake.body_timeout_s:g} s, got none: the limit is the setting body_timeout_s"
+            self.end_wait(TooSlow(text))
 
     def is_late(self, now_s: float) -> bool:
         """Check whether the client has not read the answer in its time."""
@@ -728,9 +735,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pinged_s = now_s
             self.write(_frame(_PING, 0, 0, bytes(8)))
         for call in list(self.calls.values()):
-            if now_s > call.deadline_s:
-                self.write(_frame(_RESET, 0, call.stream, (8).to_bytes(4, "big")))
-                call.leave()
+            call.look(now_s)
 
     def _is_unread(self, now_s: float) -> bool:
         intake = self.server.intake

@@ -183,7 +183,7 @@ def test_an_answer_that_is_not_read_has_no_time_by_others_of_its_connection():
         return time.monotonic() < began_s + 10, step < call.answered_bytes < 10 * LARGE
 
     async def serve():
-        intake = Intake(body_timeout_s=0.8, bytes_per_s=500_000)
+        intake = Intake(body_timeout_s=2.0, bytes_per_s=500_000)
         async with serving(intake) as port:
             return await asyncio.to_thread(read_another, port)
 

@@ -671,11 +671,11 @@ class Connection(asyncio.BufferedProtocol):
         self.write(_frame(_GOAWAY, 0, 0, payload + text.encode()[:200]))
         self.close()
 
-    def close(self) -> None:
-        """Close the connection, whatever is under way."""
+    def close(self, last_bytes_s: float = _END_S) -> None:
+        """Close the connection, whatever is under way; the client has some time to read what was written."""
         self._is_ended = True
         self._input = b""
-        self._ends_s = min(self._ends_s, self.loop.time() + _END_S)
+        self._ends_s = self.loop.time() + last_bytes_s
         self.transport.close()
         for call in list(self.calls.values()):
             call.leave()
@@ -694,8 +694,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._last_allowed == _MAX_WINDOW_BYTES:
             self._last_allowed = self._last_stream
             self.write(_frame(_GOAWAY, 0, 0, self._last_stream.to_bytes(4, "big") + bytes(4)))
-        if not self.calls:
-            self.close()
+        if not self.calls and not self.transport.get_write_buffer_size():
+            self.close(self.server.intake.body_timeout_s)
 
     def forget(self, call: Call) -> None:
         """Leave out a call that is over."""
@@ -704,7 +704,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.calls:
             self._idle_s = self.loop.time()
             if self._last_allowed < _MAX_WINDOW_BYTES:
-                self.close()
+                self._refuse_more()
 
     def look(self, now_s: float) -> None:
         """Close what has had its time."""
@@ -742,7 +742,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_paused:
             read_bytes = self._count_acknowledged() - self._acknowledged
             return now_s - self._paused_s > intake.body_timeout_s + read_bytes / intake.bytes_per_s
-        return any(call.is_late(now_s) for call in self._blocked)
+        last_bytes_s = self._ends_s + intake.body_timeout_s
+        return now_s > max(last_bytes_s, self._idle_s) or any(
+            call.is_late(now_s) for call in self._blocked
+        )
 
     # What goes.
 
@@ -1174,7 +1177,7 @@ class Http2Server:
                     connection,
                     ssl=tls,
                     ssl_handshake_timeout=self.limits.handshake_timeout_s,
-                    ssl_shutdown_timeout=_END_S,
+                    ssl_shutdown_timeout=self.intake.body_timeout_s,
                 )
         except (OSError, asyncio.CancelledError):  # a client without TLS, or that left
             connection.close()

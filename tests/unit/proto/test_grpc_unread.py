@@ -47,7 +47,7 @@ def request_for(count):
 
 
 @contextlib.asynccontextmanager
-async def serving(intake, gate=None):
+async def serving(intake, gate=None, grace_s=0):
     server = GrpcServer(
         Giving(),
         server_version="0",
@@ -60,7 +60,7 @@ async def serving(intake, gate=None):
     try:
         yield port
     finally:
-        await server.stop(0)
+        await server.stop(grace_s)
 
 
 class RawCall:
@@ -225,3 +225,27 @@ def test_an_answer_that_is_not_read_takes_its_place_of_the_key():
                 return beside, await asyncio.to_thread(outcome, rpc)
 
     assert asyncio.run(ask_beside()) == ("RESOURCE_EXHAUSTED", True)
+
+
+def test_the_end_of_a_server_leaves_a_slow_client_its_answer():
+    step = 60_000
+
+    def read_slowly(call):
+        while call.answered_bytes < LARGE and not call.is_closed:
+            call.receive(min(call.answered_bytes + step, LARGE))
+            time.sleep(0.02)
+            with contextlib.suppress(OSError):
+                call.grant(step)
+        call.close()
+        return call.answered_bytes
+
+    async def serve():
+        intake = Intake(body_timeout_s=20)
+        async with serving(intake, grace_s=20) as port:
+            call = await asyncio.to_thread(RawCall, port, "ModelInfer", request_for(LARGE))
+            assert await until(lambda: intake.held_bytes >= LARGE)
+            reading = asyncio.create_task(asyncio.to_thread(read_slowly, call))
+            await asyncio.sleep(0.1)
+        return await reading
+
+    assert asyncio.run(serve()) > LARGE

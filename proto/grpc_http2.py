@@ -54,8 +54,11 @@ and gains with each message of an answer and each KiB of it: clients ping to mea
 _TURN_S = 0.002
 """Time for which the frames of one connection are handled before it is the turn of others."""
 
-_CALL_S, _BYTE_S = 1e-4, 1e-6
-"""Time of the event loop that a call takes besides that of its frames, and a byte of frames that are not data, about."""
+_CALL_S = 1e-4
+"""Time of the event loop that a call takes besides that of its frames, about."""
+
+_LATER_S_PER_BYTE = 1e-3
+"""Time by which the turn of a connection is later for each byte that it has sent: a probe goes before a flood."""
 
 _WINDOW_BYTES = 256 * 1024
 """Bytes of a call that may come before its handler reads."""
@@ -557,7 +560,7 @@ class Share:
         """Give the next connection its turn."""
         self._timer = None
         self.has_time()
-        connection = min(self._waiting, key=Connection.claim_s)
+        connection = min(self._waiting, key=lambda one: one.due_s)
         self._waiting.remove(connection)
         connection.work()
         if self._waiting and self._timer is None:
@@ -583,8 +586,8 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
         self._input: Any = b""
         """Bytes that have not been handled."""
-        self._spent_s = 0.0
-        """Time of the loop that it has had lately."""
+        self.due_s = 0.0
+        """When its turn is due; the earliest goes first."""
         self._turn_ends_s = 0.0
         self._is_direct = False
         """Whether the next bytes go to where the message is that they belong to."""
@@ -716,8 +719,6 @@ class Connection(asyncio.BufferedProtocol):
         gained = (now_s - self._looked_s) * _SPARE_FRAMES_PER_S
         self._spare_frames += max(0.0, min(gained, _SPARE_FRAMES - self._spare_frames))
         self._looked_s = now_s
-        if not self._waits:
-            self._spent_s /= 2
         if self._is_unread(now_s):
             self.server.unread += 1
             self.transport.abort()
@@ -830,12 +831,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._data_ends and not self._data_left:
             call.receive_end()
 
-    def claim_s(self) -> float:
-        """Return the time of the loop that it has had lately and that its bytes may take; the least goes first."""
-        return self._spent_s + len(self._input) * _BYTE_S
-
     def _wait(self) -> None:
         self._input = bytes(self._input)
+        self.due_s = self.loop.time() + len(self._input) * _LATER_S_PER_BYTE
         if not self._waits:
             self._waits = True
             self.transport.pause_reading()
@@ -852,9 +850,7 @@ class Connection(asyncio.BufferedProtocol):
         except _ConnectionEnd as end:
             self.end(end.code, str(end))
             is_through = True
-        spent_s = perf_counter() - begun_s
-        share.spend(spent_s)
-        self._spent_s += spent_s
+        share.spend(perf_counter() - begun_s)
         if not is_through:
             self._wait()
         elif self._waits:
@@ -1061,7 +1057,6 @@ class Connection(asyncio.BufferedProtocol):
             self.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, answer))
             return
         self.server.share_of(self).spend(_CALL_S)
-        self._spent_s += _CALL_S
         self._turn_ends_s -= _CALL_S
         self._idle_s = math.inf
         call = self.calls[stream] = Call(self, stream, headers)

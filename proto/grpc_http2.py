@@ -560,7 +560,7 @@ class Share:
         """Give the next connection its turn."""
         self._timer = None
         self.has_time()
-        connection = min(self._waiting, key=lambda one: one.due_s)
+        connection = min(self._waiting, key=lambda waiting: waiting.due_s)
         self._waiting.remove(connection)
         connection.work()
         if self._waiting and self._timer is None:
@@ -1108,7 +1108,7 @@ class Http2Server:
         self.intake = intake
         self.connections: dict[Connection, None] = {}
         self.scratch = memoryview(bytearray(256 * 1024))
-        """Where all connections read: what stays is copied."""
+        """Buffer that all connections read into: what stays is copied."""
         self.unread = 0
         """Connections that this look has closed as their clients read no answer."""
         self._callers, self._strangers = Share(0.8, 0.04), Share(0.25, 0.01)
@@ -1184,9 +1184,10 @@ class Http2Server:
     def add(self, connection: Connection) -> bool:
         """Add a connection, in the place of one of a stranger without calls if there are too many; return whether it has one."""
         if len(self.connections) >= self.limits.max_connections:
-            idle = (one for one in self.connections if not one.has_caller and not one.calls)
-            displaced = next(idle, None)
-            if displaced is None:
+            for displaced in self.connections:
+                if not displaced.has_caller and not displaced.calls:
+                    break
+            else:
                 self.intake.refused_connections += 1
                 return False
             self.intake.displaced += 1

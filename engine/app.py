@@ -27,7 +27,7 @@ from quadriga.engine.access.key_metrics import KeyMetrics
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyRing
 from quadriga.engine.access.key_sessions import KeySessions
 from quadriga.engine.access.quotas import job_owner
-from quadriga.engine.access.tls_renewal import RenewedFiles
+from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
@@ -429,7 +429,8 @@ class Application:
             observer=self._observer,
         )
         files = self._tls_files
-        await server.start(address, None if files is None else lambda: files.texts)
+        tls = None if files is None else RenewedContext.of(lambda: files.grpc_context)
+        await server.start(address, tls)
         return server
 
     async def drain(self, seconds: float) -> None:

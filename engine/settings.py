@@ -236,7 +236,7 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
     grpc_compression: Annotated[
         bool,
         Meta(
-            description="Take compressed messages over gRPC. They are decompressed before anybody knows whose they are: say false where strangers reach the port."
+            description="Take compressed messages over gRPC, decompressed to at most `max_body_bytes`."
         ),
     ] = True
     grpc_connection_age_s: Annotated[
@@ -272,7 +272,7 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
-            description="HTTP connections of a worker, and gRPC connections and calls; more are refused, but a new HTTP connection takes the place of an idle one. Fewer if the limit of open files is low.",
+            description="HTTP connections of a worker, and gRPC connections and calls; more are refused, but a new connection takes the place of an idle one (over gRPC: of a caller without a key). Fewer if the limit of open files is low.",
         ),
     ] = 1000
     bulk_folder: Annotated[

@@ -32,10 +32,8 @@ from quadriga.proto.errors import (
     LimitReached,
     Overloaded,
     ProtocolError,
-    TooLarge,
 )
 from quadriga.proto.grpc_arrival import Arrivals
-from quadriga.proto.grpc_departure import UNASKED_BYTES, Departures
 from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http import REQUEST_ID_HEADER, error_request_id
 from quadriga.proto.intake import Intake
@@ -55,7 +53,6 @@ from quadriga.proto.request_facts import (
     current_facts,
     set_current_facts,
 )
-from quadriga.proto.sockets import peer_address
 from quadriga.proto.trace_context import TRACEPARENT, TRACEPARENT_HEADER
 
 REQUEST_ID_NAME = REQUEST_ID_HEADER.decode()
@@ -107,6 +104,9 @@ MAX_PROBE_BYTES = 4096
 Reflection repeats the message in its answer.
 """
 
+PLACE_BEYOND_BYTES = 65_535
+"""Bytes of an answer that a client takes before it has read any (RFC 9113, section 6.9.2)."""
+
 PLACE_AFTER_S = 0.5
 """Time after which a call whose answer has not left holds a place of its key again."""
 
@@ -150,12 +150,9 @@ class CallServices:
     ) -> None:
         self.intake = intake
         self.arrivals = Arrivals(intake, max_connections)
-        self.departures = Departures(intake)
         self.audit = audit or NoAudit()
         self.counter = counter or NoRequestCounter()
         self.observer = observer or NoObserver()
-        self.released: asyncio.Event | None = None
-        """Set once answers may leave, at the end of the server; None before that."""
 
 
 class AccessHandler:
@@ -231,10 +228,7 @@ class _Call:
 
     def watched(self, handler: Any) -> Any:
         """Return a handler as one that reads the messages of the call by itself."""
-        read = handler.request_deserializer
-        if self._need == "nothing" or self._method.startswith(_PROBES):
-            read = partial(_read_probe, read)
-        codec = read, handler.response_serializer
+        codec = handler.request_deserializer, handler.response_serializer
         if answer := handler.unary_unary or handler.unary_stream:
             self._respond = partial(self._answer_message, answer)
         elif isasyncgenfunction(handler.stream_stream):
@@ -262,6 +256,8 @@ class _Call:
 
     async def _watch(self, _: object, context: Any) -> Any:
         """Answer the call; its line is written before the answer is sent."""
+        if self._need == "nothing" or self._method.startswith(_PROBES):
+            context.max_message_bytes = MAX_PROBE_BYTES
         notes = Notes(request_id=error_request_id(self._metadata.get(REQUEST_ID_HEADER)))
         set_notes(notes)
         facts = None if self._method == STREAM else self._observe(notes.request_id)
@@ -293,8 +289,6 @@ class _Call:
             self._is_counted = True
         try:
             response = await self._respond(context)
-            if self._shared.released is not None:
-                await self._shared.released.wait()
         except BaseException as error:
             self._leave_place()
             self._count(_outcome(error, notes))
@@ -307,12 +301,11 @@ class _Call:
         self._count("success")
         self._end(context, "OK", notes, is_audited=self._is_audited)
         size_bytes = len(response) if isinstance(response, bytes) else 0
-        # Its client may have the answer, and ask again, before grpc says that it has left.
+        # Its client may have the answer, and ask again, before the call is over.
         self._leave_place()
-        if self.quota is not None and size_bytes > UNASKED_BYTES:
+        if self.quota is not None and size_bytes > PLACE_BEYOND_BYTES:
             loop = asyncio.get_running_loop()
             self._place_timer = loop.call_later(PLACE_AFTER_S, self._take_place, self.quota)
-        self._shared.departures.begin(context, size_bytes)
         return response
 
     def _observe(self, request_id: str) -> RequestFacts | None:
@@ -343,9 +336,8 @@ class _Call:
         if self._method != STREAM:
             self._shared.counter.count(self._protocol, outcome)
 
-    def _finish(self, context: Any) -> None:
+    def _finish(self, _: Any) -> None:
         """Note that the call is over: its answer has left, or never will."""
-        self._shared.departures.end(context)
         if self._place_timer is not None:
             self._place_timer.cancel()
         self._leave_place()
@@ -388,7 +380,7 @@ class _Call:
 
         try:
             async for response in answer(messages(), context):
-                await self._shared.departures.write(context, response, response.ByteSize())
+                await context.write(response)
         except ProtocolError as error:
             await self._abort(error, current_notes(), context)
 
@@ -407,7 +399,7 @@ class _Call:
         visit = Visit(
             caller=self._caller,
             action=f"RPC {self._method}",
-            address=peer_address(context.peer()),
+            address=context.peer().rpartition(":")[0].strip("[]"),
             request_id=notes.request_id,
             notes=notes,
         )
@@ -441,13 +433,6 @@ def _outcome(error: BaseException, notes: Notes) -> Outcome:
     if isinstance(error, grpc.aio.AbortError):  # a service of grpc's own refused it
         return "client_error"
     return "server_error" if isinstance(error, Exception) else "gone"
-
-
-def _read_probe(read: Callable[[bytes], Any] | None, message: bytes) -> Any:
-    """Read a message of an RPC whose messages are small."""
-    if len(message) > MAX_PROBE_BYTES:
-        raise TooLarge(f"expected a message of at most {MAX_PROBE_BYTES} bytes, got {len(message)}")
-    return message if read is None else read(message)
 
 
 def error_metadata(error: Exception) -> tuple[tuple[str, str], ...]:

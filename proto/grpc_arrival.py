@@ -1,35 +1,22 @@
 """gRPC calls on their way: how many are answered at a time, how long one may wait for a message, and how many may.
 
-grpc hands a unary call to its handler with its message, however late that is, and counts the call from its beginning:
-clients that send no message would hold the places of all others. So handlers read the messages themselves, here.
+A call begins with its headers, and its message may never come: calls that wait for one must not hold the places of others.
 
-It also counts a call until its answer has left, even a refusal: clients that have no key and read no answer would hold the
-places of all others. So the calls of who has a key are counted here, and grpc has no limit of calls. Those of strangers
-are few while they wait, and take no more memory answered than refused.
+A call lasts until its answer has left, even a refusal: clients that have no key and read no answer would hold the places
+of all others, too. So only calls of callers with a key are counted. Those of strangers are few while they wait.
 """
 
-import asyncio
 import math
-from collections import OrderedDict
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from quadriga.proto.access import current_caller
-from quadriga.proto.errors import (
-    InvalidRequest,
-    Overloaded,
-    ProtocolError,
-    TooManyCalls,
-    TooSlow,
-)
+from quadriga.proto.errors import InvalidRequest, Overloaded, TooManyCalls
 from quadriga.proto.intake import Intake
 
 MAX_STRANGERS = 64
 """Calls of callers without a key that wait for their message at a time, and watches of theirs."""
-
-_Waits = OrderedDict[asyncio.Task[Any], float]
-"""When the wait of each call is over, in the order in which they began."""
 
 
 class Arrivals:
@@ -49,10 +36,8 @@ class Arrivals:
         self._calls = 0
         self._max_waits = max(1, max_calls * 3 // 4)
         self._max_strangers = min(MAX_STRANGERS, self._max_waits)
-        self._callers: _Waits = OrderedDict()
-        self._strangers: _Waits = OrderedDict()
-        self._ended: dict[asyncio.Task[Any], ProtocolError] = {}
-        self._sweep: asyncio.TimerHandle | None = None
+        self._callers: dict[Any, None] = {}
+        self._strangers: dict[Any, None] = {}
 
     def begin(self, context: Any) -> None:
         """Count a call until its answer has left, if its caller has a key.
@@ -84,52 +69,19 @@ class Arrivals:
             TooSlow: It does not arrive in time.
             Overloaded: Its place is needed for another call.
         """
-        task = asyncio.current_task()
-        assert task is not None
         has_key = bool(current_caller().rights)
         waits = self._callers if has_key else self._strangers
         maximum = self._max_waits if has_key else self._max_strangers
         if len(waits) >= maximum:
             self._intake.displaced += 1
             text = f"expected at most {maximum} calls that wait for their message, got more"
-            self._end(waits, next(iter(waits)), Overloaded(text))
-        waits[task] = self._end_s() if is_limited else math.inf
+            longest = next(iter(waits))
+            del waits[longest]
+            longest.end_wait(Overloaded(text))
+        waits[context] = None
         try:
-            return await context.read()
-        except DecodeError as error:  # grpc would log it with a traceback
+            return await context.read(self._intake.body_timeout_s if is_limited else math.inf)
+        except DecodeError as error:
             raise InvalidRequest("expected a message of the RPC, got other bytes") from error
-        except asyncio.CancelledError:  # as `asyncio.timeout` does it, which takes 2 us more
-            ended = self._ended.get(task)
-            if ended is None or task.uncancel() > 0:
-                raise
-            raise ended from None
         finally:
-            waits.pop(task, None)
-            self._ended.pop(task, None)
-
-    def _end(self, waits: _Waits, task: asyncio.Task[Any], error: ProtocolError) -> None:
-        """End the wait of a call with an error."""
-        del waits[task]
-        self._ended[task] = error
-        task.cancel()
-
-    def _end_s(self) -> float:
-        """Return when a wait that begins now is over; one timer for all takes 3 us less of each call than one for each."""
-        loop, timeout_s = asyncio.get_running_loop(), self._intake.body_timeout_s
-        if self._sweep is None:
-            self._sweep = loop.call_later(timeout_s, self._end_late)
-        return loop.time() + timeout_s
-
-    def _end_late(self) -> None:
-        """End the waits that are over, and come again when the next one is."""
-        loop = asyncio.get_running_loop()
-        now_s, next_s = loop.time(), math.inf
-        for waits in (self._callers, self._strangers):
-            for task, end_s in list(waits.items()):
-                if end_s > now_s:
-                    next_s = min(next_s, end_s)
-                    continue
-                self._intake.late_bodies += 1
-                text = f"expected a whole message within {self._intake.body_timeout_s:g} s, got none: the limit is the setting body_timeout_s"
-                self._end(waits, task, TooSlow(text))
-        self._sweep = None if next_s == math.inf else loop.call_at(next_s, self._end_late)
+            waits.pop(context, None)

@@ -2,9 +2,7 @@
 
 import asyncio
 import math
-import socket
-from collections.abc import Callable
-from contextlib import suppress
+import ssl
 from typing import Any
 
 import grpc
@@ -17,14 +15,13 @@ from quadriga.proto.audit import Audit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
 from quadriga.proto.grpc_access import HEALTH_SERVICE, AccessHandler, CallServices
 from quadriga.proto.grpc_arrival import MAX_STRANGERS
+from quadriga.proto.grpc_http2 import Http2Server, Limits
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc_service import GrpcService, StreamForm
-from quadriga.proto.grpc_tls import TlsTexts, server_credentials
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import Serving
 from quadriga.proto.outcomes import RequestCounter
 from quadriga.proto.request_facts import RequestObserver
-from quadriga.proto.sockets import listening_sockets
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 
 WATCH_INTERVAL_S = 0.1
@@ -34,21 +31,10 @@ IDLE_TIMEOUT_S = 75.0
 """Seconds after which a connection without calls is closed, as over HTTP; clients open another by themselves."""
 
 MAX_STREAMS = 100
-"""Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client. Answers
-that a client does not read stay in memory for a while, refusals of strangers among them."""
-
-_IDENTITY_ALONE = 1
-"""Bits of the encodings of messages that are taken: none but the plain one."""
+"""Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client."""
 
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
 """Seconds between two keepalive pings to a client with calls, and the time that it has to answer each."""
-
-HOLD_S, SENT_S = 0.1, 0.02
-"""Time for which answers are held before a GOAWAY, and that the GOAWAY has to leave before them."""
-
-MIN_PING_INTERVAL_MS = 4000
-"""Shortest time between two keepalive pings of a client: every 5 s are welcome, and a ping may be early by the jitter of
-the network. grpc itself ends connections whose pings come more often than every 5 minutes."""
 
 
 class GrpcServer:
@@ -57,8 +43,7 @@ class GrpcServer:
     Requests larger than `max_message_bytes` and more than `max_connections` calls at once of callers with a key are refused
     with RESOURCE_EXHAUSTED; responses have no limit. A connection has at most `MAX_STREAMS` calls at a time. Connections
     are closed that do not begin to speak in `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client reads no
-    answer or is gone without a word. grpc offers no limit of the bytes of messages that are still arriving: what arrived is
-    counted by the intake, which has their time, too.
+    answer or is gone without a word. What arrived of messages is counted by the intake, which has their time, too.
     """
 
     def __init__(
@@ -80,10 +65,9 @@ class GrpcServer:
         counter: RequestCounter | None = None,
         observer: RequestObserver | None = None,
     ) -> None:
-        shared = self._shared = CallServices(
+        shared = CallServices(
             intake, max_connections, audit=audit, counter=counter, observer=observer
         )
-        self._departures = shared.departures
         self._service = GrpcService(
             serving,
             server_version,
@@ -92,66 +76,40 @@ class GrpcServer:
             request_timeout_s=request_timeout_s,
         )
         self._health = Health(serving)
-        options = {
-            "grpc.so_reuseport": 1,
-            "grpc.max_receive_message_length": max_message_bytes,
-            "grpc.max_send_message_length": -1,
-            "grpc.max_concurrent_streams": min(max_connections, MAX_STREAMS),
-            "grpc.max_allowed_incoming_connections": max_connections,
-            "grpc.server_handshake_timeout_ms": math.ceil(handshake_timeout_s * 1000),
-            "grpc.max_connection_idle_ms": math.ceil(idle_timeout_s * 1000),
-            "grpc.keepalive_time_ms": KEEPALIVE_S * 1000,
-            "grpc.keepalive_timeout_ms": KEEPALIVE_TIMEOUT_S * 1000,
-            "grpc.keepalive_permit_without_calls": 1,
-            "grpc.http2.min_ping_interval_without_data_ms": MIN_PING_INTERVAL_MS,
-        }
-        # Compressed calls end with UNIMPLEMENTED then, before a message is decompressed.
-        if not allows_compression:
-            options["grpc.compression_enabled_algorithms_bitset"] = _IDENTITY_ALONE
-        if max_connection_age_s:  # grpc varies it by a tenth; calls under way are finished
-            options["grpc.max_connection_age_ms"] = round(max_connection_age_s * 1000)
+        limits = Limits(
+            max_message_bytes=max_message_bytes,
+            max_connections=max_connections,
+            max_streams=min(max_connections, MAX_STREAMS),
+            handshake_timeout_s=handshake_timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            max_age_s=max_connection_age_s,
+            keepalive_s=KEEPALIVE_S,
+            keepalive_timeout_s=KEEPALIVE_TIMEOUT_S,
+            allows_compression=allows_compression,
+        )
         services = AccessHandler(gate or OpenGate(), shared)
-        self._server: Any = grpc.aio.server(options=list(options.items()))
-        self._server.add_generic_rpc_handlers((services,))
+        self._server = Http2Server(services, limits, intake)
         services.add_generic_rpc_handlers((self._service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         _add_reflection(services)
 
-    async def start(self, address: str, tls: Callable[[], TlsTexts] | None = None) -> None:
-        """Listen on `host:port`, with TLS if `tls` returns its texts; raises RuntimeError if the port is in use."""
-        if tls is None:
-            self._port = self._server.add_insecure_port(address)
-        else:
-            self._port = self._server.add_secure_port(address, server_credentials(tls))
-        self._departures.port = self._port
-        await self._server.start()
+    async def start(self, address: str, tls: ssl.SSLContext | None = None) -> int:
+        """Listen on `host:port`, with TLS if there is a context of it; return the port.
+
+        Raises:
+            OSError: The address cannot be bound.
+        """
+        return await self._server.start(address, tls)
 
     def refuse_connections(self) -> None:
-        """Take no more connections, so that clients that open one find another server; open ones go on.
-
-        grpc itself does so only together with its end, from which on calls that arrive are cancelled.
-        """
-        for listener in listening_sockets(self._port):
-            with listener, suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
+        """Take no more connections, so that clients that open one find another server; open ones go on."""
+        self._server.close_listener()
 
     async def stop(self, grace_s: float) -> None:
-        """End the streams, tell clients to go elsewhere, and finish running calls within `grace_s` seconds.
-
-        From its GOAWAY on, grpc cancels calls that still arrive. So answers are held for a moment before it: clients that
-        wait for one send nothing meanwhile, and read the GOAWAY first. Calls that a client sends without waiting for others
-        may still be cancelled in the millisecond that the GOAWAY travels.
-
-        Source: RFC 9113, section 6.8.
-        """
+        """End the streams, tell clients to go elsewhere, and finish running calls within `grace_s` seconds."""
         self._service.close()
         self._health.close()
-        released = self._shared.released = asyncio.Event()
-        await asyncio.sleep(min(HOLD_S, grace_s / 2))
-        ending = asyncio.ensure_future(self._server.stop(grace_s))
-        await asyncio.sleep(min(SENT_S, grace_s / 2))
-        released.set()
-        await ending
+        await self._server.stop(grace_s)
 
 
 def _add_reflection(services: AccessHandler) -> None:

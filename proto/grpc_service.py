@@ -312,7 +312,7 @@ class GrpcService:
         self._release_answer(response)
         if isinstance(response, Exception):
             await _abort(context, response)
-        await self._shared.departures.write(context, response, len(response))
+        await context.write(response)
 
     def _release_answer(self, response: bytes | Exception) -> None:
         """Count an answer no more that waited for those before it."""

@@ -80,15 +80,15 @@ def read_tls_files(settings: Settings) -> TlsFiles | None:
     return TlsFiles(certificate, key, client_ca)
 
 
-def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return a context that accepts connections.
+def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
+    """Return a context that accepts connections, for a protocol as ALPN names it.
 
     Raises:
         SettingsError: A certificate cannot be parsed, or the key does not fit.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "tls_certificate", files.certificate)
     _load_own(context, files)
     if files.client_ca:

@@ -43,18 +43,12 @@ class RenewedFiles:
         self._failures = 0
         self._stop = threading.Event()
         self.files = files
-        self.context = server_context(files)
+        self.context, self.grpc_context = server_context(files), server_context(files, "h2")
         self.certificate_end_s = certificate_end_s(files)
         """When the certificate in use ends, in seconds since 1970; None if that is not known."""
         self.own_problem = way_in_problem(files)
         """Why the server refuses requests of its own jobs, for a log; empty if it does not."""
         self._log_problem()
-
-    @property
-    def texts(self) -> tuple[bytes, bytes, bytes]:
-        """Certificate, key, and certificates of the authorities of clients, PEM."""
-        files = self.files
-        return files.certificate, files.key, files.client_ca
 
     def start(self) -> None:
         """Read the files again and again, in a thread that ends with the process."""
@@ -71,7 +65,7 @@ class RenewedFiles:
             if files is None or files == self.files:
                 self._failures = 0
                 return
-            context = server_context(files)
+            context, grpc_context = server_context(files), server_context(files, "h2")
         except SettingsError as error:
             self._failures += 1
             # Certificate and key may be replaced one after the other: only what stays wrong is worth a line.
@@ -81,7 +75,7 @@ class RenewedFiles:
         self._failures = 0
         self.own_problem = way_in_problem(files)
         self.certificate_end_s = certificate_end_s(files)
-        self.files, self.context = files, context
+        self.files, self.context, self.grpc_context = files, context, grpc_context
         if not self._is_silent:
             _log.info("new connections use the new TLS files")
         self._log_problem()

@@ -20,8 +20,7 @@ FAULTS_PER_S = 20
 """Maximum lines a second about requests that failed, so that an outage under load does not fill the disk."""
 
 WARNINGS_PER_S = 1
-"""Maximum lines a second in which uvicorn warns of bytes that are not HTTP, and grpc of clients that left: anybody may
-be one."""
+"""Maximum lines a second in which uvicorn warns of bytes that are not HTTP: anybody may send them."""
 
 LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """What some readers take for the end of a line, and JSON does not escape."""
@@ -57,8 +56,8 @@ def configure_logging(
         _Redacting(plain, secrets) if log_format == "plain" else _JsonLines(role, secrets)
     )
     logging.basicConfig(level=level.upper(), handlers=[lines], force=True)
-    logging.getLogger("quadriga.http").addFilter(RateLimit(FAULTS_PER_S))
-    logging.getLogger("grpc._cython.cygrpc").addFilter(GrpcLimit())
+    for name in ("quadriga.http", "quadriga.proto.grpc_http2"):
+        logging.getLogger(name).addFilter(RateLimit(FAULTS_PER_S))
     logging.getLogger("uvicorn.error").addFilter(RateLimit(WARNINGS_PER_S, logging.WARNING))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -161,25 +160,6 @@ class RateLimit(logging.Filter):
             record.msg = f"{record.getMessage()} ({dropped} lines like this were left out before)"
             record.args = None
         return True
-
-
-class GrpcLimit(logging.Filter):
-    """Lets a maximum number of lines of grpc pass; of a client that left before it had its answer, without a traceback."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._faults = RateLimit(FAULTS_PER_S)
-        self._left = RateLimit(WARNINGS_PER_S)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line passes."""
-        kind = record.exc_info[0] if record.exc_info else None
-        if kind is None or kind.__name__ != "ExecuteBatchError":
-            return self._faults.filter(record)
-        record.msg, record.args = "a client of gRPC left before it had its answer", None
-        record.exc_info = record.exc_text = None
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return self._left.filter(record)
 
 
 def _log_end(

@@ -21,7 +21,6 @@ from quadriga.engine.crash_record import CrashRecord
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.native_runs import NativeRuns
 from quadriga.engine.processes.acceptor import FairAcceptor
-from quadriga.engine.processes.handshakes import Handshakes
 from quadriga.engine.processes.http_protocol import with_limits
 from quadriga.engine.processes.listener import (
     BACKLOG,
@@ -34,6 +33,7 @@ from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
 from quadriga.engine.settings import Settings
 from quadriga.engine.shared_counts import SharedCounts
+from quadriga.proto.handshakes import Handshakes
 
 SPARE_DESCRIPTORS = 256
 """Open files of a worker besides its HTTP connections: journal, database, images and gRPC."""

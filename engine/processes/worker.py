@@ -102,9 +102,6 @@ def _call_on_stop(stop: Callable[[], object]) -> None:
 
 def _run_worker(task: ChildTask) -> None:
     gc.disable()  # until all is there: looking for garbage in what is loaded takes a tenth of the start
-    # grpc logs each handshake that fails, and each compressed message that is refused: whoever reaches the port could
-    # fill the log. What ends a server is raised, too.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from quadriga.engine.processes.serving import serve
     from quadriga.engine.session import LoadError
 

@@ -165,7 +165,7 @@ def test_a_tensor_of_32_mib(client):
         ("ModelInfer", image_request(b"none"), "INVALID_ARGUMENT", "data[0]"),
         ("ModelInfer", b"\xff\xff", "INVALID_ARGUMENT", "ModelInferRequest"),
         ("ServerLive", b"\xff", "INVALID_ARGUMENT", "ServerLiveRequest"),
-        ("ModelInfer", bytes(70_000_000), "RESOURCE_EXHAUSTED", "larger than max"),
+        ("ModelInfer", bytes(70_000_000), "RESOURCE_EXHAUSTED", "at most 67108864 bytes"),
         ("SystemSharedMemoryStatus", b"", "UNIMPLEMENTED", "SystemSharedMemoryStatus"),
         ("TraceSetting", b"", "UNIMPLEMENTED", "TraceSetting"),
     ],

@@ -38,9 +38,9 @@ async def serving(**limits):
         intake=Intake(),
         **{"max_message_bytes": 1000, "max_connections": 10} | limits,
     )
-    await server.start("127.0.0.1:0")
+    port = await server.start("127.0.0.1:0")
     try:
-        yield server._port
+        yield port
     finally:
         await server.stop(0)
 

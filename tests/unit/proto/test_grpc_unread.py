@@ -5,7 +5,6 @@ import contextlib
 import socket
 import struct
 import time
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -15,12 +14,11 @@ from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.proto.access import ROLES, Caller, OpenGate
 from quadriga.proto.grpc_access import PLACE_AFTER_S
-from quadriga.proto.grpc_departure import UNASKED_BYTES
+from quadriga.proto.grpc_http2 import UNASKED_BYTES
 from quadriga.proto.grpc_messages import SERVICE
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.intake import Intake
 from quadriga.proto.messages import InferResponse, Tensor
-from quadriga.proto.sockets import connections, listening_sockets, peer_of
 from quadriga.store.key_limits import parse_limits
 from tests.unit.proto.test_grpc_server import ACKNOWLEDGED, PREFACE, SETTINGS, header_block
 from tests.unit.proto.test_v2_grpc import EchoGrpc, asked
@@ -49,7 +47,7 @@ def request_for(count):
 
 
 @contextlib.asynccontextmanager
-async def serving(intake, gate=None):
+async def serving(intake, gate=None, grace_s=0):
     server = GrpcServer(
         Giving(),
         server_version="0",
@@ -58,11 +56,11 @@ async def serving(intake, gate=None):
         intake=intake,
         gate=gate or OpenGate(),
     )
-    await server.start("127.0.0.1:0")
+    port = await server.start("127.0.0.1:0")
     try:
-        yield server._port
+        yield port
     finally:
-        await server.stop(0)
+        await server.stop(grace_s)
 
 
 class RawCall:
@@ -118,35 +116,6 @@ async def until(is_so):
             return True
         await asyncio.sleep(0.05)
     return False
-
-
-def test_a_look_at_connections_leaves_none_open():
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
-        port = listener.getsockname()[1]
-        with socket.create_connection(("::1", port)) as client, listener.accept()[0] as accepted:
-            before = len(list(Path("/proc/self/fd").iterdir()))
-            with connections(port) as sockets:
-                assert set(sockets) == {peer_of(f"ipv6:%5B::1%5D:{client.getsockname()[1]}")}
-                client.sendall(b"a")
-                sockets.popitem()[1].close()
-            assert accepted.recv(1) == b"a"
-            (duplicate,) = listening_sockets(port)
-            duplicate.close()
-            assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "peer"),
-    [
-        ("ipv4:127.0.0.1:50000", ("127.0.0.1", 50000)),
-        ("ipv6:%5B::ffff:127.0.0.1%5D:50000", ("127.0.0.1", 50000)),
-        ("ipv6:%5Bfe80::1%25eth0%5D:50000", ("fe80::1", 50000)),
-        ("unix:/run/quadriga", None),
-        ("", None),
-    ],
-)
-def test_a_peer_is_known_by_address_and_port(name, peer):
-    assert peer_of(name) == peer
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
@@ -214,7 +183,7 @@ def test_an_answer_that_is_not_read_has_no_time_by_others_of_its_connection():
         return time.monotonic() < began_s + 60, step < call.answered_bytes < 10 * LARGE
 
     async def serve():
-        intake = Intake(body_timeout_s=0.8, bytes_per_s=500_000)
+        intake = Intake(body_timeout_s=2.0, bytes_per_s=500_000)
         async with serving(intake) as port:
             return await asyncio.to_thread(read_another, port)
 
@@ -256,3 +225,27 @@ def test_an_answer_that_is_not_read_takes_its_place_of_the_key():
                 return beside, await asyncio.to_thread(outcome, rpc)
 
     assert asyncio.run(ask_beside()) == ("RESOURCE_EXHAUSTED", True)
+
+
+def test_the_end_of_a_server_leaves_a_slow_client_its_answer():
+    step = 60_000
+
+    def read_slowly(call):
+        while call.answered_bytes < LARGE and not call.is_closed:
+            call.receive(min(call.answered_bytes + step, LARGE))
+            time.sleep(0.02)
+            with contextlib.suppress(OSError):
+                call.grant(step)
+        call.close()
+        return call.answered_bytes
+
+    async def serve():
+        intake = Intake(body_timeout_s=20)
+        async with serving(intake, grace_s=20) as port:
+            call = await asyncio.to_thread(RawCall, port, "ModelInfer", request_for(LARGE))
+            assert await until(lambda: intake.held_bytes >= LARGE)
+            reading = asyncio.create_task(asyncio.to_thread(read_slowly, call))
+            await asyncio.sleep(0.1)
+        return await reading
+
+    assert asyncio.run(serve()) > LARGE

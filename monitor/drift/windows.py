@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift import signal_reading
 from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, window_filter
 from quadriga.monitor.drift.row_signals import (
     COORDINATES,
@@ -18,6 +17,16 @@ from quadriga.monitor.drift.row_signals import (
     SIGNAL_KINDS,
 )
 from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, build_sample
+from quadriga.monitor.drift.signal_reading import (
+    SHARD_SIZE,
+    SignalShard,
+    count_other_labels,
+    merge_shards,
+    read_embeddings,
+    read_signal_shard,
+    read_sources,
+    source_name,
+)
 from quadriga.monitor.drift.summary import Summary, draw_rows, summarise, typical_run_length
 from quadriga.monitor.executors import OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import ReportedModel, Window, reported_model
@@ -130,9 +139,7 @@ def read_window(
     labels = summary.labels.setdefault("label", {})
     is_single = task == SINGLE_LABEL
     if drawn_rows.first_excluded is not None:
-        labels |= signal_reading.count_other_labels(
-            reader, query.model, ids, known_labels=labels, best=is_single
-        )
+        labels |= count_other_labels(reader, query.model, ids, known_labels=labels, best=is_single)
     elif not is_single:
         labels |= label_counts(reader, read_ids.tolist())
     start, end = (timestamp_text(time_ms(int(id_))) for id_ in (ids[0], ids[-1]))
@@ -172,7 +179,7 @@ def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> 
     """Choose which rows to read: all, or a random choice by their sources and ids."""
     if len(ids) <= query.max_rows:
         return _DrawnRows(ids)
-    looked_up = signal_reading.read_sources(reader, ids, query.source_keys)
+    looked_up = read_sources(reader, ids, query.source_keys)
     key, names, sources = looked_up or (None, (), np.zeros(len(ids), np.int64))
     run = typical_run_length(ids, sources)
     rows, first_excluded = draw_rows(
@@ -185,18 +192,17 @@ def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> 
 
 def _read_shards(
     task: str, ids: Int64Array, on_progress: OnProgress, executor: ShardExecutor
-) -> signal_reading.SignalShard:
+) -> SignalShard:
     """Read the signals of inferences (N,) in shards, and merge these."""
     shard_ids = [
-        ids[start : start + signal_reading.SHARD_SIZE].tolist()
-        for start in range(0, len(ids), signal_reading.SHARD_SIZE)
+        ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)
     ]
-    shards: list[signal_reading.SignalShard] = []
+    shards: list[SignalShard] = []
     on_progress(0, len(ids))
-    for shard in executor.map(partial(signal_reading.read_signal_shard, task), shard_ids):
+    for shard in executor.map(partial(read_signal_shard, task), shard_ids):
         shards.append(shard)
-        on_progress(min(len(shards) * signal_reading.SHARD_SIZE, len(ids)), len(ids))
-    return signal_reading.merge_shards(shards)
+        on_progress(min(len(shards) * SHARD_SIZE, len(ids)), len(ids))
+    return merge_shards(shards)
 
 
 def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[str, str]]:
@@ -250,7 +256,7 @@ def _kinds(columns: dict[str, list[Any]]) -> dict[str, Kind]:
 
 
 def _sources(
-    drawn_rows: _DrawnRows, shard: signal_reading.SignalShard, keys: Sequence[str]
+    drawn_rows: _DrawnRows, shard: SignalShard, keys: Sequence[str]
 ) -> tuple[str | None, list[str] | None]:
     """Return the metadata key that holds the source, and the source of each row that was read."""
     if drawn_rows.first_excluded is not None:
@@ -260,20 +266,16 @@ def _sources(
     key = next((key for key in keys if METADATA_PREFIX + key in shard.signals), None)
     if key is None:
         return None, None
-    return key, [
-        signal_reading.source_name(value) for value in shard.signals[METADATA_PREFIX + key]
-    ]
+    return key, [source_name(value) for value in shard.signals[METADATA_PREFIX + key]]
 
 
-def _embedding_space(query: WindowQuery, shard: signal_reading.SignalShard) -> str:
+def _embedding_space(query: WindowQuery, shard: SignalShard) -> str:
     """Return the embedding space that counts; an empty text if there are no embeddings."""
     counts = Counter(space for space in shard.embedding_spaces if space)
     return (query.space or counts.most_common(1)[0][0]) if counts else ""
 
 
-def _count_without_embedding(
-    query: WindowQuery, shard: signal_reading.SignalShard
-) -> dict[str, int]:
+def _count_without_embedding(query: WindowQuery, shard: SignalShard) -> dict[str, int]:
     """Return the numbers of inferences without an embedding of the space, by reason."""
     counts = Counter(shard.embedding_spaces)
     missing = counts[None]
@@ -284,12 +286,7 @@ def _count_without_embedding(
 
 
 def _embeddings(
-    reader: InferenceReader,
-    sample: Sample,
-    shard: signal_reading.SignalShard,
-    *,
-    query: WindowQuery,
-    run: int,
+    reader: InferenceReader, sample: Sample, shard: SignalShard, *, query: WindowQuery, run: int
 ) -> tuple[Column, int | None]:
     """Draw some of the rows with an embedding of the query's space, and read those.
 
@@ -301,7 +298,7 @@ def _embeddings(
     embedded = Sample((), order, sample.sources[rows], sample.source_names)
     chosen, first_excluded = draw_rows(embedded, query.max_embeddings, run=run, seed=query.seed)
     chosen.sort()
-    embeddings = signal_reading.read_embeddings(reader, order[chosen].tolist(), query.space)
+    embeddings = read_embeddings(reader, order[chosen].tolist(), query.space)
     chosen = chosen[np.isin(order[chosen], [*embeddings])]
     values = np.array([embeddings[id_] for id_ in order[chosen].tolist()], np.float32)
     values = values.reshape(len(chosen), -1 if len(chosen) else 0)

@@ -1,5 +1,6 @@
 """Settings of what a server serves, how it is reached, who may use it, and what it writes about that; see `quadriga.engine.settings`."""
 
+import ipaddress
 from typing import Annotated, Literal
 
 import msgspec
@@ -241,3 +242,34 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Access token of Label Studio, which is sent to label_studio_url alone. Default: none.",
         ),
     ] = ""
+
+
+_MAPPED = ipaddress.ip_network("::ffff:0:0/96")
+
+
+def parse_proxies(text: str) -> list[str]:
+    """Parse the setting `trusted_proxies`.
+
+    Returns:
+        Networks; those of IPv4 also in the form that a socket of both families gives their addresses (RFC 4291, section
+        2.5.5.2).
+
+    Raises:
+        ValueError: A part is no address and no network, or the network of all addresses.
+    """
+    networks = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        try:
+            network = ipaddress.ip_network(part)
+        except ValueError as error:
+            raise ValueError(f"expected addresses or networks of proxies, got {error}") from error
+        if network.prefixlen == 0 or network.overlaps(_MAPPED):
+            raise ValueError(
+                f"expected networks of proxies, those of IPv4 in their own form, and not all addresses, got {part}"
+            )
+        networks.append(str(network))
+        if network.version == 4:
+            networks.append(
+                f"::ffff:{network.network_address}/{_MAPPED.prefixlen + network.prefixlen}"
+            )
+    return networks

@@ -19,8 +19,8 @@ import msgspec
 
 from quadriga.engine.claim_roles import parse_role_entries
 from quadriga.engine.model_url import check_models
-from quadriga.engine.processes.listener import parse_proxies
 from quadriga.engine.schema import explain_validation_error
+from quadriga.engine.server_settings import parse_proxies
 from quadriga.engine.settings import PREFIX, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store.disk import write_atomically

@@ -7,7 +7,6 @@ So at shutdown new connections are dropped first, then the waiting ones are acce
 import contextlib
 import ctypes
 import errno
-import ipaddress
 import logging
 import socket
 import struct
@@ -22,7 +21,6 @@ _WAIT_S, _RETRY_S = 10.0, 1.0
 """Time to wait for an address: the workers of a server that was killed hold it until they have noticed."""
 
 _SO_ATTACH_FILTER = 26  # Linux, asm-generic/socket.h
-_MAPPED = ipaddress.ip_network("::ffff:0:0/96")
 _BPF_RETURN_NOTHING = struct.pack("=HBBI", 0x06, 0, 0, 0)  # one instruction: drop the packet
 
 
@@ -71,34 +69,6 @@ def reserve(host: str, port: int) -> socket.socket:
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return taken
-
-
-def parse_proxies(text: str) -> list[str]:
-    """Parse the setting `trusted_proxies`.
-
-    Returns:
-        Networks; those of IPv4 also in the form that a socket of both families gives their addresses (RFC 4291, section
-        2.5.5.2).
-
-    Raises:
-        ValueError: A part is no address and no network, or the network of all addresses.
-    """
-    networks = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        try:
-            network = ipaddress.ip_network(part)
-        except ValueError as error:
-            raise ValueError(f"expected addresses or networks of proxies, got {error}") from error
-        if network.prefixlen == 0 or network.overlaps(_MAPPED):
-            raise ValueError(
-                f"expected networks of proxies, those of IPv4 in their own form, and not all addresses, got {part}"
-            )
-        networks.append(str(network))
-        if network.version == 4:
-            networks.append(
-                f"::ffff:{network.network_address}/{_MAPPED.prefixlen + network.prefixlen}"
-            )
-    return networks
 
 
 def format_address(bound: socket.socket) -> str:

@@ -22,15 +22,11 @@ from quadriga.engine.model_host import ModelHost
 from quadriga.engine.native_runs import NativeRuns
 from quadriga.engine.processes.acceptor import FairAcceptor
 from quadriga.engine.processes.http_protocol import with_limits
-from quadriga.engine.processes.listener import (
-    BACKLOG,
-    accept_waiting,
-    drop_new_connections,
-    parse_proxies,
-)
+from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.processes.log_level import FollowedLevel
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
+from quadriga.engine.server_settings import parse_proxies
 from quadriga.engine.settings import Settings
 from quadriga.engine.shared_counts import SharedCounts
 from quadriga.proto.handshakes import Handshakes

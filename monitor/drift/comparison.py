@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from quadriga.monitor.drift.floors import smallest_shift
 from quadriga.monitor.drift.samples import (
@@ -17,40 +18,16 @@ from quadriga.monitor.drift.samples import (
     kind_conflict,
     merge_names,
 )
-from quadriga.monitor.drift.significance import kernels, two_samples
-from quadriga.monitor.drift.significance.decision import (
-    CHANGED_INSIDE,
-    ComparisonSettings,
-    PowerStatus,
-    combined_p_value,
-    decide,
-    max_permutations,
-    power_status,
-)
+from quadriga.monitor.drift.significance import decision, kernels, parts, permutation, two_samples
+from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.significance.exchangeable_units import (
     ExchangeableUnits,
     Origin,
     exchangeable_units,
+    within_sources,
 )
-from quadriga.monitor.drift.significance.memory import repeated_rows
-from quadriga.monitor.drift.significance.parts import (
-    MAX_NAMED_P,
-    PARTS_SHARE,
-    Part,
-    find_dependence,
-    independent,
-    most_changed_part,
-    whole_p_value,
-)
-from quadriga.monitor.drift.significance.permutation import (
-    PermutationBudget,
-    chi_square,
-    count_table,
-    fitted_p_value,
-    ks_statistic,
-    permutation_p_value,
-    permute_units,
-)
+from quadriga.monitor.drift.significance.memory import NO_MEMORY, repeated_rows
+from quadriga.monitor.drift.significance.permutation import PermutationBudget
 from quadriga.monitor.drift.summary import Summary, as_summary
 from quadriga.monitor.report.schema import (
     Begin,
@@ -120,20 +97,6 @@ class _ColumnResult(NamedTuple):
     """Labels that the dimensions of the scores stand for."""
 
 
-class _Judged(NamedTuple):
-    """What can be said about a column, and how certain it is."""
-
-    status: PowerStatus
-    reason: str
-    p: float
-    p_part: float | None
-    n_eff: tuple[float, float]
-    effect: float
-    """Effect of the whole window, or of its changed part where the whole window moved by less than the minimum."""
-    began: Begin | None
-    moved: bool | None
-
-
 def compare(
     baseline: Summary | Sample,
     current: Summary | Sample,
@@ -156,7 +119,7 @@ def compare(
     samples = baseline_summary.sample, current_summary.sample
     _, codes = merge_names([(sample.source_names, sample.sources) for sample in samples])
     signal_count = len(baseline_summary.sample.columns)
-    budget = PermutationBudget(max_permutations(settings, signal_count), settings.seed)
+    budget = PermutationBudget(decision.max_permutations(settings, signal_count), settings.seed)
     signals = []
     for column in baseline_summary.sample.columns:
         empty = Column(column.name, column.kind, column.rows[:0], column.values[:0])
@@ -177,7 +140,7 @@ def compare(
             )
         )
     sides = baseline_summary, current_summary
-    return _build_report(decide(signals, settings), sides, settings, task)
+    return _build_report(decision.decide(signals, settings), sides, settings, task)
 
 
 def _compare_column(
@@ -205,19 +168,16 @@ def _compare_column(
         )
     budget = budget._replace(seed=zlib.crc32(name.encode(), settings.seed))
     result, minimum = _test_column(pair, settings, budget)
-    judged = _judge(pair, result, settings, minimum, signal_count=signal_count)
-    return Signal(
+    signal = Signal(
         name=name,
         kind=kind,
         test=test,
-        effect=Effect(effect, judged.effect, minimum),
+        effect=Effect(effect, result.effect, minimum),
         n=n,
         statistic=result.test.statistic,
-        p=judged.p,
-        p_part=judged.p_part,
-        status=judged.status,
-        reason=judged.reason,
-        n_eff=judged.n_eff,
+        p=result.test.p,
+        status="ok",
+        n_eff=result.units.n_eff,
         units=result.units.kind,
         histogram=result.histogram,
         new_labels=new_labels,
@@ -225,65 +185,81 @@ def _compare_column(
         js=None if result.table is None else two_samples.jensen_shannon(result.table),
         before=result.levels and result.levels[0],
         after=result.levels and result.levels[1],
-        shift=result.levels and _finite(judged.effect * result.scale),
         min_shift=result.levels and _finite(minimum * result.scale),
-        began=judged.began,
-        moved=judged.moved,
     )
+    return _judge(signal, pair, result, settings, signal_count=signal_count)
 
 
 def _judge(
+    signal: Signal,
     pair: _ColumnPair,
     result: _ColumnResult,
     settings: ComparisonSettings,
-    minimum: float,
     *,
     signal_count: int,
-) -> _Judged:
-    """Say how certain a change is, of the whole window and of a part of it, and whether it can be judged at all."""
-    n = (len(pair.baseline.rows), len(pair.current.rows))
+) -> Signal:
+    """Say how certain a change is, of the whole window and of a part of it, and whether it can be judged at all.
+
+    The effect is that of the changed part where the whole window moved by less than the minimum.
+    """
+    n, units, p, n_eff = signal.n, result.units, result.test.p, result.units.n_eff
     limit = settings.alpha / settings.windows / signal_count
     has_sources = all(origin.has_sources for origin in pair.origins)
-    status, reason = power_status(result.units, settings, signal_count, has_sources=has_sources)
-    units, p, n_eff = result.units, result.test.p, result.units.n_eff
-    of_parts = find_dependence(units, n, units.steady_memory)
-    part = most_changed_part(result.scores, of_parts)
+    status, reason = decision.power_status(units, settings, signal_count, has_sources=has_sources)
+    scores = within_sources(result.scores, pair.origins)
+    of_parts = parts.find_dependence(units, n, units.steady_memory)
+    if units.has_memory:  # which is known less well than the correlation of neighbours
+        of_parts = of_parts._replace(time=of_parts.time * parts.SAFETY)
+    part = parts.most_changed_part(scores, of_parts)
     p_part, moved = part and part.p, None
     if status == "insufficient":
-        dependence = find_dependence(units, n)
+        dependence = parts.find_dependence(units, n)
         # A source may differ for what it is, and few independent rows are few.
         is_estimated = units.kind == "blocks" or (units.kind == "rows" and units.has_memory)
         if is_estimated:
-            p, n_eff = whole_p_value(result.scores, dependence), dependence.n_eff
-        if is_estimated and combined_p_value(p, p_part) < limit:  # beyond any doubt
+            p, n_eff = parts.whole_p_value(result.scores, dependence), dependence.n_eff
+        if is_estimated and decision.combined_p_value(p, p_part) < limit:  # beyond any doubt
             status, reason = "low_power", ""
         else:
-            part = most_changed_part(result.scores, independent(n))
-            as_independent = whole_p_value(result.scores, independent(n))
-            moved = combined_p_value(as_independent, part and part.p) < limit
-    elif (
-        units.kind != "rows"
-        and part is not None
-        and part.p < MAX_NAMED_P
-        and limit <= combined_p_value(p, p_part)
-    ):
-        status, reason, moved = "insufficient", CHANGED_INSIDE, True
-    effect, began = result.effect, None
-    if part is not None and (moved or combined_p_value(p, p_part) < settings.alpha):
+            part = parts.most_changed_part(scores, parts.independent(n))
+            as_independent = parts.whole_p_value(result.scores, parts.independent(n))
+            moved = decision.combined_p_value(as_independent, part and part.p) < limit
+    elif units.kind != "rows" and limit <= decision.combined_p_value(p, p_part):
+        # Doubt about the dependence is no reason to be silent about the part.
+        doubted = parts.find_dependence(units, n, (NO_MEMORY, NO_MEMORY))._replace(is_certain=True)
+        doubted_part = parts.most_changed_part(scores, doubted)
+        if doubted_part is not None and doubted_part.p < parts.MAX_NAMED_P:
+            status, reason, moved, part = (
+                "insufficient",
+                decision.CHANGED_INSIDE,
+                True,
+                doubted_part,
+            )
+    effect, minimum, began = result.effect, signal.effect.minimum, None
+    if part is not None and (moved or decision.combined_p_value(p, p_part) < settings.alpha):
         began = _begin(pair, result, part, settings)
-        is_significant = moved or part.p < limit * PARTS_SHARE
+        is_significant = moved or part.p < limit * parts.PARTS_SHARE
         if is_significant and effect < minimum <= began.effect:
             effect = began.effect
         elif not part.stands_out and not (is_significant and p >= limit):
             began = None
     moved = moved and effect >= minimum
-    if status == "insufficient" and not moved:
-        began = None
-    return _Judged(status, reason, p, p_part, n_eff, effect, began=began, moved=moved)
+    return replace(
+        signal,
+        status=status,
+        reason=reason,
+        p=p,
+        p_part=p_part,
+        n_eff=n_eff,
+        effect=replace(signal.effect, value=effect),
+        shift=result.levels and _finite(effect * result.scale),
+        began=began if status != "insufficient" or moved else None,
+        moved=moved,
+    )
 
 
 def _begin(
-    pair: _ColumnPair, result: _ColumnResult, part: Part, settings: ComparisonSettings
+    pair: _ColumnPair, result: _ColumnResult, part: parts.Part, settings: ComparisonSettings
 ) -> Begin:
     """Describe where the window changed."""
     column, window = pair.current, pair.window
@@ -402,19 +378,21 @@ def _compare_numbers(pair: _ColumnPair, budget: PermutationBudget) -> _ColumnRes
     scores = (codes / len(values)).astype(np.float32)[:, None]
     units = exchangeable_units((scores[:n], scores[n:]), _origins_of_rows(pair))
     if pair.kind == "count":
-        cells = two_samples.pool_cells(count_table(codes, n, len(values)), ordered=True)
-        test = chi_square(cells[codes], units, n, budget=budget)
+        cells = two_samples.pool_cells(permutation.count_table(codes, n, len(values)), ordered=True)
+        test = permutation.chi_square(cells[codes], units, n, budget=budget)
     else:
         test = two_samples.ks(baseline, current)
         if len(distinct) < len(pooled) * _MIN_DISTINCT_SHARE or units.kind != "rows":
-            p = permutation_p_value(ks_statistic, codes, units, n=n, budget=budget)
+            p = permutation.permutation_p_value(
+                permutation.ks_statistic, codes, units, n=n, budget=budget
+            )
             test = test._replace(p=p)
     with_spread = np.hstack([scores, np.abs(scores - np.median(scores))])
     scale = two_samples.spread(baseline, current)
     # Values near the limits of a double overflow.
     effect = _finite(two_samples.wasserstein(baseline, current) / scale)
     edges = np.unique(np.quantile(baseline, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
-    table = count_table(np.searchsorted(edges, pooled, "right"), n, len(edges) + 1)
+    table = permutation.count_table(np.searchsorted(edges, pooled, "right"), n, len(edges) + 1)
     return _ColumnResult(
         test,
         effect,
@@ -439,12 +417,12 @@ def _compare_categories(pair: _ColumnPair, budget: PermutationBudget) -> _Column
         [(column.labels, column.values) for column in (pair.baseline, pair.current)]
     )
     codes, n = np.concatenate(codes_by_side), len(codes_by_side[0])
-    table = count_table(codes, n, len(labels))
+    table = permutation.count_table(codes, n, len(labels))
     frequent = np.argsort(-table.sum(axis=0), kind="stable")[:_MAX_SCORED_LABELS]
     scores = (codes[:, None] == frequent).astype(np.float32)
     units = exchangeable_units((scores[:n], scores[n:]), pair.origins)
     cells = two_samples.pool_cells(table, ordered=False)
-    test = chi_square(cells[codes], units, n, budget=budget)
+    test = permutation.chi_square(cells[codes], units, n, budget=budget)
     return _ColumnResult(
         test,
         two_samples.total_variation(table),
@@ -472,8 +450,8 @@ def _compare_embeddings(
     scale = 2 * float(kernel.diagonal().mean() - kernel[np.ix_(is_current, ~is_current)].mean())
     kernel = kernels.centre_kernel(kernel)
     statistic = kernels.squared_distance(kernel, is_current)
-    permutations = permute_units(kernels.permutation_statistic(kernel, units), units)
-    p, null_mean = fitted_p_value(
+    permutations = permutation.permute_units(kernels.permutation_statistic(kernel, units), units)
+    p, null_mean = permutation.fitted_p_value(
         permutations, budget._replace(max_permutations=settings.permutations)
     )
     effect = (permutations.observed - null_mean) / scale if scale > 0 else 0.0

@@ -7,14 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.drift.row_signals import (
-    INPUT_PREFIX,
-    METADATA_PREFIX,
-    SignalInputs,
-    SignalValue,
-    choose_index,
-    derive_signals,
-)
+from quadriga.monitor.drift import row_signals
 from quadriga.monitor.drift.samples import drop_unused_names, value_label
 from quadriga.store.columns import InferenceColumns, labelled_ids, scan, source_values
 from quadriga.store.inferences import InferenceReader
@@ -64,7 +57,7 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
     stored_signals = reader.signals(ids)
     features = _input_signals(reader, rows)
     counted_ids: list[int] = []
-    signal_rows: list[dict[str, SignalValue]] = []
+    signal_rows: list[dict[str, row_signals.SignalValue]] = []
     embedding_spaces: list[str | None] = []
     models: dict[ModelReference, None] = {}
     for inference_id, model, row_task, status, latency_us, *size, predictions, metadata in rows:
@@ -74,7 +67,7 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
         models[model] = None
         stored = stored_signals.get(inference_id, _NO_SIGNALS)
         width, height, bytes_ = size
-        row = SignalInputs(
+        row = row_signals.SignalInputs(
             id=inference_id,
             task=task,
             predictions=predictions,
@@ -85,14 +78,15 @@ def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) ->
             bytes=bytes_,
         )
         signals_of_input = features.get(inference_id) or _pixel_signals(stored.picture)
-        signal_rows.append(derive_signals(row) | signals_of_input)
+        signal_rows.append(row_signals.derive_signals(row) | signals_of_input)
         embedding_spaces.append(stored.space if stored.embedding else None)
         counted_ids.append(inference_id)
     counts = Counter(name for row in signal_rows for name in row)
     signals = {
         name: [row.get(name) for row in signal_rows]
         for name, count in counts.items()
-        if count * RARE_KEY_RATIO >= len(counted_ids) or not name.startswith(METADATA_PREFIX)
+        if count * RARE_KEY_RATIO >= len(counted_ids)
+        or not name.startswith(row_signals.METADATA_PREFIX)
     }
     return SignalShard(
         counted_ids,
@@ -125,17 +119,17 @@ def merge_shards(shards: Sequence[SignalShard]) -> SignalShard:
 
 def _input_signals(
     reader: InferenceReader, rows: Sequence[InferenceColumns]
-) -> dict[int, dict[str, SignalValue]]:
+) -> dict[int, dict[str, row_signals.SignalValue]]:
     """Return the numeric features of stored tensors as signals, by inference; of several rows, one counts."""
     ids = [row.id for row in rows if row.width is None and row.size_bytes is not None]
-    signals: dict[int, dict[str, SignalValue]] = {}
+    signals: dict[int, dict[str, row_signals.SignalValue]] = {}
     for id_, data in reader.stored_inputs(ids, MEDIA_TYPE, MAX_INPUT_BYTES):
-        features = read_features(data, choose_index(id_, _ROW_CHOICES))
-        signals[id_] = {INPUT_PREFIX + name: value for name, value in features.items()}
+        features = read_features(data, row_signals.choose_index(id_, _ROW_CHOICES))
+        signals[id_] = {row_signals.INPUT_PREFIX + name: value for name, value in features.items()}
     return signals
 
 
-def _pixel_signals(picture: bytes | None) -> dict[str, SignalValue]:
+def _pixel_signals(picture: bytes | None) -> dict[str, row_signals.SignalValue]:
     """Return the stored image statistics as signals; none if there are none, or they are of another release."""
     if picture is None or len(picture) != 4 * len(IMAGE_STATISTICS):
         return {}

@@ -6,7 +6,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.localisation import Part, p_value_against_rest
 from quadriga.monitor.drift.samples import EMBEDDING, Column, Sample, merge_names, take_rows
 from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
 from quadriga.monitor.drift.significance.two_samples import (
@@ -16,7 +15,7 @@ from quadriga.monitor.drift.significance.two_samples import (
 )
 from quadriga.monitor.drift.summary import Summary, as_summary
 from quadriga.monitor.report.schema import Metric, Signal, Slice, effect_ratio, sorted_by_effect
-from quadriga.tasks.arrays import BoolArray, Int64Array
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 MAX_VALUES = 50
 """Maximum number of values of a column that slices are made of."""
@@ -24,6 +23,10 @@ MAX_VALUES = 50
 
 _MIN_RATIO = 1.3
 """How many times as far as in all other rows a signal has to move in a slice."""
+_MAX_LABELS = 32
+"""Number of the most frequent labels whose shares are compared."""
+_MIN_INDEPENDENT = 3.0
+"""Number of independent rows of a part below which nothing can be said about it."""
 _MIN_VALUES = 30
 """Values that a slice and the rest need on each side for a signal that could not be judged."""
 
@@ -92,10 +95,13 @@ def find_undecided_slices(
         for value, rows in rows_by_value.items():
             moves = []
             for signal in signals:
-                if signal.name == name or (parts := _parts(sides, rows, signal)) is None:
+                parts = None if signal.name == name else _parts(sides, rows, signal.name)
+                if parts is None or parts[0][1].kind == EMBEDDING:
                     continue
-                effects = _effects_in_and_out(*parts)
-                if _is_far(effects, signal.effect.minimum) and _p_value_in_parts(*parts) < limit:
+                counts = [float(part.sum()) for part in (*parts[1], *(~part for part in parts[1]))]
+                effects = _effects_in_and_out(*parts) if min(counts) >= _MIN_VALUES else (0.0, 0.0)
+                is_far = _is_far(effects, signal.effect.minimum)
+                if is_far and _p_value_against_rest(*parts, counts) < limit:
                     ratio = effects[0] / signal.effect.minimum
                     moves.append((ratio, _move_metric(signal, effects, len(rows[1]))))
             if moves:
@@ -106,27 +112,16 @@ def find_undecided_slices(
 
 
 def _parts(
-    sides: tuple[Summary, Summary], rows: list[Int64Array], signal: Signal
+    sides: tuple[Summary, Summary], rows: list[Int64Array], name: str
 ) -> tuple[tuple[Column, Column], list[BoolArray]] | None:
-    """Return the columns of a signal, and which of their values are in a slice; None for embeddings, and with too few values."""
-    before, after = (side.sample.column(signal.name) for side in sides)
-    if before is None or after is None or EMBEDDING in (before.kind, after.kind):
+    """Return the columns of a signal, and which of their values are in a slice; None unless both sides have the column."""
+    before, after = (side.sample.column(name) for side in sides)
+    if before is None or after is None:
         return None
     inside = [
-        np.isin(column.rows, side_rows)
-        for column, side_rows in zip((before, after), rows, strict=True)
+        np.isin(column.rows, of_side) for column, of_side in zip((before, after), rows, strict=True)
     ]
-    if min(min(part.sum(), (~part).sum()) for part in inside) < _MIN_VALUES:
-        return None
     return (before, after), inside
-
-
-def _p_value_in_parts(columns: tuple[Column, Column], inside: list[BoolArray]) -> float:
-    """Return the p-value of a signal that moved in a slice as it did in the rest, as if all values were independent."""
-    before, after = (
-        (Part(part, float(part.sum())), Part(~part, float((~part).sum()))) for part in inside
-    )
-    return p_value_against_rest(columns, (before[0], after[0]), (before[1], after[1]))
 
 
 def _effects_in_and_out(
@@ -199,7 +194,9 @@ def _slices_by_column(
         metrics = []
         for alarm in alarms:
             other = others[alarm.name]
-            p_rest = min(tests * _p_value_against_rest(sides, rows, alarm, other), 1.0)
+            parts, n_eff = _parts(sides, rows, alarm.name), (*alarm.n_eff, *other.n_eff)
+            p = 1.0 if parts is None else _p_value_against_rest(*parts, n_eff)
+            p_rest = min(tests * p, 1.0)
             if p_rest < settings.alpha and _moved_more(alarm, other):
                 metrics.append(_slice_metric(alarm, other, p_rest))
         if metrics:
@@ -243,21 +240,60 @@ def _moved_more(signal: Signal, other: Signal) -> bool:
 
 
 def _p_value_against_rest(
-    sides: tuple[Summary, Summary], rows: list[Int64Array], signal: Signal, other: Signal
+    columns: tuple[Column, Column], inside: list[BoolArray], n_eff: Sequence[float]
 ) -> float:
-    """Return the p-value of a signal that moved in the slice of these rows as it did in all other rows."""
-    columns = [side.sample.column(signal.name) for side in sides]
-    if columns[0] is None or columns[1] is None:
+    """Return the p-value of the hypothesis that a signal changed in a slice as it did in all other rows.
+
+    Compared are the mean and the spread of numbers, the shares of labels, and embeddings along the direction in which
+    all of them moved, by Welch's t over the four parts; several of them by Bonferroni. It is 1 if a part has too few
+    independent rows.
+
+    Args:
+        columns: The signal in the baseline and in the current window.
+        inside: (P,) which of their values are in the slice.
+        n_eff: Number of independent values of both in the slice, then outside.
+    """
+    parts = (*inside, *(~part for part in inside))
+    if min(n_eff) < _MIN_INDEPENDENT or not all(part.any() for part in parts):
         return 1.0
-    inside = [
-        np.isin(column.rows, slice_rows)
-        for column, slice_rows in zip((columns[0], columns[1]), rows, strict=True)
-    ]
-    return p_value_against_rest(
-        (columns[0], columns[1]),
-        (Part(inside[0], signal.n_eff[0]), Part(inside[1], signal.n_eff[1])),
-        (Part(~inside[0], other.n_eff[0]), Part(~inside[1], other.n_eff[1])),
-    )
+    from scipy.special import stdtr  # noqa: PLC0415 - slow to load
+
+    scores = _scores(*columns)
+    by_part = [side[part] for part, side in zip(parts, (*scores, *scores), strict=True)]
+    if columns[0].kind in ("numeric", "count"):
+        by_part = [np.hstack([rows, np.abs(rows - np.median(rows))]) for rows in by_part]
+    means = [rows.mean(axis=0) for rows in by_part]
+    errors = np.array([rows.var(axis=0) / size for rows, size in zip(by_part, n_eff, strict=True)])
+    difference = (means[1] - means[0]) - (means[3] - means[2])
+    error = errors.sum(axis=0)
+    varies = error > 0
+    if not varies.any():
+        return 1.0
+    freedoms = np.array(n_eff)[:, None] - 1
+    freedom = error[varies] ** 2 / (errors[:, varies] ** 2 / freedoms).sum(axis=0)
+    t = np.abs(difference[varies]) / np.sqrt(error[varies])
+    return float(min((2 * stdtr(freedom, -t)).min() * varies.sum(), 1.0))
+
+
+def _scores(baseline: Column, current: Column) -> tuple[Float64Array, Float64Array]:
+    """Return features (P, D) of the values of both sides, whose means tell changes."""
+    n = len(baseline.values)
+    if baseline.kind == EMBEDDING:
+        direction = current.values.mean(axis=0) - baseline.values.mean(axis=0)
+        along = [
+            side.values.astype(np.float64) @ direction[:, None] for side in (baseline, current)
+        ]
+        return along[0], along[1]
+    if baseline.kind == "categorical":
+        _, codes = merge_names([(side.labels, side.values) for side in (baseline, current)])
+        pooled = np.concatenate(codes)
+        frequent = np.argsort(-np.bincount(pooled), kind="stable")[:_MAX_LABELS]
+        features = (pooled[:, None] == frequent).astype(np.float64)
+    else:
+        pooled = np.concatenate([baseline.values, current.values])
+        # Ranks would not do: the same shift is another number of ranks for rows of another level.
+        features = np.clip(pooled, *np.quantile(pooled, [0.005, 0.995]))[:, None]
+    return features[:n], features[n:]
 
 
 def _slice_summary(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Summary:

@@ -4,7 +4,6 @@ Rows of cameras that take turns look independent of their neighbours. They are n
 own camera. The column that explains this is the one within whose values neighbours resemble each other most.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 
 from quadriga.monitor.drift.samples import EMBEDDING, Column, Sample
 from quadriga.monitor.drift.summary import Summary
-from quadriga.tasks.arrays import Float64Array, Int64Array
 
 MAX_SOURCES = 64
 """Maximum number of values of a column that may name sources."""
@@ -44,13 +42,6 @@ class FoundSource(NamedTuple):
         )
 
 
-class _Likeness(NamedTuple):
-    """How much neighbours of one signal resemble each other."""
-
-    value: float
-    pairs: int
-
-
 def find_source(
     baseline: Summary, current: Summary, *, prefix: str = ""
 ) -> tuple[FoundSource, tuple[Summary, Summary]] | None:
@@ -68,17 +59,14 @@ def find_source(
     sides = baseline, current
     if any(side.sample.source_names for side in sides):
         return None
-    candidates: list[tuple[float, FoundSource, tuple[Summary, Summary]]] = []
+    found: list[tuple[FoundSource, tuple[Summary, Summary]]] = []
     for column in current.sample.columns:
         if column.name.startswith(prefix) and _names_sources(column):
             with_sources = _with_sources(baseline, column.name), _with_sources(current, column.name)
             source = _explained(sides, with_sources, column.name)
             if source is not None:
-                candidates.append((source.likeness, source, with_sources))
-    if not candidates:
-        return None
-    _, best, best_sides = max(candidates, key=lambda item: item[0])
-    return best, best_sides
+                found.append((source, with_sources))
+    return max(found, key=lambda item: item[0].likeness, default=None)
 
 
 def _names_sources(column: Column) -> bool:
@@ -117,40 +105,32 @@ def _explained(
             is_measured = column.kind != "categorical" and len(column.rows) > 1
             if column.name == name or not is_measured:
                 continue
-            plain = _likeness(column, side.sample)
-            within = _likeness(column, with_source.sample)
-            rise = (within.value - plain.value) * np.sqrt(within.pairs)
-            is_explained = rise >= _MIN_STANDARD_ERRORS and within.value >= _MIN_LIKENESS
-            if is_explained and (best is None or within.value > best.likeness):
-                best = FoundSource(name, column.name, within.value, plain.value)
+            plain, _ = _likeness(column, side.sample)
+            within, pairs = _likeness(column, with_source.sample)
+            rise = (within - plain) * np.sqrt(pairs)
+            is_explained = rise >= _MIN_STANDARD_ERRORS and within >= _MIN_LIKENESS
+            if is_explained and (best is None or within > best.likeness):
+                best = FoundSource(name, column.name, within, plain)
     return best
 
 
-def _likeness(column: Column, sample: Sample) -> _Likeness:
-    """Return the correlation of a signal's neighbours within each source."""
+def _likeness(column: Column, sample: Sample) -> tuple[float, int]:
+    """Return the correlation of a signal's neighbours within each source, and their pairs.
+
+    Of numbers it is that of their positions among the distinct ones.
+    """
+    scores = column.values.astype(np.float64)
+    if column.kind != EMBEDDING:
+        scores = np.unique(scores, return_inverse=True)[1].astype(np.float64)[:, None]
     sources = sample.sources[column.rows]
     order = np.argsort(sources, kind="stable")  # rows are in time order
-    sources, scores = sources[order], _scores(column)[order]
-    total = 0.0
-    for rows in _runs(sources):
-        scores[rows] -= scores[rows].mean(axis=0)
-        total += float((scores[rows] ** 2).sum())
+    sources, scores = sources[order], scores[order]
+    for source in np.unique(sources):
+        scores[sources == source] -= scores[sources == source].mean(axis=0)
+    total = float((scores**2).sum())
     follows = sources[1:] == sources[:-1]
     pairs = int(follows.sum())
     if not pairs or total <= 0:
-        return _Likeness(0.0, pairs)
+        return 0.0, pairs
     products = np.einsum("ij,ij->i", scores[1:], scores[:-1])[follows]
-    return _Likeness(float(products.sum()) / pairs / (total / len(scores)), pairs)
-
-
-def _scores(column: Column) -> Float64Array:
-    """Return the positions of numbers (P, 1) among the distinct ones, or embeddings (P, D)."""
-    if column.kind == EMBEDDING:
-        return column.values.astype(np.float64)
-    return np.unique(column.values, return_inverse=True)[1].astype(np.float64)[:, None]
-
-
-def _runs(sources: Int64Array) -> Iterator[slice]:
-    """Yield the slice of each source of sorted codes."""
-    starts = np.flatnonzero(np.r_[True, np.diff(sources) != 0, True])
-    yield from map(slice, starts[:-1], starts[1:])
+    return float(products.sum()) / pairs / (total / len(scores)), pairs

@@ -11,13 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from quadriga.monitor.array_packing import pack, unpack
-from quadriga.monitor.drift.samples import (
-    DriftError,
-    Kind,
-    Sample,
-    drop_unused_names,
-    take_rows,
-)
+from quadriga.monitor.drift import samples
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.tasks.arrays import BoolArray, Int64Array, UInt64Array
 
@@ -30,7 +24,7 @@ _MAX_RUN_RATIO, _DENSEST_SHARE = 10, 0.02
 class Summary(msgspec.Struct, frozen=True, eq=False):
     """Summary of the rows of a baseline or a window."""
 
-    sample: Sample
+    sample: samples.Sample
     """Drawn rows; embeddings of fewer of them, as float16."""
     n: int
     """Number of rows that were summarised."""
@@ -49,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
     first_embedding_left: int | None = None
     """Smallest row key whose embedding was excluded; None if all embeddings are in the sample."""
 
-    def is_sampled(self, kind: Kind) -> bool:
+    def is_sampled(self, kind: samples.Kind) -> bool:
         """Check whether values of columns of this kind were excluded."""
         first_excluded = self.first_embedding_left if kind == "embedding" else self.first_left
         return first_excluded is not None
@@ -65,7 +59,7 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
 
 
 def summarise(
-    sample: Sample,
+    sample: samples.Sample,
     *,
     rows: int = 10_000,
     embeddings: int = 2_000,
@@ -92,7 +86,7 @@ def summarise(
     if run is None:
         run = typical_run_length(sample.order, sample.sources)
     if run < 1:
-        raise DriftError(f"expected run to be 1 or more, got {run}")
+        raise samples.DriftError(f"expected run to be 1 or more, got {run}")
     n = len(sample.order) if n is None else n
     labels = {
         column.name: dict(
@@ -119,7 +113,7 @@ def summarise(
     return _limit_rows(summary)
 
 
-def as_summary(side: Summary | Sample, settings: ComparisonSettings) -> Summary:
+def as_summary(side: Summary | samples.Sample, settings: ComparisonSettings) -> Summary:
     """Return a summary as it is, and a sample as a summary with the number of rows that are compared."""
     if isinstance(side, Summary):
         return side
@@ -148,7 +142,7 @@ def typical_run_length(order: Int64Array, sources: Int64Array) -> int:
 
 
 def draw_rows(
-    sample: Sample, max_rows: int, *, run: int, seed: int = 0
+    sample: samples.Sample, max_rows: int, *, run: int, seed: int = 0
 ) -> tuple[Int64Array, int | None]:
     """Draw the rows that a summary would, from their order and sources alone.
 
@@ -166,7 +160,7 @@ def _smallest_key(keys: Iterable[int | None]) -> int | None:
     return min((key for key in keys if key is not None), default=None)
 
 
-def _row_keys(sample: Sample, run: int, seed: int) -> UInt64Array:
+def _row_keys(sample: samples.Sample, run: int, seed: int) -> UInt64Array:
     """Return the keys (N,) that rows are drawn by, smallest first: hashes of source, run and seed.
 
     Source: Steele, Lea, Flood, Fast Splittable Pseudorandom Number Generators (2014), the mixing of SplitMix64.
@@ -208,9 +202,9 @@ def _limit_rows(summary: Summary) -> Summary:
     )
     first_excluded_embedding = _smallest_key((first_excluded_embedding, first_excluded))
     included = np.flatnonzero(_is_included(keys, first_excluded))
-    sample, keys = take_rows(sample, included), keys[included]
+    sample, keys = samples.take_rows(sample, included), keys[included]
     if sample.source_names:
-        names, sources = drop_unused_names(sample.source_names, sample.sources)
+        names, sources = samples.drop_unused_names(sample.source_names, sample.sources)
         sample = replace(sample, source_names=names, sources=sources)
     columns = []
     for column in sample.columns:
@@ -219,7 +213,7 @@ def _limit_rows(summary: Summary) -> Summary:
             values = column.values[is_included].astype(np.float16)
             columns.append(replace(column, rows=column.rows[is_included], values=values))
         elif column.kind == "categorical":
-            labels, codes = drop_unused_names(column.labels, column.values)
+            labels, codes = samples.drop_unused_names(column.labels, column.values)
             columns.append(replace(column, values=codes, labels=labels))
         else:
             columns.append(column)
@@ -246,5 +240,5 @@ def decode_summary(data: bytes) -> Summary:
     try:
         summary: Summary = unpack(data, Summary)
     except ValueError as error:
-        raise DriftError(f"expected a saved summary, got: {error}") from error
+        raise samples.DriftError(f"expected a saved summary, got: {error}") from error
     return summary

@@ -15,17 +15,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.files.columns import (
-    ColumnTypeError,
-    Numbers,
-    as_labels,
-    as_numbers,
-    as_vectors,
-    infer_content,
-    others_text,
-    read_numbers,
-    time_order,
-)
+from quadriga.monitor.drift.files import columns as cells
+from quadriga.monitor.drift.files.columns import ColumnTypeError, Numbers
 from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, read_table
 from quadriga.monitor.drift.identifiers import identifier_reason
 from quadriga.monitor.drift.presence import with_presence
@@ -93,8 +84,8 @@ def compare_files(
     columns, kinds, left_out, others = _columns(tables, options, {time_column, source_key})
     samples, windows = [], []
     for table, values in zip(tables, columns, strict=True):
-        order, (start, end) = time_order(table, time_column)
-        sources = None if source_key is None else as_labels(table, source_key)
+        order, (start, end) = cells.time_order(table, time_column)
+        sources = None if source_key is None else cells.as_labels(table, source_key)
         try:
             samples.append(build_sample(values, kinds=kinds, sources=sources, order=order))
         except DriftError as error:
@@ -158,7 +149,7 @@ def _read_with_vectors(path: Path, options: ColumnOptions) -> FileTable:
         columns: list[Any] = []
         while f"{name}_{len(columns)}" in table.columns:
             column = f"{name}_{len(columns)}"
-            columns.append(as_numbers(table, column, read_numbers(table, column)))
+            columns.append(cells.as_numbers(table, column, cells.read_numbers(table, column)))
             del table.columns[column]
         if columns:
             table.columns[name] = np.stack(columns, axis=1)
@@ -206,7 +197,7 @@ def _columns(
             left_out[name] = "names inferences"
             continue
         try:
-            numbers = [read_numbers(table, name) for table in tables]
+            numbers = [cells.read_numbers(table, name) for table in tables]
             kind = named_kinds.get(name) or _infer_kind(tables, name, numbers)
             is_named = name in named_kinds
             sides = [
@@ -220,7 +211,8 @@ def _columns(
             continue
         if any(len(side.others) < side.present for side in numbers):
             texts = (
-                others_text(table, name, side) for table, side in zip(tables, numbers, strict=True)
+                cells.others_text(table, name, side)
+                for table, side in zip(tables, numbers, strict=True)
             )
             others[name] = "; ".join(filter(None, texts))
         if kind == "categorical" and name not in named_kinds and _are_identifiers(sides):
@@ -236,7 +228,7 @@ def _columns(
 def _infer_kind(tables: Tables, name: str, numbers: list[Numbers]) -> Kind:
     """Infer the kind of a column; counts are distinguished from other numbers later."""
     sides = zip(tables, numbers, strict=True)
-    contents = {infer_content(table, name, side) for table, side in sides} - {None}
+    contents = {cells.infer_content(table, name, side) for table, side in sides} - {None}
     if contents <= {"number"}:
         units = {side.unit or "without a unit" for side in numbers if side.present}
         if len(units) > 1:
@@ -265,8 +257,12 @@ def _column_values(
 ) -> ColumnValues:
     """Return the values of a column for `build_sample`."""
     if kind == "categorical":
-        return as_labels(table, name, with_missing=with_missing)
-    return as_numbers(table, name, numbers) if kind == "numeric" else as_vectors(table, name)
+        return cells.as_labels(table, name, with_missing=with_missing)
+    return (
+        cells.as_numbers(table, name, numbers)
+        if kind == "numeric"
+        else cells.as_vectors(table, name)
+    )
 
 
 def _json_path(path: Path) -> str:

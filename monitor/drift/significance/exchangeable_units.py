@@ -103,6 +103,22 @@ def exchangeable_units(
     return units._replace(steady_memory=steady.memory)
 
 
+def within_sources(
+    scores: tuple[Float32Array, Float32Array], origins: tuple[Origin, Origin]
+) -> tuple[Float32Array, Float32Array]:
+    """Return scores (P, D) without the levels of the sources that both sides have.
+
+    Which of them a part of the window has is no change: a robot visits one place after another.
+    """
+    if not all(origin.has_sources for origin in origins):
+        return scores
+    rows, sources = np.concatenate(scores), np.concatenate([side.sources for side in origins])
+    is_shared = np.isin(sources, np.intersect1d(origins[0].sources, origins[1].sources))[:, None]
+    flat = rows - np.where(is_shared, _group_means(rows, sources)[sources], rows.mean(axis=0))
+    flat[np.abs(flat) < 1e-6 * np.abs(rows).max()] = 0  # rounding is no difference
+    return flat[: len(scores[0])], flat[len(scores[0]) :]
+
+
 def _without_changes(scores: Float32Array, sources: Int64Array) -> Float32Array:
     """Return rows (P, D) without the changes of their level, of each source if it has enough rows."""
     rows = scores - _group_means(scores, sources)[sources]

@@ -21,7 +21,7 @@ _FAR_TIMES = 4
 _MIN_ROWS = 40
 _MIN_STANDARD_ERRORS = 5.0
 """Excess of the near lags over the far ones, in standard errors, that counts as memory."""
-_MIN_SURPLUS_ERRORS, _MIN_SURPLUS_ERRORS_OF_FEW = 2.2, 3.5
+_MIN_SURPLUS_ERRORS, _MIN_SURPLUS_ERRORS_OF_FEW = 2.4, 3.5
 """Surplus of the sum of near correlations over that of far ones, in standard errors, that counts as memory: of many
 rows, and of few, which say little of it."""
 MAX_DOUBT = 1.5

@@ -25,7 +25,7 @@ MIN_PART_ROWS = 30
 """Minimum number of rows of a part."""
 _SHRINK = 0.8
 """Ratio of the lengths of parts that begin or end with the window."""
-_SAFETY = 1.5
+SAFETY = 1.5
 """Factor by which the number of independent rows is taken to be smaller than estimated."""
 _MIN_INDEPENDENT = 1.5
 """Minimum number of independent rows of a side, less one."""
@@ -76,7 +76,7 @@ def find_dependence(
         max(rows / size, side.time if side.is_present or side.errors >= MAX_DOUBT else 1.0)
         for rows, size, side in zip(n, units.n_eff, memory or units.memory, strict=True)
     ]
-    longest = max(times) * (_SAFETY if units.kind == "groups" else 1.0)
+    longest = max(times) * (SAFETY if units.kind == "groups" else 1.0)
     is_certain = any(
         rows / time >= _MIN_CERTAIN and time * _MAX_RATIO >= longest
         for rows, time in zip(n, times, strict=True)
@@ -88,7 +88,7 @@ def whole_p_value(scores: tuple[Float32Array, Float32Array], dependence: Depende
     """Return the p-value of a difference of means (P, D) between both sides; 1 if the dependence is not certain."""
     from scipy.special import stdtr  # noqa: PLC0415 - slow to load
 
-    rows = dependence.time * _SAFETY if dependence.time > 1 else 1.0
+    rows = dependence.time * SAFETY if dependence.time > 1 else 1.0
     freedom = min(map(len, scores)) / rows - 1
     if freedom < _MIN_INDEPENDENT or not dependence.is_certain:
         return 1.0
@@ -115,6 +115,8 @@ def most_changed_part(
     first, last = bounds[place].tolist()
     is_above = values[first:last].mean() >= scores[0][:, dimension].mean()
     start, end = _refined(values if is_above else -values, first, last)
+    if (start, end) == (0, len(values)):  # a part of the window is not all of it
+        start, end = first, last
     by_chance = (2 * np.log(len(values))) ** 0.5
     errors = _standard_errors(values, start, end) / dependence.time**0.5
     return Part(start, end, int(dimension), p, stands_out=errors >= by_chance + _MIN_INSIDE_ERRORS)

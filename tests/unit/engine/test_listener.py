@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from quadriga.engine.processes import listener
-from quadriga.engine.processes.listener import format_address, listen, parse_proxies, reserve
+from quadriga.engine.processes.listener import format_address, listen, reserve
+from quadriga.engine.server_settings import parse_proxies
 from quadriga.engine.settings_reading import SettingsError, load
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.presence import with_presence
-from quadriga.monitor.drift.samples import build_sample
+from quadriga.monitor.drift.samples import Sample, build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.significance.memory import without_changes
 from quadriga.monitor.drift.significance.parts import independent, most_changed_part
@@ -244,3 +244,29 @@ def test_a_part_is_within_its_window(n: int) -> None:
     for window in (noise, np.zeros_like(noise), np.round(noise), np.sort(noise, axis=0)):
         part = most_changed_part((baseline, window), independent((40, n)))
         assert part is None or 0 <= part.start < part.end <= n
+
+
+def visits(rng: np.random.Generator, n: int, moved: float = 0.0) -> Sample:
+    """Return rows of four places, one after another, each at its own level; the last tenth of all is moved."""
+    places = np.repeat(np.arange(4), n // 4)
+    values = rng.normal(size=n) + places
+    values[n - n // 10 :] += moved
+    return build_sample({"x": values}, sources=[f"place{place}" for place in places])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("moved", [0.0, 3.0])
+def test_places_visited_one_after_another_are_no_change(seed: int, moved: float) -> None:
+    rng = np.random.default_rng(seed)
+    report = compare(visits(rng, BASELINE_N), visits(rng, 1000, moved))
+    assert (report.status == "drift") == (moved > 0)
+
+
+def test_a_part_is_never_the_whole_window() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(2000, 1)), rng.normal(size=(300, 1)) + 0.5
+    for shift in np.linspace(-1, 1, 21):
+        current = (scores[1] + shift).astype(np.float32)
+        part = most_changed_part((scores[0].astype(np.float32), current), independent((2000, 300)))
+        assert part is not None
+        assert part.end - part.start < 300

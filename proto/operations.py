@@ -59,7 +59,8 @@ MAX_HEADER_BYTES = 3072
 64 KiB a line."""
 
 _UNREAD_TYPES = (
-    b"multipart/",
+    b"multipart/mixed",
+    b"multipart/related",
     b"application/x-protobuf",
     b"application/protobuf",
     b"application/grpc",

@@ -104,12 +104,11 @@ def serving(handler, **options):
             intake=intake,
             **{"max_message_bytes": 1 << 30, "max_connections": 20} | options,
         )
-        await server.start("127.0.0.1:0")
-        return server
+        return server, await server.start("127.0.0.1:0")
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
+    server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(20)
     try:
-        with Client(f"127.0.0.1:{server._port}") as client:
+        with Client(f"127.0.0.1:{port}") as client:
             yield client
         until_s = time.monotonic() + 20
         while intake.held_bytes and time.monotonic() < until_s:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -68,7 +68,7 @@ _READ_BYTES = 16 * 1024
 
 _CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
 _MAX_FRAME_BYTES = 1024 * 1024
-_MAX_WINDOW_BYTES = 2**31 - 1
+_MAX_WINDOW_BYTES = _MAX_STREAM = 2**31 - 1
 _HIGH_WATER_BYTES = 64 * 1024
 _HIGH_WATER_OF_CALLERS_BYTES = 1024 * 1024
 _JOINED_BYTES = 64 * 1024
@@ -506,7 +506,7 @@ def _read_headers(fields: Sequence[tuple[bytes, bytes]]) -> _Headers:
         elif name == b"content-type":
             content = value
         elif name == b"grpc-timeout":
-            with suppress(ValueError, KeyError):
+            with suppress(ValueError, KeyError, OverflowError):
                 timeout_s = int(value[:-1]) * _TIMEOUT_UNITS[value[-1:].decode()]
         elif name == b"grpc-encoding":
             encoding = value.decode()
@@ -642,7 +642,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def write(self, data: Any) -> None:
         """Write frames."""
-        if not self._is_ended:
+        if not self._is_ended and not self.transport.is_closing():
             self.transport.write(data)
 
     def pause_writing(self) -> None:
@@ -843,14 +843,15 @@ class Connection(asyncio.BufferedProtocol):
         """Handle the frames that are there, for one turn."""
         if self._is_ended:
             return
-        share, begun_s = self.server.share_of(self), perf_counter()
+        # By time of the CPU: on a busy machine, time in which others ran would be taken from all connections.
+        share, begun_s = self.server.share_of(self), thread_time()
         try:
-            self._turn_ends_s = begun_s + _TURN_S
+            self._turn_ends_s = perf_counter() + _TURN_S
             is_through = self._handle()
         except _ConnectionEnd as end:
             self.end(end.code, str(end))
             is_through = True
-        share.spend(perf_counter() - begun_s)
+        share.spend(thread_time() - begun_s)
         if not is_through:
             self._wait()
         elif self._waits:
@@ -898,7 +899,7 @@ class Connection(asyncio.BufferedProtocol):
             return position
         word: int
         word, flags, stream = _HEAD.unpack_from(data, position)
-        length, kind = word >> 8, word & 255
+        length, kind, stream = word >> 8, word & 255, stream & _MAX_STREAM
         begin = position + _HEAD.size
         if kind == _DATA and length and not flags & _PADDED and self._block is None:
             self._begin_data(stream, flags, length)

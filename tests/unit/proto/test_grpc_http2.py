@@ -197,6 +197,31 @@ def test_bytes_may_come_one_by_one():
     assert run(talk) == "0"
 
 
+@pytest.mark.parametrize("timeout", [b"9" * 400 + b"S", b"9" * 5000 + b"S", b"\xffS", b"S", b"", b"1", b"9" * 8 + b"H"])  # fmt: skip
+def test_a_time_limit_that_is_none_does_not_end_the_connection(timeout):
+    block = headers() + Encoder().encode([(b"grpc-timeout", timeout)], huffman=False)
+
+    def talk(port):
+        wire = Wire(port)
+        wire.send(call(block), call(stream=3))
+        found = [wire.answer()[0], wire.answer(3)[0]]
+        wire.close()
+        return [fields.get("grpc-status") for fields in found]
+
+    assert run(talk) == ["0", "0"]
+
+
+def test_the_first_bit_of_the_number_of_a_stream_means_nothing():
+    def talk(port):
+        wire = Wire(port)
+        wire.send(call(stream=0x8000_0001), call(stream=3))
+        found = [wire.answer()[0], wire.answer(3)[0]]
+        wire.close()
+        return [fields.get("grpc-status") for fields in found]
+
+    assert run(talk) == ["0", "0"]
+
+
 @pytest.mark.parametrize(
     ("fields", "status"),
     [({b":method": b"GET"}, "405"), ({b"content-type": b"text/html"}, "415")],

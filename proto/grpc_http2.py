@@ -975,7 +975,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._spend_frame()
             self._take_data(payload)
         else:
-            self._spend_frame()
+            # A proxy whose calls run out of time resets many at once; each has cost its share of time already.
+            if kind != _RESET or not self.has_caller or stream not in self.calls:
+                self._spend_frame()
             self._take_control(kind, flags, stream, payload)
 
     def _take_control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:

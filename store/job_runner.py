@@ -298,10 +298,10 @@ class JobRunner:
             run = JobRun(job, directory, inferences, self._blobs, stop=stop, limits=self._limits)
             with self._ending_if_stuck(run):
                 has_ended = self._run_work(run)
-            told = directory / _TOLD_FILE
-            if has_ended and "webhook" in job.parameters and not told.exists():
+            mark = directory / _TOLD_FILE
+            if has_ended and "webhook" in job.parameters and not mark.exists():
                 self._on_end(run.job)
-                told.touch()
+                mark.touch()
             return has_ended
 
     @contextmanager

@@ -66,14 +66,14 @@ def _compute_within(
             run.report_progress(done, total)
 
     report = compute(run.directory, show_and_note)
-    kept = msgspec.structs.replace(report, id=run.job.id)
+    saved = msgspec.structs.replace(report, id=run.job.id)
     try:
-        run.end("succeeded", result=run.result(save_report(run, kept)))
+        run.end("succeeded", result=run.result(save_report(run, saved)))
     except OSError as error:
         _warn(str(error.strerror))
         return report
     options.is_kept = True
-    return kept
+    return saved
 
 
 def check_keepable(options: SimpleNamespace, settings: Settings) -> None:

@@ -59,14 +59,14 @@ def find_source(
     sides = baseline, current
     if any(side.sample.source_names for side in sides):
         return None
-    found: list[tuple[FoundSource, tuple[Summary, Summary]]] = []
+    explanations: list[tuple[FoundSource, tuple[Summary, Summary]]] = []
     for column in current.sample.columns:
         if column.name.startswith(prefix) and _names_sources(column):
             with_sources = _with_sources(baseline, column.name), _with_sources(current, column.name)
             source = _explained(sides, with_sources, column.name)
             if source is not None:
-                found.append((source, with_sources))
-    return max(found, key=lambda item: item[0].likeness, default=None)
+                explanations.append((source, with_sources))
+    return max(explanations, key=lambda item: item[0].likeness, default=None)
 
 
 def _names_sources(column: Column) -> bool:

@@ -29,7 +29,7 @@ _MAX_HEADER = 1 << 20
 """Characters in which the first row ends, else its separator is a comma."""
 _SEPARATORS = ",;\t|"
 _UNITS = "%‰°$€£¥₹"
-_AMOUNT = re.compile(rf"([+-]?)\s*([{_UNITS}]?)\s*([^{_UNITS}]*?)\s*([{_UNITS}]?)")
+_AMOUNT = re.compile(rf"([+-]?)([{_UNITS}]?)([^{_UNITS}]*)([{_UNITS}]?)")
 _MAX_DIGITS = 100
 _SPACES = " \u00a0\u202f'\u2019"
 _DIGITS = {
@@ -134,10 +134,10 @@ def _decimal_mark(columns: Sequence[Sequence[str | None]], separator: str) -> st
 
 def parse_number(text: str, decimal: str) -> tuple[float, str] | None:
     """Return the number that a cell has, and the sign of its unit or currency, such as `%`; None if it is no number."""
-    amount = _AMOUNT.fullmatch(text) if len(text) < _MAX_DIGITS else None
+    amount = _AMOUNT.fullmatch(text.strip()) if len(text) < _MAX_DIGITS else None
     if amount is None or (amount[2] and amount[4]):
         return None
-    digits = amount[1] + amount[3]
+    digits = amount[1] + amount[3].strip()
     if not _DIGITS[decimal].fullmatch(digits):
         return None
     digits = re.sub(rf"[{_SPACES}{',' if decimal == '.' else '.'}]", "", digits)

@@ -115,6 +115,11 @@ class ImageGraph:
         """
         spec = self._spec.input
         values: dict[str, Any] = dict.fromkeys(self._inputs) | (spec.constants or {})
+        if spec.size_input and spec.size_input not in self._inputs:
+            names = ", ".join(self._inputs)
+            raise LoadError(
+                f"expected [input] size_input in model.toml to be one of {names}, got {spec.size_input!r}"
+            )
         for name in values.keys() - {spec.name, spec.size_input}:
             info, value = self._inputs.get(name), values[name]
             length = len(value) if isinstance(value, list) else 1

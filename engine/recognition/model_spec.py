@@ -13,7 +13,13 @@ from quadriga.engine.recognition.families import DECODER_DEFAULTS, FAMILIES, Fam
 from quadriga.engine.recognition.image_input import decide_input
 from quadriga.engine.recognition.labels import decide_labels, find_labels, rf_detr_background
 from quadriga.engine.recognition.model_toml import DECODED, check_labels_of_crops, check_use
-from quadriga.engine.recognition.outputs import FLOATS, class_count, main_outputs, row_shape
+from quadriga.engine.recognition.outputs import (
+    FLOATS,
+    activation_in_graph,
+    class_count,
+    main_outputs,
+    row_shape,
+)
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.decoders import reads_one_output
@@ -157,13 +163,12 @@ def _decoder(evidence: Evidence, family: Family) -> str:
 
 
 def _activation(evidence: Evidence) -> Layer:
-    """Decide the activation that a classifier's output still needs, so that none is applied twice."""
-    first = evidence.outputs[0].name
-    producer = evidence.producers.get(first, "")
-    if producer in ("Softmax", "Sigmoid"):
-        return f"operator behind {first!r} is {producer}", {"activation": "none"}
+    """Decide the activation that a classifier's output still needs."""
+    in_graph = activation_in_graph(evidence, evidence.outputs[0].name)
+    if in_graph[1]["activation"] == "none":
+        return in_graph
     if evidence.config.get("problem_type") == "multi_label_classification":
         return "config.json, problem_type", {"activation": "sigmoid"}
     if set(row_shape(evidence)) <= {1}:  # the softmax of a single value is always 1
         return "one class", {"activation": "sigmoid"}
-    return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}
+    return in_graph

@@ -1,7 +1,9 @@
 """The outputs of a graph that a model's task reads, and the number of classes that they show."""
 
+from quadriga.engine.recognition.decisions import Layer
 from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.families import Family
+from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.decoders.reading import plain_name
 
@@ -52,3 +54,23 @@ def class_count(family: Family, evidence: Evidence) -> int | None:
         return None
     size = outputs[output].shape[axis]
     return size - extra if size > extra else None
+
+
+def activation_in_graph(evidence: Evidence, name: str) -> Layer:
+    """Decide the activation that scores still need by the operator behind them, so that none is applied twice."""
+    operator = evidence.producers.get(name) or "unknown"
+    activation = "none" if operator in ("Softmax", "Sigmoid") else "softmax"
+    return f"operator behind {name!r} is {operator}", {"activation": activation}
+
+
+def check_activation(operator: str) -> None:
+    """Refuse to guess the activation of scores that arithmetic made of probabilities, such as `Mul of Sigmoid`.
+
+    Raises:
+        LoadError: The operator behind the scores is such arithmetic; it says what to write.
+    """
+    if " of " in operator:
+        raise LoadError(
+            f"activation is required in model.toml, [output], as the scores are {operator}: "
+            '"none" if they are probabilities, else "softmax" or "sigmoid"'
+        )

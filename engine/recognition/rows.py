@@ -12,7 +12,7 @@ from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.labels import find_labels
 from quadriga.engine.recognition.mlflow_folder import mlflow_columns
 from quadriga.engine.recognition.model_toml import written_keys
-from quadriga.engine.recognition.outputs import FLOATS
+from quadriga.engine.recognition.outputs import FLOATS, activation_in_graph, check_activation
 from quadriga.engine.session import MAPS, LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import SHORT_NAMES
@@ -107,10 +107,10 @@ def _activation(
     """Decide the activation that the scores still need; those of ai.onnx.ml are probabilities."""
     if written := evidence.written.output.get("activation"):
         return written, "model.toml"
-    producer = evidence.producers.get(scores.name, "")
-    if is_export or producer in ("Softmax", "Sigmoid"):
-        return "none", f"operator behind {scores.name!r} is {producer or 'unknown'}"
-    return "softmax", f"operator behind {scores.name!r} is {producer or 'unknown'}"
+    reason, decided = activation_in_graph(evidence, scores.name)
+    if not is_export:
+        check_activation(evidence.producers.get(scores.name, ""))
+    return "none" if is_export else decided["activation"], reason
 
 
 def _classes(header: OnnxHeader, scores: TensorInfo, columns: int) -> tuple[str, ...]:

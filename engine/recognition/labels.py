@@ -21,6 +21,8 @@ _LISTS = {name: f"ONNX metadata, {name}" for name in ("character", "labels", "cl
 """Names of metadata with class names: Paddle's and those of people. They count only if their number fits, as a reader
 of text has a `character` for every letter. Source: RapidOCR and RapidLayout, their readers of metadata."""
 _RF_DETR_NAMES = "ONNX metadata, rfdetr_inference"
+_UNNAMED = ("???", "N/A")
+"""Placeholders of numbers without a class: of TensorFlow, and of COCO's lists. The first label then stands for the background."""
 _WRITE_LABELS = (
     'Write labels = ["first class", "second class"] in model.toml, in the order of the classes, or a file '
     "labels.txt with one label a line"
@@ -39,6 +41,11 @@ def find_labels(evidence: Evidence) -> tuple[tuple[str, ...], str] | None:
             f"expected class names in {location}, as a list or with their numbers, got {value!r:.100}. "
             f"{_WRITE_LABELS}"
         )
+    first, *others = labels
+    labels = (
+        first,
+        *(f"class_{n}" if name == _UNNAMED[0] else name for n, name in enumerate(others, 1)),
+    )
     numbers = sum(label == f"class_{number}" for number, label in enumerate(labels))
     return labels, f"{location}, {numbers} without a name" if numbers else location
 
@@ -173,7 +180,8 @@ def _without_background(
     if named is None or "label_offset" in evidence.written.output:
         return named
     labels, reason = named
-    if begins_with_background(labels):
+    is_unnamed = labels[0] in _UNNAMED or (labels[0] == "class_0" and "class_1" not in labels)
+    if begins_with_background(labels) or is_unnamed:
         is_left_out = family.output.get("label_offset") == 1
         return (labels[1:], f"{reason}, without {labels[0]}") if is_left_out else named
     if family is FAMILIES["ssd"]:

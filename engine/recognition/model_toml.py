@@ -130,7 +130,7 @@ _USES: dict[str, tuple[str, ...]] = {
     "output.label_offset": ("detection", "oriented", "mask_rcnn", "rf_detr_segment"),
     "output.angle": ("oriented",),
     "output.nms": (
-        *("ultralytics", "yolov5", "yolox", "yolox_decoded", "damo_yolo"),
+        *("ultralytics", "ultralytics_transposed", "yolov5", "yolox", "yolox_decoded", "damo_yolo"),
         *("ultralytics_obb", "mmdeploy_rotated", "ultralytics_segment"),
     ),
     "defaults.top_k": ("classification",),

@@ -133,13 +133,16 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
             f"task is required in model.toml beside decoder {decoder!r}, as nothing else says what its "
             "predictions are"
         )
-    labels = find_labels(evidence) if possible else None
+    labels, left_out = find_labels(evidence) if possible else None, {}
     counts = {name: class_count(family_named(name), evidence) for name in possible}
     if labels is not None:
         fitting = [name for name in possible if counts[name] in (None, len(labels[0]))]
         if fitting == ["ultralytics"] and possible == ["ultralytics", "ultralytics-obb"]:
             return fitting[0], f"{match.reason}, and the number of labels"
-        counts = dict(sorted(counts.items(), key=lambda item: item[0] not in fitting))
+        left_out = {
+            name: count for name, count in counts.items() if name not in fitting and fitting
+        }
+        counts = {name: counts[name] for name in fitting or possible}
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
     if match.reason and not match.families and task is None:
         raise LoadError(
@@ -148,7 +151,13 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
         )
     if described or not possible:
         return "", ""
-    raise LoadError(_question(evidence, counts, match))
+    question = _question(evidence, counts, match)
+    if labels is not None and left_out:
+        others = ", ".join(
+            f"{name} ({_classes(count)})" for name, count in left_out.items() if count
+        )
+        question += f"\nNot for {len(labels[0])} labels ({labels[1]}): {others}"
+    raise LoadError(question)
 
 
 _NETWORKS = frozenset(

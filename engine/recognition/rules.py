@@ -10,7 +10,7 @@ from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.families import FAMILIES, FamilyMatch
 from quadriga.engine.recognition.labels import parse_labels
 from quadriga.engine.recognition.outputs import FLOATS, class_count
-from quadriga.engine.recognition.shape_rules import by_shapes
+from quadriga.engine.recognition.shape_rules import anchor_counts, by_shapes
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.decoders.reading import plain_name
 
@@ -39,10 +39,17 @@ def _by_ultralytics(evidence: Evidence) -> FamilyMatch | None:
         "classify": "ultralytics-cls",
         "semantic": "ultralytics-semantic",
     }.get(task)
+    image, has_classes_last = evidence.image_input(), _has_classes_last(first, metadata)
     if metadata.get("head") == "RTDETRDecoder":
         family = "ultralytics-rtdetr" if width == 6 else "ultralytics-rtdetr-raw"
-    elif task == "detect" and "head" not in metadata and _is_older_rtdetr(first, metadata):
-        family = "ultralytics-rtdetr-raw"
+    elif task == "detect" and has_classes_last:
+        is_head = image is not None and first.shape[1] in anchor_counts(image)[0]
+        # two classes make six columns, as NMS in the graph does; before 8.4 metadata names no head
+        is_rtdetr = width != 6 or "rtdetr" in metadata.get("description", "").lower()
+        if is_head:
+            family = "ultralytics-transposed"
+        elif is_rtdetr and "head" not in metadata:
+            family = "ultralytics-rtdetr-raw"
     if family is None and "stride" not in metadata:
         return None
     return FamilyMatch((family,) if family else (), f"ONNX metadata of Ultralytics, task {task}")
@@ -50,6 +57,7 @@ def _by_ultralytics(evidence: Evidence) -> FamilyMatch | None:
 
 _OF_YOLOV5 = {
     **{name: name for name in ("yolov5", "yolov5-seg", "ultralytics", "ultralytics-seg")},
+    "ultralytics-transposed": "ultralytics-transposed",
     "ultralytics-cls": "yolov5-cls",
 }
 """Families of shapes to those that the repositories of YOLOv5 and YOLOv9 export, with the same metadata for all."""
@@ -63,20 +71,15 @@ def _by_yolov5(evidence: Evidence) -> FamilyMatch | None:
     count = len(parse_labels(metadata["names"]) or ())
     match = by_shapes(evidence, count)
     families = [_OF_YOLOV5[name] for name in match.families if name in _OF_YOLOV5] if match else []
-    families = [name for name in families if class_count(FAMILIES[name], evidence) == count]
+    families = [name for name in families if class_count(FAMILIES[name], evidence) in (None, count)]
     reason = "ONNX metadata of YOLOv5 and YOLOv9, stride and names, and the shape of the output"
     return FamilyMatch(tuple(families), reason) if families else None
 
 
-def _is_older_rtdetr(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
-    """Check whether classes are on the last axis, as in RT-DETR; before 8.4 metadata names no head.
-
-    Two classes make six columns, as NMS in the graph does; then the description decides.
-    """
+def _has_classes_last(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
+    """Check whether classes are on the last axis, as in RT-DETR and transposed heads."""
     columns = 4 + len(parse_labels(metadata["names"]) or ())
-    if len(output.shape) != 3 or output.shape[2] != columns or output.shape[1] == columns:
-        return False
-    return columns != 6 or "rtdetr" in metadata.get("description", "").lower()
+    return len(output.shape) == 3 and output.shape[2] == columns != output.shape[1]
 
 
 _ARCHITECTURES = {

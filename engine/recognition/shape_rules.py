@@ -20,7 +20,8 @@ _TABLES: Mapping[int, tuple[str, ...]] = {
     ),
 }
 """Families and orders of columns that exporters write, by the number of columns of a table of detections."""
-_ROWS_OF_ANCHORS = ("yolox", "yolox-decoded", "yolov5")
+_ROWS_OF_ANCHORS = ("yolox", "yolox-decoded", "yolov5", "ultralytics-transposed")
+"""Families of heads with a row for each anchor; the last has no objectness."""
 _MAX_ROWS = 1000
 """Maximum detections of a table; heads with as few anchors are told by the size of the image."""
 
@@ -32,7 +33,7 @@ def by_shapes(evidence: Evidence, names: int | None = 0) -> FamilyMatch | None:
     sign, which something else has to confirm.
     """
     image, (first, *_) = evidence.image_input(), main_outputs(evidence) or (None,)
-    prototypes = _prototypes(evidence)
+    prototypes = _prototypes(evidence, may_be_open=names != 0)
     if prototypes is not None:
         first = next(tensor for tensor in evidence.outputs if tensor is not prototypes)
     if image is None or first is None:
@@ -94,21 +95,24 @@ _PROTOTYPES = 32
 """Number of mask prototypes in Ultralytics' and YOLOv5's segmentation."""
 
 
-def _prototypes(evidence: Evidence) -> TensorInfo | None:
+def _prototypes(evidence: Evidence, *, may_be_open: bool) -> TensorInfo | None:
     """Find mask prototypes beside a head of boxes, classes and coefficients, in either order."""
     ranks = {len(tensor.shape): tensor for tensor in evidence.outputs}
-    if len(evidence.outputs) != 2 or ranks.keys() != {3, 4} or ranks[4].shape[1] != _PROTOTYPES:
+    if len(evidence.outputs) != 2 or ranks.keys() != {3, 4}:
         return None
-    sides = [side for side in ranks[3].shape[1:] if side > 0]
-    return ranks[4] if sides and min(sides) > 4 + _PROTOTYPES else None
+    sides = [side for side in ranks[3].shape[1:] if side > 0] or [100 * may_be_open]
+    fits = ranks[4].shape[1] == _PROTOTYPES or (may_be_open and ranks[4].shape[1] == -1)
+    return ranks[4] if fits and min(sides) > 4 + _PROTOTYPES else None
 
 
 def _heads_with_masks(image: TensorInfo, first: TensorInfo) -> tuple[str, ...]:
     """Return the family of a head beside prototypes, which are enough evidence, whatever the size."""
     _, rows, columns = first.shape
-    single, triple = _anchors(image)
+    single, triple = anchor_counts(image)
     if columns == 6 + _PROTOTYPES and 0 < rows <= _MAX_ROWS and rows not in triple:
         return ("ultralytics-seg-end2end",)
+    if rows == columns == -1:
+        return ("yolov5-seg", "ultralytics-seg")
     if rows in triple or (not single and (rows == -1 or rows > columns > 0)):
         return ("yolov5-seg",)
     return ("ultralytics-seg",) if columns in (*single, -1) or not single else ()
@@ -117,7 +121,7 @@ def _heads_with_masks(image: TensorInfo, first: TensorInfo) -> tuple[str, ...]:
 def _heads_or_tables(image: TensorInfo, first: TensorInfo, names: int | None) -> tuple[str, ...]:
     """Return the families of heads that have a row or a column for each anchor, else those of tables."""
     _, rows, columns = first.shape
-    single, triple = _anchors(image)
+    single, triple = anchor_counts(image)
     families: tuple[str, ...] = ()
     if columns in single and rows > 4:  # an angle takes one row more
         families = ("ultralytics", "ultralytics-obb")[: rows - 4]
@@ -127,17 +131,23 @@ def _heads_or_tables(image: TensorInfo, first: TensorInfo, names: int | None) ->
         families = ("yolov5", *families)
     if families:
         return families
-    has_names = names != 0 and (rows - 4 if columns > rows > 0 or columns == -1 else columns - 5)
-    if has_names > 0 and names in (None, has_names):
-        is_open = rows > _MAX_ROWS or (rows == -1 and not single)
-        families = ("ultralytics",) if has_names == rows - 4 else _ROWS_OF_ANCHORS[: 3 * is_open]
+    if names != 0 and rows == columns == -1:
+        return ("ultralytics", *_ROWS_OF_ANCHORS)
+    is_last = columns <= rows if columns > 0 < rows else rows == -1
+    is_open = rows > _MAX_ROWS or (rows == -1 and not single)
+    choices: list[tuple[tuple[str, ...], int]] = [(("ultralytics",), rows - 4)]
+    if is_last:
+        choices = [(_ROWS_OF_ANCHORS[:3], is_open * (columns - 5))]
+        choices += [(_ROWS_OF_ANCHORS[3:], (rows > _MAX_ROWS) * (columns - 4))]
+    for choice, count in choices if names != 0 else ():
+        families += choice if count > 0 and names in (None, count) else ()
     return families or (_TABLES.get(columns, ()) if rows <= _MAX_ROWS else ())
 
 
 _STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 
 
-def _anchors(image: TensorInfo) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def anchor_counts(image: TensorInfo) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Count the cells of the strides that detectors have, and three anchors a cell; nothing if the size is open.
 
     Nor for colours last, as TensorFlow orders them: boxes of a head that was converted through it may be fractions.

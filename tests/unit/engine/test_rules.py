@@ -41,6 +41,8 @@ BY_METADATA = [
     ("detect", {"output0": floats(-1, -1, -1)}, {}, "ultralytics"),
     ("detect", {"output0": floats(1, 300, 6)}, {"head": "RTDETRDecoder"}, "ultralytics-rtdetr"),
     ("detect", {"output0": floats(1, 300, 84)}, {"head": "RTDETRDecoder"}, "ultralytics-rtdetr-raw"),
+    ("detect", {"output0": floats(1, 8400, 6)}, {}, "ultralytics-transposed"),
+    ("detect", {"output0": floats(1, 8400, 6)}, {"head": "Detect"}, "ultralytics-transposed"),
     ("segment", {"output0": floats(1, 38, 8400), "output1": floats(1, 32, 160, 160)}, {}, "ultralytics-seg"),
     ("segment", {"output0": floats(1, 300, 38), "output1": floats(1, 32, 160, 160)}, {}, "ultralytics-seg-end2end"),
     ("obb", {"output0": floats(1, 7, 8400)}, {}, "ultralytics-obb"),
@@ -81,6 +83,8 @@ OF_YOLOV5 = [
     ({"output0": floats(1, -1, 7)}, OPEN, "yolov5"),
     ({"output0": floats(1, 6, 8400)}, IMAGES, "ultralytics"),
     ({"output0": floats(1, 6, -1)}, OPEN, "ultralytics"),
+    ({"output0": floats(1, 8400, 6)}, IMAGES, "ultralytics-transposed"),
+    ({"output0": floats(-1, -1)}, OPEN, "yolov5-cls"),
     ({"output0": floats(1, 2)}, IMAGES, "yolov5-cls"),
     ({"output0": floats(1, 300, 6)}, IMAGES, ""),
     ({"output0": floats(1, 300, 7)}, IMAGES, ""),
@@ -95,6 +99,23 @@ def test_yolov5_metadata_says_nothing_before_the_shapes(outputs, image, family):
     metadata = {"stride": "32", "names": "['a','b']"}
     match = match_families(evidence(outputs, (image,), metadata=metadata))
     assert (match.families == (family,)) if family else len(match.families) > 2
+
+
+LENGTHS_UNKNOWN = [
+    ({"output0": floats(-1, -1, -1)}, {"yolov5", "ultralytics", "ultralytics-transposed"}),
+    ({"output0": floats(1, -1, -1)}, {"yolov5", "ultralytics", "ultralytics-transposed"}),
+    ({"output0": floats(-1, -1, -1), "output1": floats(-1, 32, -1, -1)}, {"yolov5-seg", "ultralytics-seg"}),
+    ({"output1": floats(-1, -1, -1, -1), "output0": floats(-1, -1, -1)}, {"yolov5-seg", "ultralytics-seg"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("image", [OPEN, IMAGES])
+@pytest.mark.parametrize(("outputs", "families"), LENGTHS_UNKNOWN)
+def test_yolov5_metadata_beside_lengths_that_are_all_open_leave_the_head_open(
+    outputs, families, image
+):
+    metadata = {"stride": "32", "names": "['a','b']"}
+    assert set(match_families(evidence(outputs, (image,), metadata=metadata)).families) == families
 
 
 BY_CONFIG = [
@@ -170,7 +191,7 @@ BY_SHAPE = [
     (floats(1, 5, 8400), IMAGES, {"ultralytics"}),
     (floats(1, 300, 6), IMAGES, TABLES_OF_6),
     (floats(1, 300, 7), IMAGES, TABLES_OF_7),
-    (floats(1, 8400, 85), IMAGES, {"yolox", "yolox-decoded", "yolov5"}),
+    (floats(1, 8400, 85), IMAGES, {"yolox", "yolox-decoded", "yolov5", "ultralytics-transposed"}),
     (floats(1, 25200, 85), IMAGES, {"yolov5"}),
     (floats(1, 1, 200, 7), IMAGES, {"ssd"}),
     (floats(1, 1, 320, 320), IMAGES, {"binary-segmentation", "binary-unet", "birefnet", "u2net"}),

@@ -20,8 +20,8 @@ from quadriga.engine.image_text.generation import VARIANTS, TextPackage
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.providers import CPU
 from quadriga.engine.recognition.decisions import Decision
+from quadriga.engine.recognition.evidence import check_activation
 from quadriga.engine.recognition.model_toml import RuntimeOptions, read_model_toml
-from quadriga.engine.recognition.outputs import check_activation
 from quadriga.engine.recognition.recognise import Recognition, recognise
 from quadriga.engine.session import LoadError, LocalGraphs, RunError
 from quadriga.engine.stopwatch import Stopwatch

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from quadriga.engine.recognition.decisions import MissingError
-from quadriga.engine.recognition.evidence import Evidence, parse_literal
+from quadriga.engine.recognition.evidence import RF_DETR, Evidence, parse_literal
 from quadriga.engine.recognition.families import FAMILIES, Family
-from quadriga.engine.recognition.outputs import RF_DETR, class_count
 from quadriga.engine.schema import read_text
 from quadriga.engine.session import LoadError
 from quadriga.tasks import SHORT_NAMES
@@ -138,7 +137,7 @@ def decide_labels(
         Labels by class index, and the reason.
     """
     labels_and_source = _without_background(evidence, family, find_labels(evidence))
-    count = class_count(family, evidence)
+    count = evidence.class_count(family)
     if family.task == "IMAGE_CLASSIFICATION" and count == 1 and labels_and_source is not None:
         count = 2 if len(labels_and_source[0]) == 2 else 1  # of two labels it scores the second
     if labels_and_source is None and family.task not in SHORT_NAMES.values():
@@ -196,6 +195,6 @@ def _without_background(
 def rf_detr_background(evidence: Evidence, family: Family) -> tuple[str, dict[str, int]]:
     """Find the background class of RF-DETR metadata: the one after the named classes."""
     names = parse_labels(_rf_detr_names(evidence.metadata)) or ()
-    count = class_count(family, evidence) if family.output.get("decoder") in RF_DETR else None
-    has_background = bool(names) and count == len(names) + 1
+    is_one_more = bool(names) and evidence.class_count(family) == len(names) + 1
+    has_background = is_one_more and family.output.get("decoder") in RF_DETR
     return _RF_DETR_NAMES, {"background": len(names)} if has_background else {}

@@ -61,15 +61,11 @@ def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
     yield _rf_detr_names(evidence.metadata), _RF_DETR_NAMES
     yield evidence.metadata.get("names"), "ONNX metadata, names"
     for name, location in _LISTS.items():
-        yield _listed_names(evidence.metadata.get(name)), location
+        text = evidence.metadata.get(
+            name, ""
+        )  # a list as Python or JSON write it, or one name a line
+        yield parse_labels(text) or tuple(text.splitlines()) or None, location
     yield evidence.classes or None, "classes that the graph names"
-
-
-def _listed_names(text: str | None) -> tuple[str, ...] | None:
-    """Read names from a text: a list as Python or JSON write it, or one name a line; None if it has none."""
-    if text is None:
-        return None
-    return parse_labels(text) or tuple(text.splitlines()) or None
 
 
 def _label_files(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -103,9 +103,8 @@ def _written_task(written: ModelToml) -> str | None:
         return written.task
     task = full_name(written.task)
     if task not in (*TASKS, TENSOR):
-        names = ", ".join(SHORT_NAMES)
         raise LoadError(
-            f"expected task in model.toml to be one of {names}, or module:attribute, got {written.task!r}"
+            f"expected task in model.toml to be one of {', '.join(SHORT_NAMES)}, or module:attribute, got {written.task!r}"
         )
     return task
 
@@ -151,9 +150,6 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
 _NETWORKS = "resnet, resnext, efficientnet, mobilenet, densenet, vgg, vit, convnext, swin"
 """Names of networks, which say nothing of the exporter."""
 
-_EXPORTERS_OF_NETWORKS = ("torchvision-classifier", "timm", "hf-classifier")
-"""Families of the exporters that all have those networks."""
-
 
 def _written_family(family: str) -> str:
     """Return a family of model.toml, or raise a `LoadError` that names those that it may mean."""
@@ -164,7 +160,7 @@ def _written_family(family: str) -> str:
         name for name, known in FAMILIES.items() if word in known.description.lower()
     ]
     if word.rstrip("0123456789-_") in _NETWORKS.split(", "):
-        close = [*_EXPORTERS_OF_NETWORKS]
+        close = ["torchvision-classifier", "timm", "hf-classifier"]
     hint = f"; is it {' or '.join(close)}?" if close else ""
     raise LoadError(
         f"expected family in model.toml to be one of {', '.join(FAMILIES)}, got {family!r}{hint}"

@@ -42,8 +42,7 @@ def decide_rows(decisions: list[Decision], evidence: Evidence, header: OnnxHeade
             "expected rows along the first axis of each input, in any number or one at a time, got "
             f"{', '.join(map(str, evidence.inputs))}: export again with a variable first axis"
         )
-    named = evidence.reading(written.output.get("name", ()))
-    scores = _scores_output(named.outputs)
+    scores = _scores_output(evidence.reading(written.output.get("name", ())).outputs)
     decisions.append(Decision("output.scores", scores.name, f"{scores.datatype} output"))
     names_labels = scores.datatype == MAPS or any(
         tensor.datatype not in FLOATS for tensor in evidence.outputs

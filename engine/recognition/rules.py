@@ -92,7 +92,11 @@ def _by_config(evidence: Evidence) -> FamilyMatch | None:
     """Match config.json of Hugging Face or timm."""
     config = evidence.config
     if "pretrained_cfg" in config:
-        return FamilyMatch(("timm",), "config.json of timm")
+        counts = [evidence.reading(t.name).class_count(FAMILIES["timm"]) for t in evidence.outputs]
+        classes = config.get("num_classes")  # 0 without a head: the output is features then
+        fits = classes is None or any(count in (None, classes) for count in counts)
+        reason = f"config.json of timm, num_classes {classes!r:.20}"
+        return FamilyMatch(("timm",) if fits else (), reason)
     kind = str(config.get("model_type", ""))
     if kind in _DETECTORS:
         return FamilyMatch((_DETECTORS[kind],), f"config.json, model_type {kind}")

@@ -127,6 +127,12 @@ BY_CONFIG = [
     ({"architectures": ["SegformerForSemanticSegmentation"]}, {"logits": floats(1, 19, 128, 128)}, "segformer"),
     ({"architectures": ["ViTForImageClassification"], "problem_type": "regression"}, {"logits": floats(1, 1)}, ""),
     ({"architecture": "resnet18", "pretrained_cfg": {}}, {"output": floats(1, 10)}, "timm"),
+    ({"architecture": "resnet18", "pretrained_cfg": {}, "num_classes": 10}, {"output": floats(-1, 10)}, "timm"),
+    ({"architecture": "resnet18", "pretrained_cfg": {}, "num_classes": 10}, {"output": floats(-1, -1)}, "timm"),
+    ({"architecture": "resnet18", "pretrained_cfg": {}, "num_classes": 3}, {"a": floats(1, 512), "b": floats(1, 3)}, "timm"),
+    ({"architecture": "resnet18", "pretrained_cfg": {}, "num_classes": 0}, {"output": floats(1, 512)}, ""),
+    ({"architecture": "resnet18", "pretrained_cfg": {}, "num_classes": 1000}, {"output": floats(1, 512)}, ""),
+    ({"architecture": "resnet18", "pretrained_cfg": {}, "num_classes": [3]}, {"output": floats(1, 512)}, ""),
 ]  # fmt: skip
 
 

@@ -267,9 +267,9 @@ def _producer(name: str, graph: Graph, made_by: Mapping[str, Node]) -> str:
             seen.add(tensor)
             source = _source_node(tensor, graph, made_by)
             if tensor in graph.inputs or varying & {*source.inputs}:
-                found = _operator(source, graph, made_by)
-                pending += [source] * (found in _ARITHMETIC)
-                behind |= {found} - _ARITHMETIC
+                kind = _operator(source, graph, made_by)
+                pending += [source] * (kind in _ARITHMETIC)
+                behind |= {kind} - _ARITHMETIC
     is_activated = behind and behind <= _ACTIVATIONS
     return f"{operator} of {' and '.join(sorted(behind))}" if is_activated else operator
 
@@ -295,8 +295,8 @@ def _operator(node: Node, graph: Graph, made_by: Mapping[str, Node]) -> str:
 def _source_node(name: str, graph: Graph, made_by: Mapping[str, Node]) -> Node:
     """Return the node that computes a tensor, looking through operators that preserve values."""
     node = made_by.get(name, _NO_NODE)
-    while (kept := _kept(node, graph.constants)) in made_by:
-        node = made_by[kept]
+    while (source := _kept(node, graph.constants)) in made_by:
+        node = made_by[source]
     return node
 
 

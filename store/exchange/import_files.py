@@ -181,8 +181,8 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
 
     def image(name: str) -> bytes | None:
         """Read a file, whose name may be without its ending."""
-        found = files.find(name)
-        return None if found is None else files.read(found)
+        member = files.find(name)
+        return None if member is None else files.read(member)
 
     if "inferences.jsonl" in files:
         with files.open("inferences.jsonl") as file:

@@ -41,8 +41,6 @@ _LAYERS = {
     *("DynamicQuantizeLinear", *_ENDS),
 }
 """Operators whose input is not a final output yet."""
-_MIN_NEGATIVE_STEP = 2**62
-"""Steps of a slice from here on are negative ones, as they are stored unsigned."""
 
 
 class EmbeddingSource(msgspec.Struct, frozen=True):
@@ -283,5 +281,5 @@ def _output_position(
     area = leading.area
     if node.operator == "Slice" and len(node.inputs) == 5:
         steps = graph.constants.get(node.inputs[4], ())
-        area *= prod(step for step in steps if step < _MIN_NEGATIVE_STEP)
+        area *= prod(abs(step) for step in steps if isinstance(step, int))
     return _TensorPosition(area, leading.is_map, depth, enlarged)

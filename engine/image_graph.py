@@ -90,6 +90,8 @@ class ImageGraph:
         """Why images run one by one though the file takes several; empty where they run together."""
         self.is_activated = False
         """Whether the scores of a classifier sum to 1 already, as the warm-up found."""
+        self.scored_by = ""
+        """Operator behind the scores of a classifier, once it has warmed up."""
         self._inputs = {tensor.name: tensor for tensor in session.inputs}
         self._check_inputs()
         self._has_rows = spec.output.batch_axis
@@ -415,7 +417,8 @@ class ImageGraph:
         name = next(iter(rows[0][0]))
         scores = [outputs[name] for outputs, _ in rows]
         if self._spec.task == "IMAGE_CLASSIFICATION":
-            if scores[0].size == 1 and self._session.header.producers.get(name) == "Softmax":
+            self.scored_by = self._session.header.producers.get(name, "")
+            if scores[0].size == 1 and self.scored_by == "Softmax":
                 raise LoadError(
                     f"expected more than one score in {name!r}, got the Softmax of one, which is always 1: export it with "
                     "a Sigmoid"

@@ -172,8 +172,8 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
         ("sha256", inspection.sha256),
         ("format", f"IR {inspection.ir_version}, {opsets}, by {inspection.producer or 'unknown'}"),
         ("weights", ", ".join(inspection.external_data) or "inside the file"),
-        *(("input", f"{t.name} {t.datatype} {list(t.shape)}") for t in inspection.inputs),
-        *(("output", f"{t.name} {t.datatype} {list(t.shape)}") for t in inspection.outputs),
+        *(("input", str(tensor)) for tensor in inspection.inputs),
+        *(("output", str(tensor)) for tensor in inspection.outputs),
         *(
             [("not read", ", ".join(inspection.unread_outputs))]
             if inspection.unread_outputs

@@ -20,6 +20,7 @@ from quadriga.engine.image_text.generation import VARIANTS, TextPackage
 from quadriga.engine.model_host import ModelHost
 from quadriga.engine.providers import CPU
 from quadriga.engine.recognition.decisions import Decision
+from quadriga.engine.recognition.evidence import check_activation
 from quadriga.engine.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition, recognise
 from quadriga.engine.session import LoadError, LocalGraphs, RunError
@@ -227,11 +228,13 @@ class Model:
 
     def _drop_softmax(self) -> bool:
         """Take the scores of a classifier as they are if they sum to 1 already and model.toml does not say otherwise."""
-        recognition, spec = self.recognition, self.spec
-        is_activated = (
-            isinstance(self.image_predictor, ImageGraph) and self.image_predictor.is_activated
-        )
-        if spec is None or not is_activated or "activation" in recognition.written.output:
+        recognition, spec, graph = self.recognition, self.spec, self.image_predictor
+        is_written = "activation" in recognition.written.output
+        if spec is None or is_written or not isinstance(graph, ImageGraph):
+            return False
+        if not graph.is_activated:
+            if spec.output.activation != "none":
+                check_activation(graph.scored_by)
             return False
         none = Decision("output.activation", "none", "scores of two images sum to 1 already")
         replace = msgspec.structs.replace

@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from quadriga.engine.external_data import ExternalData, read_external_data
 from quadriga.engine.protobuf import Message, encode_bytes
@@ -21,7 +22,7 @@ Shape = tuple[int, ...]
 _VALUE_PRESERVING = {
     *("Identity", "Cast", "Clip", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"),
     *("QuantizeLinear", "DequantizeLinear", "Dropout", "Slice", "Split", "Gather", "Expand"),
-    *("ReduceMean", "GlobalAveragePool", "ZipMap"),
+    *("ReduceMean", "ReduceMax", "GlobalAveragePool", "GlobalMaxPool", "ZipMap"),
 }
 """Operators that keep the kind of a value, such as a probability."""
 _EQUIVALENT = {
@@ -31,6 +32,13 @@ _EQUIVALENT = {
     "Hardmax": "Softmax",
 }
 """Operators, and those whose range they have."""
+_NEUTRAL = {"Mul": 1, "Div": 1, "Pow": 1, "Add": 0, "Sub": 0}
+"""Constant with which an operator returns its other input, its first, unchanged."""
+_ARITHMETIC = {
+    *(*_NEUTRAL, "Sum", "Mean", "Min", "Max", "Concat", "Where"),
+    *("Neg", "Abs", "Relu", "Sqrt"),
+}
+_ACTIVATIONS = frozenset({"Softmax", "Sigmoid"})
 _UNBOUNDED = frozenset(
     {
         *("Loop", "Scan", "If", "SequenceMap", "Range", "ConstantOfShape", "Expand", "Tile", "Pad"),
@@ -42,9 +50,10 @@ _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 _CLASS_LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 """Attributes of operators of ai.onnx.ml that list the classes."""
 _LFS_POINTER = b"version https://git-lfs"
-_INT64 = 7
+_NUMBERS = {1: "<f4", 7: "<i8", 10: "<f2", 11: "<f8"}
+"""Types of the constants that are read, by `TensorProto.DataType`."""
 _MAX_CONSTANTS = 8
-"""Maximum number of integers of a constant that are read; longer ones are weights."""
+"""Maximum number of values of a constant that are read; longer ones are weights."""
 
 _MAX_ATTRIBUTE_BYTES = 1 << 16
 """Maximum size of an attribute that is read; larger ones are weights or the nodes of trees."""
@@ -67,7 +76,8 @@ class OnnxHeader(msgspec.Struct, frozen=True):
     external_data: tuple[ExternalData, ...]
     producers: dict[str, str]
     """Operator that gives each graph output, looking through those that only move, cast or quantise
-    values; Softmax also where a graph writes it out as Exp, ReduceSum and Div."""
+    values; Softmax also where a graph writes it out as Exp, ReduceSum and Div. `Mul of Sigmoid` is arithmetic on
+    nothing but activations and constants."""
     class_labels: tuple[tuple[str, ...], ...] = ()
     """Class labels that operators of ai.onnx.ml name, those of ZipMap first; whole numbers as texts."""
     operators: frozenset[str] = frozenset()
@@ -103,8 +113,8 @@ class Graph(msgspec.Struct, frozen=True):
     """Inputs without the weights, which older files list among them."""
     outputs: dict[str, Shape]
     weights: dict[str, Shape]
-    constants: dict[str, tuple[int, ...]]
-    """Integer constants, where they are few; longer ones are weights."""
+    constants: dict[str, tuple[float, ...]]
+    """Numbers of a constant, where they are few; longer ones are weights."""
 
 
 def read_onnx(path: Path) -> tuple[OnnxHeader, Graph]:
@@ -159,7 +169,8 @@ def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
         node = _node(message, attributes)
         nodes.append(node)
         if node.operator == "Constant" and node.outputs:
-            constants[node.outputs[0]] = next(iter(node.numbers.values()), ())
+            values = (_constant(attribute) for attribute in attributes)
+            constants[node.outputs[0]] = next(filter(None, values), ())
         if labels := _class_labels(attributes):
             class_labels.insert(0 if node.operator == "ZipMap" else len(class_labels), labels)
     inputs, outputs = _names_and_shapes(graphs, 11), _names_and_shapes(graphs, _OUTPUT)
@@ -184,7 +195,7 @@ def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
 
 
 def _node(message: Message, attributes: Sequence[Message]) -> Node:
-    numbers = {attribute.text(1): _attribute_integers(attribute) for attribute in attributes}
+    numbers = {part.text(1): (*part.integers(3), *part.integers(8)) for part in attributes}
     return Node(
         message.text(4),
         message.texts(1),
@@ -203,21 +214,21 @@ def _class_labels(attributes: Sequence[Message]) -> tuple[str, ...]:
     return ()
 
 
-def _attribute_integers(attribute: Message) -> tuple[int, ...]:
-    """Return the integers of an attribute: one, several, or those of a tensor."""
+def _constant(attribute: Message) -> tuple[float, ...]:
+    """Return the numbers of an attribute: those of a tensor, one, or several."""
     tensors = [number for tensor in attribute.messages(5) for number in _small_constant(tensor)]
-    return (*attribute.integers(3), *tensors, *attribute.integers(8))
+    floats = np.frombuffer(b"".join(attribute.parts(2) + attribute.parts(7)), "<f4").tolist()
+    return (*tensors, *attribute.integers(3), *attribute.integers(8), *floats)
 
 
-def _small_constant(tensor: Message) -> tuple[int, ...]:
-    """Return the values of a weight or constant if they are a few integers, else none."""
-    if tensor.integer(2) != _INT64:
+def _small_constant(tensor: Message) -> tuple[float, ...]:
+    """Return the values of a weight or constant if they are a few numbers, else none."""
+    kind = _NUMBERS.get(tensor.integer(2))
+    parts = [*tensor.parts(9), *tensor.parts(4), *tensor.parts(10)]  # raw, float, double
+    if kind is None or sum(map(len, parts)) > 8 * _MAX_CONSTANTS:
         return ()
-    raw = [payload for payload in tensor.parts(9) if len(payload) <= 8 * _MAX_CONSTANTS]
-    words = [
-        payload[offset : offset + 8] for payload in raw for offset in range(0, len(payload), 8)
-    ]
-    values = (*tensor.integers(7), *(int.from_bytes(word, "little") for word in words))
+    signed = (number - (number >> 63 << 64) for number in tensor.integers(7))
+    values = (*signed, *np.frombuffer(b"".join(parts), kind).tolist())
     return values if len(values) <= _MAX_CONSTANTS else ()
 
 
@@ -244,14 +255,29 @@ def _sort_nodes(nodes: list[Node]) -> tuple[Node, ...]:
 
 def _producers(graph: Graph) -> dict[str, str]:
     made_by = {name: node for node in graph.nodes for name in node.outputs if name}
-    producers = {name: _producer(_source_node(name, made_by), made_by) for name in graph.outputs}
-    return {name: _EQUIVALENT.get(operator, operator) for name, operator in producers.items()}
+    return {name: _producer(name, graph, made_by) for name in graph.outputs}
 
 
-def _producer(node: Node, made_by: Mapping[str, Node]) -> str:
+def _producer(name: str, graph: Graph, made_by: Mapping[str, Node]) -> str:
+    """Return the operator that computes a tensor, and the activations that arithmetic has changed, if nothing else."""
+    pending, seen, behind = [_source_node(name, graph, made_by)], {name}, set[str]()
+    varying, operator = made_by.keys() | graph.inputs.keys(), _operator(pending[0], graph, made_by)
+    while operator in _ARITHMETIC and pending:
+        for tensor in {*pending.pop().inputs} - seen:
+            seen.add(tensor)
+            source = _source_node(tensor, graph, made_by)
+            if tensor in graph.inputs or varying & {*source.inputs}:
+                kind = _operator(source, graph, made_by)
+                pending += [source] * (kind in _ARITHMETIC)
+                behind |= {kind} - _ARITHMETIC
+    is_activated = behind and behind <= _ACTIVATIONS
+    return f"{operator} of {' and '.join(sorted(behind))}" if is_activated else operator
+
+
+def _operator(node: Node, graph: Graph, made_by: Mapping[str, Node]) -> str:
     """Return the operator of a node, or the activation that several nodes write out."""
-    sources = [_source_node(name, made_by) for name in node.inputs]
-    operators = [source.operator for source in sources]
+    sources = [_source_node(name, graph, made_by) for name in node.inputs]
+    operators = [_EQUIVALENT.get(source.operator, source.operator) for source in sources]
     if node.operator == "Concat" and set(operators) in ({"Sigmoid"}, {"Softmax"}):
         return operators[0]
     if operators == ["Exp", "ReduceSum"] and sources[1].inputs[:1] == node.inputs[:1]:
@@ -260,15 +286,26 @@ def _producer(node: Node, made_by: Mapping[str, Node]) -> str:
         return "Softmax"
     has_constant = node.operator == "Div" and operators[:1] in ([""], ["Constant"])
     if (has_constant or node.operator == "Reciprocal") and operators[-1:] == ["Add"]:
-        terms = {_source_node(name, made_by).operator for name in sources[-1].inputs}
+        terms = {_source_node(name, graph, made_by).operator for name in sources[-1].inputs}
         if terms - {"", "Constant"} == {"Exp"}:
             return "Sigmoid"  # 1 / (1 + exp(-x))
-    return node.operator
+    return _EQUIVALENT.get(node.operator, node.operator)
 
 
-def _source_node(name: str, made_by: Mapping[str, Node]) -> Node:
+def _source_node(name: str, graph: Graph, made_by: Mapping[str, Node]) -> Node:
     """Return the node that computes a tensor, looking through operators that preserve values."""
     node = made_by.get(name, _NO_NODE)
-    while node.operator in _VALUE_PRESERVING and node.inputs and node.inputs[0] in made_by:
-        node = made_by[node.inputs[0]]
+    while (source := _kept(node, graph.constants)) in made_by:
+        node = made_by[source]
     return node
+
+
+def _kept(node: Node, constants: Mapping[str, tuple[float, ...]]) -> str:
+    """Return the input whose values a node returns; empty for none."""
+    if node.operator in _VALUE_PRESERVING:
+        return next(iter(node.inputs), "")
+    orders = (node.inputs, node.inputs[::-1])[: 2 if node.operator in ("Mul", "Add") else 1]
+    for inputs in orders if node.operator in _NEUTRAL else ():
+        if {*constants.get(inputs[-1], ())} == {_NEUTRAL[node.operator]}:
+            return inputs[0]
+    return ""

@@ -12,7 +12,7 @@ from quadriga.engine.model import Model, model_folder
 from quadriga.engine.recognition.evidence import gather_evidence
 from quadriga.engine.recognition.families import FAMILIES, family_named, line_naming
 from quadriga.engine.recognition.recognise import recognise
-from quadriga.engine.recognition.shape_rules import by_shapes
+from quadriga.engine.recognition.rules import by_shapes
 from quadriga.engine.session import LoadError, RunError
 from quadriga.tasks.decoders import Candidates
 from quadriga.tasks.image import Image
@@ -148,7 +148,7 @@ def find_better_families(model: Model, image: Image, parameters: Mapping[str, An
     match = by_shapes(evidence.reading(written.output.get("name", ())))
     output = {key: value for key, value in written.output.items() if key != "decoder"}
     better = []
-    for name in match.families if match else ():
+    for name in match.families:
         if name == recognition.family or family_named(name).task != recognition.task:
             continue
         other = msgspec.structs.replace(written, family=name, output=output)

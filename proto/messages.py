@@ -184,6 +184,9 @@ class TensorInfo(msgspec.Struct, frozen=True):
     datatype: str
     shape: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.datatype} {list(self.shape)}"
+
 
 class ModelInfo(msgspec.Struct, frozen=True):
     """A model's metadata."""

@@ -278,7 +278,7 @@ def _decide_input(
     """Decide how an image becomes the encoder's input, as for every image model."""
     image = encoder.inputs[0]
     if len(encoder.inputs) != 1 or len(image.shape) != 4 or channels_axis(image) is None:
-        got = ", ".join(f"{t.name} {t.datatype} {list(t.shape)}" for t in encoder.inputs)
+        got = ", ".join(map(str, encoder.inputs))
         raise LoadError(
             f"expected {encoder.path.name} to take one image, [batch, channels, height, width] as FP32, FP16 or "
             f"UINT8, got {got}"

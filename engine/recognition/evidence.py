@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from quadriga.engine.recognition.decisions import Layer
+from quadriga.engine.recognition.families import Family
 from quadriga.engine.recognition.model_toml import ModelToml
 from quadriga.engine.recognition.sidecars import input_from_preprocessor
 from quadriga.engine.schema import read_text
 from quadriga.engine.session import MAPS, LoadError, Session
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.messages import TensorInfo
+from quadriga.tasks.decoders.reading import plain_name
 from quadriga.tasks.specification import MAX_CHANNELS
 
 COLOURS = (1, 3, 4)
@@ -27,6 +30,11 @@ DTYPES = {
     for name in ("FP32", "FP16", "FP64", "UINT8", "UINT16", *_INTEGERS)
 }
 """Datatypes of inputs that can hold images: the graph's name to the name in `InputSpec`."""
+FLOATS = ("FP32", "FP16", "FP64")
+_MAIN = ("logits", "out", "output")
+"""Names of the output that counts, beside auxiliary ones, hidden states and heads of teachers."""
+RF_DETR = ("rf_detr", "rf_detr_segment")
+"""Decoders of heads with one class more than names. Source: RF-DETR, `docs/exports/onnx`."""
 _ONES = "pixel_mask"
 """Input of Hugging Face's detectors that is 1 where the image is: everywhere, as images that run together have one size."""
 
@@ -84,19 +92,85 @@ class Evidence(msgspec.Struct, frozen=True):
         return candidates[0] if len(candidates) == 1 else None
 
     @property
+    def image(self) -> TensorInfo | None:
+        """Input that holds images of any number of channels, that of usual ones first."""
+        return self.image_input() or self.image_input(ANY_CHANNELS)
+
+    @property
     def batch(self) -> int:
         """Images that the file runs together, -1 where it leaves that open; 1 for an input without a batch axis."""
-        image = self.image_input() or self.image_input(ANY_CHANNELS)
+        image = self.image
         return image.shape[0] if image is not None and len(image.shape) == 4 else 1
+
+    @property
+    def main_outputs(self) -> list[TensorInfo]:
+        """Outputs of which one alone is read; several only where nothing but their names may tell them apart."""
+        outputs = list(self.outputs)
+        heads = [
+            tensor for tensor in outputs if len(tensor.shape) == 3 and tensor.datatype in FLOATS
+        ]
+        others = {len(tensor.shape) for tensor in outputs if tensor not in heads}
+        if heads and others <= {5}:
+            outputs = heads  # beside their own maps, as YOLOv5 and YOLOv7 export them
+        is_one = len({tensor.shape for tensor in outputs}) == 1 and others <= {4, 5}
+        named = [tensor for tensor in outputs if plain_name(tensor.name) in _MAIN]
+        if len(named) == 1 and (is_one or len(named[0].shape) != 3):
+            return named
+        return outputs if is_one or len(outputs) == 1 else []
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a classifier's first output for one image: without the batch axis, if it has one."""
+        shape = self.outputs[0].shape
+        return shape if len(shape) == 1 and shape[0] not in (-1, 1, self.batch) else shape[1:]
+
+    def class_count(self, family: Family) -> int | None:
+        """Read the number of classes from an output's shape; None if the family does not show it."""
+        outputs = [*self.main_outputs[:1], *self.outputs]
+        if family.task == "IMAGE_CLASSIFICATION":
+            sides = [side for side in self.reading(outputs[0].name).row_shape if side != 1] or [1]
+            return sides[0] if len(sides) == 1 and sides[0] > 0 else None
+        if family.classes is None:
+            return None
+        output, axis, extra = family.classes
+        decoder = family.output.get("decoder", "")
+        if decoder.endswith("_segment"):  # exports vary in order; the rank tells them apart
+            outputs = sorted(self.outputs, key=lambda tensor: len(tensor.shape))
+        if decoder in RF_DETR:  # exports vary in order; the names tell them apart
+            outputs = sorted(self.outputs, key=lambda tensor: tensor.name)
+        elif decoder == "semantic_logits" and self.maps_layout()[0] == "nhwc":
+            axis = 3
+        if output >= len(outputs) or axis >= len(outputs[output].shape):
+            return None
+        size = outputs[output].shape[axis]
+        return size - extra if size > extra else None
+
+    def activation(self, name: str) -> Layer:
+        """Decide the activation that scores still need by the operator behind them, so that none is applied twice."""
+        operator = self.producers.get(name) or "unknown"
+        activation = "none" if operator in ("Softmax", "Sigmoid") else "softmax"
+        return f"operator behind {name!r} is {operator}", {"activation": activation}
 
     def maps_layout(self) -> tuple[str, str]:
         """Return the layout of maps [N, C, H, W] or [N, H, W, C], the first output, and the reason."""
         if layout := self.written.output.get("layout"):
             return layout, "model.toml"
-        image = self.image_input() or self.image_input(ANY_CHANNELS)
-        output = self.outputs[0]
+        image, output = self.image, self.outputs[0]
         is_last = image is not None and len(output.shape) == 4 and _channels_last(output, image)
         return "nhwc" if is_last else "nchw", f"shape of output {output.name!r}"
+
+
+def check_activation(operator: str) -> None:
+    """Refuse to guess the activation of scores that arithmetic made of probabilities, such as `Mul of Sigmoid`.
+
+    Raises:
+        LoadError: The operator behind the scores is such arithmetic; it says what to write.
+    """
+    if " of " in operator:
+        raise LoadError(
+            f"activation is required in model.toml, [output], as the scores are {operator}: "
+            '"none" if they are probabilities, else "softmax" or "sigmoid"'
+        )
 
 
 def _channels_last(maps: TensorInfo, image: TensorInfo) -> bool:

@@ -83,6 +83,7 @@ _classifier = partial(_family, "IMAGE_CLASSIFICATION")
 FAMILIES: dict[str, Family] = {
     # Ultralytics and other YOLOs
     "ultralytics": _detector("Ultralytics detector", _LETTERBOX, "ultralytics", (0, 1, 4)),
+    "ultralytics-transposed": _detector("Ultralytics detector, transposed", _LETTERBOX, "ultralytics_transposed", (0, 2, 4)),
     "ultralytics-end2end": _detector("Ultralytics detector with NMS in the graph", _LETTERBOX, "box, score, class"),
     "ultralytics-rtdetr": _detector("Ultralytics RT-DETR", _STRETCH, "normalized xywh, score, class"),
     "ultralytics-rtdetr-raw": _detector("Ultralytics RT-DETR before 8.4", _STRETCH, "ultralytics_rtdetr_raw", (0, 2, 4)),

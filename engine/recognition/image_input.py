@@ -64,10 +64,10 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
     name = evidence.written.input.get("name")
-    names = ", ".join(f"{t.name} {t.datatype} {list(t.shape)}" for t in evidence.inputs)
+    names = ", ".join(map(str, evidence.inputs))
     if name is not None and name not in [tensor.name for tensor in evidence.inputs]:
         raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {name!r}")
-    image = evidence.image_input() or evidence.image_input(ANY_CHANNELS)
+    image = evidence.image
     if image is None:
         subject = "one input with" if name is None else f"input {name!r} to have"
         advice = (
@@ -106,11 +106,12 @@ def decide_image_input(
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
     fixed, constants = {"size_wh": size_wh, "channels": channels}, evidence.constants
+    bits = written.get("bit_depth", 16 if image.datatype == "UINT16" else 8)
     graph = {
         "name": image.name,
         "layout": layout,
         "dtype": DTYPES[image.datatype],
-        "bit_depth": 16 if image.datatype == "UINT16" else 8,
+        "bit_depth": bits,
         "channels": 3,
         "batch_axis": len(image.shape) == 4,
     }
@@ -121,6 +122,7 @@ def decide_image_input(
         (PREPROCESSOR_FILE, evidence.preprocessing),
         *extra_layers,
         ("input of the graph", graph),
+        (f"bit_depth {bits}", {"scale": 1 / (2**bits - 1)} if bits > 8 else {}),
     ]
     values = decide(decisions, "input", InputSpec, layers)
     keeps_ratio = values.get("resize") in _KEEPING_RATIO and "resize" not in written
@@ -144,10 +146,6 @@ def decide_image_input(
     for name, usual in (("mean", 0.0), ("std", 1.0)):
         values[name] = tuple(values.get(name, (usual,) * max(values["channels"], 3)))
     _check(values)
-    if "scale" not in values and values["bit_depth"] > 8:
-        values["scale"] = 1 / (2 ** values["bit_depth"] - 1)
-        reason = f"bit_depth {values['bit_depth']}"
-        decisions.append(Decision("input.scale", values["scale"], reason))
     return InputSpec(**values)
 
 
@@ -168,16 +166,12 @@ def _shape(
             f"{list(image.shape)}"
         )
     size_wh = (width, height) if width > 0 and height > 0 else None
-    if size_wh and "size" in written and tuple(written["size"]) != size_wh:
-        raise LoadError(
-            f"expected [input] size in model.toml to be {list(size_wh)} (width, height) as in "
-            f"the file, got {list(written['size'])}"
-        )
-    if channels > 0 and written.get("channels", channels) != channels:
-        raise LoadError(
-            f"expected [input] channels in model.toml to be {channels} as in the file, "
-            f"got {written['channels']}"
-        )
+    fixed = {"size": size_wh and [*size_wh], "channels": channels if channels > 0 else None}
+    for key, value in fixed.items():
+        if value and written.get(key, value) != value:
+            raise LoadError(
+                f"expected [input] {key} in model.toml to be {value} as in the file, got {written[key]}"
+            )
     return "nchw" if axis == -3 else "nhwc", size_wh, channels if channels > 0 else None
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from quadriga.engine.recognition.decisions import MissingError
-from quadriga.engine.recognition.evidence import Evidence, parse_literal
+from quadriga.engine.recognition.evidence import RF_DETR, Evidence, parse_literal
 from quadriga.engine.recognition.families import FAMILIES, Family
-from quadriga.engine.recognition.outputs import RF_DETR, class_count
 from quadriga.engine.schema import read_text
 from quadriga.engine.session import LoadError
 from quadriga.tasks import SHORT_NAMES
@@ -21,6 +20,8 @@ _LISTS = {name: f"ONNX metadata, {name}" for name in ("character", "labels", "cl
 """Names of metadata with class names: Paddle's and those of people. They count only if their number fits, as a reader
 of text has a `character` for every letter. Source: RapidOCR and RapidLayout, their readers of metadata."""
 _RF_DETR_NAMES = "ONNX metadata, rfdetr_inference"
+_UNNAMED = ("???", "N/A")
+"""Placeholders of numbers without a class: of TensorFlow, and of COCO's lists. The first label then stands for the background."""
 _WRITE_LABELS = (
     'Write labels = ["first class", "second class"] in model.toml, in the order of the classes, or a file '
     "labels.txt with one label a line"
@@ -39,6 +40,11 @@ def find_labels(evidence: Evidence) -> tuple[tuple[str, ...], str] | None:
             f"expected class names in {location}, as a list or with their numbers, got {value!r:.100}. "
             f"{_WRITE_LABELS}"
         )
+    first, *others = labels
+    labels = (
+        first,
+        *(f"class_{n}" if name == _UNNAMED[0] else name for n, name in enumerate(others, 1)),
+    )
     numbers = sum(label == f"class_{number}" for number, label in enumerate(labels))
     return labels, f"{location}, {numbers} without a name" if numbers else location
 
@@ -55,15 +61,11 @@ def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
     yield _rf_detr_names(evidence.metadata), _RF_DETR_NAMES
     yield evidence.metadata.get("names"), "ONNX metadata, names"
     for name, location in _LISTS.items():
-        yield _listed_names(evidence.metadata.get(name)), location
+        text = evidence.metadata.get(
+            name, ""
+        )  # a list as Python or JSON write it, or one name a line
+        yield parse_labels(text) or tuple(text.splitlines()) or None, location
     yield evidence.classes or None, "classes that the graph names"
-
-
-def _listed_names(text: str | None) -> tuple[str, ...] | None:
-    """Read names from a text: a list as Python or JSON write it, or one name a line; None if it has none."""
-    if text is None:
-        return None
-    return parse_labels(text) or tuple(text.splitlines()) or None
 
 
 def _label_files(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -131,7 +133,7 @@ def decide_labels(
         Labels by class index, and the reason.
     """
     labels_and_source = _without_background(evidence, family, find_labels(evidence))
-    count = class_count(family, evidence)
+    count = evidence.class_count(family)
     if family.task == "IMAGE_CLASSIFICATION" and count == 1 and labels_and_source is not None:
         count = 2 if len(labels_and_source[0]) == 2 else 1  # of two labels it scores the second
     if labels_and_source is None and family.task not in SHORT_NAMES.values():
@@ -173,7 +175,8 @@ def _without_background(
     if named is None or "label_offset" in evidence.written.output:
         return named
     labels, reason = named
-    if begins_with_background(labels):
+    is_unnamed = labels[0] in _UNNAMED or (labels[0] == "class_0" and "class_1" not in labels)
+    if begins_with_background(labels) or is_unnamed:
         is_left_out = family.output.get("label_offset") == 1
         return (labels[1:], f"{reason}, without {labels[0]}") if is_left_out else named
     if family is FAMILIES["ssd"]:
@@ -188,6 +191,6 @@ def _without_background(
 def rf_detr_background(evidence: Evidence, family: Family) -> tuple[str, dict[str, int]]:
     """Find the background class of RF-DETR metadata: the one after the named classes."""
     names = parse_labels(_rf_detr_names(evidence.metadata)) or ()
-    count = class_count(family, evidence) if family.output.get("decoder") in RF_DETR else None
-    has_background = bool(names) and count == len(names) + 1
+    is_one_more = bool(names) and evidence.class_count(family) == len(names) + 1
+    has_background = is_one_more and family.output.get("decoder") in RF_DETR
     return _RF_DETR_NAMES, {"background": len(names)} if has_background else {}

@@ -58,11 +58,11 @@ def mlflow_columns(folder: Path) -> tuple[str, ...]:
         columns = json.loads(text) if isinstance(text, str) else []
     except (ValueError, RecursionError):
         return ()
-    if not isinstance(columns, list) or not all(isinstance(column, dict) for column in columns):
-        return ()
-    if any(column.get("type") == "tensor" or not column.get("name") for column in columns):
-        return ()
-    return tuple(str(column["name"]) for column in columns)
+    columns = columns if isinstance(columns, list) else [None]
+    are_named = (
+        isinstance(c, dict) and c.get("type") != "tensor" and c.get("name") for c in columns
+    )
+    return tuple(str(column["name"]) for column in columns) if all(are_named) else ()
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from typing import TypeVar
 import msgspec
 
 from quadriga.engine.recognition.decisions import Decision, Layer, MissingError, decide
-from quadriga.engine.recognition.evidence import Evidence
+from quadriga.engine.recognition.evidence import FLOATS, Evidence
 from quadriga.engine.recognition.families import DECODER_DEFAULTS, FAMILIES, Family
 from quadriga.engine.recognition.image_input import decide_input
 from quadriga.engine.recognition.labels import decide_labels, find_labels, rf_detr_background
 from quadriga.engine.recognition.model_toml import DECODED, check_labels_of_crops, check_use
-from quadriga.engine.recognition.outputs import FLOATS, class_count, main_outputs, row_shape
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.decoders import reads_one_output
@@ -83,12 +82,12 @@ def _choose_outputs(evidence: Evidence, family: Family) -> tuple[Evidence, Layer
         count = None
         with suppress(LoadError):  # raised with the other questions
             count = len((find_labels(evidence) or [()])[0]) or None
-        fitting = main_outputs(evidence) or evidence.outputs
+        fitting = evidence.main_outputs or evidence.outputs
         counted = [
-            t for t in evidence.outputs if class_count(family, evidence.reading(t.name)) == count
+            t for t in evidence.outputs if evidence.reading(t.name).class_count(family) == count
         ]
         fitting = counted if count and counted else fitting
-        fitting = main_outputs(evidence.reading([t.name for t in fitting])) or fitting
+        fitting = evidence.reading([t.name for t in fitting]).main_outputs or fitting
         choices = [(tensor.name,) for tensor in fitting]
     if len(outputs) == 1 or not choices:
         return evidence, ("", {})
@@ -138,7 +137,7 @@ def _output(
         layout, reason = evidence.maps_layout()
         layers.append((reason, {"layout": layout}))
     is_classifier = family.task == "IMAGE_CLASSIFICATION"
-    is_one_row = is_classifier and row_shape(evidence) == first.shape != ()
+    is_one_row = is_classifier and evidence.row_shape == first.shape != ()
     if is_one_row or (reads_one_output(decoder) and len(first.shape) != 3):
         layers.append((f"shape of output {first.name!r}", {"batch_axis": False}))
     if is_classifier:
@@ -152,18 +151,16 @@ def _output(
 
 
 def _decoder(evidence: Evidence, family: Family) -> str:
-    decoder: str = evidence.written.output.get("decoder", family.output.get("decoder", ""))
-    return decoder
+    return str(evidence.written.output.get("decoder", family.output.get("decoder", "")))
 
 
 def _activation(evidence: Evidence) -> Layer:
-    """Decide the activation that a classifier's output still needs, so that none is applied twice."""
-    first = evidence.outputs[0].name
-    producer = evidence.producers.get(first, "")
-    if producer in ("Softmax", "Sigmoid"):
-        return f"operator behind {first!r} is {producer}", {"activation": "none"}
+    """Decide the activation that a classifier's output still needs."""
+    in_graph = evidence.activation(evidence.outputs[0].name)
+    if in_graph[1]["activation"] == "none":
+        return in_graph
     if evidence.config.get("problem_type") == "multi_label_classification":
         return "config.json, problem_type", {"activation": "sigmoid"}
-    if set(row_shape(evidence)) <= {1}:  # the softmax of a single value is always 1
+    if set(evidence.row_shape) <= {1}:  # the softmax of a single value is always 1
         return "one class", {"activation": "sigmoid"}
-    return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}
+    return in_graph

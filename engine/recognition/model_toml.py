@@ -119,23 +119,27 @@ _DECODED_TASKS = ("detection", "oriented", "segmentation")
 DECODED = frozenset(SHORT_NAMES[name] for name in _DECODED_TASKS)
 """Full names of the tasks that read outputs with a decoder."""
 _IMAGE_TASKS = ("classification", *_DECODED_TASKS)
-_THRESHOLD_DEFAULTS = ("score_threshold", "iou_threshold", "max_detections")
-_CONTOUR_DEFAULTS = ("min_area", "simplify", "epsilon")
+ROWS = "a classifier of rows"
+"""Task of model.toml's keys for rows of features."""
 _USES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tiling", "output.decoder", "output.background"), _DECODED_TASKS),
-    "output.activation": ("classification", "semantic_logits", "binary", "birefnet"),
+    "output.activation": ("classification", ROWS, "semantic_logits", "binary", "birefnet"),
+    **dict.fromkeys(("output.name", "labels"), (*_IMAGE_TASKS, ROWS)),
     "output.layout": OF_MAPS,
-    "features": ("tensor", "classification of rows"),
+    "features": ("tensor", ROWS),
     "then": ("detection", "oriented"),
     "output.label_offset": ("detection", "oriented", "mask_rcnn", "rf_detr_segment"),
     "output.angle": ("oriented",),
     "output.nms": (
-        *("ultralytics", "yolov5", "yolox", "yolox_decoded", "damo_yolo"),
+        *("ultralytics", "ultralytics_transposed", "yolov5", "yolox", "yolox_decoded", "damo_yolo"),
         *("ultralytics_obb", "mmdeploy_rotated", "ultralytics_segment"),
     ),
-    "defaults.top_k": ("classification",),
-    **dict.fromkeys((f"defaults.{name}" for name in _THRESHOLD_DEFAULTS), _DECODED_TASKS),
-    **dict.fromkeys((f"defaults.{name}" for name in _CONTOUR_DEFAULTS), ("segmentation",)),
+    "defaults.top_k": ("classification", ROWS),
+    **{
+        f"defaults.{name}": _DECODED_TASKS
+        for name in ("score_threshold", "iou_threshold", "max_detections")
+    },
+    **{f"defaults.{name}": ("segmentation",) for name in ("min_area", "simplify", "epsilon")},
 }
 """Tasks and decoders that read a key; every task on images reads the keys that are not listed."""
 
@@ -154,8 +158,8 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
     Raises:
         LoadError: A key has no reader.
     """
-    short = next((name for name, full in SHORT_NAMES.items() if full == task), None)
-    if short is None:
+    short = next((name for name, full in SHORT_NAMES.items() if full == task), task)
+    if short not in (*SHORT_NAMES, ROWS):
         return
     own_keys = ["output.nms"] if ":" in decoder else []
     if own_keys and short == "segmentation":
@@ -195,10 +199,9 @@ def read_model_toml(folder: Path, overrides: Mapping[str, Any] | None = None) ->
     Raises:
         LoadError: The file is not TOML, or a key or value is not in the schema.
     """
-    path = folder / "model.toml"
     values: dict[str, Any] = {}
     try:
-        values = tomllib.loads(read_text(path))
+        values = tomllib.loads(read_text(folder / "model.toml"))
     except FileNotFoundError:
         pass
     except ValueError as error:

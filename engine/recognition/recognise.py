@@ -11,22 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from quadriga.engine.recognition import rules
 from quadriga.engine.recognition.decisions import Decision, MissingError
 from quadriga.engine.recognition.evidence import Evidence, gather_evidence
-from quadriga.engine.recognition.families import (
-    FAMILIES,
-    Family,
-    FamilyMatch,
-    family_named,
-    line_naming,
-)
+from quadriga.engine.recognition.families import FAMILIES, Family, family_named, line_naming
 from quadriga.engine.recognition.labels import find_labels
 from quadriga.engine.recognition.model_spec import decide_spec
 from quadriga.engine.recognition.model_toml import ModelToml, check_use
-from quadriga.engine.recognition.outputs import class_count
 from quadriga.engine.recognition.rows import decide_rows, takes_rows
-from quadriga.engine.recognition.shape_rules import by_shapes
+from quadriga.engine.recognition.rules import by_shapes, match_families
 from quadriga.engine.session import MAPS, LoadError, Session
 from quadriga.tasks import SHORT_NAMES, TASKS, full_name
 from quadriga.tasks.decoders import is_table
@@ -111,9 +103,8 @@ def _written_task(written: ModelToml) -> str | None:
         return written.task
     task = full_name(written.task)
     if task not in (*TASKS, TENSOR):
-        names = ", ".join(SHORT_NAMES)
         raise LoadError(
-            f"expected task in model.toml to be one of {names}, or module:attribute, got {written.task!r}"
+            f"expected task in model.toml to be one of {', '.join(SHORT_NAMES)}, or module:attribute, got {written.task!r}"
         )
     return task
 
@@ -123,7 +114,7 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     written = evidence.written
     if written.family is not None:
         return _written_family(written.family), "model.toml"
-    match = rules.match_families(evidence) or FamilyMatch((), "")
+    match = match_families(evidence)
     possible = [name for name in match.families if task in (None, family_named(name).task)]
     if len(possible) == 1 and possible[0] in FAMILIES:
         return possible[0], match.reason
@@ -133,13 +124,11 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
             f"task is required in model.toml beside decoder {decoder!r}, as nothing else says what its "
             "predictions are"
         )
-    labels = find_labels(evidence) if possible else None
-    counts = {name: class_count(family_named(name), evidence) for name in possible}
-    if labels is not None:
-        fitting = [name for name in possible if counts[name] in (None, len(labels[0]))]
-        if fitting == ["ultralytics"] and possible == ["ultralytics", "ultralytics-obb"]:
-            return fitting[0], f"{match.reason}, and the number of labels"
-        counts = dict(sorted(counts.items(), key=lambda item: item[0] not in fitting))
+    labels, source = (find_labels(evidence) if possible else None) or ((), "")
+    counts = {name: evidence.class_count(family_named(name)) for name in possible}
+    fitting = [name for name in possible if not labels or counts[name] in (None, len(labels))]
+    if fitting == ["ultralytics"] and possible == ["ultralytics", "ultralytics-obb"]:
+        return fitting[0], f"{match.reason}, and the number of labels"
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
     if match.reason and not match.families and task is None:
         raise LoadError(
@@ -148,16 +137,18 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
         )
     if described or not possible:
         return "", ""
-    raise LoadError(_question(evidence, counts, match))
+    question = _question(
+        evidence, {name: counts[name] for name in fitting or possible}, match.reason
+    )
+    others = ", ".join(
+        f"{name} ({_classes(counts[name])})" for name in possible if name not in fitting
+    )
+    others = others and f"\nNot for {len(labels)} labels ({source}): {others}"
+    raise LoadError(question + (others if fitting else ""))
 
 
-_NETWORKS = frozenset(
-    {"resnet", "resnext", "efficientnet", "mobilenet", "densenet", "vgg", "vit", "convnext", "swin"}
-)
+_NETWORKS = "resnet, resnext, efficientnet, mobilenet, densenet, vgg, vit, convnext, swin"
 """Names of networks, which say nothing of the exporter."""
-
-_EXPORTERS_OF_NETWORKS = ("torchvision-classifier", "timm", "hf-classifier")
-"""Families of the exporters that all have those networks."""
 
 
 def _written_family(family: str) -> str:
@@ -168,8 +159,8 @@ def _written_family(family: str) -> str:
     close = difflib.get_close_matches(word, FAMILIES, n=1) or [
         name for name, known in FAMILIES.items() if word in known.description.lower()
     ]
-    if word.rstrip("0123456789-_") in _NETWORKS:
-        close = [*_EXPORTERS_OF_NETWORKS]
+    if word.rstrip("0123456789-_") in _NETWORKS.split(", "):
+        close = ["torchvision-classifier", "timm", "hf-classifier"]
     hint = f"; is it {' or '.join(close)}?" if close else ""
     raise LoadError(
         f"expected family in model.toml to be one of {', '.join(FAMILIES)}, got {family!r}{hint}"
@@ -183,13 +174,11 @@ def _proposals(evidence: Evidence) -> tuple[str, ...]:
     count, lines = None, []
     with suppress(LoadError):
         count = len((find_labels(evidence) or [()])[0]) or None
-    match = by_shapes(evidence, count)
-    for name in match.families if match else ():
-        classes = class_count(FAMILIES[name], evidence)
+    for name in by_shapes(evidence, count).families:
+        family = family_named(name)
+        classes = _classes(evidence.class_count(family))
         hint = "" if count else ": their names in labels.txt, one a line"
-        lines.append(
-            f"{line_naming(name)}  # {FAMILIES[name].description}, {_classes(classes)}{hint}"
-        )
+        lines.append(f"{line_naming(name)}  # {family.description}, {classes}{hint}")
     tasks = [short for short, task in SHORT_NAMES.items() if task in TASKS]
     return (*lines, *(f'task = "{short}"  # then what else is needed is said' for short in tasks))
 
@@ -207,12 +196,12 @@ _COLUMNS = (
 )
 
 
-def _question(evidence: Evidence, counts: Mapping[str, int | None], match: FamilyMatch) -> str:
+def _question(evidence: Evidence, counts: Mapping[str, int | None], reason: str) -> str:
     """Return an error text with the possible families, and all that is missing beside the family."""
     missing = {name: _missing(evidence, name) for name in counts}
     known = [questions for questions in missing.values() if questions is not None]
-    first = known[0] if known else {}
-    shared = {key: text for key, text in first.items() if all(key in other for other in known)}
+    first, *others = known or [{}]
+    shared = {key: text for key, text in first.items() if all(key in other for other in others)}
     lines = []
     for name, count in counts.items():
         classes = f", {_classes(count)}" if count else ""
@@ -228,7 +217,7 @@ def _question(evidence: Evidence, counts: Mapping[str, int | None], match: Famil
         lines.append(f"  {line_naming(name)}  # {meaning}{classes}{needs}")
     lines.append('  task = "tensor"  # tensors in and out, as they are')
     has_tables = any(is_table(family_named(name).output.get("decoder", "")) for name in counts)
-    text = f"cannot tell from its files what this model is ({match.reason}). Write one of these lines in model.toml, beside "
+    text = f"cannot tell from its files what this model is ({reason}). Write one of these lines in model.toml, beside "
     text += "\n".join(["the file:", *lines, *([_COLUMNS] if has_tables else []), _OTHERWISE])
     if shared:
         text += "\nA family needs these as well:\n- " + "\n- ".join(shared.values())

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from quadriga.engine.onnx_file import OnnxHeader
 from quadriga.engine.recognition.decisions import Decision
-from quadriga.engine.recognition.evidence import Evidence
+from quadriga.engine.recognition.evidence import FLOATS, Evidence, check_activation
 from quadriga.engine.recognition.labels import find_labels
 from quadriga.engine.recognition.mlflow_folder import mlflow_columns
-from quadriga.engine.recognition.model_toml import written_keys
-from quadriga.engine.recognition.outputs import FLOATS
+from quadriga.engine.recognition.model_toml import ROWS, check_use
 from quadriga.engine.session import MAPS, LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import SHORT_NAMES
@@ -20,8 +19,6 @@ from quadriga.tasks.specification import Activation, RowSpec
 
 _SCORES = ("probabilities", "output_probability")
 """Names of the scores in exports of scikit-learn, XGBoost and LightGBM."""
-_KEYS = ("output.activation", "output.name", "defaults.top_k", "labels", "features")
-"""Keys of model.toml that have a use for rows."""
 
 
 def takes_rows(evidence: Evidence, task: str, family: str) -> bool:
@@ -38,16 +35,14 @@ def decide_rows(decisions: list[Decision], evidence: Evidence, header: OnnxHeade
         LoadError: The output with the scores or the labels cannot be found, or a key has no use.
     """
     written = evidence.written
-    _check_keys(evidence)
+    check_use(written, ROWS, "")
     first_axes = {tensor.shape[0] for tensor in evidence.inputs}
     if first_axes not in ({-1}, {1}):
         raise LoadError(
             "expected rows along the first axis of each input, in any number or one at a time, got "
-            f"{', '.join(f'{tensor.name} {list(tensor.shape)}' for tensor in evidence.inputs)}: "
-            "export again with a variable first axis"
+            f"{', '.join(map(str, evidence.inputs))}: export again with a variable first axis"
         )
-    named = evidence.reading(written.output.get("name", ()))
-    scores = _scores_output(named.outputs)
+    scores = _scores_output(evidence.reading(written.output.get("name", ())).outputs)
     decisions.append(Decision("output.scores", scores.name, f"{scores.datatype} output"))
     names_labels = scores.datatype == MAPS or any(
         tensor.datatype not in FLOATS for tensor in evidence.outputs
@@ -74,15 +69,6 @@ def decide_rows(decisions: list[Decision], evidence: Evidence, header: OnnxHeade
     )
 
 
-def _check_keys(evidence: Evidence) -> None:
-    for key in written_keys(evidence.written):
-        if key not in _KEYS:
-            raise LoadError(
-                f"{key} in model.toml has no use for a classifier of rows, whose inputs are "
-                f"{', '.join(tensor.name for tensor in evidence.inputs)}: remove it"
-            )
-
-
 def _scores_output(outputs: Sequence[TensorInfo]) -> TensorInfo:
     """Find the output with the scores: by its name, else the only one that can hold them."""
     candidates = [
@@ -95,8 +81,7 @@ def _scores_output(outputs: Sequence[TensorInfo]) -> TensorInfo:
     if len(candidates) != 1:
         raise LoadError(
             "expected one output with the scores of a row, maps or floats of 2 dimensions, among "
-            f"{', '.join(f'{tensor.name} {tensor.datatype} {list(tensor.shape)}' for tensor in outputs)}, "
-            f"got {len(candidates)} (scikit-learn: export with zipmap=False)"
+            f"{', '.join(map(str, outputs))}, got {len(candidates)} (scikit-learn: export with zipmap=False)"
         )
     return candidates[0]
 
@@ -107,10 +92,10 @@ def _activation(
     """Decide the activation that the scores still need; those of ai.onnx.ml are probabilities."""
     if written := evidence.written.output.get("activation"):
         return written, "model.toml"
-    producer = evidence.producers.get(scores.name, "")
-    if is_export or producer in ("Softmax", "Sigmoid"):
-        return "none", f"operator behind {scores.name!r} is {producer or 'unknown'}"
-    return "softmax", f"operator behind {scores.name!r} is {producer or 'unknown'}"
+    reason, decided = evidence.activation(scores.name)
+    if not is_export:
+        check_activation(evidence.producers.get(scores.name, ""))
+    return "none" if is_export else decided["activation"], reason
 
 
 def _classes(header: OnnxHeader, scores: TensorInfo, columns: int) -> tuple[str, ...]:

@@ -45,11 +45,8 @@ def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {"antialias": True, **_values(config)}
     if not config.get("do_resize", True):
         return {**fields, "resize": "none"}
-    resample = config.get("resample", 2)
-    if resample not in [*_INTERPOLATIONS]:  # JSON may hold an unhashable value
-        choices = ", ".join(f"{number} ({name})" for number, name in _INTERPOLATIONS.items())
-        raise _error("resample", f"one of {choices}", resample)
-    return {**fields, "interpolation": _INTERPOLATIONS[resample], **_geometry(config)}
+    fields["interpolation"] = _choice("resample", config.get("resample", 2), _INTERPOLATIONS)
+    return {**fields, **_geometry(config)}
 
 
 def _values(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,6 +199,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _choice(
+    name: str, value: Any, choices: Mapping[Any, str], file: str = PREPROCESSOR_FILE
+) -> str:
+    if value not in [*choices]:  # JSON may hold an unhashable value
+        allowed = ", ".join(f"{key} ({choices[key]})" for key in choices)
+        raise _error(name, f"one of {allowed}", value, file)
+    return choices[value]
+
+
 def _error(name: str, allowed: str, value: Any, file: str = PREPROCESSOR_FILE) -> LoadError:
     return LoadError(f"expected {name} in {file} to be {allowed}, got {value!r:.80}")
 
@@ -223,17 +229,12 @@ def input_from_timm(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(pretrained.get(name), list):
             fields[name] = tuple(_timm_number(name, value) for value in pretrained[name])
     interpolation = pretrained.get("interpolation", "bicubic")
-    mode = pretrained.get("crop_mode") or "center"
-    for name, value, choices in (
-        ("interpolation", interpolation, _TIMM_INTERPOLATIONS),
-        ("crop_mode", mode, _TIMM_CROPS),
-    ):
-        if value not in [*choices]:  # JSON may hold an unhashable value
-            raise _error(name, f"one of {', '.join(choices)}", value, TIMM_SOURCE)
-    fields["interpolation"] = _TIMM_INTERPOLATIONS[interpolation]
+    fields["interpolation"] = _choice(
+        "interpolation", interpolation, _TIMM_INTERPOLATIONS, TIMM_SOURCE
+    )
     fields["crop_fraction"] = _timm_number("crop_pct", pretrained.get("crop_pct") or 0.875)
-    fields["resize"] = _TIMM_CROPS[mode]
-    return fields
+    mode = pretrained.get("crop_mode") or "center"
+    return {**fields, "resize": _choice("crop_mode", mode, _TIMM_CROPS, TIMM_SOURCE)}
 
 
 def _timm_number(name: str, value: Any) -> float:

@@ -6,6 +6,7 @@ measures, so geometry has to be right (`CocoInstances`, `CocoResult`), while ids
 Source: COCO, "Data format" and "Results format".
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -31,6 +32,8 @@ from quadriga.tasks.shapes import (
 
 Coordinate = Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
 ImageId = int | str
+FILE_NAME = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASCII)
+"""Name of a file of instances, and its split."""
 _Side = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 

@@ -34,6 +34,12 @@ class DatasetFiles:
         self._known = frozenset(names)
         self._archive = archive
 
+        self._by_stem = {name.rpartition(".")[0]: name for name in self.names}
+
+    def find(self, name: str) -> str | None:
+        """Return the name of a file, given with or without its ending; None if there is none."""
+        return name if name in self._known else self._by_stem.get(name)
+
     def __contains__(self, name: str) -> bool:
         """Check whether there is a file of a name."""
         return name in self._known

@@ -46,6 +46,8 @@ OWN = {
     "input.bytes": "image_bytes",
 }
 """Fields of a record, and the keys under which a dataset for Chariot has them."""
+NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
+"""Keys of an image's metadata in an export that are no metadata of people."""
 
 _encode = msgspec.json.encode
 

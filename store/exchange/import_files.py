@@ -18,6 +18,7 @@ from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.errors import JSON_ERRORS, PYARROW_MISSING, MetadataError, QueryError
 from quadriga.store.exchange.coco import (
+    FILE_NAME,
     annotations_by_image,
     chariot_form,
     decode_imported,
@@ -29,19 +30,18 @@ from quadriga.store.exchange.dataset_files import (
     nearest_to_root,
     open_dataset_files,
 )
-from quadriga.store.exchange.datasets import GPS, OWN, nested
+from quadriga.store.exchange.datasets import NOT_METADATA, OWN, nested
 from quadriga.store.exchange.formats.cvat_reader import read_cvat_file
 from quadriga.store.exchange.formats.label_studio_reader import is_tasks, read_tasks
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
-from quadriga.store.exchange.formats.recognition import read_tool_dataset
+from quadriga.store.exchange.formats.recognition import FORMS, read_tool_dataset
 from quadriga.store.exchange.formats.writing import SIDECAR
-from quadriga.store.exchange.text_files import to_utf8, utf8_lines
+from quadriga.store.exchange.text_files import json_lines, to_utf8, utf8_lines
 from quadriga.store.records import ModelReference, ReviewStatus
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
 _Count = Annotated[int, _INT_32]
 _ID = re.compile("[0-9]{15,19}", re.ASCII)
-_COCO = re.compile(r"(?:annotations|instances)(?:[_-]\w+)?\.json", re.ASCII)
 _NULL = msgspec.Raw(b"null")
 _EMPTY = msgspec.Raw(b"{}")
 
@@ -102,7 +102,6 @@ class Item(NamedTuple):
         return None if value is None or not join.startswith("meta.") else join_text(value)
 
 
-_NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
 Images = Callable[[str], bytes | None]  # gives the image of a name; None where there is none
 _inference = msgspec.json.Decoder(ImportedInference)
 
@@ -179,12 +178,11 @@ def _annotation_file(path: Path, task: str | None) -> Iterator[Item]:
 
 def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool) -> Iterator[Item]:
     """Read the files of a folder or a zip: what an export wrote, or a dataset of a tool."""
-    names = {name.rpartition(".")[0]: name for name in files.names}
-    names |= {name: name for name in files.names}
 
     def image(name: str) -> bytes | None:
         """Read a file, whose name may be without its ending."""
-        return files.read(names[name]) if name in names else None
+        member = files.find(name)
+        return None if member is None else files.read(member)
 
     if "inferences.jsonl" in files:
         with files.open("inferences.jsonl") as file:
@@ -195,7 +193,7 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
         with files.open("annotations.jsonl") as file:
             lines = utf8_lines(file, "annotations.jsonl")
             yield from _lines(lines, image, described)
-    elif coco := nearest_to_root(files, lambda name: _COCO.fullmatch(name) is not None):
+    elif coco := nearest_to_root(files, lambda name: FILE_NAME.fullmatch(name) is not None):
         for name in coco:
             yield from _coco(files.read(name), image)
     else:
@@ -205,9 +203,7 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
             yield _of_image(annotated, image, accept_predictions=accept_predictions)
         if is_empty and SIDECAR not in files:
             raise QueryError(
-                f"no dataset found in {files.place.name}: expected inferences.jsonl, annotations.jsonl, COCO's "
-                "annotations.json, CVAT's annotations.xml, YOLO's data.yaml with labels, DOTA's labelTxt, a .json of "
-                "Label Studio's tasks, or a folder of images for each label"
+                f"no dataset found in {files.place.name}: expected inferences.jsonl, {FORMS}"
             )
 
 
@@ -215,12 +211,10 @@ def _described_images(files: DatasetFiles) -> dict[str, Any]:
     """Return the metadata of images by their paths, as a dataset for Chariot has them."""
     if "metadata.jsonl" not in files:
         return {}
-    described: dict[str, Any] = {}
     with files.open("metadata.jsonl") as file:
-        for number, line in enumerate(utf8_lines(file, "metadata.jsonl"), 1):
-            row = _object(line, f"line {number} of metadata.jsonl")
-            described[_name(row)] = row.get("metadata")
-    return described
+        lines = utf8_lines(file, "metadata.jsonl")
+        rows = json_lines(lines, "metadata.jsonl", dict[str, Any])
+        return {_name(row): row.get("metadata") for _, row in rows}
 
 
 def _of_image(
@@ -232,18 +226,16 @@ def _of_image(
     names = _by_stem(annotated.path) | {
         join: value for join, value in values.items() if isinstance(value, str) and value
     }
-    fields = about.get("metadata")
-    described = fields if isinstance(fields, dict) else {}
-    _check_metadata(described, annotated.place)
+    _check_metadata(annotated.metadata, annotated.place)
     file_name = PurePosixPath(annotated.path).name
-    is_predicted = about.get("annotations_from") == "predictions" and not accept_predictions
+    is_predicted = annotated.is_predicted and not accept_predictions
     is_unsaid = is_predicted or annotated.is_background  # people may not have come to it yet
     return Item(
         place=annotated.place,
         image=partial(image, annotated.path),
         inference=None,
         truth=None if is_unsaid else annotated.annotations,
-        metadata={"path": annotated.path, "file_name": file_name, **described},
+        metadata={"path": annotated.path, "file_name": file_name, **annotated.metadata},
         names=names,
     )
 
@@ -302,7 +294,7 @@ def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedI
             label = {"label": annotation.pop("label")} if "label" in annotation else {}
             predictions.append(label | ({} if score is None else {"score": score}) | annotation)
     fields = nested({field: about[key] for field, key in OWN.items() if key in about})
-    fields["metadata"] = {key: value for key, value in about.items() if key not in _NOT_METADATA}
+    fields["metadata"] = {key: value for key, value in about.items() if key not in NOT_METADATA}
     fields["predictions"] = predictions
     return _decoded(msgspec.json.encode(fields), place)
 

@@ -11,6 +11,7 @@ from quadriga.tasks.references import load, resolve
 
 DECODERS = {
     "ultralytics": "quadriga.tasks.decoders.ultralytics:raw_head",
+    "ultralytics_transposed": "quadriga.tasks.decoders.ultralytics:transposed_head",
     "ultralytics_end2end": "box, score, class",
     "ultralytics_rtdetr": "normalized xywh, score, class",
     "ultralytics_rtdetr_raw": "quadriga.tasks.decoders.ultralytics:rtdetr_raw",
@@ -36,14 +37,8 @@ DECODERS = {
 `model.toml` may name a reference or columns directly."""
 
 _OF_ONE_OUTPUT = (
-    *(
-        "ultralytics",
-        "ultralytics_rtdetr_raw",
-        "ultralytics_obb",
-        "yolov5",
-        "yolox",
-        "yolox_decoded",
-    ),
+    *("ultralytics", "ultralytics_transposed", "ultralytics_rtdetr_raw", "ultralytics_obb"),
+    *("yolov5", "yolox", "yolox_decoded"),
 )
 
 NORMALIZED = "normalized "

@@ -26,6 +26,12 @@ def raw_head(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candida
     return Candidates(xywh_to_xyxy(candidates[:4].T), scores, class_ids)
 
 
+def transposed_head(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
+    """Read `output0`, float (anchors, 4 + classes): `raw_head` with its axes swapped, as converters leave it."""
+    head = first(outputs, "anchors", "4 + classes")
+    return raw_head({"output0": np.ascontiguousarray(head.T)}, score_threshold, size_wh)
+
+
 def _above_threshold(
     head: Floats, stop: int | None, score_threshold: float
 ) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:

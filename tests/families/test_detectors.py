@@ -256,6 +256,10 @@ def columns(order, resize, more=""):
     }
 
 
+def transposed(outputs):
+    return {name: np.ascontiguousarray(array.T) for name, array in outputs.items()}
+
+
 def case(family, outputs, name="", answers=OBJECTS, **more):
     return Case(name=name or family, family=family, outputs=outputs, answers=answers, **more)
 
@@ -281,6 +285,9 @@ CASES = [
          metadata=ultralytics("detect", names="{0: 'thing'}"), input=LETTERBOX),
     case("ultralytics", head(CENTRED, classes=1), "one class by its shape", OF_ONE_CLASS,
          files={"labels.txt": "thing\n"}, input=LETTERBOX),
+    case("ultralytics-transposed", transposed(head(CENTRED)), metadata=ultralytics("detect"), input=LETTERBOX),
+    case("ultralytics-transposed", transposed(head(CENTRED, dtype=np.float16)), "transposed, half precision",
+         files=toml("ultralytics-transposed"), kind=TensorProto.FLOAT16, input={**LETTERBOX, "dtype": "float16"}),
     case("ultralytics-end2end", {"output0": rows(WITH_SCORE)}, metadata=ultralytics("detect"), input=LETTERBOX),
     case("ultralytics-rtdetr", {"output0": RTDETR_ROWS},
          metadata=ultralytics("detect", head="RTDETRDecoder"), input=STRETCH),
@@ -356,6 +363,15 @@ CASES = [
     case("tf-od", tensorflow(), "TensorFlow, labels that begin with the background",
          image=("input_tensor", [1, "height", "width", 3]), kind=TensorProto.UINT8,
          files={"labels.txt": "background\nant\ncat\ndog\n"}),
+    *(case("tf-od", tensorflow(), f"TensorFlow, labels as {name}", image=("input_tensor", [1, "height", "width", 3]),
+           kind=TensorProto.UINT8, files=files)
+      for name, files in {
+          "a list with placeholders": {"labels.txt": "???\nant\ncat\ndog\n???\n???\n"},
+          "COCO's placeholders": {"classes.txt": "N/A\nant\ncat\ndog\nN/A\n"},
+          "lines of numbers": {"labels.txt": "\nant\ncat\ndog\n"},
+          "names with numbers": {"model.toml": "labels = {ant = 1, cat = 2, dog = 3}"},
+      }.items()),
+    case("ssd", ssd(1), "SSD whose labels begin with a placeholder", files={"labels.txt": "???\nant\ncat\ndog\n"}),
     case("rtdetr", finished(CENTRED), "sizes as floats", further={"orig_target_sizes": (TensorProto.FLOAT, ["N", 2])},
          files=toml("rtdetr", '[input]\nresize = "letterbox"')),
     case("mmdeploy", {"dets": np.float32(np.column_stack([at_top_left(boxes(), 96, 96), SCORES])),

@@ -147,7 +147,15 @@ def test_raw_heads_of_three_generations_are_never_taken_for_another(
 
     assert reading(3 * anchors, 5 + classes) == "yolov5"
     question = reading(anchors, 5 + classes)
-    assert re.findall(r'family = "(.*?)"', question) == ["yolox", "yolox-decoded", "yolov5"]
+    without_objectness = ["ultralytics-transposed"]
+    assert re.findall(r'family = "(.*?)"', question) == [
+        *("yolox", "yolox-decoded", "yolov5"),
+        *(() if has_labels else without_objectness),
+    ]
+    if classes > 1 and has_labels:  # five columns without objectness are tensors
+        question = reading(anchors, 4 + classes)
+        assert re.findall(r'family = "(.*?)"', question) == without_objectness
+        assert f"Not for {classes} labels (file labels.txt): yolox (" in question
     transposed = reading(4 + classes, anchors)
     if has_labels or classes == 1:
         assert transposed == "ultralytics"

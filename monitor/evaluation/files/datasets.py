@@ -3,7 +3,6 @@
 Source: Chariot, dataset archives; COCO, "Data format"; torchvision, ImageFolder.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,19 +16,16 @@ from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.errors import ChangeError, QueryError
-from quadriga.store.exchange.coco import written_names
+from quadriga.store.exchange.coco import FILE_NAME, written_names
 from quadriga.store.exchange.dataset_files import (
     DatasetFiles,
     nearest_to_root,
     open_dataset_files,
 )
-from quadriga.store.exchange.datasets import GPS, OWN
+from quadriga.store.exchange.datasets import GPS, NOT_METADATA
 from quadriga.store.exchange.formats.reading import split_of_name
-from quadriga.store.exchange.formats.recognition import read_tool_dataset
+from quadriga.store.exchange.formats.recognition import FORMS, read_tool_dataset
 from quadriga.store.exchange.text_files import json_lines, utf8_lines
-
-_INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASCII)
-_NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
 
 
 class DatasetImage(NamedTuple):
@@ -70,7 +66,7 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
     except QueryError as error:
         raise EvaluationError(str(error)) from error
     rows = nearest_to_root(files, lambda name: name == "annotations.jsonl")
-    instances = nearest_to_root(files, lambda name: _INSTANCES.fullmatch(name) is not None)
+    instances = nearest_to_root(files, lambda name: FILE_NAME.fullmatch(name) is not None)
     try:
         if rows:
             images = _chariot(files, rows[0])
@@ -81,11 +77,7 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
     except (ChangeError, QueryError) as error:
         raise EvaluationError(str(error)) from error
     if not images:
-        raise EvaluationError(
-            f"no dataset found in {location.name or location}: expected annotations.jsonl, COCO's instances*.json"
-            " or annotations*.json, CVAT's annotations.xml, YOLO's data.yaml with labels, DOTA's labelTxt, a .json of Label"
-            " Studio's tasks, or a folder of images for each label"
-        )
+        raise EvaluationError(f"no dataset found in {location.name or location}: expected {FORMS}")
     [(path, times)] = Counter(image.path for image in images).most_common(1)
     if times > 1:
         raise EvaluationError(f"expected each image once, got {path!r:.200} {times} times")
@@ -94,13 +86,11 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
 
 def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
     folder = PurePosixPath(name).parent
-    names = set(files.names)
     metadata_by_path: dict[str, dict[str, Any]] = {}
     metadata_name = str(folder / "metadata.jsonl")
-    if metadata_name in names:
+    if metadata_name in files:
         for _, row in _rows(files, metadata_name):
             metadata_by_path[row.path or row.datum_id or ""] = row.metadata
-    by_stem = {file_name.rpartition(".")[0]: file_name for file_name in files.names}
     images = []
     for number, row in _rows(files, name):
         path, location = row.path or row.datum_id, f"{name}:{number}"
@@ -111,8 +101,7 @@ def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
         if row.annotations is not None and fields.get("annotations_from") != "predictions":
             annotations = parse_annotations(row.annotations, f"{location}: annotations")
         image = str(folder / path)
-        image = image if image in names else by_stem.get(image, image)
-        read = partial(files.read, image)
+        read = partial(files.read, files.find(image) or image)
         metadata = _metadata(fields)
         images.append(DatasetImage(path, read, annotations, split=row.split, metadata=metadata))
     return images
@@ -120,7 +109,7 @@ def _chariot(files: DatasetFiles, name: str) -> list[DatasetImage]:
 
 def _metadata(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata of an image, coordinates also under their standard keys."""
-    metadata = {key: value for key, value in fields.items() if key not in _NOT_METADATA}
+    metadata = {key: value for key, value in fields.items() if key not in NOT_METADATA}
     return metadata | {
         standard_key: fields[dataset_key]
         for standard_key, dataset_key in GPS.items()
@@ -133,7 +122,7 @@ def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[int, _Row]]:
 
 
 def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
-    matched = _INSTANCES.fullmatch(PurePosixPath(name).name)
+    matched = FILE_NAME.fullmatch(PurePosixPath(name).name)
     split = matched[1] if matched else None
     find_image = _image_finder(files, name, split)
     for file_name, annotations in annotated_images(files.read(name), name, task):
@@ -168,16 +157,14 @@ def _image_finder(files: DatasetFiles, name: str, split: str | None) -> Callable
 def _of_tool(files: DatasetFiles, task: str) -> Iterator[DatasetImage]:
     """List the images of a dataset in the form of another tool."""
     for image in read_tool_dataset(files, task):
-        is_predicted = image.about.get("annotations_from") == "predictions"
-        annotations = None if is_predicted else image.annotations
+        annotations = None if image.is_predicted else image.annotations
         if annotations is not None:
             annotations = parse_annotations(annotations, image.place)
-        metadata = image.about.get("metadata")
         yield DatasetImage(
             image.path,
             partial(files.read, image.path),
             annotations,
             split=image.split,
-            metadata=metadata if isinstance(metadata, dict) else {},
+            metadata=image.metadata,
             is_background=image.is_background,
         )

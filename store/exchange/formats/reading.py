@@ -40,6 +40,17 @@ class AnnotatedImage(msgspec.Struct, frozen=True, kw_only=True):
     about: dict[str, Any] = {}
     """What an export said of the image, under the keys of `quadriga.store.exchange.datasets.OWN`, and `metadata`."""
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the image that an export wrote."""
+        fields = self.about.get("metadata")
+        return fields if isinstance(fields, dict) else {}
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether an export made the annotations from predictions."""
+        return self.about.get("annotations_from") == "predictions"
+
 
 class DatasetImages:
     """Images of a dataset: where they are, how large, and what an export said of them.

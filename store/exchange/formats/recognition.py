@@ -10,6 +10,12 @@ from quadriga.store.exchange.formats.label_studio_reader import read_label_studi
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
 from quadriga.store.exchange.formats.yolo_reader import is_yolo, read_yolo
 
+FORMS = (
+    "annotations.jsonl, COCO's instances*.json or annotations*.json, CVAT's annotations.xml, YOLO's data.yaml with labels, "
+    "DOTA's labelTxt, a .json of Label Studio's tasks, or a folder of images for each label"
+)
+"""Names of the forms of datasets, for errors."""
+
 
 def read_tool_dataset(files: DatasetFiles, task: str | None) -> Iterator[AnnotatedImage]:
     """Yield the images of a dataset of CVAT, DOTA, YOLO, Label Studio, or of a folder for each label.

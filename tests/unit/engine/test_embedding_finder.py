@@ -144,9 +144,7 @@ def test_a_graph_is_read_as_the_onnx_package_does():
         for node in expected.node
         if node.op_type == "Constant" and node.attribute[0].t.data_type == TensorProto.INT64
     }
-    assert {name: read.constants[name] for name in few} == {
-        name: tuple(initializer % 2**64 for initializer in values) for name, values in few.items()
-    }
+    assert {name: read.constants[name] for name in few} == few
 
 
 def test_nodes_are_put_in_an_order_in_which_they_can_run(tmp_path):

@@ -298,6 +298,16 @@ OPERATORS = {  # operators behind a Softmax or logits, activation, sum of the sc
         "none",
     ),
     "logits": ([node("Mul", "m ten", "scores")], "softmax"),
+    "Sigmoid by 1": ([node("Sigmoid", "m", "s"), node("Mul", "one s", "a"), node("Div", "a ones", "scores")], "none"),
+    "Sigmoid and 0": ([node("Sigmoid", "m", "s"), node("Add", "s zero", "a"), node("Sub", "a zero", "scores")], "none"),
+    "Sigmoid to float": ([node("Sigmoid", "m", "s"), node("Cast", "s", "h", to=10), node("Pow", "h half1", "a"), node("Cast", "a", "scores", to=1)], "none"),
+    "constant of the graph": (
+        [node("Sigmoid", "m", "s"), node("Constant", "", "c", value_float=1.0), node("Mul", "s c", "scores")], "none",
+    ),
+    "1 - p and p of a Sigmoid": (
+        [node("Sigmoid", "m", "s"), node("Slice", "s start two axis", "a"), node("Sub", "one a", "b"), node("Mul", "b half", "c"),
+         node("Mul", "a half", "d"), node("Concat", "b d d", "scores", axis=1)], "none",
+    ),
 }  # fmt: skip
 
 
@@ -305,6 +315,7 @@ OPERATORS = {  # operators behind a Softmax or logits, activation, sum of the sc
 def test_no_softmax_is_applied_to_what_are_probabilities(case, tmp_path):
     nodes, activation = case
     weights = {"zero": np.float32(0), "one": np.float32(1), "half": np.float32(0.5)}
+    weights |= {"ones": np.ones(3, np.float32), "half1": np.float16(1)}
     ends = {"start": [0], "end": [3], "two": [1], "axis": [1]}
     path = colours(tmp_path / "model.onnx", nodes, **weights, **ends)
     (tmp_path / "model.toml").write_text(TOML)
@@ -317,6 +328,33 @@ def test_no_softmax_is_applied_to_what_are_probabilities(case, tmp_path):
     if activation == "none":
         ((predictions, _),) = graph.predict(COLOURS[:1], [graph.read_options({})])
         assert predictions[0].score == pytest.approx(written.max())
+
+
+UNCLEAR = {  # operators behind probabilities, what the message calls them
+    "half": ([node("Sigmoid", "m", "s"), node("Mul", "s half", "scores")], "Mul of Sigmoid"),
+    "mean of two": ([node("Sigmoid", "m", "s"), node("Sigmoid", "l", "t"), node("Add", "s t", "a"), node("Div", "a two", "scores")], "Div of Sigmoid"),
+    "a constant that nodes move": (
+        [node("Sigmoid", "m", "s"), node("Constant", "", "c", value_float=1.0), node("Identity", "c", "d"), node("Mul", "s d", "scores")],
+        "Mul of Sigmoid",
+    ),
+    "one more": ([node("Sub", "one p", "scores")], "Sub of Softmax"),
+    "product": ([node("Sigmoid", "m", "s"), node("Mul", "s p", "scores")], "Mul of Sigmoid and Softmax"),
+    "chain": ([node("Sigmoid", "m", "a0"), *(node("Max", f"a{i} a{i}", f"a{i + 1}") for i in range(3000)), node("Relu", "a3000", "scores")], "Relu of Sigmoid"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNCLEAR.values(), ids=UNCLEAR)
+def test_arithmetic_on_probabilities_asks_for_the_activation(case, tmp_path):
+    nodes, described = case
+    weights = {"one": np.float32(1), "half": np.float32(0.5), "two": np.float32(2)}
+    path = colours(tmp_path / "model.onnx", nodes, **weights)
+    (tmp_path / "model.toml").write_text(TOML)
+    with pytest.raises(
+        LoadError, match=f"activation is required in .* as the scores are {described}: "
+    ):
+        Model("model", "1", path)
+    (tmp_path / "model.toml").write_text(f'{TOML}\n[output]\nactivation = "softmax"')
+    assert Model("model", "1", path).spec.output.activation == "softmax"
 
 
 def test_one_score_of_a_softmax_is_refused(tmp_path):

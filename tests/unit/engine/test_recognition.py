@@ -223,7 +223,7 @@ def test_a_std_of_zero_is_refused(tmp_path):
     ("toml", "message"),
     [
         ("[output]\nangle = 'le90'", "output.angle in model.toml has no use for detection with decoder ultralytics, only for oriented"),
-        ("[output]\nactivation = 'sigmoid'", "for classification, semantic_logits, binary, birefnet"),
+        ("[output]\nactivation = 'sigmoid'", "for classification, a classifier of rows, semantic_logits, binary, birefnet"),
         ("[input]\npad_value = 256", r"\[input\] pad_value: .*255"),
         ("[input]\npad_value = nan", r"\[input\] pad_value"),
         ("[output]\nnms = 'none'", r"\[output\] nms: expected one of class, agnostic"),

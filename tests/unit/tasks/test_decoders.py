@@ -59,6 +59,14 @@ def read_raw(outputs):
         yield *best(scores), corners(x, y, w, h)
 
 
+def make_transposed(random, n):
+    return {"output0": make_raw(random, n)["output0"].T}
+
+
+def read_transposed(outputs):
+    return read_raw({"output0": outputs["output0"].T})
+
+
 def make_end_to_end(random, n):
     return {"output0": np.concatenate([boxes_of(random, n), *rows_of(random, n)], axis=1)}
 
@@ -278,6 +286,7 @@ def make_mmrotate(random, n):
 # name: outputs, reading, whether overlaps are suppressed later
 FAMILIES: dict[str, tuple[Any, Any, Any]] = {
     "ultralytics": (make_raw, read_raw, True),
+    "ultralytics_transposed": (make_transposed, read_transposed, True),
     "ultralytics_end2end": (make_end_to_end, read_end_to_end, False),
     "ultralytics_rtdetr": (make_rtdetr, read_rtdetr, False),
     "ultralytics_rtdetr_raw": (make_rtdetr_raw, read_rtdetr_raw, False),
@@ -368,6 +377,7 @@ def test_half_precision_is_read(name):
 
 SHAPES = {
     "ultralytics": ("output0", (4, 9), r"output 0 .* \(4 \+ classes, anchors\), got \(4, 9\)"),
+    "ultralytics_transposed": ("output0", (9, 4), r"\(anchors, 4 \+ classes\), got \(9, 4\)"),
     "ultralytics_end2end": ("output0", (300, 7), r"\(detections, 6\), got \(300, 7\)"),
     "ultralytics_rtdetr": ("output0", (300, 84), r"\(detections, 6\), got \(300, 84\)"),
     "ultralytics_rtdetr_raw": ("output0", (300, 4), r"\(queries, 4 \+ classes\), got \(300, 4\)"),

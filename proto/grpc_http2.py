@@ -11,6 +11,7 @@ import base64
 import logging
 import math
 import random
+import re
 import socket
 import ssl
 import zlib
@@ -35,8 +36,8 @@ from quadriga.proto.handshakes import Handshakes
 from quadriga.proto.intake import Intake
 from quadriga.proto.sockets import arrived_bytes
 
-MAX_HEADER_BYTES = 16 * 1024
-"""Maximum bytes of the headers of a call, both as they come and decoded; the default of grpc's servers."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Maximum bytes of the headers of a call, both as they come and decoded; proxies take no more either."""
 
 UNASKED_BYTES = 65_535
 """Bytes of an answer that a client takes before it has read any.
@@ -63,6 +64,9 @@ _LATER_S_PER_BYTE = 1e-3
 _WINDOW_BYTES = 256 * 1024
 """Bytes of a call that may come before its handler reads."""
 
+_MESSAGES_AHEAD = 64
+"""Messages of a call that are told apart before its handler reads: small ones take many times their bytes."""
+
 _READ_BYTES = 16 * 1024
 """Bytes that are read at once from a connection of a stranger."""
 
@@ -80,7 +84,7 @@ _END_S = 1.0
 _DATA, _HEADERS, _, _RESET, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW, _CONTINUATION = range(10)
 _ACK = _END_STREAM = 1
 _END_HEADERS, _PADDED, _HAS_PRIORITY = 4, 8, 32
-_PROTOCOL, _FLOW, _SIZE, _REFUSED, _CANCEL, _COMPRESSION, _CALM = 1, 3, 6, 7, 8, 9, 11
+_PROTOCOL, _FLOW, _CLOSED, _SIZE, _REFUSED, _CANCEL, _COMPRESSION, _CALM = 1, 3, 5, 6, 7, 8, 9, 11
 _MAX_STREAMS_SETTING, _WINDOW_SETTING, _FRAME_SETTING, _HEADER_SETTING = 3, 4, 5, 6
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -93,6 +97,9 @@ _PREFIX = Struct(">BI")
 """Compression flag and length of a message."""
 _SETTING = Struct(">HI")
 
+_LENGTHS = {_RESET: 4, _PING: 8, _WINDOW: 4}
+"""Bytes of frames that have always as many."""
+
 _OK_BLOCK = b"\x88\x0f\x10\x10application/grpc"
 """`:status: 200` by its index, and `content-type` by that of its name (RFC 7541, appendix A)."""
 
@@ -100,6 +107,9 @@ _TIMEOUT_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 _NOWHERE = memoryview(b"")
+_PSEUDO_HEADERS = frozenset({b":method", b":scheme", b":path", b":authority"})
+_is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
+_has_lines = re.compile(rb"[\0\r\n]").search
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +176,10 @@ class Call:
         """Bytes of it that have come."""
         self._messages: deque[tuple[int, bytes]] = deque()
         """Compression flag and bytes of messages that are not read."""
-        self._has_all = False
+        self._rest = bytearray()
+        """Bytes that are to be told apart once those messages are read."""
+        self.has_all = False
+        """Whether the client has sent all."""
         self._error: ProtocolError | None = None
         self._reader: asyncio.Future[None] | None = None
         self._wait_ends_s = math.inf
@@ -236,7 +249,13 @@ class Call:
             if self._error is not None:
                 raise self._error
             self._check_size(len(self._part or b""))
-            if self._has_all:
+            if self._rest:
+                rest, self._rest = self._rest, bytearray()
+                self.receive(memoryview(rest))
+                continue
+            if self.has_all and self._prefix:
+                raise InvalidRequest("expected a whole message, got the end of the call")
+            if self.has_all:
                 return grpc.aio.EOF
             self._reader = self._connection.loop.create_future()
             self._grant()
@@ -303,13 +322,20 @@ class Call:
 
     def receive(self, data: Any) -> None:
         """Take bytes of messages."""
-        if self._part is None and not self._prefix and len(data) >= _PREFIX.size:
+        if self._rest:
+            self._rest += data
+            return
+        is_first = len(self._messages) < _MESSAGES_AHEAD and self._part is None and not self._prefix
+        if is_first and len(data) >= _PREFIX.size:
             flag, size = _PREFIX.unpack_from(data)
             if not flag and size == len(data) - _PREFIX.size <= self.max_message_bytes:
                 self._messages.append((0, bytes(data[_PREFIX.size :])))  # one message, all of it
                 data = b""
         try:
             while data and self._error is None and not self.is_over:
+                if len(self._messages) >= _MESSAGES_AHEAD:
+                    self._rest += data
+                    break
                 data = self._take_part(data)
         except ProtocolError as error:
             self.end_wait(error)
@@ -366,14 +392,12 @@ class Call:
 
     def receive_end(self) -> None:
         """Take note that no more messages come."""
-        self._has_all = True
-        if self._prefix and self._error is None:
-            self._error = InvalidRequest("expected a whole message, got the end of the call")
+        self.has_all = True
         self._wake()
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
-            if self._messages or self._has_all or self._error is not None:
+            if self._messages or self.has_all or self._error is not None:
                 self._reader.set_result(None)
             else:
                 self._grant()
@@ -381,7 +405,7 @@ class Call:
     def _grant(self) -> None:
         """Let the client send what the message that is awaited lacks, and some of the next."""
         wanted = len(self.room()) + _WINDOW_BYTES // 2
-        if not self._has_all and self.receive_window < wanted:
+        if not self.has_all and self.receive_window < wanted:
             more = wanted + _WINDOW_BYTES // 2 - self.receive_window
             self.receive_window += more
             self._connection.write(_frame(_WINDOW, 0, self.stream, more.to_bytes(4, "big")))
@@ -427,7 +451,7 @@ class Call:
             self._drained.set_result(None)
         if self._trailers is not None:
             data = self._trailers
-            if not self._has_all:
+            if not self.has_all:
                 data += _frame(_RESET, 0, self.stream, b"\0\0\0\0")
             self._connection.write(data)
             self.leave()
@@ -443,6 +467,7 @@ class Call:
         self.out.clear()
         self._part = None
         self._messages.clear()
+        self._rest.clear()
         self._give_back(self._held_bytes)
         if self._is_done:
             self._call_back()
@@ -488,6 +513,19 @@ class _Headers(msgspec.Struct, frozen=True):
     timeout_s: float | None
     problem: bytes
     """Status of HTTP if it is no call of gRPC."""
+    is_malformed: bool = False
+    """Whether they are none of HTTP (RFC 9113, section 8.2)."""
+
+
+def _is_malformed(fields: Sequence[tuple[bytes, bytes]]) -> bool:
+    names = [name for name, _ in fields]
+    first = [name for name in names if name in _PSEUDO_HEADERS]
+    return (
+        len(set(first)) < len(first)
+        or names[: len(first)] != first
+        or not all(map(_is_name, names[len(first) :]))
+        or any(_has_lines(value) for _, value in fields)
+    )
 
 
 def _read_headers(fields: Sequence[tuple[bytes, bytes]]) -> _Headers:
@@ -519,7 +557,9 @@ def _read_headers(fields: Sequence[tuple[bytes, bytes]]) -> _Headers:
     problem = b"405" if verb != b"POST" else b"415"
     if verb == b"POST" and content.startswith(b"application/grpc"):
         problem = b""
-    return _Headers(method, tuple(metadata), encoding, timeout_s, problem)
+    return _Headers(
+        method, tuple(metadata), encoding, timeout_s, problem, is_malformed=_is_malformed(fields)
+    )
 
 
 class Share:
@@ -851,6 +891,10 @@ class Connection(asyncio.BufferedProtocol):
         except _ConnectionEnd as end:
             self.end(end.code, str(end))
             is_through = True
+        except Exception:  # noqa: BLE001 - a defect: this connection ends, and others go on
+            _log.exception("a connection of gRPC failed")
+            self.close()
+            is_through = True
         share.spend(thread_time() - begun_s)
         if not is_through:
             self._wait()
@@ -937,6 +981,9 @@ class Connection(asyncio.BufferedProtocol):
         self._data_ends = bool(flags & _END_STREAM)
         if call is not None:
             call.receive_window -= length
+            if call.has_all:
+                self._reset(call, _CLOSED)
+                call = self._data_call = None
         elif not 0 < stream <= self._last_stream:
             raise _ConnectionEnd(_PROTOCOL, "expected data of a call")
         if self._receive_window < 0 or (call is not None and call.receive_window < 0):
@@ -981,17 +1028,30 @@ class Connection(asyncio.BufferedProtocol):
             self._take_control(kind, flags, stream, payload)
 
     def _take_control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == _WINDOW and len(payload) == 4:
-            self._take_window(stream, int.from_bytes(payload, "big") & _MAX_WINDOW_BYTES)
-        elif kind == _PING and len(payload) == 8:
-            self._take_ping(flags, payload)
-        elif kind == _SETTINGS and stream == 0 and len(payload) % _SETTING.size == 0:
-            self._take_settings(flags, payload)
-        elif kind == _RESET and len(payload) == 4:
-            if (call := self.calls.get(stream)) is not None:
-                call.leave()
-        elif kind in (_WINDOW, _PING, _SETTINGS, _RESET, _PUSH):
+        length = len(payload)
+        if length != _LENGTHS.get(kind, length) or (kind == _SETTINGS and length % _SETTING.size):
+            raise _ConnectionEnd(_SIZE, f"expected no frame of kind {kind} with {length} bytes")
+        is_of_connection = kind in (_PING, _SETTINGS)
+        is_idle = stream > self._last_stream or (kind == _RESET and stream == 0)
+        if (
+            (is_of_connection and stream)
+            or (kind in (_WINDOW, _RESET) and is_idle)
+            or kind == _PUSH
+        ):
             raise _ConnectionEnd(_PROTOCOL, "expected a frame of a client, got another")
+        if kind == _WINDOW:
+            self._take_window(stream, int.from_bytes(payload, "big") & _MAX_WINDOW_BYTES)
+        elif kind == _PING:
+            self._take_ping(flags, payload)
+        elif kind == _SETTINGS:
+            self._take_settings(flags, payload)
+        elif kind == _RESET and (call := self.calls.get(stream)) is not None:
+            call.leave()
+
+    def _reset(self, call: Call, code: int) -> None:
+        """End a call whose frames are wrong."""
+        self.write(_frame(_RESET, 0, call.stream, code.to_bytes(4, "big")))
+        call.leave()
 
     @staticmethod
     def _without_padding(flags: int, payload: bytes) -> bytes:
@@ -1040,7 +1100,10 @@ class Connection(asyncio.BufferedProtocol):
     def _take_block(self, stream: int, flags: int, block: bytes) -> None:
         headers = self._decode(block)
         if (call := self.calls.get(stream)) is not None:
-            call.receive_end()  # trailers
+            if call.has_all:
+                self._reset(call, _CLOSED)
+            else:
+                call.receive_end()  # trailers
             return
         if stream <= self._last_stream:
             self._spend_frame()  # trailers of a call that is over
@@ -1053,6 +1116,10 @@ class Connection(asyncio.BufferedProtocol):
         if len(self.calls) >= self.server.limits.max_streams:
             self._spend_frame()
             self.write(_frame(_RESET, 0, stream, _REFUSED.to_bytes(4, "big")))
+            return
+        if headers.is_malformed:
+            self._spend_frame()
+            self.write(_frame(_RESET, 0, stream, _PROTOCOL.to_bytes(4, "big")))
             return
         if headers.problem:
             self._spend_frame()
@@ -1067,14 +1134,21 @@ class Connection(asyncio.BufferedProtocol):
             call.receive_end()
 
     def _take_window(self, stream: int, more: int) -> None:
-        if stream == 0:
+        call = self.calls.get(stream)
+        if not more and (stream == 0 or call is not None):
+            if call is None:
+                raise _ConnectionEnd(_PROTOCOL, "expected a larger window")
+            self._reset(call, _PROTOCOL)
+        elif stream == 0:
             self._send_window += more
             if self._send_window > _MAX_WINDOW_BYTES:
                 raise _ConnectionEnd(_FLOW, "expected a smaller window")
             self._flush_all()
-        elif (call := self.calls.get(stream)) is not None:
+        elif call is not None:
             call.send_window += more
-            if call.out:
+            if call.send_window > _MAX_WINDOW_BYTES:
+                self._reset(call, _FLOW)
+            elif call.out:
                 self.flush(call)
 
     def _take_ping(self, flags: int, payload: bytes) -> None:

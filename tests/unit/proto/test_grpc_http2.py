@@ -7,6 +7,7 @@ import gzip
 import socket
 import struct
 import time
+import tracemalloc
 import zlib
 
 import grpc
@@ -94,8 +95,13 @@ LARGE = b"\x40\x01a\x7f\xbd\x1d" + b"a" * 3900
 @pytest.mark.parametrize(
     ("frames", "code"),
     [
-        ([frame(PING, 0, 0, b"a")], PROTOCOL_ERROR),
-        ([frame(WINDOW, 0, 0, b"a")], PROTOCOL_ERROR),
+        ([frame(PING, 0, 0, b"a")], SIZE_ERROR),
+        ([frame(PING, 0, 1, bytes(8))], PROTOCOL_ERROR),
+        ([frame(WINDOW, 0, 0, b"a")], SIZE_ERROR),
+        ([frame(WINDOW, 0, 0, bytes(4))], PROTOCOL_ERROR),
+        ([frame(WINDOW, 0, 1, b"\0\0\0\1")], PROTOCOL_ERROR),
+        ([frame(RESET, 0, 1, bytes(4))], PROTOCOL_ERROR),
+        ([frame(RESET, 0, 0, bytes(4))], PROTOCOL_ERROR),
         ([frame(PUSH, 0, 1, bytes(4))], PROTOCOL_ERROR),
         ([frame(CONTINUATION, 0, 1, b"a")], PROTOCOL_ERROR),
         ([frame(HEADERS, 0, 1, headers()), frame(PING, 0, 0, bytes(8))], PROTOCOL_ERROR),
@@ -106,9 +112,9 @@ LARGE = b"\x40\x01a\x7f\xbd\x1d" + b"a" * 3900
         ([call(b"\xff\xff\xff\xff\x0f")], COMPRESSION_ERROR),
         ([call(b"\xff" * 100)], COMPRESSION_ERROR),
         ([call(b"\0\x7f\xff\xff\xff\xff\xff\xff\xff")], COMPRESSION_ERROR),
-        ([call(headers() + LARGE + b"\xbe" * 4)], COMPRESSION_ERROR),
-        ([call(headers() + b"\0\x01a\x7f\x81\x7f" + b"a" * 16_384)], SIZE_ERROR),
-        ([frame(HEADERS, 0, 1, headers()), *[frame(CONTINUATION, 0, 1, bytes(8000))] * 3], CALM),
+        ([call(headers() + LARGE + b"\xbe" * 20)], COMPRESSION_ERROR),
+        ([call(headers() + b"\0\x01a\x7f\x81\x7f" + b"a" * 65_536)[:9]], SIZE_ERROR),
+        ([frame(HEADERS, 0, 1, headers()), *[frame(CONTINUATION, 0, 1, bytes(16_000))] * 5], CALM),
         ([frame(HEADERS, 0, 1, headers()), *[frame(CONTINUATION, 0, 1)] * 300], CALM),
         ([frame(PING, 0, 0, bytes(8))] * 300, CALM),
         ([frame(SETTINGS, 0, 0)] * 300, CALM),
@@ -118,7 +124,7 @@ LARGE = b"\x40\x01a\x7f\xbd\x1d" + b"a" * 3900
         ([frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff")], FLOW_ERROR),
         ([frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31))], FLOW_ERROR),
         ([frame(SETTINGS, 0, 0, struct.pack(">HI", 5, 100))], PROTOCOL_ERROR),
-        ([frame(SETTINGS, 0, 0, b"a")], PROTOCOL_ERROR),
+        ([frame(SETTINGS, 0, 0, b"a")], SIZE_ERROR),
         ([frame(DATA, 0, 1, b"a")[:3] + b"\0"], None),
     ],
 )  # fmt: skip
@@ -280,6 +286,91 @@ def test_a_ping_is_answered_and_a_reset_ends_a_call():
 def test_metadata_of_an_answer_can_be_read():
     block = grpc_http2._literal("x-bin", b"\0\1") + grpc_http2._literal("a", "é" * 200)
     assert Decoder().decode(block) == [("x-bin", base64.b64encode(b"\0\1").decode()[:-1]), ("a", "?" * 200)]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [20_000, 60_000])
+def test_a_call_with_large_metadata_is_answered_as_others(size):
+    def talk(port):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            live = channel.unary_unary(LIVE)
+            sizes = [len(live(b"", metadata=[("a", "b" * size)], timeout=20)) for _ in range(3)]
+            return [*sizes, len(live(b"", timeout=20))]
+
+    assert run(talk) == [2] * 4
+
+
+@pytest.mark.parametrize("per_frame", [1, 3000])
+def test_messages_that_nobody_reads_take_about_their_bytes(per_frame):
+    count = 51_000
+
+    def talk(port):
+        wire = Wire(port)
+        block = headers("/grpc.health.v1.Health/Watch")
+        wire.send(frame(HEADERS, END_HEADERS, 1, block), frame(DATA, 0, 1, MESSAGE))
+        assert wire.until(DATA)
+        tracemalloc.start()
+        wire.send(*[frame(DATA, 0, 1, MESSAGE * per_frame)] * (count // per_frame))
+        wire.send(frame(PING, 0, 0, bytes(8)))
+        assert wire.until(PING)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        wire.close()
+        return held_bytes
+
+    assert 5 * count < run(talk) < 15 * count
+
+
+def test_messages_are_read_in_order_however_many_come_at_once():
+    def talk(port):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+            answers = stream(iter([b"\x1a\x04%04d" % number for number in range(3000)]), timeout=60)
+            return sum(1 for _ in answers)
+
+    assert run(talk) == 3000
+
+
+@pytest.mark.parametrize(
+    "field",
+    [b"\0\x01A\x01a", b"\0\x01a\x04a\r\nb", b"\0\x05:path\x01/", b"\0\x05:late\x01/", b"\0\0\x01a"],
+    ids=["a large letter", "lines", "a late path", "another", "no name"],
+)
+def test_a_call_with_a_wrong_header_ends_alone(field):
+    def talk(port):
+        wire = Wire(port)
+        wire.send(call(headers() + field))
+        _, code = wire.until(RESET)
+        wire.send(call(headers() + b"\0\x01a\x03 b ", stream=3))
+        fields, _ = wire.answer(3)
+        wire.close()
+        return int.from_bytes(code, "big"), fields["grpc-status"]
+
+    assert run(talk) == (PROTOCOL_ERROR, "0")
+
+
+@pytest.mark.parametrize(
+    ("late", "code"),
+    [
+        (frame(DATA, 0, 1, MESSAGE), 5),
+        (frame(HEADERS, END_HEADERS, 1, b"\0\x01a\x01b"), 5),
+        (frame(WINDOW, 0, 1, bytes(4)), PROTOCOL_ERROR),
+        (frame(WINDOW, 0, 1, b"\x7f\xff\xff\xff"), FLOW_ERROR),
+    ],
+)
+def test_a_wrong_frame_of_a_call_resets_it(late, code):
+    def talk(port):
+        wire = Wire(port)
+        block = headers("/grpc.health.v1.Health/Watch")
+        wire.send(frame(HEADERS, END_HEADERS, 1, block), frame(DATA, END_STREAM, 1, MESSAGE))
+        assert wire.until(DATA)
+        wire.send(late)
+        _, reset = wire.until(RESET)
+        wire.send(call(stream=3))
+        fields, _ = wire.answer(3)
+        wire.close()
+        return int.from_bytes(reset, "big"), fields["grpc-status"]
+
+    assert run(talk) == (code, "0")
 
 
 def test_idle_connections_of_strangers_give_their_places_to_others():

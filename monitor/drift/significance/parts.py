@@ -76,7 +76,7 @@ def find_dependence(
         max(rows / size, side.time if side.is_present or side.errors >= MAX_DOUBT else 1.0)
         for rows, size, side in zip(n, units.n_eff, memory or units.memory, strict=True)
     ]
-    longest = max(times) * (SAFETY if units.kind == "groups" else 1.0)
+    longest = max(times)
     is_certain = any(
         rows / time >= _MIN_CERTAIN and time * _MAX_RATIO >= longest
         for rows, time in zip(n, times, strict=True)

@@ -229,7 +229,9 @@ def _judge(
     elif units.kind != "rows" and limit <= decision.combined_p_value(p, p_part):
         # Doubt about the dependence is no reason to be silent about the part.
         doubted = parts.find_dependence(steady, n, (NO_MEMORY, NO_MEMORY))
-        doubted_part = parts.most_changed_part(scores, doubted._replace(is_certain=True))
+        time = doubted.time * (parts.SAFETY_OF_SOURCES if units.kind == "groups" else 1.0)
+        doubted = doubted._replace(time=time, is_certain=True)
+        doubted_part = parts.most_changed_part(scores, doubted)
         if doubted_part is not None and doubted_part.p < parts.MAX_NAMED_P:
             status, reason = "insufficient", decision.CHANGED_INSIDE
             moved, part = True, doubted_part

@@ -1,7 +1,7 @@
 """Slices of a window that moved more than the rest of it."""
 
 from collections.abc import Sequence
-from itertools import islice, repeat
+from itertools import islice
 
 import numpy as np
 from msgspec.structs import replace
@@ -58,7 +58,11 @@ def find_drift_slices(
         # A smaller share of alpha asks for more permutations, so that slices can reach smaller p-values.
         slice_settings = replace(settings, windows=max(len(rows_by_value), 1))
         compared = {
-            value: compare(*map(_slice_summary, sides, rows, repeat(names)), slice_settings).signals
+            value: compare(
+                _slice_summary(sides[0], rows[0], names),
+                _slice_summary(sides[1], rows[1], names),
+                slice_settings,
+            ).signals
             for value, rows in rows_by_value.items()
         }
         decided = decide([signal for signals in compared.values() for signal in signals], settings)

@@ -189,7 +189,7 @@ def stored_once(
             source_key=None if sources is None else METADATA_PREFIX + "camera_id"
         )
         reports = (
-            compare_files(*paths, options),
+            compare_files(paths[0], paths[1], options),
             compare_stored(reader, stored),
             msgspec.json.decode(run(run_drift, scheduled).read_bytes(), type=Report),
         )
@@ -200,7 +200,7 @@ def stored_once(
 
 def verdict(report: Report) -> str:
     """Return what a report says of its signals, as text."""
-    parts = [report.status]
+    parts: list[str] = [report.status]
     for one in report.signals:
         place = one.began and (one.began.row, one.began.end)
         numbers = (one.p, one.p_part, one.p_adjusted, one.effect.value)
@@ -272,11 +272,11 @@ def main() -> None:
     for name, (world, change, heights) in studies.items():
         if arguments.stored and arguments.only in name:
             cells = list(product(ONSETS, heights))
-            once = [
+            said = [
                 stored_once(world, change, arguments.baseline, (1_000, *cells[at % len(cells)]), at)
                 for at in range(arguments.stored)
             ]
-            print_stored(name, once)
+            print_stored(name, said)
             continue
         for n in SIZES if arguments.only in name else ():
             outcomes = []

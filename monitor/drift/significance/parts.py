@@ -28,7 +28,7 @@ _SHRINK = 0.8
 SAFETY = 1.5
 """Factor by which the number of independent rows is taken to be smaller than estimated."""
 SAFETY_OF_SOURCES = 1.2
-"""The same of sources for a part in doubt; measured, unchanged windows have such a part in 0 to 2 %, of 100, with 1.1 in up to 5 %."""
+"""The same of whole sources for a part in doubt."""
 _MIN_INDEPENDENT = 1.5
 """Minimum number of independent rows of a side, less one."""
 _MIN_CERTAIN = 40

@@ -27,7 +27,7 @@ _SHRINK = 0.8
 """Ratio of the lengths of parts that begin or end with the window."""
 SAFETY = 1.5
 """Factor by which the number of independent rows is taken to be smaller than estimated."""
-SAFETY_OF_SOURCES = 1.2
+SAFETY_OF_SOURCES = 1.35
 """The same of whole sources for a part in doubt."""
 _MIN_INDEPENDENT = 1.5
 """Minimum number of independent rows of a side, less one."""

@@ -219,7 +219,10 @@ def _judge(
         # A source may differ for what it is, and few independent rows are few.
         is_estimated = units.kind == "blocks" or (units.kind == "rows" and units.has_memory)
         if is_estimated:
-            p, n_eff = parts.whole_p_value(result.scores, dependence), dependence.n_eff
+            # Where the correlation of neighbours is known, the level of numbers tells more than their spread as well.
+            has_level = result.levels is not None and units.kind == "blocks"
+            before, after = (side[:, : 1 if has_level else None] for side in result.scores)
+            p, n_eff = parts.whole_p_value((before, after), dependence), dependence.n_eff
         if is_estimated and decision.combined_p_value(p, p_part) < limit:  # beyond any doubt
             status, reason = "low_power", ""
         else:

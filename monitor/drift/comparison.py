@@ -209,8 +209,7 @@ def _judge(
     scores = within_sources(result.scores, pair.origins)
     steady = units.steady or units
     of_parts = parts.find_dependence(units, n, steady.memory)
-    # Memory, and the likeness within sources, are known less well than the correlation of neighbours.
-    if units.has_memory or units.kind == "groups":
+    if units.has_memory:  # which is known less well than the correlation of neighbours
         of_parts = of_parts._replace(time=of_parts.time * parts.SAFETY)
     part = parts.most_changed_part(scores, of_parts)
     p_part, moved = part and part.p, None
@@ -232,9 +231,7 @@ def _judge(
     elif units.kind != "rows" and limit <= decision.combined_p_value(p, p_part):
         # Doubt about the dependence is no reason to be silent about the part.
         doubted = parts.find_dependence(steady, n, (NO_MEMORY, NO_MEMORY))
-        time = doubted.time * (parts.SAFETY_OF_SOURCES if units.kind == "groups" else 1.0)
-        doubted = doubted._replace(time=time, is_certain=True)
-        doubted_part = parts.most_changed_part(scores, doubted)
+        doubted_part = parts.most_changed_part(scores, doubted._replace(is_certain=True))
         if doubted_part is not None and doubted_part.p < parts.MAX_NAMED_P:
             status, reason = "insufficient", decision.CHANGED_INSIDE
             moved, part = True, doubted_part

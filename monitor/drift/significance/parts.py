@@ -27,8 +27,6 @@ _SHRINK = 0.8
 """Ratio of the lengths of parts that begin or end with the window."""
 SAFETY = 1.5
 """Factor by which the number of independent rows is taken to be smaller than estimated."""
-SAFETY_OF_SOURCES = 1.35
-"""The same of whole sources for a part in doubt."""
 _MIN_INDEPENDENT = 1.5
 """Minimum number of independent rows of a side, less one."""
 _MIN_CERTAIN = 40
@@ -78,7 +76,7 @@ def find_dependence(
         max(rows / size, side.time if side.is_present or side.errors >= MAX_DOUBT else 1.0)
         for rows, size, side in zip(n, units.n_eff, memory or units.memory, strict=True)
     ]
-    longest = max(times)
+    longest = max(times) * (SAFETY if units.kind == "groups" else 1.0)
     is_certain = any(
         rows / time >= _MIN_CERTAIN and time * _MAX_RATIO >= longest
         for rows, time in zip(n, times, strict=True)

@@ -230,7 +230,9 @@ def _judge(
             moved = decision.combined_p_value(as_independent, part and part.p) < limit
     elif units.kind != "rows" and limit <= decision.combined_p_value(p, p_part):
         # Doubt about the dependence is no reason to be silent about the part.
-        doubted = parts.find_dependence(steady, n, (NO_MEMORY, NO_MEMORY))
+        # A window that is far more correlated than the baseline has only itself to be measured by.
+        measured = units if steady.has_equal_weights else steady
+        doubted = parts.find_dependence(measured, n, (NO_MEMORY, NO_MEMORY))
         doubted_part = parts.most_changed_part(scores, doubted._replace(is_certain=True))
         if doubted_part is not None and doubted_part.p < parts.MAX_NAMED_P:
             status, reason = "insufficient", decision.CHANGED_INSIDE

@@ -24,7 +24,7 @@ _MAX_LABELS = 32
 _MIN_INDEPENDENT = 3.0
 """Number of independent rows of a part below which nothing can be said about it."""
 _MIN_VALUES = 30
-"""Values that a slice and the rest need on each side for a signal that could not be judged."""
+"""Values that a slice and the rest need on each side."""
 
 
 def find_drift_slices(
@@ -36,9 +36,9 @@ def find_drift_slices(
 ) -> list[Slice]:
     """Return the slices of the current window in which a signal moved more than in the rest, largest effect first.
 
-    A slice holds the rows that share one value of a column. A signal counts if it has an alarm of its own there, moved
-    differently than in all other rows (`p_rest` below alpha, adjusted for all slices of the column), and moved more by
-    at least its minimum effect. So a change that is everywhere has no slices. The metrics of a slice are the effects
+    A slice holds the rows that share one value of a column. A signal counts if the slice and all other rows have 30 of
+    its values on each side, and it has an alarm of its own there, moved differently than in all other rows (`p_rest`
+    below alpha, adjusted for all slices of the column), and moved more by at least its minimum effect. So a change that is everywhere has no slices. The metrics of a slice are the effects
     there, the largest first; their parameters give the effect in all `other` rows. Values that the baseline does not
     have are not examined.
 

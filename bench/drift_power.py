@@ -1,7 +1,7 @@
 """Power of drift detection: how often a change is detected.
 
 The alarm of one signal in one window, with all its gates (p below alpha, effect, enough independent rows); and
-the same as one of ten signals, nine of which did not change, in one of 24 windows of a day. Beside them,
+that as one of ten signals, nine of which did not change, in one of 24 windows of a day. Beside them,
 evidently's default rules on the same samples: read them with how often they alarm when nothing changed.
 
 Flags: `--repeats N` (500), `--baseline N` (2,000), `--only NAME` for some of the changes. With `--rows N --chosen M` each
@@ -19,6 +19,7 @@ import numpy as np
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
+from quadriga.monitor.report.schema import Signal
 
 ROW = "| {:44} | {:>5} | {:>8} | {:>16} | {:>9} | {:>15} |"
 
@@ -136,21 +137,21 @@ def detect_once(
         choose(rng, baseline_rows, baseline_n),
         choose(rng, current_rows, chosen or change.n),
     ]
-    sides = [
-        build_sample({"x": values} | worlds.quiet(rng, len(values), 9), sources=sources)
-        for values, sources in drawn
-    ]
-    settings = ComparisonSettings(windows=24, seed=seed)
-    signal = compare(sides[0], sides[1], settings).signals[0]
-    alone = (
-        signal.status != "insufficient"
-        and worlds.p_value(signal) < settings.alpha
-        and (signal.effect.value or 0.0) >= signal.effect.minimum
-    )
+
+    def signal(quiet: int, windows: int) -> Signal:
+        """Compare the signal beside quiet ones, in one of so many windows of a day."""
+        sides = [
+            build_sample({"x": values} | worlds.quiet(rng, len(values), quiet), sources=sources)
+            for values, sources in drawn
+        ]
+        return compare(sides[0], sides[1], ComparisonSettings(windows=windows, seed=seed)).signals[
+            0
+        ]
+
     baseline, current = (np.asarray(values) for values, _ in drawn)
     return (
-        alone,
-        signal.alarm,
+        signal(0, 1).alarm,
+        signal(9, 24).alarm,
         worlds.evidently(baseline, current),
         worlds.evidently(baseline[:1000], current),
     )

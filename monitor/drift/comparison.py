@@ -207,7 +207,8 @@ def _judge(
     has_sources = all(origin.has_sources for origin in pair.origins)
     status, reason = decision.power_status(units, settings, signal_count, has_sources=has_sources)
     scores = within_sources(result.scores, pair.origins)
-    of_parts = parts.find_dependence(units, n, units.steady_memory)
+    steady = units.steady or units
+    of_parts = parts.find_dependence(units, n, steady.memory)
     if units.has_memory:  # which is known less well than the correlation of neighbours
         of_parts = of_parts._replace(time=of_parts.time * parts.SAFETY)
     part = parts.most_changed_part(scores, of_parts)
@@ -217,7 +218,10 @@ def _judge(
         # A source may differ for what it is, and few independent rows are few.
         is_estimated = units.kind == "blocks" or (units.kind == "rows" and units.has_memory)
         if is_estimated:
-            p, n_eff = parts.whole_p_value(result.scores, dependence), dependence.n_eff
+            # Where the correlation of neighbours is known, the level of numbers tells more than their spread as well.
+            has_level = result.levels is not None and units.kind == "blocks"
+            before, after = (side[:, : 1 if has_level else None] for side in result.scores)
+            p, n_eff = parts.whole_p_value((before, after), dependence), dependence.n_eff
         if is_estimated and decision.combined_p_value(p, p_part) < limit:  # beyond any doubt
             status, reason = "low_power", ""
         else:
@@ -226,15 +230,13 @@ def _judge(
             moved = decision.combined_p_value(as_independent, part and part.p) < limit
     elif units.kind != "rows" and limit <= decision.combined_p_value(p, p_part):
         # Doubt about the dependence is no reason to be silent about the part.
-        doubted = parts.find_dependence(units, n, (NO_MEMORY, NO_MEMORY))._replace(is_certain=True)
-        doubted_part = parts.most_changed_part(scores, doubted)
+        # A window that is far more correlated than the baseline has only itself to be measured by.
+        measured = units if steady.has_equal_weights else steady
+        doubted = parts.find_dependence(measured, n, (NO_MEMORY, NO_MEMORY))
+        doubted_part = parts.most_changed_part(scores, doubted._replace(is_certain=True))
         if doubted_part is not None and doubted_part.p < parts.MAX_NAMED_P:
-            status, reason, moved, part = (
-                "insufficient",
-                decision.CHANGED_INSIDE,
-                True,
-                doubted_part,
-            )
+            status, reason = "insufficient", decision.CHANGED_INSIDE
+            moved, part = True, doubted_part
     effect, minimum, began = result.effect, signal.effect.minimum, None
     if part is not None and (moved or decision.combined_p_value(p, p_part) < settings.alpha):
         began = _begin(pair, result, part, settings)
@@ -265,26 +267,12 @@ def _begin(
     column, window = pair.current, pair.window
     inside = slice(part.start, part.end)
     outside = np.delete(np.arange(len(column.rows)), inside)
-    before = after = label = None
-    if pair.kind == "embedding":
-        kernel_sides = pair.baseline.values, column.values[inside]
-        effect = kernels.unbiased_effect(*kernel_sides, settings.kernel)
-    elif pair.kind == "categorical":
-        sides = [
-            (pair.baseline.labels, pair.baseline.values),
-            (column.labels, column.values[inside]),
-        ]
-        labels, codes = merge_names(sides)
-        table = np.array([np.bincount(side, minlength=len(labels)) for side in codes], np.float64)
-        effect = two_samples.total_variation(table)
-        scores = result.scores[1][:, part.dimension]
-        label = result.labels[part.dimension]
-        before, after = (float(scores[rows].mean()) for rows in (outside, inside))
-    else:
-        values = column.values
-        effect = two_samples.wasserstein(pair.baseline.values, values[inside]) / result.scale
-        if part.dimension == 0:
-            before, after = (float(values[rows].mean()) for rows in (outside, inside))
+    before = after = None
+    changed = replace(column, values=column.values[inside])
+    effect = effect_of_part(pair.baseline, changed, settings.kernel) / result.scale
+    if result.labels or (result.levels and part.dimension == 0):
+        values = result.scores[1][:, part.dimension] if result.labels else column.values
+        before, after = (float(values[rows].mean()) for rows in (outside, inside))
     rows, order = column.rows, window.sample.order
     is_open = part.end < len(rows)
     scale = window.n / max(len(order), 1)
@@ -296,10 +284,21 @@ def _begin(
         _finite(effect),
         before=before,
         after=after,
-        label=label,
+        label=result.labels[part.dimension] if result.labels else None,
         at=pair.moment(int(order[rows[part.start]])),
         until=pair.moment(int(order[last])) if is_open else None,
     )
+
+
+def effect_of_part(baseline: Column, current: Column, kernel: kernels.Kernel) -> float:
+    """Return how far values moved: numbers in their unit, labels and embeddings as the effect of their kind."""
+    if baseline.kind == "embedding":
+        return kernels.unbiased_effect(baseline.values, current.values, kernel)
+    if baseline.kind == "categorical":
+        labels, codes = merge_names([(side.labels, side.values) for side in (baseline, current)])
+        table = permutation.count_table(np.concatenate(codes), len(codes[0]), len(labels))
+        return two_samples.total_variation(table)
+    return two_samples.wasserstein(baseline.values, current.values)
 
 
 def _test_column(

@@ -1,20 +1,16 @@
 """Slices of a window that moved more than the rest of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.comparison import compare, effect_of_part
 from quadriga.monitor.drift.samples import EMBEDDING, Column, Sample, merge_names, take_rows
 from quadriga.monitor.drift.significance.decision import ComparisonSettings, decide
-from quadriga.monitor.drift.significance.two_samples import (
-    spread,
-    total_variation,
-    wasserstein,
-)
 from quadriga.monitor.drift.summary import Summary, as_summary
-from quadriga.monitor.report.schema import Metric, Signal, Slice, effect_ratio, sorted_by_effect
+from quadriga.monitor.report.schema import Metric, Signal, Slice
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 MAX_VALUES = 50
@@ -28,7 +24,7 @@ _MAX_LABELS = 32
 _MIN_INDEPENDENT = 3.0
 """Number of independent rows of a part below which nothing can be said about it."""
 _MIN_VALUES = 30
-"""Values that a slice and the rest need on each side for a signal that could not be judged."""
+"""Values that a slice and the rest need on each side."""
 
 
 def find_drift_slices(
@@ -40,9 +36,9 @@ def find_drift_slices(
 ) -> list[Slice]:
     """Return the slices of the current window in which a signal moved more than in the rest, largest effect first.
 
-    A slice holds the rows that share one value of a column. A signal counts if it has an alarm of its own there, moved
-    differently than in all other rows (`p_rest` below alpha, adjusted for all slices of the column), and moved more by
-    at least its minimum effect. So a change that is everywhere has no slices. The metrics of a slice are the effects
+    A slice holds the rows that share one value of a column. A signal counts if the slice and all other rows have 30 of
+    its values on each side, and it has an alarm of its own there, moved differently than in all other rows (`p_rest`
+    below alpha, adjusted for all slices of the column), and moved more by at least its minimum effect. So a change that is everywhere has no slices. The metrics of a slice are the effects
     there, the largest first; their parameters give the effect in all `other` rows. Values that the baseline does not
     have are not examined.
 
@@ -55,14 +51,26 @@ def find_drift_slices(
     """
     settings = replace(settings or ComparisonSettings(), windows=1)
     sides = as_summary(baseline, settings), as_summary(current, settings)
-    ranked = [
-        ranked_slice
-        for name in by
-        for ranked_slice in _slices_by_column(
-            sides, [signal for signal in moved if signal != name], name, settings
-        )
-    ]
-    return [slice_ for _, slice_ in sorted(ranked, key=lambda ranked_slice: -ranked_slice[0])]
+    ranked = []
+    for name in by:
+        rows_by_value = _rows_by_value(sides, name)
+        names = [signal for signal in moved if signal != name]
+        # A smaller share of alpha asks for more permutations, so that slices can reach smaller p-values.
+        slice_settings = replace(settings, windows=max(len(rows_by_value), 1))
+        compared = {
+            value: compare(
+                _slice_summary(sides[0], rows[0], names),
+                _slice_summary(sides[1], rows[1], names),
+                slice_settings,
+            ).signals
+            for value, rows in rows_by_value.items()
+        }
+        decided = decide([signal for signals in compared.values() for signal in signals], settings)
+        remaining, tests = iter(decided), len(decided)
+        for value, rows in rows_by_value.items():
+            signals = [signal for signal in islice(remaining, len(compared[value])) if signal.alarm]
+            ranked += _moved_slice(sides, (name, value), rows, signals, settings, tests=tests)
+    return _by_size(ranked)
 
 
 def find_undecided_slices(
@@ -70,8 +78,7 @@ def find_undecided_slices(
     current: Summary,
     signals: Sequence[Signal],
     by: Sequence[str],
-    *,
-    alpha: float = ComparisonSettings().alpha,
+    settings: ComparisonSettings | None = None,
 ) -> list[Slice]:
     """Return the slices in which signals that could not be judged moved more than in the rest, largest effect first.
 
@@ -85,122 +92,80 @@ def find_undecided_slices(
         current: Current window of the comparison.
         signals: Signals that moved, but have too few independent values to be judged.
         by: Names of the categorical columns to slice by.
-        alpha: Probability that chance alone names a slice of a column, if all values are independent.
+        settings: Its alpha is the probability that chance alone names a slice of a column, if all values are independent.
     """
+    settings = settings or ComparisonSettings()
     sides = baseline, current
     ranked = []
     for name in by:
         rows_by_value = _rows_by_value(sides, name)
-        limit = alpha / max(len(rows_by_value) * len(signals), 1)
+        others = [signal for signal in signals if signal.kind != EMBEDDING and signal.name != name]
+        tests = len(rows_by_value) * len(signals)
         for value, rows in rows_by_value.items():
-            moves = []
-            for signal in signals:
-                parts = None if signal.name == name else _parts(sides, rows, signal.name)
-                if parts is None or parts[0][1].kind == EMBEDDING:
-                    continue
-                counts = [float(part.sum()) for part in (*parts[1], *(~part for part in parts[1]))]
-                effects = _effects_in_and_out(*parts) if min(counts) >= _MIN_VALUES else (0.0, 0.0)
-                is_far = _is_far(effects, signal.effect.minimum)
-                if is_far and _p_value_against_rest(*parts, counts) < limit:
-                    ratio = effects[0] / signal.effect.minimum
-                    moves.append((ratio, _move_metric(signal, effects, len(rows[1]))))
-            if moves:
-                moves.sort(key=lambda move: -move[0])
-                metrics = [metric for _, metric in moves]
-                ranked.append((moves[0][0], Slice(name, value, len(rows[1]), metrics)))
+            ranked += _moved_slice(sides, (name, value), rows, others, settings, tests=tests)
+    return _by_size(ranked)
+
+
+def _by_size(ranked: list[tuple[float, Slice]]) -> list[Slice]:
     return [slice_ for _, slice_ in sorted(ranked, key=lambda entry: -entry[0])]
 
 
-def _parts(
-    sides: tuple[Summary, Summary], rows: list[Int64Array], name: str
-) -> tuple[tuple[Column, Column], list[BoolArray]] | None:
-    """Return the columns of a signal, and which of their values are in a slice; None unless both sides have the column."""
-    before, after = (side.sample.column(name) for side in sides)
-    if before is None or after is None:
-        return None
-    inside = [
-        np.isin(column.rows, of_side) for column, of_side in zip((before, after), rows, strict=True)
-    ]
-    return (before, after), inside
+def _moved_slice(
+    sides: tuple[Summary, Summary],
+    place: tuple[str, str],
+    rows: list[Int64Array],
+    signals: Sequence[Signal],
+    settings: ComparisonSettings,
+    *,
+    tests: int,
+) -> list[tuple[float, Slice]]:
+    """Return a slice, and its largest effect over the minimum, if a signal moved more there than in all other rows.
 
+    A signal without an alarm is examined as if its values were independent.
 
-def _effects_in_and_out(
-    columns: tuple[Column, Column], inside: list[BoolArray]
-) -> tuple[float, float]:
-    """Return the effect of a signal in a slice and in all other rows."""
-    before, after = columns
-    values = before.values, after.values
-    if before.kind == "categorical":
-        names, codes = merge_names([(column.labels, column.values) for column in (before, after)])
-
-        def effect(parts: list[BoolArray]) -> float:
-            counts = [
-                np.bincount(side[part], minlength=len(names))
-                for side, part in zip(codes, parts, strict=True)
-            ]
-            return total_variation(np.array(counts, np.float64))
-    else:
-        scale = spread(*values)
-
-        def effect(parts: list[BoolArray]) -> float:
-            return wasserstein(values[0][parts[0]], values[1][parts[1]]) / scale
-
-    return effect(inside), effect([~part for part in inside])
-
-
-def _is_far(effects: tuple[float, float], minimum: float) -> bool:
-    """Check whether an effect in a slice is clearly larger than that in all other rows."""
-    return effects[0] - effects[1] >= minimum and effects[0] >= _MIN_RATIO * effects[1]
-
-
-def _move_metric(signal: Signal, effects: tuple[float, float], n: int) -> Metric:
-    parameters = {
-        "signal": signal.name,
-        "p_adjusted": None,
-        "other": round(effects[1], 6),
-        "p_rest": None,
-    }
-    return Metric(signal.effect.name, round(effects[0], 6), parameters, n=n)
-
-
-def _slices_by_column(
-    sides: tuple[Summary, Summary], moved: Sequence[str], name: str, settings: ComparisonSettings
-) -> Iterator[tuple[float, Slice]]:
-    """Yield the slices of a column with an alarm, each with its largest effect over the minimum effect."""
-    rows_by_value = _rows_by_value(sides, name) if moved else {}
-    if not rows_by_value:
-        return
-    # A smaller share of alpha asks for more permutations, so that slices can reach smaller p-values.
-    slice_settings = replace(settings, windows=len(rows_by_value))
-
-    def compare_rows(rows: list[Int64Array]) -> list[Signal]:
-        baseline, current = (
-            _slice_summary(side, side_rows, moved)
-            for side, side_rows in zip(sides, rows, strict=True)
-        )
-        return compare(baseline, current, slice_settings).signals
-
-    compared = {value: compare_rows(rows) for value, rows in rows_by_value.items()}
-    decided = iter(
-        decide([signal for signals in compared.values() for signal in signals], settings)
-    )
-    tests = sum(map(len, compared.values()))
-    for value, rows in rows_by_value.items():
-        judged = [next(decided) for _ in compared[value]]
-        alarms = [signal for signal in sorted_by_effect(judged) if signal.alarm]
-        if not alarms:
+    Args:
+        sides: Baseline and current window.
+        place: Name and value of the column of the slice.
+        rows: Rows of both sides in the slice.
+        signals: The signals there.
+        settings: Settings of the comparison.
+        tests: Number of slices and signals that share alpha.
+    """
+    moves = []
+    for signal in signals:
+        before, after = (side.sample.column(signal.name) for side in sides)
+        if before is None or after is None:
             continue
-        others = {signal.name: signal for signal in compare_rows(_other_rows(sides, rows))}
-        metrics = []
-        for alarm in alarms:
-            other = others[alarm.name]
-            parts, n_eff = _parts(sides, rows, alarm.name), (*alarm.n_eff, *other.n_eff)
-            p = 1.0 if parts is None else _p_value_against_rest(*parts, n_eff)
-            p_rest = min(tests * p, 1.0)
-            if p_rest < settings.alpha and _moved_more(alarm, other):
-                metrics.append(_slice_metric(alarm, other, p_rest))
-        if metrics:
-            yield effect_ratio(alarms[0]), Slice(name, value, len(rows[1]), metrics)
+        inside = np.isin(before.rows, rows[0]), np.isin(after.rows, rows[1])
+        parts = (*inside, *(~part for part in inside))
+        quarters = [
+            replace(column, rows=column.rows[part], values=column.values[part])
+            for column, part in zip((before, after) * 2, parts, strict=True)
+        ]
+        n = [len(column.rows) for column in quarters]
+        n_eff = np.array(n) * np.tile(signal.n_eff, 2) / np.tile(signal.n, 2) if signal.alarm else n
+        if min(n) < _MIN_VALUES or min(n_eff) < _MIN_INDEPENDENT:
+            continue
+        # Numbers are compared in their own unit: effects of slices have a scale each.
+        minimum = signal.min_shift or signal.effect.minimum
+        here = effect_of_part(quarters[0], quarters[1], settings.kernel)
+        other = effect_of_part(quarters[2], quarters[3], settings.kernel)
+        if here - other < minimum or here < _MIN_RATIO * other:
+            continue
+        p = min(tests * _p_value_against_rest((before, after), parts, n_eff), 1.0)
+        if p < settings.alpha:
+            unit = signal.effect.minimum / minimum
+            parameters = {
+                "signal": signal.name,
+                "p_adjusted": signal.p_adjusted,
+                "other": other * unit,
+                "p_rest": p if signal.alarm else None,
+            }
+            metric = Metric(signal.effect.name, here * unit, parameters, n=n[1])
+            moves.append((here / minimum, metric))
+    moves.sort(key=lambda move: -move[0])
+    metrics = [metric for _, metric in moves]
+    return [(moves[0][0], Slice(*place, len(rows[1]), metrics))] if moves else []
 
 
 def _rows_by_value(sides: tuple[Summary, Summary], name: str) -> dict[str, list[Int64Array]]:
@@ -221,41 +186,21 @@ def _rows_by_value(sides: tuple[Summary, Summary], name: str) -> dict[str, list[
     }
 
 
-def _other_rows(sides: tuple[Summary, Summary], rows: list[Int64Array]) -> list[Int64Array]:
-    """Return all rows of both sides but these."""
-    return [
-        np.setdiff1d(np.arange(len(side.sample.order)), side_rows)
-        for side, side_rows in zip(sides, rows, strict=True)
-    ]
-
-
-def _moved_more(signal: Signal, other: Signal) -> bool:
-    """Check whether a signal moved clearly more in a slice than in all other rows, in its own unit if it has one."""
-    if signal.shift is not None and signal.min_shift is not None and other.shift is not None:
-        shifts, minimum = (signal.shift, other.shift), signal.min_shift
-    else:
-        effects = (signal.effect.value or 0.0), (other.effect.value or 0.0)
-        shifts, minimum = effects, signal.effect.minimum
-    return _is_far(shifts, minimum)
-
-
 def _p_value_against_rest(
-    columns: tuple[Column, Column], inside: list[BoolArray], n_eff: Sequence[float]
+    columns: tuple[Column, Column],
+    parts: Sequence[BoolArray],
+    n_eff: Sequence[float] | Float64Array,
 ) -> float:
     """Return the p-value of the hypothesis that a signal changed in a slice as it did in all other rows.
 
     Compared are the mean and the spread of numbers, the shares of labels, and embeddings along the direction in which
-    all of them moved, by Welch's t over the four parts; several of them by Bonferroni. It is 1 if a part has too few
-    independent rows.
+    all of them moved, by Welch's t over the four parts; several of them by Bonferroni.
 
     Args:
         columns: The signal in the baseline and in the current window.
-        inside: (P,) which of their values are in the slice.
-        n_eff: Number of independent values of both in the slice, then outside.
+        parts: (P,) which of their values are in the slice, then outside.
+        n_eff: Number of independent values of these parts.
     """
-    parts = (*inside, *(~part for part in inside))
-    if min(n_eff) < _MIN_INDEPENDENT or not all(part.any() for part in parts):
-        return 1.0
     from scipy.special import stdtr  # noqa: PLC0415 - slow to load
 
     scores = _scores(*columns)
@@ -280,11 +225,9 @@ def _scores(baseline: Column, current: Column) -> tuple[Float64Array, Float64Arr
     n = len(baseline.values)
     if baseline.kind == EMBEDDING:
         direction = current.values.mean(axis=0) - baseline.values.mean(axis=0)
-        along = [
-            side.values.astype(np.float64) @ direction[:, None] for side in (baseline, current)
-        ]
-        return along[0], along[1]
-    if baseline.kind == "categorical":
+        pooled = np.concatenate([baseline.values, current.values]).astype(np.float64)
+        features = pooled @ direction[:, None]
+    elif baseline.kind == "categorical":
         _, codes = merge_names([(side.labels, side.values) for side in (baseline, current)])
         pooled = np.concatenate(codes)
         frequent = np.argsort(-np.bincount(pooled), kind="stable")[:_MAX_LABELS]
@@ -300,13 +243,3 @@ def _slice_summary(side: Summary, rows: Int64Array, moved: Sequence[str]) -> Sum
     """Return the signals that moved, restricted to these rows."""
     columns = [column for column in side.sample.columns if column.name in moved]
     return replace(side, sample=take_rows(side.sample.with_columns(columns), rows), n=len(rows))
-
-
-def _slice_metric(signal: Signal, other: Signal, p_rest: float) -> Metric:
-    parameters = {
-        "signal": signal.name,
-        "p_adjusted": signal.p_adjusted,
-        "other": other.effect.value,
-        "p_rest": p_rest,
-    }
-    return Metric(signal.effect.name, signal.effect.value, parameters, n=signal.n[1])

@@ -133,7 +133,7 @@ def compare_stored(
         slices=[
             *find_drift_slices(*sides, moved[:MAX_MOVED], by=slice_columns, settings=settings),
             *find_undecided_slices(
-                *sides, undecided_signals(report)[:MAX_MOVED], slice_columns, alpha=settings.alpha
+                *sides, undecided_signals(report)[:MAX_MOVED], slice_columns, settings
             ),
         ],
         unlike=unlike[:MAX_UNLIKE],

@@ -63,9 +63,9 @@ class ComparisonSettings(msgspec.Struct, frozen=True):
 
 
 def max_permutations(settings: ComparisonSettings, signal_count: int) -> int:
-    """Return how many permutations one of so many signals needs for a p-value below its share of alpha."""
-    shares = settings.windows * signal_count / settings.alpha
-    return max(settings.permutations, math.ceil(2 * shares))
+    """Return how many permutations tell whether the p-value of one of so many signals is below its share of alpha."""
+    shares = settings.windows * signal_count / settings.alpha / (1 - PARTS_SHARE)
+    return max(settings.permutations, math.ceil(4 * shares))
 
 
 def power_status(

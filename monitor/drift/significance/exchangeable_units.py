@@ -71,8 +71,8 @@ class ExchangeableUnits(NamedTuple):
     the correlation time of their side have similar variances, even if only one side is correlated in time."""
     memory: tuple[Memory, Memory] = (NO_MEMORY, NO_MEMORY)
     """Memory of baseline and current across units."""
-    steady_memory: tuple[Memory, Memory] | None = None
-    """The same, with changes of the window taken out; None where that makes no difference."""
+    steady: "ExchangeableUnits | None" = None
+    """The units of the window with its changes taken out; None where that makes no difference."""
 
     @property
     def has_memory(self) -> bool:
@@ -100,7 +100,7 @@ def exchangeable_units(
     is_free = steady.kind == "rows" and not steady.has_memory
     if is_free and steady.memory[0].errors < MAX_DOUBT:
         return steady
-    return units._replace(steady_memory=steady.memory)
+    return units._replace(steady=steady)
 
 
 def within_sources(

@@ -184,9 +184,9 @@ def test_more_permutations_are_made_where_few_are_extreme():
 
 @pytest.mark.parametrize(
     ("signals", "windows", "maximum", "smallest"),
-    [(3, 1, 999, 0.003), (30, 1, 1200, 0.025), (10, 24, 9600, 0.025)],
+    [(3, 1, 999, 0.003), (30, 1, 2449, 0.01225), (10, 24, 19592, 0.01225)],
 )
-def test_the_smallest_adjusted_p_value_is_half_of_alpha(signals, windows, maximum, smallest):
+def test_the_smallest_adjusted_p_value_is_a_quarter_of_alpha(signals, windows, maximum, smallest):
     settings = ComparisonSettings(windows=windows)
     budget = PermutationBudget(max_permutations(settings, signals), 1)
     assert budget.max_permutations == maximum

@@ -87,8 +87,8 @@ def test_a_message_that_never_ends_has_the_same_time(server):
     late = metric(server, "bodies_late_total")
     host, port = server.grpc.split(":")
     fields = {
-        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/ModelInfer", "te": "trailers",
-        ":authority": "localhost", "content-type": "application/grpc", **dict(AS_ADMIN),
+        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/ModelInfer",
+        ":authority": "localhost", "te": "trailers", "content-type": "application/grpc", **dict(AS_ADMIN),
     }  # fmt: skip
     block = b"".join(
         b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()

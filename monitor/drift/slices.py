@@ -229,9 +229,9 @@ def _scores(baseline: Column, current: Column) -> tuple[Float64Array, Float64Arr
         features = pooled @ direction[:, None]
     elif baseline.kind == "categorical":
         _, codes = merge_names([(side.labels, side.values) for side in (baseline, current)])
-        pooled = np.concatenate(codes)
-        frequent = np.argsort(-np.bincount(pooled), kind="stable")[:_MAX_LABELS]
-        features = (pooled[:, None] == frequent).astype(np.float64)
+        labels = np.concatenate(codes)
+        frequent = np.argsort(-np.bincount(labels), kind="stable")[:_MAX_LABELS]
+        features = (labels[:, None] == frequent).astype(np.float64)
     else:
         pooled = np.concatenate([baseline.values, current.values])
         # Ranks would not do: the same shift is another number of ranks for rows of another level.

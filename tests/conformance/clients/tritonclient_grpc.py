@@ -167,7 +167,7 @@ def wrong(change: Callable[[Any], Any], code: str, text: str) -> None:
 WRONG: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "too few elements": (lambda r: r.inputs[0].contents.fp32_contents.pop(), "INVALID_ARGUMENT", "'x'"),
     "typed and raw": (lambda r: r.raw_input_contents.append(A.tobytes()), "INVALID_ARGUMENT", "raw"),
-    "a negative shape": (lambda r: r.inputs[0].shape.__setitem__(0, -1), "INVALID_ARGUMENT", "shape"),
+    "a negative shape": (lambda r: r.inputs[0].shape.__setitem__(0, -2), "INVALID_ARGUMENT", "shape"),
     "an unknown datatype": (lambda r: setattr(r.inputs[0], "datatype", "TEXT"), "INVALID_ARGUMENT", "TEXT"),
     "no inputs": (lambda r: r.inputs.pop(), "INVALID_ARGUMENT", "input"),
 }  # fmt: skip

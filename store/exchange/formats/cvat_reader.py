@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 from xml.parsers import expat
 
 import msgspec
@@ -17,13 +17,13 @@ from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles,
 from quadriga.store.exchange.formats.reading import (
     AnnotatedImage,
     DatasetImages,
-    box_of,
+    box_around,
     contour_of,
     oriented_if,
     split_of_name,
+    turned_box,
 )
 from quadriga.store.exchange.outlines import unbridged
-from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
 
 _CHUNK = 1 << 16
 _MAX_PIECES = 64  # up to the root element
@@ -33,12 +33,11 @@ _SHAPES = {"box", "polygon", "tag"}
 _UNREAD = {"mask", "polyline", "points", "ellipse", "cuboid", "skeleton"}
 
 
-class _Image:
+class _Image(NamedTuple):
     """An image whose element is being read."""
 
-    def __init__(self, values: dict[str, str]) -> None:
-        self.values = values
-        self.shapes: list[tuple[str, dict[str, str], dict[str, str]]] = []
+    values: dict[str, str]
+    shapes: list[tuple[str, dict[str, str], dict[str, str]]]
 
 
 class _Reader:
@@ -78,7 +77,7 @@ class _Reader:
         if tag == "track":
             raise QueryError(f"{self._name}: expected CVAT for images, got tracks of a video")
         if tag == "image" and self._depth == 2:
-            self._image = _Image(values)
+            self._image = _Image(values, [])
         elif self._image is not None and (tag in _SHAPES or tag in _UNREAD):
             self._image.shapes.append((tag, values, {}))
         elif tag == "attribute" and self._image is not None:
@@ -129,19 +128,17 @@ def _is_cvat(files: DatasetFiles, name: str) -> bool:
     return answers[:1] == [True]
 
 
-def read_cvat(
-    files: DatasetFiles, images: DatasetImages, task: str | None
-) -> Iterator[AnnotatedImage]:
+def read_cvat(images: DatasetImages, task: str | None) -> Iterator[AnnotatedImage]:
     """Yield the images of a dataset.
 
     Raises:
         QueryError: A file is none of CVAT for images; the message names the image.
     """
-    for name in cvat_files(files):
+    for name in cvat_files(images.files):
         path = PurePosixPath(name)
         folder = str(path.parent / "_")[:-1]
         subset = None if path.name == _OWN_NAME else split_of_name(path.stem)
-        with files.open(name) as file:
+        with images.files.open(name) as file:
             for image in read_cvat_file(file, name, images, task, folder=folder):
                 yield msgspec.structs.replace(image, split=image.split or subset)
 
@@ -179,15 +176,10 @@ def _annotated(
     return AnnotatedImage(
         place=place,
         path=path,
-        annotations=oriented_if(annotations, task or _known_task(about), size_wh),
+        annotations=oriented_if(annotations, task or about.get("task"), size_wh),
         split=split_of_name(subset) or about.get("split"),
         about=about,
     )
-
-
-def _known_task(about: dict[str, Any]) -> str | None:
-    task = about.get("task")
-    return task if isinstance(task, str) else None
 
 
 def _size(values: dict[str, str], place: str) -> tuple[int, int]:
@@ -226,18 +218,9 @@ def _annotation(
 def _box(values: dict[str, str], size_wh: tuple[int, int]) -> dict[str, float]:
     xmin, ymin, xmax, ymax = (_number(values[key]) for key in ("xtl", "ytl", "xbr", "ybr"))
     if "rotation" not in values:
-        return box_of(xmin, ymin, xmax, ymax)
-    width, height = size_wh
+        return box_around([(xmin, ymin), (xmax, ymax)])
     radians = math.remainder(math.radians(_number(values["rotation"])), math.tau)
-    numbers = (
-        (xmin + xmax) / 2 / width,
-        (ymin + ymax) / 2 / height,
-        abs(xmax - xmin) / width,
-        abs(ymax - ymin) / height,
-        radians,
-    )
-    rounded = (round(number, 12) for number in numbers)
-    return dict(zip(ORIENTED_BOX_KEYS, rounded, strict=True))
+    return turned_box((xmin, ymin, xmax, ymax), size_wh, radians)
 
 
 def _number(text: str) -> float:

@@ -63,11 +63,8 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
     """
     try:
         files = open_dataset_files(location)
-    except QueryError as error:
-        raise EvaluationError(str(error)) from error
-    rows = nearest_to_root(files, lambda name: name == "annotations.jsonl")
-    instances = nearest_to_root(files, lambda name: FILE_NAME.fullmatch(name) is not None)
-    try:
+        rows = nearest_to_root(files, lambda name: name == "annotations.jsonl")
+        instances = nearest_to_root(files, lambda name: FILE_NAME.fullmatch(name) is not None)
         if rows:
             images = _chariot(files, rows[0])
         elif instances:

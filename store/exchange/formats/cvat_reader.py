@@ -6,6 +6,7 @@ Source: CVAT, "CVAT for images" (XML annotation format, version 1.1); Python, "X
 import math
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 from xml.parsers import expat
@@ -55,6 +56,7 @@ class _Reader:
         self._pieces: list[str] = []
         self._since_event = 0
         self._depth = 0
+        self.is_cvat = False  # as long as no root element says so
         self.complete: deque[_Image] = deque()
 
     def feed(self, chunk: bytes) -> None:
@@ -74,6 +76,7 @@ class _Reader:
         self._depth += 1
         if self._depth == 1 and tag != "annotations":
             raise QueryError(f"{self._name}: expected CVAT's <annotations>, got <{tag[:40]}>")
+        self.is_cvat = True
         if tag == "track":
             raise QueryError(f"{self._name}: expected CVAT for images, got tracks of a video")
         if tag == "image" and self._depth == 2:
@@ -113,19 +116,13 @@ def cvat_files(files: DatasetFiles) -> list[str]:
 
 def _is_cvat(files: DatasetFiles, name: str) -> bool:
     """Check whether the root of a file is CVAT's `<annotations>`, after no document type; Pascal VOC's is `<annotation>`."""
-    answers: list[bool] = []
-    parser = expat.ParserCreate()
-    parser.StartElementHandler = lambda tag, _: answers.append(tag == "annotations")
-    parser.StartDoctypeDeclHandler = lambda *_: answers.append(False)
-    with files.open(name) as file:
-        try:
-            for _ in range(_MAX_PIECES):
-                if answers:
-                    break
-                parser.Parse(file.read(_PIECE))
-        except expat.ExpatError:
-            pass  # what was read until then says it
-    return answers[:1] == [True]
+    reader = _Reader(name)
+    with files.open(name) as file, suppress(QueryError):  # what was read until then says it
+        for _ in range(_MAX_PIECES):
+            reader.feed(file.read(_PIECE))
+            if reader.is_cvat:
+                break
+    return reader.is_cvat
 
 
 def read_cvat(images: DatasetImages, task: str | None) -> Iterator[AnnotatedImage]:

@@ -128,9 +128,7 @@ def read(
         case ".json" | ".xml":
             yield from _annotation_file(path, task)
         case ".zip":
-            files = open_dataset_files(
-                path
-            )  # a zip stays open: images are read later than their items
+            files = open_dataset_files(path)  # stays open: images are read later than their items
             try:
                 yield from _dataset(files, task, accept_predictions=accept_predictions)
             except (BadZipFile, zlib.error) as error:

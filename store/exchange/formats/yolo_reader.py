@@ -180,9 +180,8 @@ def _annotation(
         cx, cy, w, h = numbers
         numbers = [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
     points = _points(numbers, size_wh)
-    if (
-        is_box or task == "OBJECT_DETECTION"
-    ):  # Ultralytics trains detectors with the boxes around polygons
+    # Ultralytics trains detectors with the boxes around polygons
+    if is_box or task == "OBJECT_DETECTION":
         return item | box_around(points)
     if len(numbers) == _CORNERS and task is None:
         raise QueryError(

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from quadriga.store.errors import JSON_ERRORS, QueryError
+from quadriga.store.errors import QueryError
 from quadriga.store.exchange.outlines import bridged, unbridged
 from quadriga.store.exchange.predictions import label_of
-from quadriga.store.exchange.text_files import to_utf8
+from quadriga.store.exchange.text_files import decode_as, to_utf8
 from quadriga.tasks.shapes import (
     BOX_KEYS,
     MAX_COORDINATE,
@@ -140,10 +140,8 @@ def decode_imported(data: bytes) -> ImportedCocoInstances:
     Raises:
         QueryError: The file is not JSON of that form, or has an image twice.
     """
-    try:
-        instances = msgspec.json.decode(to_utf8(data, "COCO's JSON"), type=ImportedCocoInstances)
-    except JSON_ERRORS as error:
-        raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
+    text, expected = to_utf8(data, "COCO's JSON"), "expected COCO's JSON with images"
+    instances: ImportedCocoInstances = decode_as(ImportedCocoInstances, text, expected)
     names = Counter(name for image in instances.images for name in (image.id, image.file_name))
     for name, times in names.items():
         if times > 1 and name:
@@ -194,9 +192,7 @@ def chariot_form(annotation: ImportedCocoAnnotation, label: str) -> dict[str, An
             for ring in unbridged([*zip(polygon[::2], polygon[1::2], strict=False)])
         ]
     elif len(annotation.bbox) == 4:
-        left, top, width, height = annotation.bbox
-        edges = ltwh_to_xyxy(left, top, width, height)
-        chariot["bbox"] = dict(zip(BOX_KEYS, edges, strict=True))
+        chariot["bbox"] = dict(zip(BOX_KEYS, ltwh_to_xyxy(*annotation.bbox), strict=True))
     return chariot | ({"crowd": True} if annotation.iscrowd else {})
 
 

@@ -2,11 +2,11 @@
 
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple, cast
 from zipfile import BadZipFile
 
 import msgspec
@@ -16,7 +16,7 @@ from quadriga.store import metadata
 from quadriga.store.blobs.interface import blob_key
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.changes.ground_truth import join_text
-from quadriga.store.errors import JSON_ERRORS, PYARROW_MISSING, MetadataError, QueryError
+from quadriga.store.errors import PYARROW_MISSING, MetadataError, QueryError
 from quadriga.store.exchange.coco import (
     FILE_NAME,
     annotations_by_image,
@@ -36,7 +36,7 @@ from quadriga.store.exchange.formats.label_studio_reader import is_tasks, read_t
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
 from quadriga.store.exchange.formats.recognition import FORMS, read_tool_dataset
 from quadriga.store.exchange.formats.writing import SIDECAR
-from quadriga.store.exchange.text_files import json_lines, to_utf8, utf8_lines
+from quadriga.store.exchange.text_files import decode_as, json_lines, to_utf8, utf8_lines
 from quadriga.store.records import ModelReference, ReviewStatus
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
@@ -103,7 +103,6 @@ class Item(NamedTuple):
 
 
 Images = Callable[[str], bytes | None]  # gives the image of a name; None where there is none
-_inference = msgspec.json.Decoder(ImportedInference)
 
 
 def read(
@@ -120,13 +119,10 @@ def read(
         QueryError: It is none of these, or a part of it means nothing; the message names the place.
         OSError: It cannot be read.
     """
-    if path.is_dir():
-        yield from _dataset(open_dataset_files(path), task, accept_predictions=accept_predictions)
-        return
-    match path.suffix.lower():
+    match ".zip" if path.is_dir() else path.suffix.lower():
         case ".jsonl":
             with path.open("rb") as file:
-                yield from _lines(utf8_lines(file, path.name), _no_image, {})
+                yield from _lines(file, path.name, _no_image)
         case ".parquet":
             yield from _parquet(path)
         case ".json" | ".xml":
@@ -186,13 +182,11 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
 
     if "inferences.jsonl" in files:
         with files.open("inferences.jsonl") as file:
-            lines = utf8_lines(file, "inferences.jsonl")
-            yield from _lines(lines, image, {})
+            yield from _lines(file, "inferences.jsonl", image)
     elif "annotations.jsonl" in files:
         described = _described_images(files)
         with files.open("annotations.jsonl") as file:
-            lines = utf8_lines(file, "annotations.jsonl")
-            yield from _lines(lines, image, described)
+            yield from _lines(file, "annotations.jsonl", image, described)
     elif coco := nearest_to_root(files, lambda name: FILE_NAME.fullmatch(name) is not None):
         for name in coco:
             yield from _coco(files.read(name), image)
@@ -212,8 +206,7 @@ def _described_images(files: DatasetFiles) -> dict[str, Any]:
     if "metadata.jsonl" not in files:
         return {}
     with files.open("metadata.jsonl") as file:
-        lines = utf8_lines(file, "metadata.jsonl")
-        rows = json_lines(lines, "metadata.jsonl", dict[str, Any])
+        rows = json_lines(utf8_lines(file, "metadata.jsonl"), "metadata.jsonl", dict[str, Any])
         return {_name(row): row.get("metadata") for _, row in rows}
 
 
@@ -221,11 +214,6 @@ def _of_image(
     annotated: AnnotatedImage, image: Images, *, accept_predictions: bool = False
 ) -> Item:
     """Return the item of an image of a tool's dataset."""
-    about = annotated.about
-    values = {join: about.get(OWN[join]) for join in ("id", "request_id", "input.hash")}
-    names = _by_stem(annotated.path) | {
-        join: value for join, value in values.items() if isinstance(value, str) and value
-    }
     _check_metadata(annotated.metadata, annotated.place)
     file_name = PurePosixPath(annotated.path).name
     is_predicted = annotated.is_predicted and not accept_predictions
@@ -236,26 +224,26 @@ def _of_image(
         inference=None,
         truth=None if is_unsaid else annotated.annotations,
         metadata={"path": annotated.path, "file_name": file_name, **annotated.metadata},
-        names=names,
+        names=_names(annotated.path, annotated.about),
     )
 
 
-def _lines(lines: Iterable[bytes], image: Images, described: Mapping[str, Any]) -> Iterator[Item]:
-    for number, line in enumerate(lines, 1):
+def _lines(
+    file: BinaryIO, name: str, image: Images, described: Mapping[str, Any] = {}
+) -> Iterator[Item]:
+    for number, line in enumerate(utf8_lines(file, name), 1):
         if line.strip():
             yield _item(line, f"line {number}", image, described)
 
 
 def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) -> Item:
     """Read a line: an inference, or annotations as Chariot writes them."""
-    row = _object(line, place)
+    row = decode_as(dict[str, Any], line, f"{place}: expected a JSON object")
     if "annotations" not in row:
         return _of_inference(_decoded(line, place), place, image)
     path = _name(row)
     about = described.get(path) or {}
     _check_metadata(about, place)
-    named = {join: about.get(OWN[join]) for join in ("id", "request_id", "input.hash")}
-    names = _by_stem(path) | {join: str(value) for join, value in named.items() if value}
     inference = _described(about, row["annotations"], place) if "inference_id" in about else None
     truth = None if about.get("annotations_from") == "predictions" else row["annotations"]
     keys = {key: str(row[key]) for key in ("path", "datum_id") if row.get(key)}
@@ -265,7 +253,7 @@ def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) 
         inference=inference,
         truth=truth,
         metadata={**keys, **about},
-        names=names,
+        names=_names(path, about),
     )
 
 
@@ -318,7 +306,7 @@ def _coco(data: bytes, image: Images) -> Iterator[Item]:
             inference=None,
             truth=truth,
             metadata={"file_name": name},
-            names=_by_stem(written_names(name)[-1]),
+            names=_names(written_names(name)[-1], {}),
         )
 
 
@@ -330,29 +318,22 @@ def _pictured(image: Images, name: str) -> bytes | None:
 
 
 def _decoded(text: bytes, place: str) -> ImportedInference:
-    try:
-        return _inference.decode(text)
-    except msgspec.MsgspecError as error:
-        raise QueryError(
-            f"{place}: expected an inference, or annotations of a path, got: {error}"
-        ) from error
-
-
-def _object(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(line, type=dict[str, Any])
-    except JSON_ERRORS as error:
-        raise QueryError(f"{place}: expected a JSON object, got: {error}") from error
+    expected = f"{place}: expected an inference, or annotations of a path"
+    return cast("ImportedInference", decode_as(ImportedInference, text, expected))
 
 
 def _name(row: Mapping[str, Any]) -> str:
     return str(row.get("path") or row.get("datum_id") or "")
 
 
-def _by_stem(path: str) -> dict[str, str]:
-    """Return the id in the name of an image that an export wrote."""
+def _names(path: str, about: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values to join by that an export wrote of an image; its id may also be the name of its file."""
     stem = Path(path).stem
-    return {"id": stem} if _ID.fullmatch(stem) else {}
+    named = {join: about.get(OWN[join]) for join in ("id", "request_id", "input.hash")}
+    by_name = {"id": stem} if _ID.fullmatch(stem) else {}
+    return by_name | {
+        join: str(value) for join, value in named.items() if value and isinstance(value, str | int)
+    }
 
 
 def _check_metadata(value: Any, place: str) -> None:

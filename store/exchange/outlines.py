@@ -62,9 +62,12 @@ def oriented_box(corners: Sequence[XY], width: int, height: int) -> dict[str, fl
         angle = math.atan2(y1 - y0, x1 - x0) if w else math.atan2(x1 - x2, y2 - y1)
     else:
         centre, w, h, angle = _smallest_rectangle(corners)
-    values = centre[0] / width, centre[1] / height, w / width, h / height, angle
-    rounded = (round(value, 12) for value in values)
-    return dict(zip(ORIENTED_BOX_KEYS, rounded, strict=True))
+    return xywhr_json(centre[0] / width, centre[1] / height, w / width, h / height, angle)
+
+
+def xywhr_json(*values: float) -> dict[str, float]:
+    """Return an oriented box in the form of the wire: centre and sides as fractions of the image, rotation in radians."""
+    return dict(zip(ORIENTED_BOX_KEYS, (round(value, 12) for value in values), strict=True))
 
 
 def _is_rectangle(corners: Sequence[XY]) -> bool:

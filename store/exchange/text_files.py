@@ -49,18 +49,17 @@ def json_lines(lines: Iterable[bytes], name: str, type_: Any) -> Iterator[tuple[
         QueryError: A line is not JSON of the type; the message begins with the file's name and the line's number.
     """
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield number, decode_json(type_, line, f"{name}:{number}")
-        except QueryError as error:
-            if type(error.__cause__) is not msgspec.DecodeError:
-                raise
-            raise QueryError(f"{error}; write one JSON object in each line") from error
+        if line.strip():
+            advice = "; write one JSON object in each line"
+            yield number, decode_json(type_, line, f"{name}:{number}", advice)
 
 
-def decode_json(type_: Any, text: bytes, location: str) -> Any:
-    """Decode JSON as a type, in any encoding of `to_utf8`; the message of a `QueryError` begins with `location`."""
+def decode_json(type_: Any, text: bytes, location: str, advice: str = "") -> Any:
+    """Decode JSON as a type, in any encoding of `to_utf8`.
+
+    Raises:
+        QueryError: It is none; the message begins with `location`, and ends with `advice` if the text is not JSON.
+    """
     try:
         return _decoder(type_).decode(text)
     except msgspec.ValidationError as error:
@@ -70,5 +69,14 @@ def decode_json(type_: Any, text: bytes, location: str) -> Any:
         raise QueryError(f"{location}{path.rstrip('`')}: {description}") from error
     except JSON_ERRORS as error:
         if (other := to_utf8(bytes(text), location)) != text:
-            return decode_json(type_, other, location)
-        raise QueryError(f"{location}: expected JSON, got: {error}") from error
+            return decode_json(type_, other, location, advice)
+        advice = advice if type(error) is msgspec.DecodeError else ""
+        raise QueryError(f"{location}: expected JSON, got: {error}{advice}") from error
+
+
+def decode_as(type_: Any, text: bytes, expected: str) -> Any:
+    """Decode JSON in UTF-8 as a type; the message of a `QueryError` says what was expected, and the decoder's reason."""
+    try:
+        return _decoder(type_).decode(text)
+    except JSON_ERRORS as error:
+        raise QueryError(f"{expected}, got: {error}") from error

@@ -4,6 +4,7 @@ import math
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from typing import Any, Literal, NamedTuple
@@ -45,14 +46,19 @@ class ColumnTypeError(DriftError):
 class Numbers(NamedTuple):
     """Values of a column as numbers."""
 
+    table: FileTable
+    name: str
     values: Float64Array
     """(N,), NaN where a value is missing or no number."""
-    others: list[int]
+    others: Sequence[int] = ()
     """Rows whose value is neither missing nor a number of the unit."""
-    present: int = 0
-    """Number of values that are not missing."""
     unit: str = ""
     """Sign of the unit or currency of all numbers, such as `%`; empty without one."""
+
+    @property
+    def present(self) -> int:
+        """Number of values that are not missing."""
+        return int(np.count_nonzero(~np.isnan(self.values))) + len(self.others)
 
     @property
     def is_numeric(self) -> bool:
@@ -67,22 +73,22 @@ def _type_error(table: FileTable, row: int, expected: str, got: str) -> ColumnTy
 def read_numbers(table: FileTable, name: str) -> Numbers:
     """Return a column as numbers, whatever it holds."""
     values = table.columns[name]
-    if isinstance(values, np.ndarray):
-        if values.ndim == 1:
-            return Numbers(values, [], int(np.count_nonzero(~np.isnan(values))))
-        return Numbers(np.full(len(values), np.nan), list(range(len(values))), len(values))
-    if table.decimal == "." and not any(value is not None and "_" in value for value in values):
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        return Numbers(table, name, values)
+    is_text = isinstance(values, list) and table.decimal == "."
+    if is_text and not any("_" in value for value in values if value):
         with suppress(ValueError):  # most columns are plain numbers, and are read faster so
-            plain = np.array([np.nan if value is None else float(value) for value in values])
-            return Numbers(plain, [], int(np.count_nonzero(~np.isnan(plain))))
+            plain = [np.nan if value is None else float(value) for value in values]
+            return Numbers(table, name, np.array(plain))
     parsed = [_number(value, table.decimal) for value in values]
     units = Counter(number[1] for number in parsed if number is not None)
-    missing = units.pop(_NO_UNIT, 0)
+    units.pop(_NO_UNIT, 0)
     unit = units.most_common(1)[0][0] if units else ""
     return Numbers(
+        table,
+        name,
         np.array([np.nan if n is None or n[1] != unit else n[0] for n in parsed], np.float64),
         [row for row, n in enumerate(parsed) if n is None or n[1] not in (unit, _NO_UNIT)],
-        len(values) - missing,
         unit,
     )
 
@@ -99,9 +105,9 @@ def _number(value: Any, decimal: str | None) -> tuple[float, str] | None:
     return (float(value), "") if is_number else None
 
 
-def infer_content(table: FileTable, name: str, numbers: Numbers) -> ColumnContent | None:
+def infer_content(numbers: Numbers) -> ColumnContent | None:
     """Return the type that the values of a column have in common; None without values."""
-    values = table.columns[name]
+    values = numbers.table.columns[numbers.name]
     if isinstance(values, np.ndarray):
         return "number" if values.ndim == 1 else "list"
     if numbers.is_numeric:
@@ -109,7 +115,7 @@ def infer_content(table: FileTable, name: str, numbers: Numbers) -> ColumnConten
     present = [value for value in values if not _is_missing(value)]
     if not present:
         return None
-    if table.decimal is not None:
+    if numbers.table.decimal is not None:
         return "list" if all(value.startswith("[") for value in present) else "text"
     types = set(map(type, present))
     if types == {np.ndarray}:
@@ -121,33 +127,34 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value in _MISSING)
 
 
-def as_numbers(table: FileTable, name: str, numbers: Numbers) -> Float64Array:
+def as_numbers(numbers: Numbers) -> Float64Array:
     """Return a column of numbers (N,), NaN where a value is missing or one of a few that are no numbers.
 
     Raises:
         ColumnTypeError: Too many values are no numbers.
     """
     if numbers.others and not numbers.is_numeric:
-        row = numbers.others[0]
-        raise _type_error(table, row, f"{name} to be a number", _shown(table, name, row))
+        row, got = _first_other(numbers)
+        raise _type_error(numbers.table, row, f"{numbers.name} to be a number", got)
     return numbers.values
 
 
-def others_text(table: FileTable, name: str, numbers: Numbers) -> str:
+def others_text(numbers: Numbers) -> str:
     """Say how many values of a column are no numbers, with the first of them and its line; empty if all are."""
     if not numbers.others:
         return ""
     unit = f" in {numbers.unit}" if numbers.unit else ""
-    row = numbers.others[0]
+    row, got = _first_other(numbers)
     return (
         f"{len(numbers.others):,} of {numbers.present:,} values are no numbers{unit}, the first in"
-        f" {table.name}:{table.lines[row]}: {_shown(table, name, row)}"
+        f" {numbers.table.name}:{numbers.table.lines[row]}: {got}"
     )
 
 
-def _shown(table: FileTable, name: str, row: int) -> str:
-    value = table.columns[name][row]
-    return "a list" if isinstance(value, list | np.ndarray) else f"{value!r:.60}"
+def _first_other(numbers: Numbers) -> tuple[int, str]:
+    """Return the row of the first value that is no number, and its text."""
+    value = numbers.table.columns[numbers.name][row := numbers.others[0]]
+    return row, "a list" if isinstance(value, list | np.ndarray) else f"{value!r:.60}"
 
 
 def as_vectors(table: FileTable, name: str) -> ColumnValues:

@@ -149,7 +149,7 @@ def _read_with_vectors(path: Path, options: ColumnOptions) -> FileTable:
         columns: list[Any] = []
         while f"{name}_{len(columns)}" in table.columns:
             column = f"{name}_{len(columns)}"
-            columns.append(cells.as_numbers(table, column, cells.read_numbers(table, column)))
+            columns.append(cells.as_numbers(cells.read_numbers(table, column)))
             del table.columns[column]
         if columns:
             table.columns[name] = np.stack(columns, axis=1)
@@ -158,22 +158,21 @@ def _read_with_vectors(path: Path, options: ColumnOptions) -> FileTable:
 
 def _check_options(tables: Tables, options: ColumnOptions) -> None:
     """Check that all columns that the options name exist, and that none has two kinds."""
-    names = _column_names(tables)
-    files = " or ".join(file_table.name for file_table in tables)
     counts = Counter((*options.numeric, *options.categorical, *options.embedding, *options.ignore))
-    for name, count in counts.items():
+    either = " or ".join(table.name for table in tables), _column_names(tables)
+    needed = [(name, *either) for name in counts] + [
+        (name, table.name, list(table.columns))
+        for name in filter(None, (options.source_key, options.time))
+        for table in tables
+    ]
+    for name, place, names in needed:
         if name not in names:
             listed = _join_names(names)
-            raise DriftError(f"column not found in {files}: {name!r:.80}; there are: {listed}")
-        if count > 1:
-            raise DriftError(f"expected column {name!r:.80} in one option, got it in {count}")
-    for name in filter(None, (options.source_key, options.time)):
-        for table in tables:
-            if name not in table.columns:
-                listed = _join_names(list(table.columns))
-                raise DriftError(
-                    f"column not found in {table.name}: {name!r:.80}; there are: {listed}"
-                )
+            raise DriftError(f"column not found in {place}: {name!r:.80}; there are: {listed}")
+        if counts[name] > 1:
+            raise DriftError(
+                f"expected column {name!r:.80} in one option, got it in {counts[name]}"
+            )
 
 
 def _join_names(names: list[str]) -> str:
@@ -198,23 +197,16 @@ def _columns(
             continue
         try:
             numbers = [cells.read_numbers(table, name) for table in tables]
-            kind = named_kinds.get(name) or _infer_kind(tables, name, numbers)
+            kind = named_kinds.get(name) or _infer_kind(numbers)
             is_named = name in named_kinds
-            sides = [
-                _column_values(table, name, kind, side, with_missing=is_named)
-                for table, side in zip(tables, numbers, strict=True)
-            ]
+            sides = [_column_values(side, kind, with_missing=is_named) for side in numbers]
         except ColumnTypeError as error:
             if name in named_kinds:
                 raise
             left_out[name] = str(error)
             continue
         if any(len(side.others) < side.present for side in numbers):
-            texts = (
-                cells.others_text(table, name, side)
-                for table, side in zip(tables, numbers, strict=True)
-            )
-            others[name] = "; ".join(filter(None, texts))
+            others[name] = "; ".join(filter(None, map(cells.others_text, numbers)))
         if kind == "categorical" and name not in named_kinds and _are_identifiers(sides):
             left_out[name] = others.get(name) or "hardly any text is there twice"
             continue
@@ -225,10 +217,9 @@ def _columns(
     return columns_by_side, kinds, left_out, others
 
 
-def _infer_kind(tables: Tables, name: str, numbers: list[Numbers]) -> Kind:
+def _infer_kind(numbers: list[Numbers]) -> Kind:
     """Infer the kind of a column; counts are distinguished from other numbers later."""
-    sides = zip(tables, numbers, strict=True)
-    contents = {cells.infer_content(table, name, side) for table, side in sides} - {None}
+    contents = {cells.infer_content(side) for side in numbers} - {None}
     if contents <= {"number"}:
         units = {side.unit or "without a unit" for side in numbers if side.present}
         if len(units) > 1:
@@ -252,17 +243,13 @@ def _are_identifiers(sides: list[ColumnValues]) -> bool:
     return all(distinct > max(_MAX_LABELS, n / 2) for distinct, n in counts) and bool(counts)
 
 
-def _column_values(
-    table: FileTable, name: str, kind: Kind, numbers: Numbers, *, with_missing: bool
-) -> ColumnValues:
+def _column_values(numbers: Numbers, kind: Kind, *, with_missing: bool) -> ColumnValues:
     """Return the values of a column for `build_sample`."""
-    if kind == "categorical":
-        return cells.as_labels(table, name, with_missing=with_missing)
-    return (
-        cells.as_numbers(table, name, numbers)
-        if kind == "numeric"
-        else cells.as_vectors(table, name)
-    )
+    if kind == "numeric":
+        return cells.as_numbers(numbers)
+    if kind == "embedding":
+        return cells.as_vectors(numbers.table, numbers.name)
+    return cells.as_labels(numbers.table, numbers.name, with_missing=with_missing)
 
 
 def _json_path(path: Path) -> str:

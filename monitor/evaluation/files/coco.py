@@ -83,7 +83,7 @@ def coco_state(
         f"{truth.name}: annotations", instances.annotations, image_at, label_at
     )
     if len(prediction_table.rows) < len(results):
-        raise EvaluationError(_unlisted_message(predictions.name, results, image_at, label_at))
+        _check_listed(predictions.name, results, image_at, label_at)
     sides = [(image.width or 0, image.height or 0) for image in images]
     sizes = np.array(sides, np.int64).reshape(-1, 2)
     ids = [str(image.id) for image in images]
@@ -139,19 +139,18 @@ def _table(
     )
 
 
-def _unlisted_message(
-    name: str,
-    results: list[CocoResult],
-    images: Mapping[ImageId, int],
-    labels: Mapping[ImageId, int],
-) -> str:
-    """Return the error message for the first result of an unlisted image or category."""
+def _check_listed(name: str, results: list[CocoResult], *listed: Mapping[ImageId, int]) -> None:
+    """Check that the image and the category of each result are listed."""
     for index, result in enumerate(results):
-        if result.image_id not in images:
-            return f"{name}[{index}]: expected image_id to be one of the images, got {result.image_id!r}"
-        if result.category_id not in labels:
-            break
-    return f"{name}[{index}]: expected category_id to be one of the categories, got {result.category_id}"
+        ids = (
+            ("image_id", result.image_id, "images"),
+            ("category_id", result.category_id, "categories"),
+        )
+        for (key, id_, place), known in zip(ids, listed, strict=True):
+            if id_ not in known:
+                raise EvaluationError(
+                    f"{name}[{index}]: expected {key} to be one of the {place}, got {id_!r}"
+                )
 
 
 def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:

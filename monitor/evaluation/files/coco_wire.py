@@ -1,6 +1,6 @@
 """Converts COCO's annotations and results to the form of the wire: boxes by their edges, masks as contours."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from quadriga.monitor.evaluation.files.coco import read_instances
 from quadriga.monitor.evaluation.pixels.run_lengths import runs_from_segmentations
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.coco import (
+    CocoAnnotation,
     CocoResult,
     Segmentation,
     annotations_by_image,
@@ -31,22 +31,20 @@ def coco_images(
     results = decode_json(list[CocoResult], predictions.read_bytes(), predictions.name)
     labels = labels_by_id(instances.categories)
     sizes = {str(image.id): (image.width, image.height) for image in images}
-    items_by_image: tuple[dict[str, Any], ...] = (
-        {id_: [] for id_ in ids},
-        {id_: [] for id_ in ids},
-    )
-    for side, rows in zip(items_by_image, (results, instances.annotations), strict=True):
+
+    def items(rows: Sequence[CocoResult | CocoAnnotation]) -> dict[str, msgspec.Raw]:
+        """Return the JSON of the items of each image."""
+        by_image: dict[str, list[dict[str, Any]]] = {id_: [] for id_ in ids}
         for row in rows:
             id_ = str(row.image_id)
-            if id_ in side and row.category_id in labels:
-                score = {"score": row.score} if side is items_by_image[0] else {}
+            if id_ in by_image and row.category_id in labels:
+                score = {"score": row.score} if isinstance(row, CocoResult) else {}
                 shape = _shape(task, row, sizes[id_], id_)
-                side[id_].append({"label": labels[row.category_id], **score, **shape})
-    predicted_items, annotated_items = items_by_image
-    return [
-        EvaluatedImage(id_, _raw(predicted_items[id_]), _raw(annotated_items[id_]), *sizes[id_])
-        for id_ in ids
-    ]
+                by_image[id_].append({"label": labels[row.category_id], **score, **shape})
+        return {id_: msgspec.Raw(msgspec.json.encode(found)) for id_, found in by_image.items()}
+
+    predicted, annotated = items(results), items(instances.annotations)
+    return [EvaluatedImage(id_, predicted[id_], annotated[id_], *sizes[id_]) for id_ in ids]
 
 
 def annotated_images(
@@ -58,10 +56,7 @@ def annotated_images(
     """
     instances, images = read_instances(data, name)
     labels = labels_by_id(instances.categories)
-    try:
-        by_image = annotations_by_image(instances.annotations, labels, f"{name}: ")
-    except QueryError as error:
-        raise EvaluationError(str(error)) from error
+    by_image = annotations_by_image(instances.annotations, labels, f"{name}: ")
     for image in images:
         annotations = []
         for index, row in by_image.get(image.id, []):
@@ -110,7 +105,3 @@ def _contour(
         columns.ravel()[start:end] = 1
     outlines = rings(np.ascontiguousarray(columns.T))
     return [[{"x": point.x, "y": point.y} for point in to_points(ring)] for ring in outlines]
-
-
-def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))

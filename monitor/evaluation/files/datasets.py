@@ -23,7 +23,7 @@ from quadriga.store.exchange.dataset_files import (
     open_dataset_files,
 )
 from quadriga.store.exchange.datasets import GPS, NOT_METADATA
-from quadriga.store.exchange.formats.reading import split_of_name
+from quadriga.store.exchange.formats.reading import DatasetImages, split_of_name
 from quadriga.store.exchange.formats.recognition import FORMS, read_tool_dataset
 from quadriga.store.exchange.text_files import json_lines, utf8_lines
 
@@ -63,11 +63,8 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
     """
     try:
         files = open_dataset_files(location)
-    except QueryError as error:
-        raise EvaluationError(str(error)) from error
-    rows = nearest_to_root(files, lambda name: name == "annotations.jsonl")
-    instances = nearest_to_root(files, lambda name: FILE_NAME.fullmatch(name) is not None)
-    try:
+        rows = nearest_to_root(files, lambda name: name == "annotations.jsonl")
+        instances = nearest_to_root(files, lambda name: FILE_NAME.fullmatch(name) is not None)
         if rows:
             images = _chariot(files, rows[0])
         elif instances:
@@ -124,42 +121,29 @@ def _rows(files: DatasetFiles, name: str) -> Iterator[tuple[int, _Row]]:
 def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
     matched = FILE_NAME.fullmatch(PurePosixPath(name).name)
     split = matched[1] if matched else None
-    find_image = _image_finder(files, name, split)
-    for file_name, annotations in annotated_images(files.read(name), name, task):
-        path = find_image(file_name)
-        yield DatasetImage(path, partial(files.read, path), annotations, split_of_name(split))
-
-
-def _image_finder(files: DatasetFiles, name: str, split: str | None) -> Callable[[str], str]:
-    """Return a function that finds an image of COCO's file: beside that file, or in one of the usual folders."""
-    names = set(files.names)
-    by_name: dict[str, list[str]] = {}
-    for other_path in files.names:
-        by_name.setdefault(PurePosixPath(other_path).name, []).append(other_path)
+    images = DatasetImages(files)
     parent = PurePosixPath(name).parent
-    folders = [
+    folders = [  # images lie beside the file, or in one of the usual folders
         above / below
         for above in (parent, parent.parent)
         for below in ("", "images", split or "", f"images/{split or ''}")
     ]
-
-    def find(file_name: str) -> str:
+    for file_name, annotations in annotated_images(files.read(name), name, task):
         written = written_names(file_name)
-        same_name = by_name.get(PurePosixPath(written[-1]).name, [])
-        candidates = (
-            path for name in written for folder in folders if (path := str(folder / name)) in names
-        )
-        return next(candidates, same_name[0] if len(same_name) == 1 else file_name)
-
-    return find
+        paths = (str(folder / name) for name in written for folder in folders)
+        path = images.find(*paths, name=written[-1])
+        path = path if path in files else file_name
+        yield DatasetImage(path, partial(files.read, path), annotations, split_of_name(split))
 
 
 def _of_tool(files: DatasetFiles, task: str) -> Iterator[DatasetImage]:
     """List the images of a dataset in the form of another tool."""
     for image in read_tool_dataset(files, task):
-        annotations = None if image.is_predicted else image.annotations
+        annotations = image.annotations
         if annotations is not None:
-            annotations = parse_annotations(annotations, image.place)
+            annotations = (
+                None if image.is_predicted else parse_annotations(annotations, image.place)
+            )
         yield DatasetImage(
             image.path,
             partial(files.read, image.path),

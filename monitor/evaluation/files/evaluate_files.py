@@ -189,10 +189,10 @@ def _report(
     return msgspec.structs.replace(report, parameters=report.parameters | file_names)
 
 
-def _span(times: Sequence[str]) -> _Times:
+def _span(times: Sequence[str | None]) -> _Times:
     """Return the first and the last of times in UTC, which have milliseconds or not."""
-    in_order = sorted(times, key=lambda time: time.rstrip("Z"))
-    return (in_order[0], in_order[-1]) if times else ()
+    in_order = sorted(filter(None, times), key=lambda time: time.rstrip("Z"))
+    return (in_order[0], in_order[-1]) if in_order else ()
 
 
 def _read(
@@ -224,9 +224,7 @@ def _read(
             for index, error in find_unreadable(evaluation, images, by).items():
                 raise EvaluationError(f"{name}:{answered[index].line}: {error}") from error
             raise
-        times = _span(
-            (*times, *(image.created_at for image in images if image.created_at is not None))
-        )
+        times = _span((*times, *(image.created_at for image in images)))
         on_lines_read(len(ids))
     state = merge_states(states)
     return state._replace(excluded=state.excluded | nonzero_counts(failed=failed)), times

@@ -6,8 +6,9 @@ Source: CVAT, "CVAT for images" (XML annotation format, version 1.1); Python, "X
 import math
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 from xml.parsers import expat
 
 import msgspec
@@ -17,13 +18,13 @@ from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles,
 from quadriga.store.exchange.formats.reading import (
     AnnotatedImage,
     DatasetImages,
-    box_of,
+    box_around,
     contour_of,
     oriented_if,
     split_of_name,
+    turned_box,
 )
 from quadriga.store.exchange.outlines import unbridged
-from quadriga.tasks.shapes import ORIENTED_BOX_KEYS
 
 _CHUNK = 1 << 16
 _MAX_PIECES = 64  # up to the root element
@@ -33,12 +34,11 @@ _SHAPES = {"box", "polygon", "tag"}
 _UNREAD = {"mask", "polyline", "points", "ellipse", "cuboid", "skeleton"}
 
 
-class _Image:
+class _Image(NamedTuple):
     """An image whose element is being read."""
 
-    def __init__(self, values: dict[str, str]) -> None:
-        self.values = values
-        self.shapes: list[tuple[str, dict[str, str], dict[str, str]]] = []
+    values: dict[str, str]
+    shapes: list[tuple[str, dict[str, str], dict[str, str]]]
 
 
 class _Reader:
@@ -56,6 +56,7 @@ class _Reader:
         self._pieces: list[str] = []
         self._since_event = 0
         self._depth = 0
+        self.is_cvat = False  # as long as no root element says so
         self.complete: deque[_Image] = deque()
 
     def feed(self, chunk: bytes) -> None:
@@ -75,10 +76,11 @@ class _Reader:
         self._depth += 1
         if self._depth == 1 and tag != "annotations":
             raise QueryError(f"{self._name}: expected CVAT's <annotations>, got <{tag[:40]}>")
+        self.is_cvat = True
         if tag == "track":
             raise QueryError(f"{self._name}: expected CVAT for images, got tracks of a video")
         if tag == "image" and self._depth == 2:
-            self._image = _Image(values)
+            self._image = _Image(values, [])
         elif self._image is not None and (tag in _SHAPES or tag in _UNREAD):
             self._image.shapes.append((tag, values, {}))
         elif tag == "attribute" and self._image is not None:
@@ -114,34 +116,26 @@ def cvat_files(files: DatasetFiles) -> list[str]:
 
 def _is_cvat(files: DatasetFiles, name: str) -> bool:
     """Check whether the root of a file is CVAT's `<annotations>`, after no document type; Pascal VOC's is `<annotation>`."""
-    answers: list[bool] = []
-    parser = expat.ParserCreate()
-    parser.StartElementHandler = lambda tag, _: answers.append(tag == "annotations")
-    parser.StartDoctypeDeclHandler = lambda *_: answers.append(False)
-    with files.open(name) as file:
-        try:
-            for _ in range(_MAX_PIECES):
-                if answers:
-                    break
-                parser.Parse(file.read(_PIECE))
-        except expat.ExpatError:
-            pass  # what was read until then says it
-    return answers[:1] == [True]
+    reader = _Reader(name)
+    with files.open(name) as file, suppress(QueryError):  # what was read until then says it
+        for _ in range(_MAX_PIECES):
+            reader.feed(file.read(_PIECE))
+            if reader.is_cvat:
+                break
+    return reader.is_cvat
 
 
-def read_cvat(
-    files: DatasetFiles, images: DatasetImages, task: str | None
-) -> Iterator[AnnotatedImage]:
+def read_cvat(images: DatasetImages, task: str | None) -> Iterator[AnnotatedImage]:
     """Yield the images of a dataset.
 
     Raises:
         QueryError: A file is none of CVAT for images; the message names the image.
     """
-    for name in cvat_files(files):
+    for name in cvat_files(images.files):
         path = PurePosixPath(name)
         folder = str(path.parent / "_")[:-1]
         subset = None if path.name == _OWN_NAME else split_of_name(path.stem)
-        with files.open(name) as file:
+        with images.files.open(name) as file:
             for image in read_cvat_file(file, name, images, task, folder=folder):
                 yield msgspec.structs.replace(image, split=image.split or subset)
 
@@ -179,15 +173,10 @@ def _annotated(
     return AnnotatedImage(
         place=place,
         path=path,
-        annotations=oriented_if(annotations, task or _known_task(about), size_wh),
+        annotations=oriented_if(annotations, task or about.get("task"), size_wh),
         split=split_of_name(subset) or about.get("split"),
         about=about,
     )
-
-
-def _known_task(about: dict[str, Any]) -> str | None:
-    task = about.get("task")
-    return task if isinstance(task, str) else None
 
 
 def _size(values: dict[str, str], place: str) -> tuple[int, int]:
@@ -226,18 +215,9 @@ def _annotation(
 def _box(values: dict[str, str], size_wh: tuple[int, int]) -> dict[str, float]:
     xmin, ymin, xmax, ymax = (_number(values[key]) for key in ("xtl", "ytl", "xbr", "ybr"))
     if "rotation" not in values:
-        return box_of(xmin, ymin, xmax, ymax)
-    width, height = size_wh
+        return box_around([(xmin, ymin), (xmax, ymax)])
     radians = math.remainder(math.radians(_number(values["rotation"])), math.tau)
-    numbers = (
-        (xmin + xmax) / 2 / width,
-        (ymin + ymax) / 2 / height,
-        abs(xmax - xmin) / width,
-        abs(ymax - ymin) / height,
-        radians,
-    )
-    rounded = (round(number, 12) for number in numbers)
-    return dict(zip(ORIENTED_BOX_KEYS, rounded, strict=True))
+    return turned_box((xmin, ymin, xmax, ymax), size_wh, radians)
 
 
 def _number(text: str) -> float:

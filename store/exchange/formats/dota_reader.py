@@ -14,7 +14,7 @@ from quadriga.store.exchange.formats.dota import unescaped
 from quadriga.store.exchange.formats.reading import (
     AnnotatedImage,
     DatasetImages,
-    box_of,
+    box_around,
     read_text,
     split_of_name,
 )
@@ -29,15 +29,13 @@ def is_dota(files: DatasetFiles) -> bool:
     return any(map(_is_labels, files.names))
 
 
-def read_dota(
-    files: DatasetFiles, images: DatasetImages, task: str | None
-) -> Iterator[AnnotatedImage]:
+def read_dota(images: DatasetImages, task: str | None) -> Iterator[AnnotatedImage]:
     """Yield the images of a dataset with oriented boxes; or with boxes, if the task is detection.
 
     Raises:
         QueryError: A line is none; the message names it.
     """
-    for name in filter(_is_labels, files.names):
+    for name in filter(_is_labels, images.files.names):
         folders = PurePosixPath(name).parts[:-1]
         position = max(index for index, part in enumerate(folders) if part in _FOLDERS)
         image = images.of_labels(name, position)
@@ -45,14 +43,13 @@ def read_dota(
         wanted = task or about.get("task")
         annotations = []
         size_wh = None
-        for number, line in enumerate(read_text(files, name).splitlines(), 1):
+        for number, line in enumerate(read_text(images.files, name).splitlines(), 1):
             if not line.strip() or line.lower().startswith(_HEADERS):
                 continue
             label, corners, is_difficult = _parse(line, f"{name}:{number}")
             item: dict[str, Any] = {"label": label}
             if wanted == "OBJECT_DETECTION":
-                xs, ys = zip(*corners, strict=True)
-                item |= box_of(*map(_plain, (min(xs), min(ys), max(xs), max(ys))))
+                item |= box_around((_plain(x), _plain(y)) for x, y in corners)
             else:
                 size_wh = size_wh or images.size_wh(image, name)
                 item |= oriented_box(corners, *size_wh)

@@ -6,7 +6,6 @@ Source: torchvision, `datasets.ImageFolder`.
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from quadriga.store.exchange.dataset_files import DatasetFiles
 from quadriga.store.exchange.formats.label_folders import folder_of_label, label_of_folder
 from quadriga.store.exchange.formats.reading import (
     IMAGES,
@@ -20,11 +19,9 @@ SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 """Names of folders of splits, which hold a folder for each label."""
 
 
-def read_label_folders(
-    files: DatasetFiles, images: DatasetImages, _: str | None
-) -> Iterator[AnnotatedImage]:
+def read_label_folders(images: DatasetImages, _: str | None) -> Iterator[AnnotatedImage]:
     """Yield the images of a dataset, each with the label of its folder."""
-    paths = [PurePosixPath(name) for name in files.names]
+    paths = [PurePosixPath(name) for name in images.files.names]
     paths = [path for path in paths if path.suffix.lower() in IMAGES and len(path.parts) > 1]
     splits = images.splits()
     has_splits = {path.parts[0] for path in paths} <= splits or (

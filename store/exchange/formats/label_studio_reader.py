@@ -12,11 +12,12 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from quadriga.quoting import quoted
-from quadriga.store.errors import JSON_ERRORS, QueryError
+from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages, contour_of
-from quadriga.store.exchange.outlines import pixels, unbridged
-from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
+from quadriga.store.exchange.outlines import pixels, unbridged, xywhr_json
+from quadriga.store.exchange.text_files import decode_as
+from quadriga.tasks.shapes import BOX_KEYS
 
 _LABELS = ("rectanglelabels", "polygonlabels", "choices", "labels")
 _FIRST_BYTES = 256
@@ -33,10 +34,6 @@ class _Task(msgspec.Struct):
     id: int | str | None = None
 
 
-_tasks = msgspec.json.Decoder(list[msgspec.Raw])
-_task = msgspec.json.Decoder(_Task)
-
-
 def tasks_file(files: DatasetFiles) -> str | None:
     """Return the name of a file of tasks, a JSON array of objects; None if there is none."""
     for name in nearest_to_root(files, lambda name: name.endswith(".json")):
@@ -51,32 +48,24 @@ def is_tasks(begin: bytes) -> bool:
     return begin.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
 
 
-def read_label_studio(
-    files: DatasetFiles, images: DatasetImages, task: str | None
-) -> Iterator[AnnotatedImage]:
+def read_label_studio(images: DatasetImages, task: str | None) -> Iterator[AnnotatedImage]:
     """Yield the images of a dataset; those that nobody has annotated have no truth.
 
     Raises:
         QueryError: A task is none; the message names it.
     """
-    name = tasks_file(files) or ""
-    yield from read_tasks(files.read(name), name, images, task)
+    name = tasks_file(images.files) or ""
+    yield from read_tasks(images.files.read(name), name, images, task)
 
 
 def read_tasks(
     data: bytes, name: str, images: DatasetImages, task: str | None
 ) -> Iterator[AnnotatedImage]:
     """Yield the images of the text of a file of tasks, as `read_label_studio`."""
-    try:
-        raw_tasks = _tasks.decode(data)
-    except JSON_ERRORS as error:
-        raise QueryError(f"{name}: expected a JSON array of tasks, got: {error}") from error
+    raw_tasks = decode_as(list[msgspec.Raw], data, f"{name}: expected a JSON array of tasks")
     for number, raw in enumerate(raw_tasks):
         place = f"{name}: task {number}"
-        try:
-            decoded = _task.decode(raw)
-        except JSON_ERRORS as error:
-            raise QueryError(f"{place}: expected a task of Label Studio, got: {error}") from error
+        decoded = decode_as(_Task, raw, f"{place}: expected a task of Label Studio")
         yield _annotated(decoded, place, images, task)
 
 
@@ -192,8 +181,7 @@ def _rectangle(
     half_w, half_h = w * width / 2, h * height / 2
     cx = (x * width + half_w * cosine - half_h * sine) / width
     cy = (y * height + half_w * sine + half_h * cosine) / height
-    rounded = (round(number, 12) for number in (cx, cy, w, h, radians))
-    return dict(zip(ORIENTED_BOX_KEYS, rounded, strict=True))
+    return xywhr_json(cx, cy, w, h, radians)
 
 
 def _number(value: Any) -> float:

@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -9,11 +10,12 @@ import msgspec
 from PIL import Image, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
-from quadriga.store.errors import JSON_ERRORS, QueryError
+from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.writing import SIDECAR
-from quadriga.store.exchange.text_files import to_utf8
-from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS
+from quadriga.store.exchange.outlines import xywhr_json
+from quadriga.store.exchange.text_files import decode_as, to_utf8
+from quadriga.tasks.shapes import BOX_KEYS, XY
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 """Endings of the names of images."""
@@ -65,17 +67,20 @@ class DatasetImages:
         self._by_stem: dict[str, list[str]] = {}
         for name in files.names:
             path = PurePosixPath(name)
+            self._by_name.setdefault(path.name, []).append(name)
             if path.suffix.lower() in IMAGES:
-                self._by_name.setdefault(path.name, []).append(name)
                 self._by_stem.setdefault(str(path.with_suffix("")), []).append(name)
         self._described = _read_sidecar(files)
 
-    def find(self, *candidates: str) -> str:
-        """Return the first path of candidates that is there, or the only image of that name; else the first candidate."""
+    def find(self, *candidates: str, name: str | None = None) -> str:
+        """Return the first path of candidates that is there, or the only file of that name; else the first candidate.
+
+        The name is that of the first candidate, if none is given.
+        """
         for candidate in candidates:
             if candidate in self.files:
                 return candidate
-        same_name = self._by_name.get(PurePosixPath(candidates[0]).name, [])
+        same_name = self._by_name.get(PurePosixPath(name or candidates[0]).name, [])
         return same_name[0] if len(same_name) == 1 else candidates[0]
 
     def of_labels(self, labels: str, position: int) -> str:
@@ -145,12 +150,9 @@ def _read_sidecar(files: DatasetFiles) -> dict[str, bytes]:
     for name in nearest_to_root(files, lambda name: name == SIDECAR)[:1]:
         with files.open(name) as file:
             for number, line in enumerate(file, 1):
-                try:
-                    about = _about.decode(line)
-                except JSON_ERRORS as error:
-                    raise QueryError(
-                        f"line {number} of {name}: expected a JSON object, got: {error}"
-                    ) from error
+                about = decode_as(
+                    dict[str, Any], line, f"line {number} of {name}: expected a JSON object"
+                )
                 described[PurePosixPath(str(about.get("path", ""))).stem] = line
     return described
 
@@ -166,26 +168,28 @@ def oriented_if(
     """Return annotations, boxes as oriented boxes without rotation if these are the task's."""
     if task != "ORIENTED_OBJECT_DETECTION":
         return annotations
-    return [_oriented(item, size_wh) if "xmin" in item else item for item in annotations]
+    return [
+        {key: value for key, value in item.items() if key not in BOX_KEYS}
+        | turned_box([item[key] for key in BOX_KEYS], size_wh, 0.0)
+        if "xmin" in item
+        else item
+        for item in annotations
+    ]
 
 
-def _oriented(item: dict[str, Any], size_wh: tuple[int, int]) -> dict[str, Any]:
-    (xmin, ymin, xmax, ymax), (width, height) = (item[key] for key in BOX_KEYS), size_wh
-    values = (
-        (xmin + xmax) / 2 / width,
-        (ymin + ymax) / 2 / height,
-        (xmax - xmin) / width,
-        (ymax - ymin) / height,
-        0.0,
-    )
-    rest = {key: value for key, value in item.items() if key not in BOX_KEYS}
-    return rest | dict(zip(ORIENTED_BOX_KEYS, (round(value, 12) for value in values), strict=True))
+def turned_box(
+    edges: Sequence[float], size_wh: tuple[int, int], radians: float
+) -> dict[str, float]:
+    """Return a box, xmin, ymin, xmax, ymax in pixels, turned around its centre, as an oriented box of the wire."""
+    (xmin, ymin, xmax, ymax), (width, height) = edges, size_wh
+    cx, cy = (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height
+    return xywhr_json(cx, cy, abs(xmax - xmin) / width, abs(ymax - ymin) / height, radians)
 
 
-def box_of(xmin: float, ymin: float, xmax: float, ymax: float) -> dict[str, float]:
-    """Return a box in the form of the wire, from two opposite corners in pixels."""
-    edges = min(xmin, xmax), min(ymin, ymax), max(xmin, xmax), max(ymin, ymax)
-    return dict(zip(BOX_KEYS, edges, strict=True))
+def box_around(points: Iterable[XY]) -> dict[str, float]:
+    """Return the smallest box around points in pixels, such as two opposite corners, in the form of the wire."""
+    xs, ys = zip(*points, strict=True)
+    return dict(zip(BOX_KEYS, (min(xs), min(ys), max(xs), max(ys)), strict=True))
 
 
 def contour_of(rings: list[list[tuple[float, float]]]) -> dict[str, Any]:

@@ -16,6 +16,14 @@ FORMS = (
 )
 """Names of the forms of datasets, for errors."""
 
+_READERS = (
+    (cvat_files, read_cvat),
+    (is_dota, read_dota),
+    (is_yolo, read_yolo),
+    (tasks_file, read_label_studio),
+)
+"""Reader of each form, by what it is told by; of no form, folders are labels."""
+
 
 def read_tool_dataset(files: DatasetFiles, task: str | None) -> Iterator[AnnotatedImage]:
     """Yield the images of a dataset of CVAT, DOTA, YOLO, Label Studio, or of a folder for each label.
@@ -29,13 +37,5 @@ def read_tool_dataset(files: DatasetFiles, task: str | None) -> Iterator[Annotat
         OSError: A file cannot be read.
     """
     images = DatasetImages(files)
-    if cvat_files(files):
-        yield from read_cvat(files, images, task)
-    elif is_dota(files):
-        yield from read_dota(files, images, task)
-    elif is_yolo(files):
-        yield from read_yolo(files, images, task)
-    elif tasks_file(files) is not None:
-        yield from read_label_studio(files, images, task)
-    else:
-        yield from read_label_folders(files, images, task)
+    readers = (read for is_form, read in _READERS if is_form(files))
+    yield from next(readers, read_label_folders)(images, task)

@@ -17,7 +17,7 @@ from quadriga.store.exchange.formats.reading import (
     IMAGES,
     AnnotatedImage,
     DatasetImages,
-    box_of,
+    box_around,
     contour_of,
     oriented_if,
     read_text,
@@ -51,21 +51,19 @@ def is_yolo(files: DatasetFiles) -> bool:
     return bool(_yaml_files(files)) and any(_is_labels(name) for name in files.names)
 
 
-def read_yolo(
-    files: DatasetFiles, images: DatasetImages, task: str | None
-) -> Iterator[AnnotatedImage]:
+def read_yolo(images: DatasetImages, task: str | None) -> Iterator[AnnotatedImage]:
     """Yield the images of a dataset, as Ultralytics reads them: one without a file of labels has nothing in it.
 
     That is so of images below `images`, in a split that has labels. Lines that repeat another of the same file are left out.
 
     Args:
-        files: The files.
-        images: The images among them.
+        images: The images.
         task: Full name of the task; None for that of `data.yaml`. It tells oriented boxes from polygons of four points.
 
     Raises:
         QueryError: A line is none that Ultralytics trains with; the message names it.
     """
+    files = images.files
     config_name = _yaml_files(files)[0]
     config = _config(files, config_name)
     names = _class_names(config, config_name)
@@ -178,12 +176,13 @@ def _annotation(
     if label not in names:
         raise QueryError(f"{place}: expected the number of a class in `names`, got {label:g}")
     item = {"label": names[int(label)]}
-    if len(numbers) == 4:
-        return item | _box(numbers, size_wh)
+    if is_box := len(numbers) == 4:
+        cx, cy, w, h = numbers
+        numbers = [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
     points = _points(numbers, size_wh)
-    if task == "OBJECT_DETECTION":  # Ultralytics trains detectors with the boxes around polygons
-        xs, ys = zip(*points, strict=True)
-        return item | box_of(min(xs), min(ys), max(xs), max(ys))
+    # Ultralytics trains detectors with the boxes around polygons
+    if is_box or task == "OBJECT_DETECTION":
+        return item | box_around(points)
     if len(numbers) == _CORNERS and task is None:
         raise QueryError(
             f"{place}: 8 numbers are an oriented box or a polygon: --task oriented or --task segmentation says which"
@@ -216,16 +215,6 @@ def _numbers(line: str, place: str) -> tuple[float, ...]:
                 f"{place}: expected {expected}, got {line[:80]!r} with {count} numbers"
             )
     return label, *numbers
-
-
-def _box(numbers: list[float], size_wh: tuple[int, int]) -> dict[str, float]:
-    (cx, cy, w, h), (width, height) = numbers[:4], size_wh
-    return box_of(
-        pixels(cx - w / 2, width),
-        pixels(cy - h / 2, height),
-        pixels(cx + w / 2, width),
-        pixels(cy + h / 2, height),
-    )
 
 
 def _points(numbers: list[float], size_wh: tuple[int, int]) -> list[XY]:

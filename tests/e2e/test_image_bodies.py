@@ -36,12 +36,14 @@ def guarded(tmp_path_factory):
         for role in ("admin", "infer", "read"):
             made = quadriga("keys", "create", "--role", role, "--json", "--data", server.data)
             keys[role] = json.loads(made.stdout)["key"]
+        # A server without keys is open to all; new ones count within seconds.
+        server.wait_until(lambda: server.request("GET", "/api/inferences")[0] == 401)
         server.wait_until(lambda: 401 not in map(partial(answered, server), keys.values()))
         yield server, keys
 
 
 def answered(server, key):
-    """Return the status of a request with a key; a new one counts within seconds."""
+    """Return the status of a request with a key."""
     return server.request("GET", "/v2", None, {"Authorization": f"Bearer {key}"})[0]
 
 

@@ -287,6 +287,8 @@ def main() -> int:
     if arguments.freeze:
         freeze(arguments.freeze, arguments.processes)
         return 0
+    if not FROZEN.exists():
+        parser.error(f"expected faults in {FROZEN.name}: --freeze 200 chooses them")
     mutants = [
         Mutant(**{**entry, "tests": tuple(entry["tests"])})
         for entry in json.loads(FROZEN.read_text())

@@ -194,29 +194,31 @@ def stored_once(
             msgspec.json.decode(run(run_drift, scheduled).read_bytes(), type=Report),
         )
         reader.close()
-    said = [verdict(report) for report in reports]
-    return said[0], said[1], said[2]
+    verdicts = [verdict(report) for report in reports]
+    return verdicts[0], verdicts[1], verdicts[2]
 
 
 def verdict(report: Report) -> str:
     """Return what a report says of its signals, as text."""
     parts: list[str] = [report.status]
-    for one in report.signals:
-        place = one.began and (one.began.row, one.began.end)
-        numbers = (one.p, one.p_part, one.p_adjusted, one.effect.value)
-        parts.append(f"{one.name} {one.status} {one.alarm} {one.moved} {place} {numbers}")
+    for signal in report.signals:
+        place = signal.began and (signal.began.row, signal.began.end)
+        numbers = (signal.p, signal.p_part, signal.p_adjusted, signal.effect.value)
+        parts.append(
+            f"{signal.name} {signal.status} {signal.alarm} {signal.moved} {place} {numbers}"
+        )
     return "; ".join(parts)
 
 
-def print_stored(name: str, said: list[tuple[str, str, str]]) -> None:
+def print_stored(name: str, verdicts: list[tuple[str, str, str]]) -> None:
     """Print how many windows are judged alike in all three ways."""
-    alike = sum(len(set(texts)) == 1 for texts in said)
-    alarms = [sum(texts[way].startswith("drift") for texts in said) for way in range(3)]
+    alike = sum(len(set(texts)) == 1 for texts in verdicts)
+    alarms = [sum(texts[way].startswith("drift") for texts in verdicts) for way in range(3)]
     named = [
-        sum(texts[way].startswith("insufficient") and " True (" in texts[way] for texts in said)
+        sum(texts[way].startswith("insufficient") and " True (" in texts[way] for texts in verdicts)
         for way in range(3)
     ]
-    print(f"| {name:34} | {len(said):5} | {alike:5} | {alarms} | {named} |", flush=True)
+    print(f"| {name:34} | {len(verdicts):5} | {alike:5} | {alarms} | {named} |", flush=True)
 
 
 def print_row(name: str, n: int, outcomes: list[Outcome]) -> None:
@@ -272,11 +274,11 @@ def main() -> None:
     for name, (world, change, heights) in studies.items():
         if arguments.stored and arguments.only in name:
             cells = list(product(ONSETS, heights))
-            said = [
+            verdicts = [
                 stored_once(world, change, arguments.baseline, (1_000, *cells[at % len(cells)]), at)
                 for at in range(arguments.stored)
             ]
-            print_stored(name, said)
+            print_stored(name, verdicts)
             continue
         for n in SIZES if arguments.only in name else ():
             outcomes = []

@@ -41,7 +41,7 @@ def coco_images(
                 score = {"score": row.score} if isinstance(row, CocoResult) else {}
                 shape = _shape(task, row, sizes[id_], id_)
                 by_image[id_].append({"label": labels[row.category_id], **score, **shape})
-        return {id_: msgspec.Raw(msgspec.json.encode(found)) for id_, found in by_image.items()}
+        return {id_: msgspec.Raw(msgspec.json.encode(rows)) for id_, rows in by_image.items()}
 
     predicted, annotated = items(results), items(instances.annotations)
     return [EvaluatedImage(id_, predicted[id_], annotated[id_], *sizes[id_]) for id_ in ids]

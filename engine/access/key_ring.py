@@ -334,5 +334,7 @@ def others_reach(settings: Settings) -> bool:
 def is_loopback(host: str) -> bool:
     """Check whether only programs of this machine reach an address."""
     with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
+        # Before Python 3.13 an address of IPv4 in the form of IPv6 is none of loopback.
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     return host == "localhost"

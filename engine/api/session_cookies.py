@@ -1,12 +1,12 @@
 """Cookies of log-ins: how they are set and read, and where a browser keeps them."""
 
-import ipaddress
-from contextlib import suppress
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from litestar import Request
 from litestar.datastructures import Cookie
+
+from quadriga.engine.access.key_ring import is_loopback
 
 
 def session_cookie(
@@ -39,8 +39,4 @@ def keeps_cookies(url: str) -> bool:
     """Check whether browsers keep cookies that only secure connections may send: also of this machine without TLS."""
     parts = urlsplit(url)
     name = parts.hostname or ""
-    if parts.scheme == "https" or name == "localhost" or name.endswith(".localhost"):
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(name).is_loopback
-    return False
+    return parts.scheme == "https" or name.endswith(".localhost") or is_loopback(name)

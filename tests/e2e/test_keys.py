@@ -428,6 +428,7 @@ def test_a_database_of_another_version_is_left_as_it_is(tmp_path):
 def test_a_session_behind_a_proxy_that_ends_tls(tmp_path, trusted):
     """The socket is of IPv6, as with --host ::, so the proxy comes from ::ffff:127.0.0.1."""
     flags = ("--host", "::ffff:127.0.0.1", "--trusted-proxies", trusted)
+    flags += ("--allowed-hosts", "models.example.org")
     server = ServerProcess(tmp_path / "data", SAMPLE_MODELS / "shapes-classifier", *flags)
     server.start(ready=False)
     server.host = server.host.replace("[::ffff:127.0.0.1]", "127.0.0.1")

@@ -78,6 +78,8 @@ def changed(settings: Settings, change: Callable[..., object], *arguments: objec
         ("127.0.0.1", True),
         ("127.8.9.10", True),
         ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:192.168.1.7", False),
         ("localhost", True),
         ("0.0.0.0", False),
         ("::", False),

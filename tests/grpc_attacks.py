@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 
-BYTES_PER_S = 7 * 1024 * 1024
+BYTES_PER_S = 15_000_000
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LIVE = "/inference.GRPCInferenceService/ServerLive"
 _LARGE = b"\x40\x01a\x7f\xbd\x1d" + b"a" * 3900
@@ -105,8 +105,8 @@ FLOODS: dict[str, tuple[Callable[[], Iterator[bytes]], int]] = {
 }
 """Bytes of a connection after its beginning, and connections at a time; each is opened again once the server ends it."""
 
-WAITS = ("silence", "silent calls")
-"""300 connections that send nothing, or ten calls each without a message."""
+WAITS = ("silence", "half a preface", "silent calls")
+"""300 connections that send nothing, half of what begins one, or ten calls each without a message."""
 
 
 class _Sender:
@@ -143,6 +143,8 @@ class _Sender:
                 socket.create_connection(self._address, timeout=2) as connection,
             ):
                 self.opened += 1
+                if name == "half a preface":
+                    connection.sendall(PREFACE[:12])
                 if name == "silent calls":
                     connection.sendall(
                         BEGIN + b"".join(frame(1, 4, 2 * n + 1, headers()) for n in range(10))

@@ -21,8 +21,8 @@ from typing import Any, Self
 
 import cv2
 
-from quadriga.engine.model import Model
-from quadriga.engine.model_host import ModelHost
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.model_host import ModelHost
 from quadriga.tasks.image import decode
 from tests.onnx_models import allocating, dividing
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input

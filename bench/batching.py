@@ -20,10 +20,10 @@ import numpy as np
 from bench_models import R18, TINY, write_models
 from onnx import helper
 
-from quadriga.engine.paired_times import median_factor, time_in_turns
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.serving.pipeline import Pipeline
+from quadriga.engine.tuning.paired_times import median_factor, time_in_turns
 from quadriga.proto.messages import InferRequest, Tensor
 from tests.onnx_models import save, value
 from tests.server_process import IMAGES, SAMPLE_MODELS

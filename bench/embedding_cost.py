@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from quadriga.engine.inspection import open_model
-from quadriga.engine.model import Model
-from quadriga.engine.model_folders import find_model
+from quadriga.engine.models.inspection import open_model
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.model_folders import find_model
 from quadriga.tasks.image import Image, decode
 from tests.onnx_models import save, value
 from tests.server_process import IMAGES, SAMPLE_MODELS

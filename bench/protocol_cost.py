@@ -20,8 +20,8 @@ import grpc
 import numpy as np
 from request_cost import HttpSender, Request, cpu_s
 
-from quadriga.engine.session import Session
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.models.runners.session import Session
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, free_port, image_input
 
 MODEL = "shapes-classifier"

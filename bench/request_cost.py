@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import cv2
 
-from quadriga.engine.model import Model
+from quadriga.engine.models.model import Model
 from quadriga.tasks.image import decode
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 

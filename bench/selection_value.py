@@ -29,7 +29,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from quadriga.engine.model import Model
+from quadriga.engine.models.model import Model
 from quadriga.monitor.drift.similarity import References
 from quadriga.monitor.selection.choice import Criterion, SelectionCandidates, choose
 from quadriga.monitor.selection.diversity import Embedded

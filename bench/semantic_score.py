@@ -20,7 +20,7 @@ import numpy.typing as npt
 from request_cost import Load
 from scipy import stats
 
-from quadriga.engine.model import Model
+from quadriga.engine.models.model import Model
 from quadriga.monitor.drift.similarity import MAX_REFERENCES, References, write_references
 from quadriga.tasks.image import Image
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess

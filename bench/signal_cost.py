@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 from store_records import Clock, databases, percentile, records
 
-from quadriga.engine.model import Model
-from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.models.model import Model
+from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary
 from quadriga.monitor.image_statistics import measure_image
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource

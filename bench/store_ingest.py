@@ -34,10 +34,10 @@ import msgspec
 import numpy as np
 from store_records import build, databases, percentile, record, records
 
-from quadriga.engine.model import Model
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.models.model import Model
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
-from quadriga.engine.settings import Settings
+from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary
 from quadriga.proto.messages import StorageOptions
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import ReaderPool

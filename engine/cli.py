@@ -11,8 +11,6 @@ from typing import Any, get_args, get_type_hints
 import rich_click as click
 from click.shell_completion import get_completion_class
 
-from quadriga.engine import settings as settings_module
-from quadriga.engine import settings_reading
 from quadriga.engine.commands.audit import audit_command
 from quadriga.engine.commands.backup import backup_command, check_command, restore_command
 from quadriga.engine.commands.baseline import baseline_command
@@ -34,14 +32,16 @@ from quadriga.engine.commands.reports import reports_command
 from quadriga.engine.commands.schedules import schedules_command
 from quadriga.engine.commands.select import select_command
 from quadriga.engine.commands.store import migrate, store
-from quadriga.engine.settings import Settings
+from quadriga.engine.config import settings as settings_module
+from quadriga.engine.config import settings_reading
+from quadriga.engine.config.settings import Settings
 
 _EXPECTED_ERRORS = {
     "builtins.OSError",
-    "quadriga.engine.quantization.quantizer.QuantizationError",
-    "quadriga.engine.session.LoadError",
-    "quadriga.engine.session.RunError",
-    "quadriga.engine.settings_reading.SettingsError",
+    "quadriga.engine.tuning.quantization.quantizer.QuantizationError",
+    "quadriga.engine.models.runners.session.LoadError",
+    "quadriga.engine.models.runners.session.RunError",
+    "quadriga.engine.config.settings_reading.SettingsError",
     "json.decoder.JSONDecodeError",
     "quadriga.monitor.drift.samples.DriftError",
     "quadriga.monitor.evaluation.state.EvaluationError",
@@ -135,10 +135,10 @@ def _value_name(kind: Any) -> str | None:
 )
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder or ONNX file, or s3://BUCKET/FOLDER."""
+    from quadriga.engine.measures.trace_opening import check_tracing
     from quadriga.engine.processes.log_pipes import LogPipes, SupervisorLines
     from quadriga.engine.processes.logs import configure_logging, json_line
     from quadriga.engine.processes.supervisor import supervise
-    from quadriga.engine.trace_opening import check_tracing
     from quadriga.store.disk import create_privately
 
     supplied = {name: value for name, value in flags.items() if value is not None}

@@ -1,1 +1,1 @@
-"""The wire: what clients say and hear, one file per protocol, knowing no model and no store."""
+"""The wire: what clients say and hear, one folder per transport, knowing no model and no store."""

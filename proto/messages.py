@@ -314,7 +314,7 @@ class QueueStatistics(msgspec.Struct, frozen=True):
 
 
 class Serving(Protocol):
-    """The server behind the protocols; `quadriga.engine.pipeline` satisfies it."""
+    """The server behind the protocols; `quadriga.engine.serving.pipeline` satisfies it."""
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Run a request; blocking, so call it inside `run`.

@@ -1,6 +1,6 @@
 """Specification of a model: input, output, labels and defaults. Data only.
 
-`quadriga.engine.recognition.recognise` decides every field; the tasks only read them.
+`quadriga.engine.models.recognition.recognise` decides every field; the tasks only read them.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 import grpc
 
-from quadriga.proto.grpc_messages import POOL, SERVICE, message_class
+from quadriga.proto.grpc.messages import POOL, SERVICE, message_class
 
 
 class Client:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import STRANGER, Caller, Need
 from quadriga.proto.audit import (
     REFUSALS,
@@ -16,7 +16,7 @@ from quadriga.proto.audit import (
     set_notes,
 )
 from quadriga.proto.errors import Overloaded
-from quadriga.proto.http import REQUEST_ID_HEADER
+from quadriga.proto.http.asgi import REQUEST_ID_HEADER
 from quadriga.store.audit.entries import AuditEntry
 from quadriga.store.audit.log import AuditLog
 from quadriga.store.errors import AuditError

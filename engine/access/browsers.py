@@ -15,7 +15,7 @@ from functools import lru_cache
 from urllib.parse import urlsplit
 
 from quadriga.engine.access.key_ring import is_loopback
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.errors import Forbidden
 
 ANY_HOST_PATHS = frozenset({"/ready", "/v2/health/live", "/v2/health/ready", "/metrics"})

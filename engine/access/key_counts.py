@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from quadriga.engine.shared_counts import create_memory, exclusive
+from quadriga.engine.measures.shared_counts import create_memory, exclusive
 from quadriga.store.key_limits import LimitName
 
 Rate = Literal["requests", "bytes", "export-bytes", "stored-bytes"]

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from quadriga.engine.access.key_counts import KeyTotals
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.access.quotas import KeyUse
-from quadriga.engine.metric_texts import TEXTS
+from quadriga.engine.measures.metric_texts import TEXTS
 
 MAX_KEYS_SHOWN = 1000
 """Keys with numbers of their own, the first ones used; the numbers of all others are summed."""

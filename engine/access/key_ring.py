@@ -17,7 +17,7 @@ import msgspec
 
 from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.quotas import KeyQuotas, KeyUse
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.store.access_keys import (
     end_session,

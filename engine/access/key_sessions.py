@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.access.key_ring import KeyRing
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.sign_on.seals import Seal, server_key
 from quadriga.engine.sign_on.sessions import SESSION_COOKIE, cookie_value
 from quadriga.proto.access import Caller

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import SettingsError
 
 _CERTIFICATE = re.compile(
     rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----", re.MULTILINE

@@ -19,8 +19,8 @@ from quadriga.engine.access.tls_files import (
     server_context,
     way_in_problem,
 )
-from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import SettingsError
 
 REREAD_S = 1.0
 """Time between two looks at the files."""

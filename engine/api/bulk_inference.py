@@ -11,8 +11,8 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.engine.api.webhook_states import check_end_webhook
-from quadriga.engine.bulk_source import BulkParameters, decode_parameters
-from quadriga.engine.job_kinds import BULK_INFERENCE
+from quadriga.engine.jobs.bulk_source import BulkParameters, decode_parameters
+from quadriga.engine.jobs.job_kinds import BULK_INFERENCE
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.audit import note_target

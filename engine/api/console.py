@@ -24,7 +24,7 @@ from quadriga.engine.api.session_cookies import (
     server_url,
     session_cookie,
 )
-from quadriga.engine.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.sign_on.log_in import LOG_IN_S, LogInError, NoLogIn, ProviderAway
 from quadriga.engine.sign_on.paths import FIRST_PATH, own_path
 from quadriga.engine.sign_on.sessions import (
@@ -36,7 +36,7 @@ from quadriga.engine.sign_on.sessions import (
 from quadriga.engine.sign_on.sign_on import NoRole, SignOn
 from quadriga.proto.access import STRANGER, Caller, current_caller
 from quadriga.proto.audit import Audit, Notes, Visit, client_address
-from quadriga.proto.http import error_request_id
+from quadriga.proto.http.asgi import error_request_id
 
 _THREADS, _WAITING, _WAIT_S = 4, 32, 10.0
 """Log-ins of a worker that ask the provider at once, that wait for that, and how long."""

@@ -1,4 +1,4 @@
-"""Exceptions of the routes as responses: every error has the shape of `quadriga.proto.http`."""
+"""Exceptions of the routes as responses: every error has the shape of `quadriga.proto.http.asgi`."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from litestar.types import ExceptionHandlersMap
 
 from quadriga.proto.audit import current_notes
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed, NotFound, TooLarge
-from quadriga.proto.http import LEFT_EXTENSION, error_body, error_request_id, error_response
+from quadriga.proto.http.asgi import LEFT_EXTENSION, error_body, error_request_id, error_response
 from quadriga.proto.outcomes import outcome_of_error
 from quadriga.quoting import quoted
 

@@ -17,7 +17,7 @@ from litestar.types import Receive, Send
 from quadriga.engine.api.store_queries import wait_for_disconnect
 from quadriga.proto.access import Caller
 from quadriga.proto.errors import LimitReached, Overloaded, ProtocolError
-from quadriga.proto.http import ABORT_EXTENSION
+from quadriga.proto.http.asgi import ABORT_EXTENSION
 from quadriga.store.errors import QueryCancelledError, StoreError
 
 EVENT_STREAM = "text/event-stream"

@@ -13,7 +13,6 @@ from litestar.params import FromPath, RawBody
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import NOT_READY, TOO_LARGE, UNKNOWN_MODEL, error_response
-from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.label_studio.backend import (
     Health,
     LabelStudioBackend,
@@ -24,6 +23,7 @@ from quadriga.engine.label_studio.backend import (
     Versions,
     WebhookResult,
 )
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.audit import note_number
 
 PATH = "/label-studio/{name:str}"

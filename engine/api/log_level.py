@@ -11,8 +11,8 @@ from litestar.params import RawBody
 from quadriga.engine.api.caller_scope import check_sees_everything
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import TOO_LARGE, error_response, options_route
-from quadriga.engine.readiness import ProcessStates
-from quadriga.engine.server_settings import LogLevel
+from quadriga.engine.config.server_settings import LogLevel
+from quadriga.engine.measures.readiness import ProcessStates
 from quadriga.proto.audit import note_target
 from quadriga.proto.errors import InvalidRequest
 from quadriga.store.errors import JSON_ERRORS

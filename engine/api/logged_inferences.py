@@ -16,13 +16,13 @@ from quadriga.engine.api.responses import (
     error_response,
     options_route,
 )
-from quadriga.engine.bounded_threads import BoundedThreads
-from quadriga.engine.logged.descriptions import ModelDescription
-from quadriga.engine.logged.event_pairs import EventPairs, EventResult
-from quadriga.engine.logged.log_service import LogAnswer, LogBody, LogService
-from quadriga.proto.cloud_events import read_event
+from quadriga.engine.external.descriptions import ModelDescription
+from quadriga.engine.external.event_pairs import EventPairs, EventResult
+from quadriga.engine.external.log_service import LogAnswer, LogBody, LogService
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.http import decompress
+from quadriga.proto.http.asgi import decompress
+from quadriga.proto.http.cloud_events import read_event
 
 EVENTS_PATH = "/api/cloudevents"
 DESCRIPTION_PATH = "/api/models/{name:str}/description"

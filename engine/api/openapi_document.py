@@ -7,8 +7,8 @@ from litestar import MediaType, Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from quadriga.engine.api.inferences import BLOBS_PATH
-from quadriga.proto.openapi import add_keys, add_operations
-from quadriga.proto.operations import Operation, expand_path
+from quadriga.proto.http.openapi import add_keys, add_operations
+from quadriga.proto.http.operations import Operation, expand_path
 
 
 class OpenApiDocument(JsonRenderPlugin):

@@ -7,7 +7,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Operation
 
-from quadriga.proto.openapi import Error
+from quadriga.proto.http.openapi import Error
 
 
 def error_response(description: str) -> ResponseSpec:

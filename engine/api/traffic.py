@@ -17,9 +17,9 @@ from quadriga.engine.api.responses import (
     json_body_options,
     options_route,
 )
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.traffic import TrafficRules
-from quadriga.engine.traffic_rules import (
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.serving.traffic import TrafficRules
+from quadriga.engine.serving.traffic_rules import (
     ShadowRule,
     TrafficRule,
     check_rule,

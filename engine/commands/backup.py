@@ -10,7 +10,7 @@ import rich_click as click
 
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.engine.commands.output import progress_printer
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 
 _AS_JSON = option("--json as_json", "Print the result as JSON, and nothing else.", is_flag=True)
 

@@ -102,8 +102,8 @@ def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
 
 def _save_baseline(options: SimpleNamespace) -> Any:
     """Read the inferences here, save the baseline in the data folder, and return it."""
+    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.kept_reports import check_keepable
-    from quadriga.engine.store_access import open_reader
     from quadriga.monitor.drift.baselines import BaselineStore, decode_baseline
     from quadriga.monitor.drift.job import BaselineJob, run_baseline
     from quadriga.monitor.drift.service import DriftService

@@ -14,13 +14,13 @@ from ssl import SSLContext
 
 import msgspec
 
-from quadriga.engine.bulk_source import BulkParameters, BulkSource
 from quadriga.engine.commands.server_client import (
     ServerClient,
     ServerError,
     ServerRefused,
     model_path,
 )
+from quadriga.engine.jobs.bulk_source import BulkParameters, BulkSource
 from quadriga.proto.messages import MAX_NAME_BYTES
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError

@@ -20,7 +20,7 @@ from quadriga.engine.commands.output import echo_json
 @option("--json as_json", "Print JSON.", is_flag=True)
 def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
     """Describe MODEL and how it will be used, with reasons. MODEL is a folder or an ONNX file."""
-    from quadriga.engine.inspection import inspect_model, print_inspection
+    from quadriga.engine.models.inspection import inspect_model, print_inspection
 
     prepare_models(extensions)
     inspection = inspect_model(model)
@@ -62,7 +62,7 @@ def validate(
     as_json: bool,
 ) -> None:
     """Run MODEL on an image, check the predictions and draw them. Exits with 1 if a check fails."""
-    from quadriga.engine.validation import validate as run
+    from quadriga.engine.serving.tensors.validation import validate as run
 
     try:
         request_parameters = json.loads(parameters)

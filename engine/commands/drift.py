@@ -162,8 +162,8 @@ def _compare_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
 
 
 def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.kept_reports import compute_and_keep
-    from quadriga.engine.store_access import open_reader
     from quadriga.monitor.drift.baselines import BaselineStore
     from quadriga.monitor.drift.parameters import (
         DriftParameters,

@@ -288,8 +288,8 @@ def _evaluation_options(options: SimpleNamespace) -> Any:
 
 
 def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.kept_reports import compute_and_keep
-    from quadriga.engine.store_access import open_reader
     from quadriga.monitor.evaluation.parameters import (
         EvaluationParameters,
         check_parameters,

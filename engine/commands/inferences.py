@@ -35,7 +35,7 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
-    from quadriga.engine.store_access import open_reader
+    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.store.browsing.unknown_keys import query_with_warnings
     from quadriga.store.query.request import QueryRequest
 
@@ -145,9 +145,9 @@ def export_command(
     **export_options: Any,
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
+    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.model_labels import labels_of_one_model
-    from quadriga.engine.recognition.labels import read_label_file
-    from quadriga.engine.store_access import open_reader
+    from quadriga.engine.models.recognition.labels import read_label_file
     from quadriga.store.browsing.unknown_keys import unknown_key_warnings
     from quadriga.store.exchange.export import (
         NUMBERED_FORMATS,
@@ -234,7 +234,7 @@ def import_command(
 
     A server may run meanwhile or not. Importing a file twice has the effect of importing it once.
     """
-    from quadriga.engine.store_access import open_reader
+    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 
 from quadriga.engine.commands.output import print_warnings
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.monitor.executors import OnProgress
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Report

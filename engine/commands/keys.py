@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from quadriga.engine.commands.audit import audited
 from quadriga.engine.commands.options import json_option, option, store_options, store_settings
 from quadriga.engine.commands.output import make_console
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import Role
 from quadriga.store.errors import StoreError
 from quadriga.store.key_limits import NO_LIMITS, limits_text, parse_limits

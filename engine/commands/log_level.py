@@ -6,7 +6,7 @@ import rich_click as click
 
 from quadriga.engine.commands.options import option, server_option
 from quadriga.engine.commands.output import echo_json
-from quadriga.engine.server_settings import LogLevel
+from quadriga.engine.config.server_settings import LogLevel
 
 _CONFIGURED = "configured"
 

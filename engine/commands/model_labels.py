@@ -4,14 +4,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from quadriga.engine.model import model_folder
-from quadriga.engine.model_archives import archive_name
-from quadriga.engine.model_folders import find_models
-from quadriga.engine.onnx_file import OnnxFileError, read_onnx
-from quadriga.engine.recognition.evidence import Evidence, read_json
-from quadriga.engine.recognition.labels import find_labels
-from quadriga.engine.recognition.model_toml import read_model_toml
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model import model_folder
+from quadriga.engine.models.model_archives import archive_name
+from quadriga.engine.models.model_folders import find_models
+from quadriga.engine.models.onnx.onnx_file import OnnxFileError, read_onnx
+from quadriga.engine.models.recognition.evidence import Evidence, read_json
+from quadriga.engine.models.recognition.labels import find_labels
+from quadriga.engine.models.recognition.model_toml import read_model_toml
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest

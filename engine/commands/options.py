@@ -12,8 +12,8 @@ import rich_click as click
 from click import get_current_context
 from click.core import ParameterSource
 
-from quadriga.engine import settings, settings_reading
-from quadriga.engine.settings import Settings
+from quadriga.engine.config import settings, settings_reading
+from quadriga.engine.config.settings import Settings
 from quadriga.store.disk import create_privately
 
 Decorator = Callable[[Any], Any]

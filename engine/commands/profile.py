@@ -46,7 +46,7 @@ def profile_command(
 
     MODEL is a folder or an ONNX file. It is run in this process, without a server: let nothing else run beside it.
     """
-    from quadriga.engine.profiling import profile_model
+    from quadriga.engine.tuning.profiling import profile_model
 
     prepare_models(extensions)
     profile = profile_model(model, image, callers=load or 0, seconds=seconds)

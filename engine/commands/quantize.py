@@ -93,9 +93,9 @@ def quantize_command(**values: Any) -> None:
     quadriga quantize shapes-detector --calibrate 'ts=ge:-7d' --samples 500
     quadriga quantize MODELS/shapes-detector --dataset FOLDER --tolerance 0.005
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from quadriga.engine.quantization.quantizer import check_installed
-    from quadriga.engine.quantization.run import QuantizationOptions, open_original, quantize
-    from quadriga.engine.quantization.versions import find_source
+    from quadriga.engine.tuning.quantization.quantizer import check_installed
+    from quadriga.engine.tuning.quantization.run import QuantizationOptions, open_original, quantize
+    from quadriga.engine.tuning.quantization.versions import find_source
     from quadriga.monitor.evaluation.reporting import EvaluationOptions
 
     options = SimpleNamespace(**values)
@@ -140,8 +140,8 @@ def _parse_parameters(text: str) -> dict[str, Any]:
 
 def _choose(options: SimpleNamespace, name: str, task: str) -> Any:
     """Choose the images: stored ones, and those of --dataset to judge by."""
-    from quadriga.engine.quantization.stored_images import ImageChoice, choose_images
-    from quadriga.engine.store_access import open_reader
+    from quadriga.engine.assembly.store_access import open_reader
+    from quadriga.engine.tuning.quantization.stored_images import ImageChoice, choose_images
     from quadriga.store.job_runner import QUERY_TIMEOUT_S
 
     if options.split is not None and options.dataset is None:
@@ -172,8 +172,8 @@ def _read_dataset(options: SimpleNamespace, task: str) -> list[Any]:
 
     import msgspec
 
-    from quadriga.engine.quantization.quantizer import QuantizationError
-    from quadriga.engine.quantization.stored_images import ImageToRun
+    from quadriga.engine.tuning.quantization.quantizer import QuantizationError
+    from quadriga.engine.tuning.quantization.stored_images import ImageToRun
     from quadriga.monitor.evaluation.files.datasets import read_dataset
 
     images = [

@@ -100,7 +100,7 @@ def select_command(
     The predictions come along as annotations to correct, and selection.jsonl says why each image was selected. No server is
     needed, and one may run.
     """
-    from quadriga.engine.store_access import open_reader
+    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.monitor.drift.parameters import SOURCE_KEYS
     from quadriga.monitor.selection.stored import SelectionOptions, check_found, select
     from quadriga.store.exchange.export import ExportParameters

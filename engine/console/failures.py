@@ -12,7 +12,7 @@ from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.visitors import Visitors
 from quadriga.proto.access import ROLES, current_caller
 from quadriga.proto.errors import Forbidden, Unauthenticated
-from quadriga.proto.http import error_request_id, error_response
+from quadriga.proto.http.asgi import error_request_id, error_response
 
 _NOT_NOW = (429, 503, 504, 507)
 _MAX_DETAILS = 500

@@ -16,6 +16,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.traffic import TrafficControl
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.admin_pages import audit_page, keys_page
 from quadriga.engine.console.compare_pages import ComparedMonitoring, compare_pages
 from quadriga.engine.console.drift_forms import DriftMonitoring, drift_forms
@@ -41,7 +42,6 @@ from quadriga.engine.console.traffic_pages import traffic_pages
 from quadriga.engine.console.view_pages import view_pages
 from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
 from quadriga.engine.console.words_page import words_page
-from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.watch.current import CurrentDrift
 from quadriga.monitor.report.saved import ReportStore

@@ -18,7 +18,7 @@ from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
 from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.texts import text
-from quadriga.engine.traffic_rules import MAX_KEY_CHARACTERS, ShadowRule, TrafficRule
+from quadriga.engine.serving.traffic_rules import MAX_KEY_CHARACTERS, ShadowRule, TrafficRule
 from quadriga.proto.access import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.browsing.comparison import ComparisonRequest, ModelComparison, compare

@@ -27,7 +27,7 @@ from quadriga.engine.sign_on.paths import FIRST_PATH, own_path
 from quadriga.engine.sign_on.sessions import SESSION_COOKIE, cookie_value
 from quadriga.proto.access import Caller, current_caller
 from quadriga.proto.audit import Audit, Notes, Visit, client_address
-from quadriga.proto.http import error_request_id
+from quadriga.proto.http.asgi import error_request_id
 
 LOG_IN_PATH = "/console/login"
 _MAX_FORM_BYTES = 4096

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.label_studio.image_fetching import ImageFetcher
 from quadriga.engine.label_studio.label_config import Control, find_control
 from quadriga.engine.label_studio.prediction_results import TaskPrediction, task_prediction
@@ -23,6 +22,7 @@ from quadriga.engine.label_studio.task_images import (
 )
 from quadriga.engine.label_studio.truth_keeping import JOIN, METADATA_KEY, Target, ToolTruth
 from quadriga.engine.label_studio.webhook_events import ToolAnnotation, read_webhook, task_key
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.access import Caller, admit, current_caller, set_current_caller
 from quadriga.proto.deadline import Deadline
 from quadriga.proto.errors import (

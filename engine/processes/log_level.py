@@ -2,8 +2,8 @@
 
 import logging
 
-from quadriga.engine.readiness import ProcessStates
-from quadriga.engine.server_settings import LogLevel
+from quadriga.engine.config.server_settings import LogLevel
+from quadriga.engine.measures.readiness import ProcessStates
 
 
 class FollowedLevel:

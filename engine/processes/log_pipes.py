@@ -20,7 +20,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from quadriga.engine.line_budget import LineBudget
+from quadriga.engine.config.line_budget import LineBudget
 from quadriga.engine.processes.logs import LINE_ENDS
 from quadriga.store.redaction import redact
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.line_budget import LineBudget
-from quadriga.engine.server_settings import LogFormat, LogLevel
+from quadriga.engine.config.line_budget import LineBudget
+from quadriga.engine.config.server_settings import LogFormat, LogLevel
 from quadriga.store.redaction import redact
 
 FAULTS_PER_S = 20
@@ -56,7 +56,7 @@ def configure_logging(
         _Redacting(plain, secrets) if log_format == "plain" else _JsonLines(role, secrets)
     )
     logging.basicConfig(level=level.upper(), handlers=[lines], force=True)
-    for name in ("quadriga.http", "quadriga.proto.grpc_http2"):
+    for name in ("quadriga.http", "quadriga.proto.grpc.http2"):
         logging.getLogger(name).addFilter(RateLimit(FAULTS_PER_S))
     logging.getLogger("uvicorn.error").addFilter(RateLimit(WARNINGS_PER_S, logging.WARNING))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -16,19 +16,19 @@ import uvloop
 
 from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
-from quadriga.engine.app import Application
-from quadriga.engine.crash_record import CrashRecord
-from quadriga.engine.model_host import ModelHost
-from quadriga.engine.native_runs import NativeRuns
-from quadriga.engine.processes.acceptor import FairAcceptor
-from quadriga.engine.processes.http_protocol import with_limits
-from quadriga.engine.processes.listener import BACKLOG, accept_waiting, drop_new_connections
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.server_settings import parse_proxies
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.http.acceptor import FairAcceptor
+from quadriga.engine.http.http_protocol import with_limits
+from quadriga.engine.http.listener import BACKLOG, accept_waiting, drop_new_connections
+from quadriga.engine.measures.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
+from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.models.model_host import ModelHost
+from quadriga.engine.models.runners.crash_record import CrashRecord
+from quadriga.engine.models.runners.native_runs import NativeRuns
 from quadriga.engine.processes.log_level import FollowedLevel
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
-from quadriga.engine.server_settings import parse_proxies
-from quadriga.engine.settings import Settings
-from quadriga.engine.shared_counts import SharedCounts
 from quadriga.proto.handshakes import Handshakes
 
 SPARE_DESCRIPTORS = 256
@@ -56,7 +56,7 @@ def serve(task: ChildTask, call_on_stop: OnStop) -> None:
     """Serve until told to stop, then end gracefully.
 
     Raises:
-        quadriga.engine.session.LoadError: There is no model to serve, or no location to store images.
+        quadriga.engine.models.runners.session.LoadError: There is no model to serve, or no location to store images.
     """
     uvloop.run(_serve(task, call_on_stop))
 

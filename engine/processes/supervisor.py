@@ -25,22 +25,22 @@ import msgspec
 from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.tls_files import TlsFiles, read_tls_files
 from quadriga.engine.access.tls_renewal import RenewedFiles
-from quadriga.engine.crash_record import CrashRecord, blame, describe_exit
-from quadriga.engine.native_runs import NativeRuns, create_native_runs
-from quadriga.engine.processes.data_folder import DataFolder
-from quadriga.engine.processes.listener import format_address, listen, reserve
-from quadriga.engine.processes.log_level import FollowedLevel
-from quadriga.engine.processes.log_pipes import LogPipes
-from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
-from quadriga.engine.readiness import ProcessStates, worker_name
-from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import (
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import (
     STORE_FILE,
     SettingsError,
     check_data_path,
     note_places,
 )
-from quadriga.engine.shared_counts import ENDS, OTHER, SharedCounts
+from quadriga.engine.http.listener import format_address, listen, reserve
+from quadriga.engine.measures.readiness import ProcessStates, worker_name
+from quadriga.engine.measures.shared_counts import ENDS, OTHER, SharedCounts
+from quadriga.engine.models.runners.crash_record import CrashRecord, blame, describe_exit
+from quadriga.engine.models.runners.native_runs import NativeRuns, create_native_runs
+from quadriga.engine.processes.data_folder import DataFolder
+from quadriga.engine.processes.log_level import FollowedLevel
+from quadriga.engine.processes.log_pipes import LogPipes
+from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
 

@@ -20,15 +20,21 @@ import msgspec
 
 from quadriga.engine.access.tls_files import TlsFiles
 from quadriga.engine.access.tls_renewal import OwnServerTrust
+from quadriga.engine.config.retrying import retry_until_done
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import SettingsError, add_extensions
+from quadriga.engine.measures.readiness import (
+    BEAT_INTERVAL_S,
+    DATABASE_AWAY,
+    JOBS,
+    WRITER,
+    ProcessStates,
+)
+from quadriga.engine.measures.trace_opening import open_tracing
 from quadriga.engine.processes.log_level import FollowedLevel
 from quadriga.engine.processes.log_pipes import PipedLines
 from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
-from quadriga.engine.readiness import BEAT_INTERVAL_S, DATABASE_AWAY, JOBS, WRITER, ProcessStates
-from quadriga.engine.retrying import retry_until_done
-from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import SettingsError, add_extensions
-from quadriga.engine.trace_opening import open_tracing
 from quadriga.store.errors import MissingPartitionError, OtherVersionError, StoreError
 
 _POLL_INTERVAL_S = 0.2
@@ -102,8 +108,8 @@ def _call_on_stop(stop: Callable[[], object]) -> None:
 
 def _run_worker(task: ChildTask) -> None:
     gc.disable()  # until all is there: looking for garbage in what is loaded takes a tenth of the start
+    from quadriga.engine.models.runners.session import LoadError
     from quadriga.engine.processes.serving import serve
-    from quadriga.engine.session import LoadError
 
     try:
         add_extensions(task.settings)
@@ -249,8 +255,8 @@ def _run_jobs(
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_POLL_INTERVAL_S):
             return
-    from quadriga.engine.job_kinds import BULK_INFERENCE, JOB_KINDS, bulk_inference
-    from quadriga.engine.store_access import open_reader
+    from quadriga.engine.assembly.store_access import open_reader
+    from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, bulk_inference
     from quadriga.store.job_runner import QUERY_TIMEOUT_S, JobLimits, JobRunner
     from quadriga.store.jobs import Jobs
 

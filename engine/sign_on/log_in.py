@@ -13,7 +13,7 @@ import msgspec
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import OAuth2Client
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.sign_on.paths import own_path
 from quadriga.engine.sign_on.provider import TIMEOUT_S, Addresses, BadToken, Provider
 from quadriga.engine.sign_on.seals import Seal

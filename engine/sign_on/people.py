@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quadriga.engine.claim_roles import RoleEntry, granted
+from quadriga.engine.config.claim_roles import RoleEntry, granted
 from quadriga.proto.access import ROLES, Caller, Role
 
 _MAX_NAME = 200

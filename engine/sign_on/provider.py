@@ -19,7 +19,7 @@ import msgspec
 from jwt import PyJWK, PyJWKClient
 from jwt.exceptions import InvalidSubjectError
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")  # fmt: skip
 """Signatures that count. All have a private key, which the provider alone holds; `none` and secrets of both do not."""

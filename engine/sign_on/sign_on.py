@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from quadriga.engine.claim_roles import granted, parse_role_entries
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.claim_roles import granted, parse_role_entries
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.sign_on.log_in import LogIn, LogInError, LogInState
 from quadriga.engine.sign_on.people import caller_of_claims
 from quadriga.engine.sign_on.provider import BadToken, KeysAway, Provider

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine.session import Session
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.models.runners.session import Session
 from quadriga.proto.datatypes import NUMPY_TYPES
 from tests.onnx_models import doubling, half_plus, save, value
 from tests.server_process import IMAGES, MODELS, SAMPLE_MODELS, ServerProcess, free_port

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from quadriga.engine.inspection import open_model
-from quadriga.engine.model import Model
-from quadriga.engine.session import LoadError, Session
+from quadriga.engine.models.inspection import open_model
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.runners.session import LoadError, Session
 from tests.onnx_models import doubling
 from tests.server_process import SAMPLE_MODELS
 

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine.inspection import open_model
+from quadriga.engine.models.inspection import open_model
 from quadriga.tasks.image import MAX_PIXELS
 from tests.cuda.conftest import CPU, CUDA
 from tests.server_process import IMAGES, MODELS, SAMPLE_MODELS

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.session import LoadError, Session
+from quadriga.engine.models.runners.session import LoadError, Session
 from quadriga.proto.errors import ModelNotReady
 from tests.cuda.conftest import CPU, CUDA, copy_model, cuda_table
 from tests.onnx_models import doubling

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.tasks.image import MAX_PIXELS
 from tests.server_process import IMAGES, MODELS
 

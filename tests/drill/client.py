@@ -15,7 +15,7 @@ from typing import TextIO
 
 import grpc
 
-from quadriga.proto.grpc_messages import message_class
+from quadriga.proto.grpc.messages import message_class
 from tests.grpc_client import Client
 from tests.server_process import image_input
 

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.monitor.report.schema import ChangedImage, ChangedImages
 from quadriga.store.records import timestamp_text
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess

@@ -6,9 +6,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_words import filter_words
-from quadriga.engine.settings import Settings
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.query.request import QueryRequest

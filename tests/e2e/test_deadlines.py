@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from quadriga.proto.grpc_messages import message_class
+from quadriga.proto.grpc.messages import message_class
 from tests.grpc_client import Client
 from tests.onnx_models import counting, doubling
 from tests.server_process import ServerProcess

@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from quadriga.proto.grpc_messages import REPOSITORY_SERVICE, SERVICE, message_class
+from quadriga.proto.grpc.messages import REPOSITORY_SERVICE, SERVICE, message_class
 from tests.grpc_client import Client, image_request, rows_request
 from tests.onnx_models import doubling
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input

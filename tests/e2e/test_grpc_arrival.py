@@ -11,8 +11,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from quadriga.proto.grpc_arrival import MAX_STRANGERS
-from quadriga.proto.grpc_messages import SERVICE
+from quadriga.proto.grpc.arrival import MAX_STRANGERS
+from quadriga.proto.grpc.messages import SERVICE
 from tests.grpc_client import Client
 from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from quadriga.proto.grpc_messages import SERVICE
+from quadriga.proto.grpc.messages import SERVICE
 from tests.grpc_client import Client, image_request, rows_request
 from tests.onnx_models import doubling
 from tests.server_process import SAMPLE_MODELS, ServerProcess, free_port

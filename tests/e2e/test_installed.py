@@ -115,7 +115,7 @@ def test_a_server_is_queried_from_a_folder_with_modules_of_the_same_names(crowde
 def test_the_user_s_modules_stay_importable(tmp_path, site) -> None:
     for name in NAMES:
         (tmp_path / f"{name}.py").write_text("MINE = True\n")
-    script = f"import quadriga.engine.app, {', '.join(NAMES)}; print({' and '.join(f'{name}.MINE' for name in NAMES)})"
+    script = f"import quadriga.engine.assembly.app, {', '.join(NAMES)}; print({' and '.join(f'{name}.MINE' for name in NAMES)})"
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{tmp_path}"}
     finished = subprocess.run(
         [sys.executable, "-c", script],

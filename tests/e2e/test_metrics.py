@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine.model_counts import BOUNDS_S
-from quadriga.proto.grpc_messages import message_class
+from quadriga.engine.measures.model_counts import BOUNDS_S
+from quadriga.proto.grpc.messages import message_class
 from tests.grpc_client import Client
 from tests.onnx_models import counting, doubling, number_image, save, value
 from tests.scrapes import buckets, is_counter, quantile, scrape, total

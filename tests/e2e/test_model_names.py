@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from quadriga.engine.cli import main
-from quadriga.proto.grpc_messages import POOL, SERVICE, message_class
+from quadriga.proto.grpc.messages import POOL, SERVICE, message_class
 from quadriga.store.records import timestamp_text
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input, quadriga
 

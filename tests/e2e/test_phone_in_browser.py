@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from tests.e2e.test_console_pages_in_browser import open_page
 from tests.e2e.test_times_in_browser import BARS, bounds, chosen_range
 from tests.server_process import ServerProcess

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from quadriga.proto.grpc_messages import SERVICE, message_class
+from quadriga.proto.grpc.messages import SERVICE, message_class
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 
 NO_IMAGE = b"A" * (24 << 20)

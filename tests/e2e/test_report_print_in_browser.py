@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.saved import PAGE_FILE
 from quadriga.monitor.report.schema import Metric, Worst

@@ -10,7 +10,7 @@ from http.client import HTTPException
 import grpc
 import pytest
 
-from quadriga.proto.grpc_messages import SERVICE, message_class
+from quadriga.proto.grpc.messages import SERVICE, message_class
 from tests.onnx_models import doubling
 from tests.poisoned_task import POISONED, write_poisoned_model
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, image_input, quadriga

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from quadriga.proto.grpc_messages import SERVICE, message_class
+from quadriga.proto.grpc.messages import SERVICE, message_class
 from tests.row_models import IRISES, ROW_TOML, linear, probabilities
 from tests.server_process import ServerProcess, quadriga
 

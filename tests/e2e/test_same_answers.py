@@ -17,9 +17,9 @@ import httpx
 import numpy as np
 import pytest
 
-from quadriga.engine.session import Session
+from quadriga.engine.models.runners.session import Session
 from quadriga.proto.datatypes import from_raw
-from quadriga.proto.grpc_messages import SERVICE, message_class
+from quadriga.proto.grpc.messages import SERVICE, message_class
 from tests.server_process import (
     IMAGES,
     MODELS,

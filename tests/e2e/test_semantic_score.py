@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from quadriga.engine.model import Model
+from quadriga.engine.models.model import Model
 from quadriga.monitor.drift.similarity import References, write_references
-from quadriga.proto.grpc_messages import message_class
+from quadriga.proto.grpc.messages import message_class
 from quadriga.tasks.image import decode
 from tests.e2e.test_grpc import Client
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input

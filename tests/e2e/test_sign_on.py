@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from quadriga.proto.grpc_messages import SERVICE
+from quadriga.proto.grpc.messages import SERVICE
 from tests.grpc_client import Client
 from tests.oidc_provider import ProviderProcess
 from tests.onnx_models import doubling

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.settings import Settings
 from quadriga.store.database import ReaderPool
 from quadriga.store.errors import NotReadyError
 from quadriga.store.ids import IdSource

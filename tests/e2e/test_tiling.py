@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.engine.image_inference import ImageModel, infer_images
-from quadriga.engine.model import Model
+from quadriga.engine.models.model import Model
+from quadriga.engine.serving.image_inference import ImageModel, infer_images
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.parameters import ParameterError

@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from tests.e2e.test_console_pages_in_browser import open_page, send_images
 from tests.e2e.test_console_search_in_browser import GRID, click, press, violations
 from tests.server_process import SAMPLE_MODELS, ServerProcess

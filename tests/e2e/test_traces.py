@@ -6,7 +6,7 @@ import re
 import grpc
 import pytest
 
-from quadriga.proto.grpc_messages import SERVICE, message_class
+from quadriga.proto.grpc.messages import SERVICE, message_class
 from tests.otlp_receiver import OtlpReceiver
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, image_input
 

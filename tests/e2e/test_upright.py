@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from quadriga.engine.image_inference import ImageModel, infer_images
-from quadriga.engine.model import Model
-from quadriga.engine.model_folders import find_model
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.model_folders import find_model
+from quadriga.engine.serving.image_inference import ImageModel, infer_images
 from quadriga.proto.messages import InferRequest, Tensor
 from tests.server_process import IMAGES, SAMPLE_MODELS
 

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from quadriga.engine.image_text.generation import TextPackage
+from quadriga.engine.models.image_text.generation import TextPackage
 from quadriga.tasks.image import decode
 
 LAYOUTS = {

@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 
-from quadriga.engine.inspection import open_model
-from quadriga.engine.row_inference import infer_rows
+from quadriga.engine.models.inspection import open_model
+from quadriga.engine.serving.tensors.row_inference import infer_rows
 from quadriga.proto.messages import InferRequest, Tensor
 
 pytestmark = [pytest.mark.exporter, pytest.mark.timeout(600)]

@@ -9,10 +9,10 @@ import json
 import numpy as np
 import pytest
 
-from quadriga.engine.image_inference import ImageModel, infer_images
-from quadriga.engine.inspection import open_model
-from quadriga.engine.model import Model
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.inspection import open_model
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.serving.image_inference import ImageModel, infer_images
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.contours import fill, to_rings
 from quadriga.tasks.image import MAX_PIXELS, decode

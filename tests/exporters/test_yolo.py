@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 
-from quadriga.engine.image_inference import ImageModel, infer_images
-from quadriga.engine.inspection import open_model
+from quadriga.engine.models.inspection import open_model
+from quadriga.engine.serving.image_inference import ImageModel, infer_images
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.contours import fill, to_rings
 from quadriga.tasks.image import MAX_PIXELS, decode

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from quadriga.engine.image_inference import ImageModel, infer_images
-from quadriga.engine.model import Model
+from quadriga.engine.models.model import Model
+from quadriga.engine.serving.image_inference import ImageModel, infer_images
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.image import MAX_PIXELS
 from tests.onnx_models import answering

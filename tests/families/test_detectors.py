@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine.recognition.families import FAMILIES
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.recognition.families import FAMILIES
+from quadriga.engine.models.runners.session import LoadError
 from tests.families.folders import (
     HEIGHT,
     LABELS,

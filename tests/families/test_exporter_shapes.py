@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.engine.onnx_file import OnnxHeader
-from quadriga.engine.recognition.model_toml import read_model_toml
-from quadriga.engine.recognition.recognise import recognise
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.onnx.onnx_file import OnnxHeader
+from quadriga.engine.models.recognition.model_toml import read_model_toml
+from quadriga.engine.models.recognition.recognise import recognise
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.messages import TensorInfo
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine.image_inference import ImageModel, infer_images
-from quadriga.engine.inspection import describe_input
-from quadriga.engine.model import Model
-from quadriga.engine.session import LoadError
-from quadriga.engine.validation import validate
+from quadriga.engine.models.inspection import describe_input
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.serving.image_inference import ImageModel, infer_images
+from quadriga.engine.serving.tensors.validation import validate
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.image import MAX_PIXELS, decode

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.tasks.predictions import Classification, Detection
 from tests.families.folders import Case, ask, load
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from quadriga.engine.model import Model
-from quadriga.engine.session import LoadError
-from quadriga.engine.validation import Validation, validate
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.serving.tensors.validation import Validation, validate
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import OutputError
 from tests.families.folders import HEIGHT, LABELS, WIDTH, Case, extend, load, toml

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine.image_inference import ImageModel, infer_images
-from quadriga.engine.recognition.families import FAMILIES
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.recognition.families import FAMILIES
+from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.serving.image_inference import ImageModel, infer_images
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.contours import fill, to_rings

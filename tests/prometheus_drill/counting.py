@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from quadriga.engine.model_counts import BOUNDS_S
+from quadriga.engine.measures.model_counts import BOUNDS_S
 from tests.drill.client import ACKNOWLEDGED, BUSY, FAILED
 from tests.drill.outcomes import Outcome
 from tests.drill.trial import Load, start_server

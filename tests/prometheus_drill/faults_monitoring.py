@@ -5,7 +5,7 @@ import ssl
 import cv2
 import numpy as np
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.store.access_keys import create_key, revoke_key
 from quadriga.store.database import writer_engine
 from tests.certificates import Authority, replace_by_link

@@ -10,8 +10,8 @@ from quadriga.client import Client
 from quadriga.client.queries import Query
 from quadriga.client.results import Result
 from quadriga.engine.cli import main
-from quadriga.engine.settings import Settings
-from quadriga.proto.operations import expand_path
+from quadriga.engine.config.settings import Settings
+from quadriga.proto.http.operations import expand_path
 from quadriga.store.query.json_form import parse
 from quadriga.tasks.predictions import Detection
 from tests.pages import ROOT

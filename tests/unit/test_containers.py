@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from quadriga.engine import settings_reading
 from quadriga.engine.api.metrics import metrics_route
-from quadriga.proto import table
-from quadriga.proto.operations import WireOptions, expand_path
+from quadriga.engine.config import settings_reading
+from quadriga.proto.http import table
+from quadriga.proto.http.operations import WireOptions, expand_path
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from rich_click import Group
 
-from quadriga.engine.claim_roles import parse_role_entries
 from quadriga.engine.cli import main
-from quadriga.engine.recognition.model_toml import read_model_toml
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import load
+from quadriga.engine.config.claim_roles import parse_role_entries
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import load
+from quadriga.engine.models.recognition.model_toml import read_model_toml
+from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.sign_on.people import caller_of_claims
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.access import ROLES

@@ -10,7 +10,6 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from quadriga.engine import settings
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
@@ -29,16 +28,17 @@ from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.traffic import traffic_routes
 from quadriga.engine.api.views import view_routes
-from quadriga.engine.image_text.files import TextTable
-from quadriga.engine.metric_texts import TEXTS
-from quadriga.engine.metrics import PrometheusMetrics
-from quadriga.engine.recognition import model_toml
-from quadriga.engine.recognition.families import FAMILIES
-from quadriga.engine.shared_counts import SharedCounts
+from quadriga.engine.config import settings
+from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.metrics import PrometheusMetrics
+from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.models.image_text.files import TextTable
+from quadriga.engine.models.recognition import model_toml
+from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.proto import table
-from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.operations import WireOptions, expand_path
+from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
+from quadriga.proto.http import table
+from quadriga.proto.http.operations import WireOptions, expand_path
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
 from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget

@@ -13,8 +13,8 @@ from re import _parser as parser
 
 import pytest
 
-from quadriga.proto import table
-from quadriga.proto.operations import WireOptions, path_pattern
+from quadriga.proto.http import table
+from quadriga.proto.http.operations import WireOptions, path_pattern
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("engine", "proto", "tasks", "store", "monitor")

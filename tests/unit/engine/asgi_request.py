@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
 
 
 class Response(NamedTuple):

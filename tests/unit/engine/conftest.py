@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.store.database import migrate
 from tests.server_process import SAMPLE_MODELS
 

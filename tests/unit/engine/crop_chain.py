@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from onnx import helper
 
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.recording import Recorder
-from quadriga.engine.repository import ModelRepository
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.serving.pipeline import Pipeline
+from quadriga.engine.serving.recording import Recorder
 from quadriga.proto.access import ANYBODY, set_current_caller
 from quadriga.proto.deadline import set_current_deadline
 from quadriga.proto.messages import InferRequest, Tensor

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.monitor.report.saved import PAGE_FILE, REPORT_FILE
 from quadriga.monitor.report.schema import (
     Data,

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.recording import Recorder
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.serving.pipeline import Pipeline
+from quadriga.engine.serving.recording import Recorder
 from quadriga.store.journal import read_frames, segment_paths
 
 

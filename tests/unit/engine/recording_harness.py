@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 from onnx import helper
 
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.recording import Recorder
+from quadriga.engine.serving.pipeline import Pipeline
+from quadriga.engine.serving.recording import Recorder
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource

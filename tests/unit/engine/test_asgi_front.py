@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from quadriga.engine.app import Application
-from quadriga.engine.loop_runs import MAX_BODY_BYTES, SAMPLES
-from quadriga.engine.model_counts import REQUEST, SUM
-from quadriga.engine.server_numbers import REQUESTS, outcomes_of
-from quadriga.engine.settings import Settings
-from quadriga.proto.http import BODY_EXTENSION
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.model_counts import REQUEST, SUM
+from quadriga.engine.measures.server_numbers import REQUESTS, outcomes_of
+from quadriga.engine.models.runners.loop_runs import MAX_BODY_BYTES, SAMPLES
+from quadriga.proto.http.asgi import BODY_EXTENSION
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
 from tests.onnx_models import doubling

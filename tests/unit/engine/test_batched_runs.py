@@ -11,10 +11,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from quadriga.engine import batched_runs
-from quadriga.engine.batched_runs import BatchedRuns, Batching
-from quadriga.engine.stopwatch import Stopwatch, stages_ms
-from quadriga.engine.thread_place import set_current_place
+from quadriga.engine.measures.stopwatch import Stopwatch, stages_ms
+from quadriga.engine.models.runners import batched_runs
+from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching
+from quadriga.engine.models.runners.thread_place import set_current_place
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded
 

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from quadriga.engine.cli import main
-from quadriga.engine.graph_process import ProcessGraphs
-from quadriga.engine.model import Model
-from quadriga.engine.model_folders import find_model
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.model_folders import find_model
+from quadriga.engine.models.runners.graph_process import ProcessGraphs
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import DeadlineExceeded, ModelNotReady
 from quadriga.proto.messages import InferRequest, Tensor

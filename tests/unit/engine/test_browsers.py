@@ -3,7 +3,7 @@
 import pytest
 
 from quadriga.engine.access.browsers import BrowserRules, host_name
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.errors import Forbidden
 
 VISIT = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}

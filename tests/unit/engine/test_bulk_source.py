@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine.bulk_source import BulkSource, decode_parameters, resolve_source
+from quadriga.engine.jobs.bulk_source import BulkSource, decode_parameters, resolve_source
 from quadriga.store.errors import MetadataError, QueryError
 
 BODY = {"model": "m", "source": "set"}

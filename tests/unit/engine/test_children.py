@@ -5,10 +5,10 @@ import time
 
 import pytest
 
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.readiness import ProcessStates
+from quadriga.engine.measures.shared_counts import ENDS, SharedCounts
 from quadriga.engine.processes.supervisor import ChildTask, _Child, end_cause
-from quadriga.engine.readiness import ProcessStates
-from quadriga.engine.settings import Settings
-from quadriga.engine.shared_counts import ENDS, SharedCounts
 
 
 def test_a_child_that_is_ended_before_it_reads_its_task_is_started_again(monkeypatch):

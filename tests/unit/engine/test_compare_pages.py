@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.compared_quality import ComparedQuality, find_quality
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.texts import TEXTS
-from quadriga.engine.settings import Settings
 from quadriga.monitor.report.saved import ReportSummary
 from quadriga.monitor.report.schema import (
     ComparedSlice,

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import create_key, revoke_key
 from quadriga.store.database import migrate, writer_engine

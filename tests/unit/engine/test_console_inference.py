@@ -7,9 +7,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.formats import task_words
-from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import create_key
 from quadriga.store.browsing.image_measures import LEAST

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.store.database import migrate
 from quadriga.store.records import InputReference, ModelReference
 from tests.server_process import SAMPLE_MODELS

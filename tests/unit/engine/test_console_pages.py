@@ -9,9 +9,9 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.texts import TEXTS
-from quadriga.engine.settings import Settings
 from quadriga.store.access_keys import create_key
 from quadriga.store.audit.entries import AuditEntry, encode_entry
 from quadriga.store.database import migrate, writer_engine

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.formats import percent, person
 from quadriga.engine.console.texts import text
-from quadriga.engine.settings import Settings
 from quadriga.store.database import migrate
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.records import Feedback, JournaledChange, TruthStatement

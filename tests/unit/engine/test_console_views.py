@@ -2,8 +2,8 @@
 
 import html
 
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.monitor.saved_views import ViewBody, ViewStore
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine

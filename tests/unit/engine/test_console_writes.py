@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.monitor.watch.mutes import Mute, MuteStore
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.access_keys import read_keys, revoke_key

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from quadriga.engine import crash_record
-from quadriga.engine.crash_record import CrashRecord, blame, describe_exit
-from quadriga.engine.native_runs import NativeRun
+from quadriga.engine.models.runners import crash_record
+from quadriga.engine.models.runners.crash_record import CrashRecord, blame, describe_exit
+from quadriga.engine.models.runners.native_runs import NativeRun
 
 FPE = -int(signal.SIGFPE)
 
@@ -79,7 +79,7 @@ def test_another_process_sees_it_at_once():
     record = CrashRecord()
     assert record.refusal("m", "1") is None
     code = (
-        "from quadriga.engine.crash_record import CrashRecord\n"
+        "from quadriga.engine.models.runners.crash_record import CrashRecord\n"
         f"record = CrashRecord({record.descriptor})\n"
         "record.count('m', '1', 'SIGFPE'); record.count('m', '1', 'SIGFPE')\n"
     )

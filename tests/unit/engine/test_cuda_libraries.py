@@ -7,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from quadriga.engine.cuda_libraries import load_cuda_libraries, missing_library
-from quadriga.engine.graph_messages import OpenGraph
-from quadriga.engine.graph_process import ProcessGraphs, ProcessLimits
-from quadriga.engine.graph_source import GraphOptions
-from quadriga.engine.model_host import ModelHost
-from quadriga.engine.providers import CPU, CUDA
-from quadriga.engine.recognition.model_toml import RuntimeOptions
-from quadriga.engine.session import LocalGraphs, RunError, Session
+from quadriga.engine.models.model_host import ModelHost
+from quadriga.engine.models.recognition.model_toml import RuntimeOptions
+from quadriga.engine.models.runners.cuda_libraries import load_cuda_libraries, missing_library
+from quadriga.engine.models.runners.graph_messages import OpenGraph
+from quadriga.engine.models.runners.graph_process import ProcessGraphs, ProcessLimits
+from quadriga.engine.models.runners.graph_source import GraphOptions
+from quadriga.engine.models.runners.providers import CPU, CUDA
+from quadriga.engine.models.runners.session import LocalGraphs, RunError, Session
 from quadriga.proto.errors import ModelNotReady
 from tests.onnx_models import doubling
 
@@ -94,7 +94,7 @@ FAILURES = {
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 def test_a_run_for_which_a_device_has_no_memory_may_be_sent_again(tmp_path, monkeypatch, failure):
     text, provider, error, says = failure
-    monkeypatch.setattr("quadriga.engine.session.fallen_back", lambda *_: [])
+    monkeypatch.setattr("quadriga.engine.models.runners.session.fallen_back", lambda *_: [])
     session = Session(doubling(tmp_path / "model.onnx"), graphs=FailingGraphs(text, provider))
     with pytest.raises(error, match=says) as raised:
         session.run(ONES)
@@ -126,8 +126,8 @@ def test_a_process_without_memory_says_whose_memory_it_may_be(provider, says):
 LOSES_ITS_GPU = """
 import sys
 from pathlib import Path
-from quadriga.engine.session import LocalGraph, LocalGraphs
-from quadriga.engine.native_runs import NativeRuns
+from quadriga.engine.models.runners.session import LocalGraph, LocalGraphs
+from quadriga.engine.models.runners.native_runs import NativeRuns
 
 class Lost:
     get_inputs = get_outputs = io_binding = None

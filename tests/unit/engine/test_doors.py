@@ -12,14 +12,14 @@ from grpc_reflection.v1alpha import reflection_pb2
 from litestar import get
 
 from quadriga.engine.api.access import check_needs
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
-from quadriga.proto import table
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Need, Role
 from quadriga.proto.audit import is_audited
-from quadriga.proto.grpc_access import HEALTH_SERVICE, NEEDS, REFLECTION_SERVICE
-from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.operations import WireOptions, expand_path
+from quadriga.proto.grpc.access import HEALTH_SERVICE, NEEDS, REFLECTION_SERVICE
+from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
+from quadriga.proto.http import table
+from quadriga.proto.http.operations import WireOptions, expand_path
 from quadriga.store.audit.entries import AuditEntry
 from quadriga.store.audit.reading import read_page
 from quadriga.store.database import migrate

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
-from quadriga.proto import table
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Need, Role
-from quadriga.proto.operations import WireOptions, expand_path
+from quadriga.proto.http import table
+from quadriga.proto.http.operations import WireOptions, expand_path
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.ids import smallest_id_at

@@ -9,10 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.drift_changes import MAX_SHOWN, MAX_WITH_IMAGES, distribution
 from quadriga.engine.console.drift_links import images_behind, images_of_slices, window_filter
-from quadriga.engine.settings import Settings
 from quadriga.monitor.report.schema import (
     ChangedImage,
     ChangedImages,

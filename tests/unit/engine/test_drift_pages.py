@@ -10,11 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.drift_links import window_filter
 from quadriga.engine.console.drift_strip import MAX_ROWS, MAX_WINDOWS, make_strip
 from quadriga.engine.console.texts import TEXTS
-from quadriga.engine.settings import Settings
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel, Slice, Window
 from quadriga.monitor.watch.mutes import MuteBody, MuteStore

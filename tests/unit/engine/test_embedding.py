@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from quadriga.engine.cli import main
-from quadriga.engine.embedding import mean_vector, pool_vectors
-from quadriga.engine.image_inference import ImageModel, infer_images, stream_image
-from quadriga.engine.inspection import open_model
-from quadriga.engine.session import LoadError, Session
+from quadriga.engine.models.embedding import mean_vector, pool_vectors
+from quadriga.engine.models.inspection import open_model
+from quadriga.engine.models.runners.session import LoadError, Session
+from quadriga.engine.serving.image_inference import ImageModel, infer_images, stream_image
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.image import decode
 from tests.onnx_models import save, value

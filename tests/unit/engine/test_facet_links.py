@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console import facet_links
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.value_choices import choice_text, choices
-from quadriga.engine.settings import Settings
 from quadriga.store.browsing import sample
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.database import migrate

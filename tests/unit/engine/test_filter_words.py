@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_words import SHOWN_TEXTS, filter_words
-from quadriga.engine.settings import Settings
 from quadriga.store.database import migrate
 from quadriga.store.errors import QueryError
 from quadriga.store.query.request import QueryRequest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine.free_memory import return_free_memory
+from quadriga.engine.models.runners.free_memory import return_free_memory
 
 STATUS = Path("/proc/self/status")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
 from tests.server_process import SAMPLE_MODELS

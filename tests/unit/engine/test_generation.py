@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from quadriga.engine.image_text.generation import TextPackage, describe_text_package
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.image_text.generation import TextPackage, describe_text_package
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.image import Image

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from quadriga.engine.crash_record import CrashRecord
-from quadriga.engine.graph_process import NICENESS, ProcessGraphs, ProcessLimits
-from quadriga.engine.session import LoadError, RunError, Session
+from quadriga.engine.models.runners.crash_record import CrashRecord
+from quadriga.engine.models.runners.graph_process import NICENESS, ProcessGraphs, ProcessLimits
+from quadriga.engine.models.runners.session import LoadError, RunError, Session
 from quadriga.proto.errors import ModelNotReady
 from tests.onnx_models import allocating, dividing, doubling, endless, several, tripling
 
@@ -250,8 +250,8 @@ def test_the_process_ends_with_its_worker_also_by_sigkill(tmp_path, busy):
     endless(tmp_path / "model.onnx")
     code = (
         "import sys, threading, time, numpy as np\nfrom pathlib import Path\n"
-        "from quadriga.engine.graph_process import NICENESS, ProcessGraphs, ProcessLimits\n"
-        "from quadriga.engine.session import Session\n"
+        "from quadriga.engine.models.runners.graph_process import NICENESS, ProcessGraphs, ProcessLimits\n"
+        "from quadriga.engine.models.runners.session import Session\n"
         "graphs = ProcessGraphs('m', '1', ProcessLimits(run_s=600, load_s=600))\n"
         f"session = Session(Path({str(tmp_path / 'model.onnx')!r}), graphs=graphs)\n"
         "graphs.end_loading()\n"

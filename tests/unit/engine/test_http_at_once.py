@@ -12,11 +12,11 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from quadriga.engine.processes import http_protocol
-from quadriga.engine.processes.answers import encode_head
-from quadriga.engine.processes.http_protocol import with_limits
-from quadriga.proto.http import BODY_EXTENSION, read_body, send_body, whole_answer
-from quadriga.proto.intake import Intake
+from quadriga.engine.http import http_protocol
+from quadriga.engine.http.answers import encode_head
+from quadriga.engine.http.http_protocol import with_limits
+from quadriga.proto.http.asgi import BODY_EXTENSION, read_body, send_body, whole_answer
+from quadriga.proto.http.intake import Intake
 
 TIMEOUT_S = 30
 KEEP_ALIVE_S = 1

@@ -7,10 +7,10 @@ import asyncio
 
 import pytest
 
-from quadriga.engine.processes import http_protocol
-from quadriga.engine.processes.http_protocol import MAX_AHEAD, MAX_HEADER_BYTES
-from quadriga.proto.http import DISCONNECT_EXTENSION, send_body
-from quadriga.proto.intake import Intake
+from quadriga.engine.http import http_protocol
+from quadriga.engine.http.http_protocol import MAX_AHEAD, MAX_HEADER_BYTES
+from quadriga.proto.http.asgi import DISCONNECT_EXTENSION, send_body
+from quadriga.proto.http.intake import Intake
 from tests.unit.engine import test_http_writes
 from tests.unit.engine.test_http_writes import CHUNK, echo, receive_body, until
 

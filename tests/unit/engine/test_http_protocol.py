@@ -8,11 +8,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from quadriga.engine.processes import http_protocol
-from quadriga.engine.processes.framing import FramingError, check_headers
-from quadriga.engine.processes.http_protocol import with_limits
-from quadriga.proto.http import send_body
-from quadriga.proto.intake import Intake
+from quadriga.engine.http import http_protocol
+from quadriga.engine.http.framing import FramingError, check_headers
+from quadriga.engine.http.http_protocol import with_limits
+from quadriga.proto.http.asgi import send_body
+from quadriga.proto.http.intake import Intake
 
 
 async def refuse(_, __, send):

@@ -13,9 +13,9 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from quadriga.engine.processes.http_protocol import with_limits
-from quadriga.proto.http import BODY_EXTENSION, DISCONNECT_EXTENSION, send_body
-from quadriga.proto.intake import Intake
+from quadriga.engine.http.http_protocol import with_limits
+from quadriga.proto.http.asgi import BODY_EXTENSION, DISCONNECT_EXTENSION, send_body
+from quadriga.proto.http.intake import Intake
 from tests.certificates import Authority
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

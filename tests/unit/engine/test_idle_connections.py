@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from quadriga.engine.processes.idle_connections import IdleConnections
-from quadriga.proto.intake import Intake
+from quadriga.engine.http.idle_connections import IdleConnections
+from quadriga.proto.http.intake import Intake
 
 
 class FakeTransport:

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from quadriga.engine.cli import main
-from quadriga.engine.model import Model
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.tasks.image import Image
 from tests.families.folders import extend
 from tests.onnx_models import answering, save, value

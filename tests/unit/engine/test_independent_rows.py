@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from quadriga.engine.independent_rows import DependentRowsError, check_independent, check_rows
+from quadriga.engine.models.independent_rows import (
+    DependentRowsError,
+    check_independent,
+    check_rows,
+)
 
 ROW = np.arange(6, dtype=np.float32).reshape(1, 6)
 

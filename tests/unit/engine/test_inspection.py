@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.validation import validate
+from quadriga.engine.serving.tensors.validation import validate
 from tests.onnx_models import answering, detector, doubling
 from tests.server_process import IMAGES
 

@@ -13,8 +13,8 @@ import pytest
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_metrics import KeyMetrics
 from quadriga.engine.access.key_ring import COPY_FILE, FIRST_KEY_FILE, KeyRing, is_loopback
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.processes.serving import wait_until
-from quadriga.engine.settings import Settings
 from quadriga.proto.access import admit
 from quadriga.proto.errors import KeysNotRead, Unauthenticated
 from quadriga.store.access_keys import (

@@ -9,9 +9,9 @@ from urllib.parse import quote
 import pytest
 
 from quadriga.engine.api.models import LastEvaluation, ModelEntry
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.label_pages import expected_interval
-from quadriga.engine.settings import Settings
 from quadriga.monitor.report.schema import Metric
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.database import migrate

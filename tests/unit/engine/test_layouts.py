@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from quadriga.engine.model_folders import find_model, find_models
-from quadriga.engine.recognition.mlflow_folder import mlflow_columns, mlflow_problem
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model_folders import find_model, find_models
+from quadriga.engine.models.recognition.mlflow_folder import mlflow_columns, mlflow_problem
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.session import LoadError
 from tests.onnx_models import classifier, doubling
 from tests.row_models import ROW_TOML, linear
 

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from quadriga.engine.processes import listener
-from quadriga.engine.processes.listener import format_address, listen, reserve
-from quadriga.engine.server_settings import parse_proxies
-from quadriga.engine.settings_reading import SettingsError, load
+from quadriga.engine.config.server_settings import parse_proxies
+from quadriga.engine.config.settings_reading import SettingsError, load
+from quadriga.engine.http import listener
+from quadriga.engine.http.listener import format_address, listen, reserve
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.live_pages import LIVE_PATH, NEWEST, read_live
-from quadriga.engine.settings import Settings
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.ids import smallest_id_at

@@ -17,7 +17,7 @@ SELDOM = {"alembic", "matplotlib", "jinja2", "scipy.special", "scipy.stats", "sc
         ("quadriga.store.writer", SELDOM | WEB | MODELS),
         ("quadriga.engine.processes.worker", SELDOM | WEB | MODELS | {"sqlalchemy"}),
         ("quadriga.store.changes.service", SELDOM | WEB | MODELS),
-        ("quadriga.engine.job_kinds", SELDOM | WEB | MODELS),
+        ("quadriga.engine.jobs.job_kinds", SELDOM | WEB | MODELS),
         ("quadriga.engine.processes.supervisor", SELDOM | WEB | MODELS | {"sqlalchemy"}),
         ("quadriga.engine.cli", SELDOM | WEB | MODELS | {"sqlalchemy"}),
     ],

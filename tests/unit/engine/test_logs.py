@@ -17,7 +17,7 @@ except ValueError:
 for number in range(FAULTS_PER_S * 3):
     logging.getLogger("quadriga.http").error("fault %d", number)
     logging.getLogger("uvicorn.error").warning("no HTTP %d", number)
-    logging.getLogger("quadriga.proto.grpc_http2").error("defect %d", number)
+    logging.getLogger("quadriga.proto.grpc.http2").error("defect %d", number)
 logging.getLogger("uvicorn.error").error("an end within uvicorn")
 thread = threading.Thread(target=lambda: {}["canary-7f3a"])
 thread.start()

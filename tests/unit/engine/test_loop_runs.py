@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from quadriga.engine import loop_runs
-from quadriga.engine.loop_runs import (
+from quadriga.engine.models.runners import loop_runs
+from quadriga.engine.models.runners.loop_runs import (
     DEAR_S,
     MAX_BODY_BYTES,
     SAMPLES,
@@ -18,7 +18,7 @@ from quadriga.engine.loop_runs import (
     note_light,
     stay_on_loop,
 )
-from quadriga.engine.request_queue import RequestQueue
+from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.proto.deadline import Deadline, check_deadline
 from quadriga.proto.errors import DeadlineExceeded, InvalidRequest, ProtocolError
 

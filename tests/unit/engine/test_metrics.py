@@ -11,13 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from quadriga.engine.api.metrics import metrics_route
-from quadriga.engine.metric_texts import TEXTS
-from quadriga.engine.metrics import PrometheusMetrics
-from quadriga.engine.model_counts import ModelCounts
-from quadriga.engine.process_metrics import ProcessMetrics
-from quadriga.engine.server_numbers import RequestCounts, ServerNumbers
-from quadriga.engine.shared_counts import SharedCounts
-from quadriga.engine.stopwatch import ModelCounters
+from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.metrics import PrometheusMetrics
+from quadriga.engine.measures.model_counts import ModelCounts
+from quadriga.engine.measures.process_metrics import ProcessMetrics
+from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
+from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.measures.stopwatch import ModelCounters
 from quadriga.proto.errors import NotFound
 from quadriga.proto.messages import (
     HealthPart,

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import pytest
 
-from quadriga.engine import model_archives
-from quadriga.engine.model_archives import UnpackedArchives, archive_name, read_archive
-from quadriga.engine.session import LoadError
+from quadriga.engine.models import model_archives
+from quadriga.engine.models.model_archives import UnpackedArchives, archive_name, read_archive
+from quadriga.engine.models.runners.session import LoadError
 from tests.background import at_once
 
 FILES = {"1/model.onnx": b"graph", "1/weights/part.0": b"w" * 5000, "labels.txt": b""}
@@ -250,7 +250,7 @@ def test_folders_of_processes_that_died_are_removed(tmp_path):
     path.write_bytes(packed(FILES))
     code = (
         "import sys; from pathlib import Path;"
-        "from quadriga.engine.model_archives import UnpackedArchives;"
+        "from quadriga.engine.models.model_archives import UnpackedArchives;"
         "UnpackedArchives(Path(sys.argv[1])).unpack(Path(sys.argv[2]))"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "archives"), str(path)], check=True)

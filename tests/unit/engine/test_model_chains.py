@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quadriga.engine.model_chains import check_chains
-from quadriga.engine.overrides import Override
-from quadriga.engine.recognition.model_toml import ThenOptions
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model_chains import check_chains
+from quadriga.engine.models.overrides import Override
+from quadriga.engine.models.recognition.model_toml import ThenOptions
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.session import LoadError
 from tests.onnx_models import COLOURS_TOML, classifier, detector
 
 TOML = """task = "detection"

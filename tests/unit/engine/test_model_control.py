@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from quadriga.engine.model_control import ModelControl
-from quadriga.engine.model_host import ModelHost
-from quadriga.engine.overrides import Override
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model_control import ModelControl
+from quadriga.engine.models.model_host import ModelHost
+from quadriga.engine.models.overrides import Override
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.access import Caller, set_current_caller
 from quadriga.proto.errors import (
     InternalError,

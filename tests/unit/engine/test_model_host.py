@@ -6,14 +6,14 @@ import time
 import numpy as np
 import pytest
 
-from quadriga.engine.crash_record import CrashRecord
-from quadriga.engine.graph_process import ProcessGraph
-from quadriga.engine.model import Model
-from quadriga.engine.model_control import ModelControl
-from quadriga.engine.model_host import ModelHost
-from quadriga.engine.overrides import MAX_FILES, write_files
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.session import LoadError, Session
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.model_control import ModelControl
+from quadriga.engine.models.model_host import ModelHost
+from quadriga.engine.models.overrides import MAX_FILES, write_files
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.crash_record import CrashRecord
+from quadriga.engine.models.runners.graph_process import ProcessGraph
+from quadriga.engine.models.runners.session import LoadError, Session
 from quadriga.proto.errors import InvalidRequest
 from tests.onnx_models import (
     COLOURS_TOML,

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
 from quadriga.engine.commands.models import _cells
-from quadriga.engine.settings import Settings
+from quadriga.engine.config.settings import Settings
 from quadriga.store.database import migrate
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.records import ModelReference

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine.recording import Recorder
+from quadriga.engine.serving.recording import Recorder
 from quadriga.proto.access import Caller, set_current_caller
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quadriga.engine.crop_run import CropRun
+from quadriga.engine.serving.crop_run import CropRun
 from quadriga.proto.access import ANYBODY, Caller, set_current_caller
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import (

@@ -2,7 +2,7 @@
 
 import threading
 
-from quadriga.engine.native_runs import NativeRun, NativeRuns, create_native_runs
+from quadriga.engine.models.runners.native_runs import NativeRun, NativeRuns, create_native_runs
 
 
 def test_no_run_is_left_after_runs_that_ended():

@@ -2,14 +2,14 @@
 
 import pytest
 
-from quadriga.engine.output_decoration import (
+from quadriga.engine.serving.output_decoration import (
     decorate_outputs,
     echoed_parameters,
     score_headers,
     select_outputs,
     truncation_headers,
 )
-from quadriga.engine.recording import ImageResult, StoreResult
+from quadriga.engine.serving.recording import ImageResult, StoreResult
 from quadriga.proto.messages import RequestedOutput, StorageOptions, Tensor
 from quadriga.tasks.predictions import TruncatedPredictions
 

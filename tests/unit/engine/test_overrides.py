@@ -15,14 +15,14 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.engine.image_text.files import TextTable
-from quadriga.engine.overrides import Override, check_path, read_config, write_files
-from quadriga.engine.recognition.model_toml import SPECIFIED, ModelToml
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.image_text.files import TextTable
+from quadriga.engine.models.overrides import Override, check_path, read_config, write_files
+from quadriga.engine.models.recognition.model_toml import SPECIFIED, ModelToml
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
-from quadriga.proto.grpc_messages import message_class
-from quadriga.proto.v2_extensions import config_json
+from quadriga.proto.grpc.messages import message_class
+from quadriga.proto.http.v2_extensions import config_json
 from tests.onnx_models import doubling
 
 SAMPLES = Path(__file__).parents[3] / "sample_models"

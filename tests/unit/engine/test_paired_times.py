@@ -1,6 +1,11 @@
 import pytest
 
-from quadriga.engine.paired_times import MIN_ROUNDS, median_factor, median_interval, time_in_turns
+from quadriga.engine.tuning.paired_times import (
+    MIN_ROUNDS,
+    median_factor,
+    median_interval,
+    time_in_turns,
+)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.paired_times import RunTimes
-from quadriga.engine.profiling import Stage, Variant, _measure_batches, recommend
+from quadriga.engine.tuning.paired_times import RunTimes
+from quadriga.engine.tuning.profiling import Stage, Variant, _measure_batches, recommend
 from tests.server_process import IMAGES, SAMPLE_MODELS
 
 IMAGE = str(IMAGES / "classification" / "scene_11.jpg")
@@ -85,7 +85,7 @@ def test_a_batch_is_judged_by_the_processor_or_by_the_clock_of_a_device(
         alone = RunTimes(wall_s=[0.8] * 8, cpu_s=[0.2] * 8)
         return [alone, RunTimes(wall_s=[1.0] * 8, cpu_s=[0.4] * 8)]
 
-    monkeypatch.setattr("quadriga.engine.profiling.time_in_turns", timed)
+    monkeypatch.setattr("quadriga.engine.tuning.profiling.time_in_turns", timed)
     feeds = {"x": np.zeros((1, 3), np.float32)}
     (batch,) = _measure_batches(TakesBatches(), feeds, 1.0, on_device=on_device)
     assert batch.factor == factor

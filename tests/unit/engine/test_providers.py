@@ -6,9 +6,10 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from quadriga.engine.batched_runs import Batching
-from quadriga.engine.graph_source import GraphOptions
-from quadriga.engine.providers import (
+from quadriga.engine.models.recognition.model_toml import read_model_toml
+from quadriga.engine.models.runners.batched_runs import Batching
+from quadriga.engine.models.runners.graph_source import GraphOptions
+from quadriga.engine.models.runners.providers import (
     CPU,
     CUDA,
     ExecutionProviderError,
@@ -17,8 +18,7 @@ from quadriga.engine.providers import (
     fallen_back,
     read_providers,
 )
-from quadriga.engine.recognition.model_toml import read_model_toml
-from quadriga.engine.session import LoadError, LocalGraphs, Session
+from quadriga.engine.models.runners.session import LoadError, LocalGraphs, Session
 from tests.onnx_models import doubling
 
 WRITTEN = {
@@ -128,7 +128,9 @@ ADVICE = {
 def test_rows_that_differ_for_tf32_are_told_from_a_graph_that_mixes_them(
     tmp_path, monkeypatch, provider, options, says
 ):
-    monkeypatch.setattr("quadriga.engine.session.available_providers", lambda: [provider])
+    monkeypatch.setattr(
+        "quadriga.engine.models.runners.session.available_providers", lambda: [provider]
+    )
     graphs = AnswersRowsUnlike(provider)
     path = doubling(tmp_path / "model.onnx")
     session = Session(path, [{"name": provider, **options}], graphs=graphs)

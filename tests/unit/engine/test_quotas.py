@@ -10,7 +10,7 @@ from quadriga.engine.access import key_counts
 from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.key_metrics import KeyMetrics
 from quadriga.engine.access.quotas import KeyQuota, KeyQuotas, RefusalLog
-from quadriga.engine.asgi_front import body_bytes
+from quadriga.engine.http.asgi_front import body_bytes
 from quadriga.proto.errors import LimitReached, ProtocolError, TooLarge
 from quadriga.proto.quota import UNKNOWN_SIZE
 from quadriga.store.key_limits import parse_limits, split_limits

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quadriga.engine.readiness import JOBS, WRITER, ProcessStates
+from quadriga.engine.measures.readiness import JOBS, WRITER, ProcessStates
 
 
 @pytest.fixture

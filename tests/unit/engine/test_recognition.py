@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from quadriga.engine.recognition.model_toml import read_model_toml
-from quadriga.engine.recognition.recognise import recognise
-from quadriga.engine.session import LoadError, Session
+from quadriga.engine.models.recognition.model_toml import read_model_toml
+from quadriga.engine.models.recognition.recognise import recognise
+from quadriga.engine.models.runners.session import LoadError, Session
 from tests.onnx_models import answering, classifier, detector, doubling
 
 HEAD = np.zeros((6, 4), np.float32)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quadriga.engine import image_inference, recording
+from quadriga.engine.serving import image_inference, recording
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,

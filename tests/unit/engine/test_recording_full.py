@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine import recording
+from quadriga.engine.serving import recording
 from quadriga.proto.errors import (
     Overloaded,
 )

@@ -7,9 +7,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from quadriga.engine.model_archives import UnpackedArchives
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model_archives import UnpackedArchives
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling, tripling
 

@@ -4,8 +4,14 @@ import logging
 
 import pytest
 
-from quadriga.engine.request_log import FAILURES_PER_S, LINES_PER_S, MAX_IDS, MAX_PATH, RequestLog
-from quadriga.engine.request_observation import RequestObservation
+from quadriga.engine.measures.request_log import (
+    FAILURES_PER_S,
+    LINES_PER_S,
+    MAX_IDS,
+    MAX_PATH,
+    RequestLog,
+)
+from quadriga.engine.measures.request_observation import RequestObservation
 from quadriga.proto.request_facts import ModelRun, RequestFacts
 from quadriga.proto.trace_context import TraceContext
 

@@ -14,14 +14,14 @@ from functools import partial
 
 import pytest
 
-from quadriga.engine import request_queue
-from quadriga.engine.model_lane import ModelLane, Ticket, merge_queue_statistics
-from quadriga.engine.request_queue import (
+from quadriga.engine.models.model_lane import ModelLane, Ticket, merge_queue_statistics
+from quadriga.engine.models.runners.thread_place import without_place
+from quadriga.engine.serving import request_queue
+from quadriga.engine.serving.request_queue import (
     LONG_RUN_NICE,
     SPARE_THREADS,
     RequestQueue,
 )
-from quadriga.engine.thread_place import without_place
 from quadriga.proto.deadline import Deadline, check_deadline, current_deadline
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded, ModelNotReady, WaitTooLong
 from quadriga.proto.messages import QueueStatistics

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from quadriga.engine.model import Model
-from quadriga.engine.request_trace import RequestTrace, to_protocol_error
-from quadriga.engine.session import RunError
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.runners.session import RunError
+from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
 from quadriga.proto.messages import InferRequest, ModelStatistics

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from quadriga.engine import retrying
-from quadriga.engine.retrying import MAX_DELAY_S, retry_until_done
+from quadriga.engine.config import retrying
+from quadriga.engine.config.retrying import MAX_DELAY_S, retry_until_done
 
 
 class Failing:

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine import onnx_file, row_explanation
-from quadriga.engine.model import Model
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.onnx import onnx_file
+from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.serving.pipeline import Pipeline
+from quadriga.engine.serving.tensors import row_explanation
 from quadriga.proto.errors import InternalError, InvalidRequest
 from quadriga.proto.messages import InferRequest, RequestedOutput, Tensor
 from tests.onnx_models import save, value

@@ -2,10 +2,10 @@
 
 import pytest
 
-from quadriga.engine.recognition.evidence import Evidence
-from quadriga.engine.recognition.families import FAMILIES
-from quadriga.engine.recognition.labels import parse_labels
-from quadriga.engine.recognition.rules import match_families
+from quadriga.engine.models.recognition.evidence import Evidence
+from quadriga.engine.models.recognition.families import FAMILIES
+from quadriga.engine.models.recognition.labels import parse_labels
+from quadriga.engine.models.recognition.rules import match_families
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import TASKS
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from quadriga.engine.schema import explain_validation_error
+from quadriga.engine.config.schema import explain_validation_error
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):

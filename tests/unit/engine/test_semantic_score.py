@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine.recording import Recorder
-from quadriga.engine.semantic_score import REFERENCES_FILE, SemanticScores
+from quadriga.engine.serving.recording import Recorder
+from quadriga.engine.serving.semantic_score import REFERENCES_FILE, SemanticScores
 from quadriga.monitor.drift.similarity import References, write_references
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Tensor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine.session import LoadError, RunError, Session
+from quadriga.engine.models.runners.session import LoadError, RunError, Session
 from tests.onnx_models import doubling, save, value
 
 
@@ -114,7 +114,7 @@ def resident_bytes() -> int:
 
 
 def test_memory_of_a_run_beyond_what_is_usual_goes_back_to_the_system(tmp_path, monkeypatch):
-    monkeypatch.setattr("quadriga.engine.session._KEPT_S", 0.1)
+    monkeypatch.setattr("quadriga.engine.models.runners.session._KEPT_S", 0.1)
     nodes = [
         helper.make_node("ConstantOfShape", ["n"], ["ones"], value=helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])),
         helper.make_node("Relu", ["ones"], ["relu"]),
@@ -135,8 +135,8 @@ def test_memory_of_a_run_beyond_what_is_usual_goes_back_to_the_system(tmp_path, 
 
 
 def test_a_model_that_is_dropped_waits_for_no_timer(tmp_path, monkeypatch):
-    monkeypatch.setattr("quadriga.engine.session._LARGE_GROWTH_BYTES", -(2**60))
-    monkeypatch.setattr("quadriga.engine.session._LONG_RUN_S", -1.0)
+    monkeypatch.setattr("quadriga.engine.models.runners.session._LARGE_GROWTH_BYTES", -(2**60))
+    monkeypatch.setattr("quadriga.engine.models.runners.session._LONG_RUN_S", -1.0)
     session = Session(doubling(tmp_path / "model.onnx"))
     graph = weakref.ref(session._session)
     session.run({"x": np.zeros((2, 3), np.float32)})

@@ -9,9 +9,9 @@ from typing import get_type_hints
 import pytest
 from rich.console import Console
 
-from quadriga.engine import settings
-from quadriga.engine.settings import Settings, secret_names
-from quadriga.engine.settings_reading import EXAMPLES, SettingsError, load, open_secret_files
+from quadriga.engine.config import settings
+from quadriga.engine.config.settings import Settings, secret_names
+from quadriga.engine.config.settings_reading import EXAMPLES, SettingsError, load, open_secret_files
 
 
 @pytest.fixture(autouse=True)

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine import shadow_runs
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.recording import Recorder
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.settings import Settings
-from quadriga.engine.shadow_messages import RunShadow, to_message, to_request
-from quadriga.engine.shadow_process import NICENESS
-from quadriga.engine.shadow_runs import MAX_WAIT_S, MAX_WAITING, Shadows
-from quadriga.engine.shared_counts import SharedCounts
-from quadriga.engine.traffic import COPY_FILE, Traffic, TrafficRules
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.serving.pipeline import Pipeline
+from quadriga.engine.serving.recording import Recorder
+from quadriga.engine.serving.shadows import shadow_runs
+from quadriga.engine.serving.shadows.shadow_messages import RunShadow, to_message, to_request
+from quadriga.engine.serving.shadows.shadow_process import NICENESS
+from quadriga.engine.serving.shadows.shadow_runs import MAX_WAIT_S, MAX_WAITING, Shadows
+from quadriga.engine.serving.traffic import COPY_FILE, Traffic, TrafficRules
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource

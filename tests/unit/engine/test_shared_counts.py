@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from quadriga.engine import shared_counts
-from quadriga.engine.shared_counts import CELLS, SharedCounts
+from quadriga.engine.measures import shared_counts
+from quadriga.engine.measures.shared_counts import CELLS, SharedCounts
 
 OTHER = ("other",)
 
 WORKER = """
 import sys
-from quadriga.engine.shared_counts import SharedCounts
+from quadriga.engine.measures.shared_counts import SharedCounts
 row = SharedCounts(2, int(sys.argv[1]), int(sys.argv[2])).row(("requests", "v2"), ("other",))
 print("ready", flush=True)
 while True:
@@ -75,7 +75,7 @@ def test_a_process_that_is_killed_while_it_adds_a_row_keeps_no_other_from_adding
     counts = SharedCounts(2)
     code = """
 import os, sys
-from quadriga.engine.shared_counts import SharedCounts, exclusive
+from quadriga.engine.measures.shared_counts import SharedCounts, exclusive
 counts = SharedCounts(2, 1, int(sys.argv[1]))
 counts._cells = None  # it has the lock when it fails to write the row
 with exclusive(counts.descriptor):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quadriga.engine.recognition.sidecars import input_from_preprocessor, input_from_timm
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.recognition.sidecars import input_from_preprocessor, input_from_timm
+from quadriga.engine.models.runners.session import LoadError
 
 HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 SQUARE = {"size": {"height": 224, "width": 224}}

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.engine.app import Application
-from quadriga.engine.claim_roles import granted, parse_role_entries
-from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.claim_roles import granted, parse_role_entries
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import SettingsError
 from quadriga.engine.sign_on.log_in import own_path
 from quadriga.engine.sign_on.people import caller_of_claims, person_id, person_name
 from quadriga.engine.sign_on.seals import Seal, server_key
@@ -207,9 +207,7 @@ def test_without_the_extra_the_error_names_what_to_type(tmp_path, monkeypatch):
 
 
 def test_a_server_without_a_provider_loads_nothing_of_it():
-    script = (
-        "import sys, quadriga.engine.app; print({'jwt', 'authlib', 'httpx2'} & set(sys.modules))"
-    )
+    script = "import sys, quadriga.engine.assembly.app; print({'jwt', 'authlib', 'httpx2'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

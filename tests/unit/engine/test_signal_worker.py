@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine import signal_worker
-from quadriga.engine.signal_worker import SignalRecorder, SignalTask
+from quadriga.engine.serving import signal_worker
+from quadriga.engine.serving.signal_worker import SignalRecorder, SignalTask
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal

@@ -8,9 +8,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.texts import TEXTS
-from quadriga.engine.settings import Settings
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.database import migrate
 from quadriga.store.records import ImageSignals, InputReference, JournaledChange, SignalsOfImages

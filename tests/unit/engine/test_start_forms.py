@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.start_forms import drift_parameters
-from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.parameters import StoredWindow
 from quadriga.monitor.report.schema import ReportedModel
 from quadriga.proto.access import ROLES, Role

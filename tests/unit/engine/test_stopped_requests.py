@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.engine.session import RunError, Session
+from quadriga.engine.models.runners.session import RunError, Session
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded
 from quadriga.proto.messages import InferRequest, Tensor

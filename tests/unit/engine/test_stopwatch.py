@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from quadriga.engine.stopwatch import (
+from quadriga.engine.measures.stopwatch import (
     ModelCounters,
     SharedRun,
     Stopwatch,

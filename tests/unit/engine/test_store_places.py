@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quadriga.engine.cli import main
-from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import (
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import (
     STORE_FILE,
     SettingsError,
     check_data_path,

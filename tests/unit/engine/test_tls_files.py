@@ -15,8 +15,8 @@ from quadriga.engine.access.tls_files import (
     way_in_problem,
 )
 from quadriga.engine.access.tls_renewal import OwnServerTrust, RenewedContext, RenewedFiles
-from quadriga.engine.settings import Settings
-from quadriga.engine.settings_reading import SettingsError
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import SettingsError
 from tests.certificates import Authority, openssl, replace_by_link
 from tests.pages import blocks, shell
 

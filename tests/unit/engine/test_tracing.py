@@ -8,9 +8,9 @@ import time
 import msgspec
 import pytest
 
-from quadriga.engine.settings import Settings
-from quadriga.engine.trace_opening import open_tracing
-from quadriga.engine.tracing import MAX_LINKS, Tracing, traces_url
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.trace_opening import open_tracing
+from quadriga.engine.measures.tracing import MAX_LINKS, Tracing, traces_url
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.watch.alerts import Outbox
 from quadriga.monitor.watch.deliveries import DeliveryQueues
@@ -267,9 +267,9 @@ def test_the_usual_variables_say_the_rest(receiver, monkeypatch):
 def test_nothing_of_opentelemetry_is_imported_without_an_endpoint():
     program = """
 import sys
-import quadriga.engine.app, quadriga.engine.processes.worker, quadriga.engine.processes.serving, quadriga.engine.cli
-from quadriga.engine.settings import Settings
-from quadriga.engine.trace_opening import open_tracing
+import quadriga.engine.assembly.app, quadriga.engine.processes.worker, quadriga.engine.processes.serving, quadriga.engine.cli
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.trace_opening import open_tracing
 assert open_tracing(Settings(), "worker-0") is None
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """

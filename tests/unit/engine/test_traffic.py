@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine.model import Model
-from quadriga.engine.overrides import Override
-from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.settings import Settings
-from quadriga.engine.shared_counts import SharedCounts
-from quadriga.engine.traffic import COPY_FILE, Traffic, TrafficRules
-from quadriga.engine.traffic_rules import ShadowRule, TrafficRule
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.overrides import Override
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.serving.pipeline import Pipeline
+from quadriga.engine.serving.traffic import COPY_FILE, Traffic, TrafficRules
+from quadriga.engine.serving.traffic_rules import ShadowRule, TrafficRule
 from quadriga.proto.errors import ModelNotReady, NotFound, Unsupported
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.database import migrate, writer_engine

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from quadriga.engine.app import Application
-from quadriga.engine.settings import Settings
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.database import migrate
 from tests.onnx_models import doubling

@@ -7,11 +7,12 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.proto import chariot_v2, v1_requests, v2_envelope, v2_grpc
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.grpc_messages import message_class
+from quadriga.proto.grpc import envelope as v2_grpc
+from quadriga.proto.grpc.messages import message_class
+from quadriga.proto.http import chariot_v2, v1_requests, v2_envelope
+from quadriga.proto.http.operations import HttpRequest
 from quadriga.proto.messages import MAX_INPUTS, InferRequest, ModelInfo, Tensor
-from quadriga.proto.operations import HttpRequest
 from tests.server_process import SAMPLE_MODELS
 from tests.text_models import vision_language
 from tests.unit.engine.harness import load_pipeline, small_settings

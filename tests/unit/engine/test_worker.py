@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.processes import worker
-from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.watch import schedules as drift
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.evaluation import schedules as evaluation

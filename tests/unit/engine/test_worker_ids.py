@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine import worker_ids
-from quadriga.engine.settings import Settings
-from quadriga.engine.worker_ids import WorkerIds, latest_id
+from quadriga.engine.config import worker_ids
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.worker_ids import WorkerIds, latest_id
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import writer_engine
 from quadriga.store.errors import JournalError

@@ -1,9 +1,9 @@
 """A gRPC service that answers with what it was asked, without the wire."""
 
-from quadriga.proto import grpc_service
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import NotFound
-from quadriga.proto.grpc_messages import (
+from quadriga.proto.grpc import service as grpc_service
+from quadriga.proto.grpc.messages import (
     POOL,
     SERVICE,
     decode_message,

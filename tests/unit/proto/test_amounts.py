@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from quadriga.proto.chariot_v2 import parse_images
-from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.errors import InvalidRequest, TooLarge
-from quadriga.proto.grpc_messages import MAX_MESSAGE_FIELDS, decode_message, message_class
+from quadriga.proto.grpc.messages import MAX_MESSAGE_FIELDS, decode_message, message_class
+from quadriga.proto.http.chariot_v2 import parse_images
+from quadriga.proto.http.cloud_events import with_cloud_events
+from quadriga.proto.http.operations import HttpRequest, WireOptions
+from quadriga.proto.http.tf_json import MAX_LENIENT_AMOUNT, parse_document
+from quadriga.proto.http.v2_envelope import parse_infer
 from quadriga.proto.json_text import MAX_AMOUNT, amount, check_amount, parse_object
-from quadriga.proto.operations import HttpRequest, WireOptions
-from quadriga.proto.tf_json import MAX_LENIENT_AMOUNT, parse_document
-from quadriga.proto.v2_envelope import parse_infer
 
 EACH = {"1": 1, '"A"': 3, "[]": 8, "{}": 8, "[1]": 8, '{"a": "b"}': 12}
 """What JSON values count beside the commas between them."""

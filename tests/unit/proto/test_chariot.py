@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from quadriga.proto.chariot import (
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.http.chariot import (
     parse_metadata,
     protocol_of_images,
     read_image_inputs,
     read_storage_options,
     without_gateway_prefix,
 )
-from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import DEFAULT_STORAGE, InferRequest, StorageOptions, Tensor
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.proto.chariot_v2 import parse_images
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.image_body import PARAMETERS_HEADER
-from quadriga.proto.operations import HttpRequest
+from quadriga.proto.http.chariot_v2 import parse_images
+from quadriga.proto.http.image_body import PARAMETERS_HEADER
+from quadriga.proto.http.operations import HttpRequest
 
 ONE = b'{"input": "aGk=", "parameters": {"top_k": 2}}'
 FORM = b"application/x-www-form-urlencoded"

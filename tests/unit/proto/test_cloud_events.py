@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.proto.cloud_events import with_cloud_events
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.operations import HttpRequest, HttpResponse, WireOptions
+from quadriga.proto.http.cloud_events import with_cloud_events
+from quadriga.proto.http.operations import HttpRequest, HttpResponse, WireOptions
 
 HEADERS = {"ce-specversion": "1.0", "ce-id": "7", "ce-source": "/camera", "ce-type": "frame"}
 EVENT = {"specversion": "1.0", "id": "7", "source": "/camera", "type": "frame"}

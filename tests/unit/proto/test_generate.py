@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
-from quadriga.proto.generate import IMAGE_KEYS, operations, parse_generate
+from quadriga.proto.http.generate import IMAGE_KEYS, operations, parse_generate
+from quadriga.proto.http.operations import Dispatcher, HttpRequest, WireOptions
 from quadriga.proto.messages import InferChunk, ModelInfo
-from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
 
 PATH = "/v2/models/talker/generate_stream"
 BODY = b'{"text_input": "one", "image": "aGk=", "id": "x"}'

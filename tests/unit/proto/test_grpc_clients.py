@@ -5,13 +5,13 @@ import math
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from quadriga.proto import grpc_service
 from quadriga.proto.access import ANYBODY
-from quadriga.proto.chariot import read_image_inputs
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.grpc_messages import message_class
+from quadriga.proto.grpc import service as grpc_service
+from quadriga.proto.grpc.envelope import parse_infer
+from quadriga.proto.grpc.messages import message_class
+from quadriga.proto.http.chariot import read_image_inputs
 from quadriga.proto.messages import MAX_NAME_BYTES, InferResponse, Tensor
-from quadriga.proto.v2_grpc import parse_infer
 from quadriga.tasks.parameters import number
 from tests.unit.proto.test_v2_grpc import PROTO, EchoGrpc, asked, called, parameters_of, rendered
 

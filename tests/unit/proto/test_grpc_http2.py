@@ -14,7 +14,7 @@ import grpc
 import pytest
 from hpack import Decoder, Encoder
 
-from quadriga.proto import grpc_http2
+from quadriga.proto.grpc import http2 as grpc_http2
 from tests.grpc_attacks import BEGIN, FLOODS, LIVE, PREFACE, frame, headers
 from tests.unit.proto.test_grpc_server import serving
 

@@ -12,10 +12,10 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quadriga.proto.access import ROLES, STRANGER, Caller
-from quadriga.proto.grpc_access import MAX_PROBE_BYTES
-from quadriga.proto.grpc_messages import SERVICE
-from quadriga.proto.grpc_server import GrpcServer
-from quadriga.proto.intake import Intake
+from quadriga.proto.grpc.access import MAX_PROBE_BYTES
+from quadriga.proto.grpc.messages import SERVICE
+from quadriga.proto.grpc.server import GrpcServer
+from quadriga.proto.http.intake import Intake
 from tests.grpc_client import Client
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -8,7 +8,6 @@ import time
 import grpc
 import pytest
 
-from quadriga.proto import grpc_service
 from quadriga.proto.access import ROLES, Caller
 from quadriga.proto.errors import (
     DeadlineExceeded,
@@ -16,9 +15,10 @@ from quadriga.proto.errors import (
     NotFound,
     WaitTooLong,
 )
-from quadriga.proto.grpc_messages import read_names
-from quadriga.proto.grpc_server import GrpcServer
-from quadriga.proto.intake import Intake
+from quadriga.proto.grpc import service as grpc_service
+from quadriga.proto.grpc.messages import read_names
+from quadriga.proto.grpc.server import GrpcServer
+from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import InferResponse
 from tests.grpc_client import Client
 from tests.unit.proto.test_v2_grpc import EchoGrpc, asked

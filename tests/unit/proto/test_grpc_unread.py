@@ -13,11 +13,11 @@ import pytest
 from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.proto.access import ROLES, Caller, OpenGate
-from quadriga.proto.grpc_access import PLACE_AFTER_S
-from quadriga.proto.grpc_http2 import UNASKED_BYTES
-from quadriga.proto.grpc_messages import SERVICE
-from quadriga.proto.grpc_server import GrpcServer
-from quadriga.proto.intake import Intake
+from quadriga.proto.grpc.access import PLACE_AFTER_S
+from quadriga.proto.grpc.http2 import UNASKED_BYTES
+from quadriga.proto.grpc.messages import SERVICE
+from quadriga.proto.grpc.server import GrpcServer
+from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import InferResponse, Tensor
 from quadriga.store.key_limits import parse_limits
 from tests.unit.proto.test_grpc_server import ACKNOWLEDGED, PREFACE, SETTINGS, header_block

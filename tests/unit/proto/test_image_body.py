@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quadriga.proto.errors import InvalidRequest, NotFound
-from quadriga.proto.image_body import MAX_FIELDS, PARAMETERS_HEADER, read_image
+from quadriga.proto.http.image_body import MAX_FIELDS, PARAMETERS_HEADER, read_image
+from quadriga.proto.http.operations import Dispatcher, HttpRequest, WireOptions
+from quadriga.proto.http.v2_rest import operations
 from quadriga.proto.messages import ModelInfo, TensorInfo
-from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
-from quadriga.proto.v2_rest import operations
 
 PNG = b"\x89PNG\r\n\x1a\n and more"
 FORM = b'multipart/form-data; boundary="of it"'

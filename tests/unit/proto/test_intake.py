@@ -7,8 +7,8 @@ import time
 import pytest
 
 from quadriga.proto.errors import IntakeFull, TooSlow
-from quadriga.proto.http import decompress, error_response, read_body
-from quadriga.proto.intake import Intake
+from quadriga.proto.http.asgi import decompress, error_response, read_body
+from quadriga.proto.http.intake import Intake
 
 
 def scope_of(length=None):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from quadriga.proto.openapi import add_keys, add_operations
-from quadriga.proto.operations import HttpResponse, Operation
-from quadriga.proto.v2_envelope import InferAnswer, InferBody
+from quadriga.proto.http.openapi import add_keys, add_operations
+from quadriga.proto.http.operations import HttpResponse, Operation
+from quadriga.proto.http.v2_envelope import InferAnswer, InferBody
 
 INFER = Operation(
     "POST",

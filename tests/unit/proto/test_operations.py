@@ -9,11 +9,10 @@ import pytest
 
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest, TooLarge, UnsupportedMediaType
-from quadriga.proto.http import DISCONNECT_EXTENSION, MAX_CODINGS
-from quadriga.proto.intake import Intake
-from quadriga.proto.messages import InferRequest, InferResponse
-from quadriga.proto.openapi import add_operations
-from quadriga.proto.operations import (
+from quadriga.proto.http.asgi import DISCONNECT_EXTENSION, MAX_CODINGS
+from quadriga.proto.http.intake import Intake
+from quadriga.proto.http.openapi import add_operations
+from quadriga.proto.http.operations import (
     Dispatcher,
     HttpRequest,
     HttpResponse,
@@ -24,7 +23,8 @@ from quadriga.proto.operations import (
     path_pattern,
     store_headers,
 )
-from quadriga.proto.table import all_operations
+from quadriga.proto.http.table import all_operations
+from quadriga.proto.messages import InferRequest, InferResponse
 
 MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 

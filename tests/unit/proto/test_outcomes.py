@@ -1,7 +1,8 @@
 import pytest
 
 from quadriga.proto import errors
-from quadriga.proto.operations import WireOptions
+from quadriga.proto.http.operations import WireOptions
+from quadriga.proto.http.table import PROTOCOLS, all_operations
 from quadriga.proto.outcomes import (
     OTHER_WIRES,
     OUTCOMES,
@@ -10,7 +11,6 @@ from quadriga.proto.outcomes import (
     outcome_of_status,
     wire_protocol,
 )
-from quadriga.proto.table import PROTOCOLS, all_operations
 
 
 @pytest.mark.parametrize(

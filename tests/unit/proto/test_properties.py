@@ -11,11 +11,11 @@ from hypothesis.extra import numpy as arrays
 
 from quadriga.proto.datatypes import NUMPY_TYPES, from_raw, to_raw
 from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge
-from quadriga.proto.http import MIN_BYTES, compress, decompress
+from quadriga.proto.http.asgi import MIN_BYTES, compress, decompress
+from quadriga.proto.http.operations import HttpRequest
+from quadriga.proto.http.v2_envelope import parse_infer, parse_raw, render_infer
+from quadriga.proto.http.v2_rest import _json_bytes
 from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor, TensorInfo
-from quadriga.proto.operations import HttpRequest
-from quadriga.proto.v2_envelope import parse_infer, parse_raw, render_infer
-from quadriga.proto.v2_rest import _json_bytes
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 NUMBERS = [*NUMPY_TYPES]

@@ -11,8 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from quadriga.proto.datatypes import DATATYPES
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.messages import Tensor, TensorInfo
-from quadriga.proto.tf_json import (
+from quadriga.proto.http.tf_json import (
     float_texts,
     parse_document,
     row_texts,
@@ -20,6 +19,7 @@ from quadriga.proto.tf_json import (
     tensors_from_columns,
     tensors_from_rows,
 )
+from quadriga.proto.messages import Tensor, TensorInfo
 
 ONE = [TensorInfo("x", "FP32", (-1,))]
 TWO = [TensorInfo("a", "FP32", (-1,)), TensorInfo("b", "INT32", (-1,))]

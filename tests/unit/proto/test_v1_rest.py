@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import ModelNotReady, NotFound
+from quadriga.proto.http.operations import Dispatcher, WireOptions
+from quadriga.proto.http.v1_rest import operations
 from quadriga.proto.messages import InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
-from quadriga.proto.operations import Dispatcher, WireOptions
-from quadriga.proto.v1_rest import operations
 
 TENSORS = [TensorInfo("x", "FP32", (-1, 2))]
 IMAGE = [TensorInfo("image", "BYTES", (-1,))]

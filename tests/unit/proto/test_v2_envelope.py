@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from quadriga.proto.errors import InvalidRequest, ProtocolError, Unsupported
+from quadriga.proto.http.v2_envelope import parse_infer, render_infer
 from quadriga.proto.messages import InferResponse, Tensor
-from quadriga.proto.v2_envelope import parse_infer, render_infer
 
 INPUT = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2.5]}
 

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.http.operations import Dispatcher, HttpRequest, WireOptions
+from quadriga.proto.http.v2_extensions import config_json, operations, parse_load, statistics_json
 from quadriga.proto.messages import (
     BatchStatistics,
     Duration,
@@ -15,8 +17,6 @@ from quadriga.proto.messages import (
     ModelStatus,
     TensorInfo,
 )
-from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
-from quadriga.proto.v2_extensions import config_json, operations, parse_load, statistics_json
 
 
 class Repository:

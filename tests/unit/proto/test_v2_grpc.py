@@ -15,22 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from quadriga.proto import grpc_service
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
-from quadriga.proto.grpc_access import CallServices
-from quadriga.proto.grpc_messages import (
+from quadriga.proto.grpc import service as grpc_service
+from quadriga.proto.grpc.access import CallServices
+from quadriga.proto.grpc.envelope import CONTENTS, parse_infer, render_infer
+from quadriga.proto.grpc.messages import (
     POOL,
     SERVICE,
     message_class,
     response_class,
 )
-from quadriga.proto.intake import Intake
+from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import (
     InferResponse,
     Tensor,
 )
-from quadriga.proto.v2_grpc import CONTENTS, parse_infer, render_infer
 from tests.unit.proto.echo_grpc import EchoGrpc, called
 
 PROTO = Path(__file__).parent.parent.parent.parent / "proto"
@@ -318,7 +318,7 @@ def other():
             descriptor_pool.Default().Add(file)
 
 def ours():
-    import quadriga.proto.grpc_service
+    import quadriga.proto.grpc.service
 
 for word in sys.argv[1:]:
     {"other": other, "ours": ours}[word]()

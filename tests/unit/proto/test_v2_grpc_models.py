@@ -3,7 +3,7 @@
 import pytest
 
 from quadriga.proto.errors import InvalidRequest, Unsupported
-from quadriga.proto.grpc_messages import (
+from quadriga.proto.grpc.messages import (
     message_class,
 )
 from tests.unit.proto.echo_grpc import EchoGrpc, called

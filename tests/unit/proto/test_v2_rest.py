@@ -2,12 +2,13 @@
 
 import pytest
 
-from quadriga.proto import chariot_v2, generate, grpc_service
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
-from quadriga.proto.grpc_messages import message_class, response_class
+from quadriga.proto.grpc import service as grpc_service
+from quadriga.proto.grpc.messages import message_class, response_class
+from quadriga.proto.http import chariot_v2, generate
+from quadriga.proto.http.operations import Dispatcher, HttpRequest, WireOptions
+from quadriga.proto.http.v2_rest import operations
 from quadriga.proto.messages import ModelInfo, TensorInfo
-from quadriga.proto.operations import Dispatcher, HttpRequest, WireOptions
-from quadriga.proto.v2_rest import operations
 
 INPUTS = [TensorInfo("x", "FP32", (-1, 2))]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quadriga.proto.chariot import parse_metadata_value
+from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store import inferences
 from quadriga.store.changes import service as changing
 from quadriga.store.changes import truth_statements as stating

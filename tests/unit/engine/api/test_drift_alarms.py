@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.texts import TEXTS
-from quadriga.engine.settings import Settings
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.report.schema import Data, Metric, PastWindow, Window
 from quadriga.monitor.watch.mutes import MuteStore

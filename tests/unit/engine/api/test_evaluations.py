@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quadriga.engine.api.evaluations import evaluation_routes
-from quadriga.engine.job_kinds import JOB_KINDS
+from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.evaluation import stored
 from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.evaluators import EVALUATORS

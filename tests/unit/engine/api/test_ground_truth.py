@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quadriga.proto.chariot import parse_metadata_value
+from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store import inferences
 from quadriga.store.changes import ground_truth as joining
 from quadriga.store.changes import truth_requests, truth_service

@@ -15,10 +15,10 @@ from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.store_queries import StoreQueries
-from quadriga.engine.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.access import ANYBODY, STRANGER, Caller, set_current_caller, set_identification
 from quadriga.proto.errors import LimitReached
-from quadriga.proto.http import ABORT_EXTENSION
+from quadriga.proto.http.asgi import ABORT_EXTENSION
 from quadriga.store.errors import NotReadyError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import JournaledChange, TruthStatement

@@ -5,7 +5,7 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.proto.chariot import parse_metadata_value
+from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import IdSource
 from tests.background import in_background

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from quadriga.proto.chariot import parse_metadata_value
+from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import IdSource
 from quadriga.store.records import InputReference

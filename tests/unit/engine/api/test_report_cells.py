@@ -14,7 +14,7 @@ from litestar.testing import TestClient
 
 from quadriga.engine.api import evaluations, store_queries
 from quadriga.engine.api.evaluations import evaluation_routes
-from quadriga.engine.job_kinds import JOB_KINDS
+from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.report import cells as cells_module
 from quadriga.monitor.report.cells import Cell, PairedLabels, cells_of
 from quadriga.monitor.report.saved import ReportStore

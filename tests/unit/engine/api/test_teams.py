@@ -19,7 +19,7 @@ from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.models import ModelEntries, model_routes
 from quadriga.engine.api.schedules import schedule_routes
-from quadriga.engine.job_kinds import JOB_KINDS
+from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.watch.current import CurrentDrift
@@ -27,7 +27,7 @@ from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ROLES, Caller, set_current_caller
-from quadriga.proto.chariot import parse_metadata_value
+from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.database import migrate
 from quadriga.store.ids import IdSource

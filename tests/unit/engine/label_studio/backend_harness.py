@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.bounded_threads import BoundedThreads
 from quadriga.engine.label_studio.backend import LabelStudioBackend
 from quadriga.engine.label_studio.image_fetching import SETTING, ImageFetcher
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-from quadriga.proto.chariot import parse_metadata_value
 from quadriga.proto.deadline import Deadline
 from quadriga.proto.errors import NotFound
+from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import IdSource

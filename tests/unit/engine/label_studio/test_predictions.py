@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from quadriga.engine.app import Application
+from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.label_studio import backend as backend_module
-from quadriga.engine.settings import Settings
 from quadriga.proto.errors import InvalidRequest, ModelFailed, NotFound
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine

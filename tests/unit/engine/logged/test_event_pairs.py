@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.engine.logged.event_pairs import EventPairs, EventResult
+from quadriga.engine.external.event_pairs import EventPairs, EventResult
 from quadriga.proto.access import Caller, set_current_caller
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.store.errors import JournalError

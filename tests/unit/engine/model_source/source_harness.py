@@ -7,11 +7,11 @@ from typing import IO
 
 from blake3 import blake3
 
-from quadriga.engine.model_source.cache import ModelCache
-from quadriga.engine.model_source.errors import ChangingSourceError, SourceError
-from quadriga.engine.model_source.fetched import FetchedModels
-from quadriga.engine.model_source.interface import ServedRecord
-from quadriga.engine.model_source.objects import Listing, SourceObject
+from quadriga.engine.models.model_source.cache import ModelCache
+from quadriga.engine.models.model_source.errors import ChangingSourceError, SourceError
+from quadriga.engine.models.model_source.fetched import FetchedModels
+from quadriga.engine.models.model_source.interface import ServedRecord
+from quadriga.engine.models.model_source.objects import Listing, SourceObject
 
 
 class MemoryObjects:

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from quadriga.engine.model_source import cache as cache_module
-from quadriga.engine.model_source.cache import ModelCache
-from quadriga.engine.model_source.errors import ChangingSourceError, SourceError
+from quadriga.engine.models.model_source import cache as cache_module
+from quadriga.engine.models.model_source.cache import ModelCache
+from quadriga.engine.models.model_source.errors import ChangingSourceError, SourceError
 from tests.background import at_once
 from tests.unit.engine.model_source.source_harness import MemoryObjects, files, look, open_models
 

@@ -8,9 +8,9 @@ import obstore
 import pytest
 from blake3 import blake3
 
-from quadriga.engine.model_source import objects as objects_module
-from quadriga.engine.model_source.errors import ChangingSourceError, SourceError
-from quadriga.engine.model_source.objects import ObjectFolder
+from quadriga.engine.models.model_source import objects as objects_module
+from quadriga.engine.models.model_source.errors import ChangingSourceError, SourceError
+from quadriga.engine.models.model_source.objects import ObjectFolder
 from quadriga.store.blobs.objects import connect
 from tests.s3_server import BUCKET, S3Server
 

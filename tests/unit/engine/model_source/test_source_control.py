@@ -5,10 +5,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from quadriga.engine.model_control import ModelControl
-from quadriga.engine.model_source.source_watch import SourceWatch
-from quadriga.engine.repository import ModelRepository
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model_control import ModelControl
+from quadriga.engine.models.model_source.source_watch import SourceWatch
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound, Unsupported
 from tests.background import until
 from tests.onnx_models import doubling, tripling

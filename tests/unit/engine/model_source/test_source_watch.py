@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
-from quadriga.engine.model_source.errors import SourceError
-from quadriga.engine.model_source.interface import ServedRecord
-from quadriga.engine.model_source.source_watch import SourceWatch
-from quadriga.engine.model_source.watched import WatchedFolder
-from quadriga.engine.session import LoadError
+from quadriga.engine.models.model_source.errors import SourceError
+from quadriga.engine.models.model_source.interface import ServedRecord
+from quadriga.engine.models.model_source.source_watch import SourceWatch
+from quadriga.engine.models.model_source.watched import WatchedFolder
+from quadriga.engine.models.runners.session import LoadError
 from tests.background import at_once
 from tests.unit.engine.model_source.source_harness import MemoryObjects, open_models
 

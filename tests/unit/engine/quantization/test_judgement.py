@@ -1,6 +1,6 @@
 import pytest
 
-from quadriga.engine.quantization.judgement import Quality, judge
+from quadriga.engine.tuning.quantization.judgement import Quality, judge
 
 
 def quality(difference, ci95, *, metric="AP[iou=0.5]", images=100):

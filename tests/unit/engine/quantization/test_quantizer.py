@@ -6,8 +6,12 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from quadriga.engine.quantization import quantizer
-from quadriga.engine.quantization.quantizer import QuantizationError, has_vnni, quantize_graph
+from quadriga.engine.tuning.quantization import quantizer
+from quadriga.engine.tuning.quantization.quantizer import (
+    QuantizationError,
+    has_vnni,
+    quantize_graph,
+)
 from tests.onnx_models import doubling, save, value
 
 

@@ -2,16 +2,16 @@ import shutil
 
 import pytest
 
-from quadriga.engine.model_folders import find_versions
-from quadriga.engine.quantization.quantizer import QuantizationError
-from quadriga.engine.quantization.versions import (
+from quadriga.engine.models.model_folders import find_versions
+from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.tuning.quantization.quantizer import QuantizationError
+from quadriga.engine.tuning.quantization.versions import (
     STAGING,
     find_source,
     next_version,
     publish,
     staging_folder,
 )
-from quadriga.engine.session import LoadError
 from tests.onnx_models import doubling
 
 

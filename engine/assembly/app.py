@@ -1,0 +1,516 @@
+"""Puts the server together: the only file that knows every part."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import cv2
+import msgspec
+from litestar import Litestar, Router
+from litestar.datastructures import MutableScopeHeaders
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.types import Message, Scope
+
+from quadriga.engine.access.audit import audit_of, note_first_key, open_log
+from quadriga.engine.access.browsers import BrowserRules
+from quadriga.engine.access.gate import KeyGate
+from quadriga.engine.access.key_counts import KeyCounts
+from quadriga.engine.access.key_metrics import KeyMetrics
+from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyRing
+from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.access.quotas import job_owner
+from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
+from quadriga.engine.api.access import check_needs, guard_route, guard_with
+from quadriga.engine.api.audit import audit_route
+from quadriga.engine.api.errors import EXCEPTION_HANDLERS
+from quadriga.engine.api.event_streams import EventStreams
+from quadriga.engine.api.log_level import log_level_routes
+from quadriga.engine.api.metrics import metrics_route
+from quadriga.engine.api.models import ModelEntry, served_entries
+from quadriga.engine.api.openapi_document import OpenApiDocument
+from quadriga.engine.api.traffic import TrafficControl, traffic_routes
+from quadriga.engine.assembly.opened_store import OpenedStore, open_store
+from quadriga.engine.assembly.store_metrics import StoreMetrics
+from quadriga.engine.config.retrying import retry_until_done
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings_reading import SettingsError
+from quadriga.engine.config.worker_ids import NO_NUMBER
+from quadriga.engine.console.routes import ConsoleParts, console_page_routes
+from quadriga.engine.http.asgi_front import AsgiFront
+from quadriga.engine.measures.metrics import PrometheusMetrics
+from quadriga.engine.measures.process_metrics import ProcessMetrics
+from quadriga.engine.measures.readiness import ProcessStates, worker_name
+from quadriga.engine.measures.request_log import RequestLog
+from quadriga.engine.measures.request_observation import RequestObservation
+from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
+from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.measures.trace_opening import open_tracing, request_traceparent
+from quadriga.engine.models.embedding import Vector
+from quadriga.engine.models.model_archives import UnpackedArchives
+from quadriga.engine.models.model_control import ModelControl
+from quadriga.engine.models.model_host import ModelHost
+from quadriga.engine.models.model_source.opening import open_source, try_versions
+from quadriga.engine.models.model_source.source_metrics import SourceMetrics
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.engine.serving.pipeline import Pipeline, request_queue
+from quadriga.engine.serving.request_queue import RequestQueue
+from quadriga.engine.serving.semantic_score import SemanticScores
+from quadriga.engine.serving.shadows.shadow_runs import Shadows
+from quadriga.engine.serving.traffic import Traffic, TrafficRules
+from quadriga.proto.access import Gate, OpenGate
+from quadriga.proto.audit import Audit
+from quadriga.proto.grpc.server import GrpcServer
+from quadriga.proto.http import table
+from quadriga.proto.http.intake import Intake
+from quadriga.proto.http.operations import Dispatcher, Operation, WireOptions
+from quadriga.store.jobs import Jobs
+from quadriga.tasks.image import Image
+
+VERSION = version("quadriga")
+
+QUERY_WAIT_S = 10.0
+"""Maximum time that a search waits for a thread."""
+
+MAX_ROUTE_BODY_BYTES = 4 << 20
+"""Largest body of a route, as a filter or the parameters of a job; ground truth may take all that the server takes."""
+
+_log = logging.getLogger(__name__)
+
+
+class Application:
+    """The server of one worker.
+
+    Args:
+        settings: Settings of the server.
+        worker: Number of the worker process among those of the server.
+        run_directory: Folder through which workers coordinate; None for a single process.
+        run_id: Id of the run of the server, in which the writer claims the numbers that are part of ids.
+        host: What the worker gives to its models.
+        internal_key: Key with which the server's own jobs send requests.
+        tls_files: Certificate and key of gRPC; None without TLS.
+        key_counts: What the keys have used, shared with the other workers.
+        counts: What is counted for metrics, shared with the other processes.
+
+    Raises:
+        quadriga.engine.models.runners.session.LoadError: There is no model to serve, or no location to store images.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        worker: int = 0,
+        run_directory: Path | None = None,
+        *,
+        run_id: str = "",
+        host: ModelHost | None = None,
+        internal_key: str = "",
+        tls_files: RenewedFiles | None = None,
+        key_counts: KeyCounts | None = None,
+        counts: SharedCounts | None = None,
+    ) -> None:
+        counts = counts or SharedCounts()
+        process = worker_name(worker).replace(" ", "-")
+        self._settings, self._tls_files = settings, tls_files
+        self._counter = RequestCounts(counts)
+        self._tracing = open_tracing(settings, process)
+        self._observer = RequestObservation(
+            RequestLog(settings.log_requests, settings.log_slow_ms), self._tracing
+        )
+        self._audit_log = open_log(settings, process)
+        self._audit = audit_of(self._audit_log)
+        first_key = partial(note_first_key, self._audit_log)
+        self._keys: KeyRing | None = None
+        if not settings.insecure:
+            self._keys = KeyRing(settings, internal_key, first_key, counts=key_counts)
+        self._sign_on, self._log_in_pages, self._log_in_routes = _open_sign_on(
+            settings, self._keys, self._audit
+        )
+        self._key_sessions = None if self._keys is None else KeySessions(settings, self._keys)
+        self._gate: Gate = OpenGate()
+        if self._keys is not None:
+            self._gate = KeyGate(self._keys, self._sign_on, self._key_sessions)
+        self._host = msgspec.structs.replace(
+            host or ModelHost(),
+            counts=counts,
+            isolation=settings.isolation,
+            load_timeout_s=settings.load_timeout_s,
+            client_model_mb=settings.client_model_mb,
+        )
+        cv2.setNumThreads(1)  # parallelism comes from concurrent requests
+        self._watch = open_source(settings, run_directory)
+        self._is_fetched = "://" in settings.models
+        self.repository = self._make_repository()
+        self._jobs = Jobs(
+            settings.jobs_directory,
+            settings.max_waiting_jobs,
+            owner=job_owner,
+            traceparent=request_traceparent,
+        )
+        self._queries = BoundedThreads(
+            "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
+        )
+        self._streams = EventStreams()
+        self._store: OpenedStore | None = None
+        if settings.store:
+            self._store = open_store(
+                settings,
+                worker,
+                run_id,
+                embed=self._embed,
+                repository=self.repository,
+                jobs=self._jobs,
+                query_threads=self._queries,
+                streams=self._streams,
+                tls_files=tls_files,
+                runs=lambda: self.pipeline,
+            )
+        self._recorder = None if self._store is None else self._store.recorder
+        self._ids = None if self._store is None else self._store.ids
+        self.intake = Intake(
+            max(settings.max_inflight_bytes, settings.max_body_bytes),
+            settings.body_timeout_s,
+            settings.body_bytes_per_s,
+            counter=self._counter,
+        )
+        self.traffic_rules = TrafficRules(settings)
+        queue = request_queue(settings)
+        self._control = ModelControl(
+            self.repository,
+            run_directory,
+            worker=worker,
+            workers=settings.workers,
+            max_file_bytes=settings.max_body_bytes,
+            timeout_s=max(120.0, 3 * settings.load_timeout_s),
+            allowed=settings.model_control,
+            queues=queue.statistics,
+            watch=self._watch,
+        )
+        self._numbers = ServerNumbers(counts, self._own_numbers, queue.statistics)
+        self.pipeline = self._make_pipeline(queue, counts)
+        options = WireOptions(
+            server_version=VERSION,
+            not_finite=settings.not_finite,
+            v1_inputs=settings.v1_inputs,
+            ce_type=settings.ce_type,
+            ce_source=settings.ce_source,
+            ce_merge=settings.ce_merge,
+        )
+        operations = list(table.all_operations(self.pipeline, options))
+        process_metrics = ProcessMetrics(worker, None if run_directory is None else os.getppid())
+        handlers = self._routes(self._metrics_route(counts, process_metrics))
+        self.asgi = self._make_front(handlers, operations)
+
+    def _make_repository(self) -> ModelRepository:
+        settings, watch = self._settings, self._watch
+        return ModelRepository(
+            settings.model_cache_directory if self._is_fetched else Path(settings.models),
+            settings.score_threshold,
+            UnpackedArchives(settings.archives_directory),
+            self._host,
+            max_client_models=settings.max_client_models,
+            find=watch.find_served if watch and self._is_fetched else None,
+            name=settings.name,
+            remark=watch.remark if watch else lambda _: "",
+        )
+
+    def _make_pipeline(self, queue: RequestQueue, counts: SharedCounts) -> Pipeline:
+        settings, recorder = self._settings, self._recorder
+        traffic = Traffic(self.repository, self.traffic_rules, counts)
+        shadows = None
+        if recorder is not None:
+            shadows = Shadows(traffic, recorder, settings, counts, has_spare=queue.has_spare)
+        pipeline = Pipeline(
+            self.repository,
+            recorder,
+            settings,
+            control=self._control,
+            scores=SemanticScores(settings, self._served),
+            queue=queue,
+            traffic=traffic,
+            shadows=shadows,
+        )
+        if self._watch is not None:
+            pipeline.health.source_problem = self._watch.problem
+        return pipeline
+
+    def _metrics_route(
+        self, counts: SharedCounts, process_metrics: ProcessMetrics
+    ) -> HTTPRouteHandler:
+        settings, watch = self._settings, self._watch
+        stored = []
+        if self._store is not None:
+            reports = self._store.console.reports
+            stored.append(StoreMetrics(settings, self._jobs, reports, self._followed_time_s))
+        return metrics_route(
+            PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
+            KeyMetrics(self._keys),
+            SourceMetrics(None if watch is None else watch.status),
+            *stored,
+            process_metrics,
+            need="nothing" if settings.open_metrics else "metrics",
+        )
+
+    def _routes(self, metrics: HTTPRouteHandler) -> list[Any]:
+        """Return the handlers of all paths that are not of a protocol."""
+        settings, store = self._settings, self._store
+        handlers: list[Any] = []
+        traffic = None
+        if store is not None:
+            traffic = TrafficControl(self.repository, self.traffic_rules)
+            handlers = [*store.routes, *traffic_routes(traffic)]
+        pages = self._log_in_pages
+        console = ConsoleParts(
+            settings=settings,
+            models=self._served_entries if store is None else store.models,
+            store=None if store is None else store.console,
+            audit=self._audit,
+            key_sessions=None if pages else self._key_sessions,
+            provider_page=pages.visitor_page if pages else None,
+            traffic=traffic,
+        )
+        return [
+            *handlers,
+            metrics,
+            audit_route(settings.audit_directory),
+            *self._log_in_routes,
+            *log_level_routes(settings.log_level, lambda: self.pipeline.health.processes),
+            *console_page_routes(console),
+        ]
+
+    def _make_front(self, handlers: list[Any], operations: Sequence[Operation]) -> AsgiFront:
+        settings = self._settings
+        protocols = Dispatcher(
+            self.pipeline,
+            operations,
+            settings.max_body_bytes,
+            request_timeout_s=settings.request_timeout_s,
+            audit=self._audit,
+            intake=self.intake,
+        )
+        return AsgiFront(
+            _routes_application(handlers, operations, self._audit, settings.max_body_bytes),
+            protocols,
+            self.intake,
+            gate=self._gate,
+            rules=BrowserRules(settings),
+            audit=self._audit,
+            counter=self._counter,
+            observer=self._observer,
+        )
+
+    def _served_entries(self) -> list[ModelEntry]:
+        return served_entries(self.repository.served_versions())
+
+    def _own_numbers(self) -> dict[str, float]:
+        """Return the numbers of this worker for metrics."""
+        recorded = {} if self._recorder is None else self._recorder.counters()
+        own = {
+            "queries_waiting": self._queries.waiting,
+            "queries_refused_total": self._queries.refused,
+            "jobs_refused_total": self._jobs.refused,
+        }
+        audit = {} if self._audit_log is None else self._audit_log.counters()
+        traced = {} if self._tracing is None else self._tracing.counters()
+        logged = {} if self._store is None else self._store.events.counters()
+        return {**recorded, **self.intake.counters(), **own, **audit, **traced, **logged}
+
+    def _followed_time_s(self) -> float:
+        """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""
+        if self._ids is None:
+            return time.time()
+        return time.time() - self._ids.source.clock_counters()["clock_ahead_seconds"]
+
+    def _served(self) -> set[str]:
+        return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
+
+    def _all_numbers(self) -> dict[str, float]:
+        """Return the numbers of all workers."""
+        numbers = {
+            **self._numbers.totals(),
+            "models_refused": float(len(self._host.crashes.refused())),
+        }
+        end_s = None if self._tls_files is None else self._tls_files.certificate_end_s
+        if end_s is not None:
+            numbers["tls_certificate_end_timestamp_seconds"] = end_s
+        return numbers
+
+    def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
+        """Return the embedding of an image by a model, and its embedding space."""
+        model = self.repository.get(name)
+        return model.embed(image), model.embedding_space
+
+    @property
+    def knows_keys(self) -> bool:
+        """Whether it is known which keys requests may present."""
+        return self._keys is None or self._keys.is_known
+
+    def load_models(self, states: ProcessStates, worker: int) -> threading.Event:
+        """Start to load the models in a thread; return the event that is set when they are loaded.
+
+        Before that the worker waits for its number, as nothing could be stored without. What fails, as on a full disk,
+        is tried again until it works; the worker's state has the reason.
+        """
+        self.pipeline.health.processes = states
+        name, loaded = worker_name(worker), threading.Event()
+
+        def wait(reason: str) -> None:
+            takes_requests = states.state(name).state != "starting"
+            states.mark(name, "loading" if takes_requests else "starting", reason)
+
+        def load() -> None:
+            if self._ids is not None:
+                assign = partial(self._ids.assign, partial(wait, NO_NUMBER))
+                retry_until_done("find the newest id", assign, wait)
+            if self._recorder is not None:
+                self._recorder.check_disk()
+            if self._watch is not None:
+                retry_until_done("fetch the models", self._fetch_models, wait)
+            retry_until_done("follow changes of models", self._control.start, wait)
+            retry_until_done("load the models", self.repository.load_all, wait)
+            if self._watch is not None:
+                self._watch.start(self._control.load_newest)
+            if self._keys is not None:
+                self._keys.wait_until_known(partial(wait, KEYS_UNREAD))
+            self.traffic_rules.wait()
+            states.mark(name, "ready")
+            loaded.set()
+
+        # Here, as `close` ends them: it may be called while the models are loaded.
+        self._numbers.start()
+        self.traffic_rules.start()
+        if self._store is not None:
+            self._store.events.start()
+        if self._audit_log is not None:
+            self._audit_log.start()
+        if self._keys is not None:
+            self._keys.start()
+        if self._sign_on is not None:
+            self._sign_on.provider.start()
+        threading.Thread(target=load, name="load-models", daemon=True).start()
+        return loaded
+
+    def _fetch_models(self) -> None:
+        """Decide which models of the source the start serves, and let them wait to be loaded."""
+        assert self._watch is not None
+        threshold = self._settings.score_threshold
+        self._watch.prepare(partial(try_versions, score_threshold=threshold, host=self._host))
+        if self._is_fetched:
+            self.repository.fill()
+
+    async def serve_grpc(self, address: str) -> GrpcServer:
+        """Serve V2 over gRPC on the running event loop, at the `host:port` that the workers share.
+
+        Raises:
+            RuntimeError: The address cannot be bound.
+        """
+        server = GrpcServer(
+            self.pipeline,
+            server_version=VERSION,
+            max_message_bytes=self._settings.max_body_bytes,
+            max_connections=self._settings.max_connections,
+            intake=self.intake,
+            stream_form=self._settings.grpc_stream,
+            max_connection_age_s=self._settings.grpc_connection_age_s,
+            allows_compression=self._settings.grpc_compression,
+            request_timeout_s=self._settings.request_timeout_s,
+            handshake_timeout_s=self._settings.header_timeout_s,
+            gate=self._gate,
+            audit=self._audit,
+            counter=self._counter,
+            observer=self._observer,
+        )
+        files = self._tls_files
+        tls = None if files is None else RenewedContext.of(lambda: files.grpc_context)
+        await server.start(address, tls)
+        return server
+
+    async def drain(self, seconds: float) -> None:
+        """Announce that the server is shutting down, and keep serving for a while.
+
+        From now on every response closes its connection, so that no client sends into a closing one.
+        """
+        self.pipeline.health.draining = True
+        self.asgi.closing = True
+        self._streams.close()
+        await asyncio.sleep(seconds)
+
+    def close(self) -> None:
+        """Finish running requests and close the journal."""
+        if self._watch is not None:
+            self._watch.close()
+        if self._store is not None:
+            self._store.events.close()
+        self.pipeline.close()
+        self._numbers.close()
+        self.traffic_rules.close()
+        if self._ids is not None:
+            self._ids.close()
+        if self._sign_on is not None:
+            self._sign_on.provider.close()
+        if self._keys is not None:
+            self._keys.close()
+        if self._audit_log is not None:
+            self._audit_log.close()
+        if self._tracing is not None:
+            self._tracing.close()
+
+
+def _open_sign_on(
+    settings: Settings, keys: KeyRing | None, audit: Audit
+) -> tuple[Any, Any, list[Any]]:
+    """Return what knows people and the tokens of machines, its pages and its routes; nothing without a provider.
+
+    Raises:
+        SettingsError: The extra is not installed.
+    """
+    if keys is None or not settings.oidc_issuer:
+        return None, None, []
+    try:
+        from quadriga.engine.api.console import LogInPages, console_routes  # noqa: PLC0415 - it is an extra
+        from quadriga.engine.sign_on.sign_on import SignOn  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise SettingsError(
+            f"oidc_issuer requires Authlib and PyJWT ({error}): pip install 'quadriga[oidc]'"
+        ) from error
+    sign_on = SignOn(settings, keys.is_ended, keys.end_session)
+    pages = LogInPages(sign_on, audit, settings.public_url)
+    return sign_on, pages, console_routes(pages)
+
+
+async def _keep_out_of_caches(message: Message, _: Scope) -> None:
+    """Let no cache keep what a key or a session was needed for, unless the answer says otherwise (RFC 9111, section 5.2.2)."""
+    if message["type"] == "http.response.start":
+        headers = MutableScopeHeaders.from_message(message)
+        headers.setdefault("Cache-Control", "private, no-store")
+
+
+def _routes_application(
+    handlers: list[Any], operations: Sequence[Operation], audit: Audit, max_body_bytes: int
+) -> Litestar:
+    """Return the application of the routes, each of which declares what it needs."""
+    check_needs(handlers)
+    return Litestar(
+        handlers,
+        guards=[guard_route, guard_with(audit)],
+        exception_handlers=EXCEPTION_HANDLERS,
+        before_send=[_keep_out_of_caches],
+        openapi_config=OpenAPIConfig(
+            "Quadriga",
+            VERSION,
+            render_plugins=[OpenApiDocument(operations)],
+            openapi_router=Router(
+                "/schema", route_handlers=[], opt={"need": "key"}, include_in_schema=False
+            ),
+        ),
+        request_max_body_size=min(max_body_bytes, MAX_ROUTE_BODY_BYTES),
+        logging_config=None,  # the process configures logging
+    )

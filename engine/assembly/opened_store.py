@@ -1,0 +1,317 @@
+"""Opens the store of a server, and makes the routes that find and change what is in it."""
+
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quadriga.engine.access.tls_renewal import RenewedFiles
+from quadriga.engine.api.browsing import browsing_routes
+from quadriga.engine.api.bulk_inference import bulk_inference_route
+from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.changes import change_routes
+from quadriga.engine.api.drift import drift_routes
+from quadriga.engine.api.drift_alarms import drift_alarm_routes
+from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
+from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.event_streams import EventStreams
+from quadriga.engine.api.ground_truth import ground_truth_routes
+from quadriga.engine.api.inference_tables import table_routes
+from quadriga.engine.api.inferences import inference_routes
+from quadriga.engine.api.jobs import job_routes
+from quadriga.engine.api.label_studio import label_studio_routes
+from quadriga.engine.api.logged_inferences import logged_inference_routes
+from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
+from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.tail import tail_route
+from quadriga.engine.api.thumbnails import Thumbnails
+from quadriga.engine.api.views import view_routes
+from quadriga.engine.assembly.store_access import open_reader
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.worker_ids import WorkerIds
+from quadriga.engine.console.routes import ConsoleStore
+from quadriga.engine.external.described_models import DescribedModels
+from quadriga.engine.external.event_pairs import EventPairs
+from quadriga.engine.external.log_recorder import LogRecorder
+from quadriga.engine.external.log_service import LogService, known_model_name
+from quadriga.engine.label_studio.backend import LabelStudioBackend, Runs
+from quadriga.engine.label_studio.image_fetching import SETTING, ImageFetcher
+from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.serving.recording import Recorder
+from quadriga.engine.serving.signal_worker import Embed
+from quadriga.monitor.drift.baselines import BaselineStore
+from quadriga.monitor.drift.service import DriftService
+from quadriga.monitor.drift.watch.current import CurrentDrift
+from quadriga.monitor.drift.watch.schedules import drift_schedules
+from quadriga.monitor.model_files import rename_aliases
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.watch.mutes import MuteStore
+from quadriga.monitor.watch.webhook_hosts import WebhookHosts, parse_webhook_hosts
+from quadriga.proto.http.chariot import parse_metadata_value
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.changes.erasures import Erasures
+from quadriga.store.changes.service import ChangeService
+from quadriga.store.errors import StoreError
+from quadriga.store.event_halves import EventHalves
+from quadriga.store.ids import IdSource
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import Jobs
+from quadriga.store.journal import Journal
+from quadriga.store.model_names import ModelNames
+from quadriga.store.partitions import PastMonths
+
+CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
+"""Changes of the store that a worker makes at once, that wait for that, and how long each waits at most."""
+
+LOG_THREADS, WAITING_LOGS, LOG_WAIT_S = 2, 64, 30.0
+"""Requests with inferences from elsewhere that a worker reads at once, that wait for that, and how long each waits at most."""
+
+LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S = 4, 256, 60.0
+"""Tasks of Label Studio that a worker fetches images for at once, that wait for that, and how long each waits at most."""
+
+CHEAP_READS = 4
+"""Reads of the store that find a connection beside all searches."""
+
+
+class OpenedStore(msgspec.Struct, frozen=True, kw_only=True):
+    """The store of a worker, and what finds, takes and changes inferences."""
+
+    recorder: Recorder
+    ids: WorkerIds
+    routes: list[Any]
+    console: ConsoleStore
+    models: Callable[[], list[ModelEntry]]
+    """Returns the models that the caller may see."""
+    events: EventPairs
+
+
+def open_store(
+    settings: Settings,
+    worker: int,
+    run_id: str,
+    *,
+    embed: Embed,
+    repository: ModelRepository,
+    jobs: Jobs,
+    query_threads: BoundedThreads,
+    streams: EventStreams,
+    tls_files: RenewedFiles | None,
+    runs: Callable[[], Runs],
+) -> OpenedStore:
+    """Open the store, and make its routes.
+
+    Raises:
+        quadriga.engine.models.runners.session.LoadError: Images cannot be stored at their location.
+    """
+    try:
+        inferences, blobs = open_reader(
+            settings, connections=settings.query_threads + CHEAP_READS, served=repository.names
+        )
+    except StoreError as error:
+        raise LoadError(str(error)) from error
+    for folder in (
+        settings.baselines_directory,
+        settings.drift_directory,
+        settings.evaluation_directory,
+    ):
+        rename_aliases(folder, repository.names())
+    ids = WorkerIds(settings, worker, run_id, inferences=inferences)
+    journal = Journal(settings.journal_directory, worker)
+    recorder = Recorder(
+        ids.source,
+        journal,
+        blobs,
+        settings=settings,
+        engine_version=version("quadriga"),
+        embed=embed,
+    )
+    service, events = _open_log(
+        settings,
+        ids.source,
+        journal,
+        blobs,
+        recorder=recorder,
+        inferences=inferences,
+        repository=repository,
+    )
+    log_threads = BoundedThreads("logged inferences", LOG_THREADS, WAITING_LOGS, LOG_WAIT_S)
+    changes = ChangeService(
+        inferences,
+        journal,
+        ids.source,
+        read_metadata=parse_metadata_value,
+        erasures=Erasures(settings.erasures_directory),
+        labels_of=partial(_labels_of, repository, service.described),
+    )
+    queries = StoreQueries(inferences, query_threads)
+    reports = ReportStore(jobs)
+    drift = DriftService(jobs, inferences, BaselineStore(settings.baselines_directory))
+    mutes = MuteStore(settings.drift_directory)
+    current_drift = CurrentDrift(reports, drift_schedules(settings.drift_directory))
+    models = ModelEntries(
+        repository.served_versions,
+        inferences,
+        reports=reports,
+        drift=drift,
+        mutes=mutes,
+        current_drift=current_drift,
+        labels=service.described.labels,
+    )
+    console = ConsoleStore(
+        queries,
+        inferences,
+        jobs,
+        reports=reports,
+        mutes=mutes,
+        drift=drift,
+        current_drift=current_drift,
+    )
+    hosts = parse_webhook_hosts(settings.webhook_hosts)
+    routes = [
+        *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
+        *_query_routes(settings, queries, inferences, streams),
+        *_change_routes(settings, changes, inferences, runs),
+        *job_routes(jobs, inferences, hosts),
+        bulk_inference_route(
+            jobs,
+            inferences,
+            settings.bulk_folder,
+            lambda: "" if tls_files is None else tls_files.own_problem,
+            hosts,
+        ),
+        *_monitoring_routes(settings, console, drift, models=models, hosts=hosts),
+    ]
+    return OpenedStore(
+        recorder=recorder,
+        ids=ids,
+        routes=routes,
+        console=console,
+        models=models.all,
+        events=events,
+    )
+
+
+def _labels_of(
+    repository: ModelRepository, described: DescribedModels, model: str, team: str
+) -> set[str]:
+    """Return the labels of all loaded versions of a model, or of its description; none if those of a version are not known."""
+    versions = [version for version in repository.served_versions() if version.name == model]
+    if not versions:
+        return set(described.labels(model, team))
+    loaded = [version.labels for version in versions if version.sha256 is not None]
+    return set().union(*loaded) if loaded and all(loaded) else set()
+
+
+def _query_routes(
+    settings: Settings, queries: StoreQueries, inferences: InferenceReader, streams: EventStreams
+) -> list[Any]:
+    """Return the routes that find inferences."""
+    thumbnails = Thumbnails(inferences, settings.max_pixels)
+    return [
+        *browsing_routes(queries),
+        tail_route(queries, streams),
+        *table_routes(queries, streams, settings.job_timeout_s),
+        *inference_routes(inferences, queries, thumbnails, public_url=settings.public_url),
+    ]
+
+
+def _change_routes(
+    settings: Settings,
+    changes: ChangeService,
+    inferences: InferenceReader,
+    runs: Callable[[], Runs],
+) -> list[Any]:
+    """Return the routes that change what is stored."""
+    threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
+    label_studio = _label_studio(settings, runs, inferences, changes)
+    return [
+        *change_routes(changes, threads),
+        *ground_truth_routes(changes, threads, settings.max_body_bytes),
+        *label_studio_routes(label_studio, threads, settings.max_body_bytes, settings.public_url),
+    ]
+
+
+def _monitoring_routes(
+    settings: Settings,
+    store: ConsoleStore,
+    drift: DriftService,
+    *,
+    models: ModelEntries,
+    hosts: WebhookHosts,
+) -> list[Any]:
+    """Return the routes that evaluate and compare what is stored."""
+    inferences, reports = store.inferences, store.reports
+    return [
+        *evaluation_routes(store.jobs, inferences, reports, hosts),
+        *drift_routes(drift, hosts),
+        *model_routes(models),
+        *schedule_routes(settings.drift_directory, inferences, hosts, drift=drift),
+        *drift_alarm_routes(reports, store.mutes, inferences),
+        *view_routes(settings.views_directory),
+        *evaluation_schedule_routes(
+            settings.evaluation_directory, inferences, reports, hosts=hosts
+        ),
+    ]
+
+
+def _open_log(
+    settings: Settings,
+    ids: IdSource,
+    journal: Journal,
+    blobs: Blobs,
+    *,
+    recorder: Recorder,
+    inferences: InferenceReader,
+    repository: ModelRepository,
+) -> tuple[LogService, EventPairs]:
+    """Return what takes inferences of models that are served elsewhere."""
+
+    def served_name(name: str) -> str:
+        return ModelNames(set, repository.names).resolve(name)
+
+    def stored_name(name: str) -> str:
+        return inferences.within(caller_scope()).names.resolve(name)
+
+    service = LogService(
+        LogRecorder(ids, journal, blobs, recorder=recorder, settings=settings),
+        DescribedModels(Path(settings.data) / "descriptions"),
+        lambda name: known_model_name(name, served_name, stored_name),
+        settings,
+        version=version("quadriga"),
+        has_place=PastMonths(inferences.snapshot).has_place,
+    )
+    folder = Path(settings.events or Path(settings.data) / "events")
+    halves = EventHalves(folder, is_synced=settings.durability == "power")
+    return service, EventPairs(service, halves, alone_s=settings.event_wait_s)
+
+
+def _label_studio(
+    settings: Settings,
+    runs: Callable[[], Runs],
+    inferences: InferenceReader,
+    changes: ChangeService,
+) -> LabelStudioBackend:
+    """Return what answers Label Studio."""
+    hosts = parse_webhook_hosts(settings.label_studio_hosts, SETTING, default_public=False)
+    fetcher = ImageFetcher(
+        hosts,
+        settings.label_studio_url,
+        settings.label_studio_token,
+        max_bytes=settings.max_body_bytes,
+    )
+    return LabelStudioBackend(
+        runs,
+        inferences,
+        changes,
+        fetcher=fetcher,
+        threads=BoundedThreads(
+            "tasks of Label Studio", LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S
+        ),
+        timeout_s=settings.request_timeout_s,
+    )

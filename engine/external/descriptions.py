@@ -1,0 +1,161 @@
+"""What a client says of a model that is served elsewhere, so that its output tensors can be read as predictions.
+
+A description has the keys of model.toml that say what outputs mean; nothing in it names a file or code of this server.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quadriga.engine.models.recognition.evidence import ANY_CHANNELS, Evidence, channels_axis
+from quadriga.engine.models.recognition.families import FAMILIES, Family
+from quadriga.engine.models.recognition.model_spec import decide_spec
+from quadriga.engine.models.recognition.model_toml import ModelToml, convert_model_toml
+from quadriga.engine.models.runners.session import LoadError
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import Tensor, TensorInfo
+from quadriga.quoting import quoted
+from quadriga.tasks import TASKS, Task, full_name
+from quadriga.tasks.decoders import DECODERS, is_table
+from quadriga.tasks.references import resolve
+from quadriga.tasks.segmenters import SEGMENTERS
+from quadriga.tasks.specification import ModelSpec
+
+MAX_LABELS = 65_536
+"""Maximum labels of a description."""
+
+_NO_FOLDER = Path("/nonexistent")
+_FLOAT_INPUT = "FP32"
+
+
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Description of a model, with the keys of model.toml."""
+
+    task: str
+    """Task of the model, such as `detection`."""
+    labels: list[str]
+    """Label of each class, in the order of the classes."""
+    family: str | None = None
+    """Family of the model, which decides what the rest does not."""
+    input: dict[str, Any] = {}
+    """Table `[input]`: how an image becomes the input tensor."""
+    output: dict[str, Any] = {}
+    """Table `[output]`: how the output tensors are read, such as its `decoder`."""
+    defaults: dict[str, Any] = {}
+    """Table `[defaults]`, such as the `score_threshold`."""
+
+
+def check_description(description: ModelDescription, location: str) -> ModelToml:
+    """Check a description, and return it as model.toml says it.
+
+    Raises:
+        InvalidRequest: It is invalid, or names what a client may not name.
+    """
+    task = full_name(description.task)
+    decoder = description.output.get("decoder", "")
+    if task not in TASKS:
+        raise InvalidRequest(
+            f"{location}.task: expected one of {', '.join(TASKS)}, got {quoted(description.task, 60)}"
+        )
+    if description.family is not None and description.family not in FAMILIES:
+        raise InvalidRequest(
+            f"{location}.family: expected one of {', '.join(FAMILIES)}, got {quoted(description.family, 60)}"
+        )
+    if decoder and not (decoder in (*DECODERS, *SEGMENTERS) or is_table(decoder)):
+        raise InvalidRequest(
+            f"{location}.output.decoder: expected one of {', '.join((*DECODERS, *SEGMENTERS))}, got "
+            f"{quoted(decoder, 60)}"
+        )
+    if not 0 < len(description.labels) <= MAX_LABELS:
+        raise InvalidRequest(
+            f"{location}.labels: expected 1 to {MAX_LABELS} labels, got {len(description.labels)}"
+        )
+    values = {
+        name: value
+        for name, value in msgspec.structs.asdict(description).items()
+        if value not in (None, {})
+    }
+    try:
+        return convert_model_toml(values)
+    except LoadError as error:
+        raise InvalidRequest(f"{location}: {_without_file(error)}") from error
+
+
+class OutputReader:
+    """Reads the output tensors of a described model.
+
+    Args:
+        written: The checked description.
+        inputs: Input tensors of the request, where they are known.
+        outputs: Output tensors of the response.
+        location: Place in the request, for messages.
+
+    Raises:
+        InvalidRequest: The description does not say enough, or does not fit the tensors.
+    """
+
+    def __init__(
+        self,
+        written: ModelToml,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        location: str,
+    ) -> None:
+        task_name = full_name(written.task or "")
+        family = FAMILIES[written.family] if written.family else Family(task_name, "")
+        if family.task != task_name:
+            raise InvalidRequest(
+                f"{location}: expected a family of {task_name}, got {written.family} of {family.task}"
+            )
+        evidence = Evidence(
+            inputs=(_image_input(written, inputs, location),),
+            outputs=tuple(TensorInfo(t.name, t.datatype, t.shape) for t in outputs),
+            written=written,
+            folder=_NO_FOLDER,
+        )
+        try:
+            self.spec: ModelSpec = decide_spec(
+                [], evidence, family, task=task_name, score_threshold=None
+            )
+        except LoadError as error:
+            raise InvalidRequest(f"{location}: {_without_file(error)}") from error
+        self.task: Task = resolve(task_name, TASKS, "a task")(self.spec)
+        self.options = self.task.options({})
+
+
+def _image_input(written: ModelToml, inputs: Sequence[Tensor], location: str) -> TensorInfo:
+    """Return the input that takes the image: the tensor of the request, or what the description says of it."""
+    image_like = [
+        TensorInfo(tensor.name, tensor.datatype, tensor.shape)
+        for tensor in inputs
+        if channels_axis(TensorInfo(tensor.name, tensor.datatype, tensor.shape), ANY_CHANNELS)
+    ]
+    if len(image_like) == 1:
+        return image_like[0]
+    size = written.input.get("size")
+    if not (isinstance(size, Sequence) and len(size) == 2):
+        raise InvalidRequest(
+            f"{location}: input.size is required, [width, height], as no input tensor gives it"
+        )
+    name, channels = str(written.input.get("name", "images")), written.input.get("channels", 3)
+    is_last = written.input.get("layout") == "nhwc"
+    sides = (size[1], size[0])
+    shape = (-1, *sides, channels) if is_last else (-1, channels, *sides)
+    return TensorInfo(name, _FLOAT_INPUT, shape)
+
+
+def _without_file(error: Exception) -> str:
+    """Return a text about model.toml as one about a description, which stands in a request."""
+    return str(error).replace("in model.toml", "in the description").replace("model.toml: ", "")
+
+
+def read_description(value: Mapping[str, Any], location: str) -> ModelToml:
+    """Read a description in JSON; raises as `check_description`."""
+    try:
+        description = msgspec.convert(value, ModelDescription)
+    except msgspec.ValidationError as error:
+        text = str(error).replace("`$.", "`").replace("`", "'")
+        raise InvalidRequest(f"{location}: {text}") from error
+    return check_description(description, location)

@@ -1,0 +1,322 @@
+"""From an inference that was made elsewhere to its images with their predictions, checked."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from quadriga.engine.external.descriptions import OutputReader
+from quadriga.engine.external.logged_predictions import (
+    TENSOR,
+    check_predictions,
+    task_of,
+)
+from quadriga.engine.external.payloads import (
+    ReadRequest,
+    ReadResponse,
+    is_task_unknown,
+    predictions_of_elements,
+    rows_of_predictions,
+    tensor_predictions,
+)
+from quadriga.engine.external.tensor_images import (
+    encode_png,
+    pixels_of_lists,
+    pixels_of_tensor,
+)
+from quadriga.engine.models.recognition.model_toml import ModelToml
+from quadriga.monitor.image_statistics import measure_image
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import Tensor
+from quadriga.tasks import full_name
+from quadriga.tasks.budget import Budget, BudgetError
+from quadriga.tasks.image import Image, decode
+from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.predictions import OutputError
+from quadriga.tasks.resize import Affine, check_shape, image_placement
+from quadriga.tasks.specification import InputSpec, ModelSpec
+
+_UNREADABLE = (OutputError, ImageError, ArithmeticError, ValueError, LookupError, TypeError)
+"""What reading tensors raises that do not fit their description, which a client wrote."""
+
+MAX_SIDE_PX = 16_384
+"""Largest side of a network's input in a description."""
+
+
+class ImageLimits(msgspec.Struct, frozen=True):
+    """Limits of the images of one request."""
+
+    max_pixels: int
+    budget: Budget
+    """Pixels that all images of the request may have together."""
+    images: Budget
+    """Images, or instances, that the request may have."""
+    with_statistics: bool = True
+    """Whether the pixels are measured for drift."""
+
+
+class LoggedImage(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """One image of an inference, or its tensors, and what the model said."""
+
+    name: str
+    task: str
+    predictions: list[Any]
+    data: bytes | None = None
+    """The image file; None where there is none."""
+    mime: str | None = None
+    statistics: bytes = b""
+    """Statistics of the pixels, as of `quadriga.store.records.ImageSignals.picture`; empty where there is no image."""
+    width: int | None = None
+    height: int | None = None
+
+
+class SentInference(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """What a client sent of an inference, as far as it concerns images and predictions."""
+
+    image: bytes | None = None
+    size_wh: tuple[int, int] | None = None
+    """Width and height of an image that was not sent."""
+    predictions: list[Any] | None = None
+    request: ReadRequest | None = None
+    response: ReadResponse | None = None
+    description: ModelToml | None = None
+    task: str | None = None
+    failed: bool = False
+    """Whether the model failed, so that there are no predictions."""
+    unread: str | None = None
+    """A response that cannot be read, as text, in place of predictions."""
+
+
+def read_images(sent: SentInference, limits: ImageLimits) -> list[LoggedImage]:
+    """Read the images and predictions of an inference; at least one image, or one without.
+
+    Raises:
+        InvalidRequest: An image cannot be read, or the predictions do not fit it, or their task is not known.
+    """
+    request = sent.request or ReadRequest()
+    response = sent.response or ReadResponse()
+    reader = None
+    if sent.description is not None and response.tensors:
+        reader = OutputReader(sent.description, request.tensors, response.tensors, "description")
+        _check_sides(reader.spec.input)
+    batches = [tensor.shape[0] for tensor in request.tensors if len(tensor.shape) == 4]
+    count = max(len(request.images), len(request.instances), *batches, 1)
+    try:
+        limits.images.spend(count)
+    except BudgetError as error:
+        raise InvalidRequest(str(error)) from error
+    images = _decoded_images(sent, request, None if reader is None else reader.spec, limits)
+    task, rows = _predictions(sent, response, reader, images)
+    name = request.input_name or "image"
+    return [
+        LoggedImage(
+            name=name,
+            task=task,
+            predictions=check_predictions(
+                row, task, f"predictions of image {number}" if len(rows) > 1 else "predictions"
+            ),
+            data=image.data,
+            mime=image.mime,
+            statistics=image.statistics,
+            width=image.width,
+            height=image.height,
+        )
+        for number, (image, row) in enumerate(zip(images, rows, strict=True))
+    ]
+
+
+class _SentImage(msgspec.Struct, frozen=True, eq=False):
+    """What came of one image; its pixels are measured at once, so that those of many are not held."""
+
+    data: bytes | None = None
+    mime: str | None = None
+    statistics: bytes = b""
+    width: int | None = None
+    height: int | None = None
+    is_network_input: bool = False
+    """Whether it is the picture in the tensor that the network got."""
+
+
+def _decoded_images(
+    sent: SentInference, request: ReadRequest, spec: ModelSpec | None, limits: ImageLimits
+) -> list[_SentImage]:
+    """Return the images that came: as files, or in tensors; one without data where none came."""
+    if sent.image is not None:
+        return [_decoded(sent.image, "image", limits)]
+    if request.images:
+        return [
+            _decoded(data, f"request: image {number}", limits)
+            for number, data in enumerate(request.images)
+        ]
+    pictures = _pictures(request, None if spec is None else spec.input)
+    if pictures:
+        return [_picture(pixels, limits) for pixels in pictures]
+    if sent.size_wh is not None:
+        width, height = sent.size_wh
+        return [_SentImage(width=width, height=height)]
+    count = len(request.instances) or 1
+    return [_SentImage()] * count
+
+
+def _decoded(data: bytes, location: str, limits: ImageLimits) -> _SentImage:
+    try:
+        image = decode(data, max_pixels=limits.max_pixels, budget=limits.budget)
+    except (ImageError, BudgetError) as error:
+        raise InvalidRequest(f"{location}: {error}") from error
+    return _measured(data, image, limits)
+
+
+def _measured(
+    data: bytes, image: Image, limits: ImageLimits, *, is_network_input: bool = False
+) -> _SentImage:
+    statistics = b""
+    if limits.with_statistics:
+        statistics = measure_image(image.pixels, image.bit_depth).astype("<f4").tobytes()
+    return _SentImage(
+        data,
+        image.mime,
+        statistics,
+        width=image.width,
+        height=image.height,
+        is_network_input=is_network_input,
+    )
+
+
+def _picture(pixels: npt.NDArray[np.uint8], limits: ImageLimits) -> _SentImage:
+    height, width = pixels.shape[:2]
+    try:
+        limits.budget.spend(width * height)
+    except BudgetError as error:
+        raise InvalidRequest(f"request: {error}") from error
+    shown = (
+        pixels
+        if pixels.shape[2] == 3
+        else pixels[..., [0, 0, 0] if pixels.shape[2] == 1 else [0, 1, 2]]
+    )
+    image = Image(np.ascontiguousarray(shown), "image/png")
+    return _measured(encode_png(pixels), image, limits, is_network_input=True)
+
+
+def _pictures(request: ReadRequest, spec: InputSpec | None) -> list[npt.NDArray[np.uint8]]:
+    """Return the pictures in the tensors of a request, if each image has one."""
+    if request.instances:
+        return _all_or_none(map(pixels_of_lists, request.instances))
+    for tensor in request.tensors:
+        if isinstance(tensor.data, list):
+            continue
+        batch = tensor.data if tensor.data.ndim == 4 else tensor.data[None]
+        own = spec if spec is not None and spec.name == tensor.name else None
+        if batch.ndim != 4 or not len(batch) or pixels_of_tensor(batch[0], own) is None:
+            continue
+        return _all_or_none(pixels_of_tensor(image, own) for image in batch)
+    return []
+
+
+def _all_or_none(
+    pictures: Iterable[npt.NDArray[np.uint8] | None],
+) -> list[npt.NDArray[np.uint8]]:
+    """Return the pictures, if there is one of each image, else none."""
+    listed = list(pictures)
+    known = [picture for picture in listed if picture is not None]
+    return known if len(known) == len(listed) else []
+
+
+def _predictions(
+    sent: SentInference,
+    response: ReadResponse,
+    reader: OutputReader | None,
+    images: Sequence[_SentImage],
+) -> tuple[str, list[list[Any]]]:
+    """Return the task, and the predictions of each image."""
+    task, count = sent.task, len(images)
+    if task is None and sent.description is not None:
+        task = full_name(sent.description.task or "")
+    if sent.unread is not None:
+        return TENSOR, [[{"name": "response", "data": sent.unread}] for _ in images]
+    if sent.failed:
+        return task or TENSOR, [[] for _ in images]
+    is_of_tensors = sent.predictions is None and response.predictions is None
+    if is_of_tensors and response.tensors and reader is not None:
+        return reader.spec.task, _decoded_outputs(reader, response.tensors, images)
+    rows = _rows(sent, response, count)
+    if rows is None and response.tensors:
+        tensors = response.tensors
+        return TENSOR, [tensor_predictions(tensors, number, count) for number in range(count)]
+    if rows is None:
+        raise InvalidRequest(
+            "predictions are required, or the response of the other server, or the error of a failed inference"
+        )
+    if is_task_unknown(rows):
+        return TENSOR, rows
+    task = task or next(filter(None, map(task_of, rows)), None)
+    if task is None:
+        raise InvalidRequest(
+            "task is required, as the predictions do not show it: write task, such as detection"
+        )
+    return task, rows
+
+
+def _rows(sent: SentInference, response: ReadResponse, count: int) -> list[list[Any]] | None:
+    """Return the predictions of each image as they were sent; None where none were, but perhaps tensors of a graph."""
+    if sent.predictions is not None:
+        if count > 1 or (sent.predictions and isinstance(sent.predictions[0], list)):
+            return rows_of_predictions(sent.predictions, count, "predictions")
+        return [sent.predictions]
+    if response.predictions is not None:
+        return rows_of_predictions(response.predictions, count, "response")
+    return predictions_of_elements(response.tensors, count) if response.tensors else None
+
+
+def _decoded_outputs(
+    reader: OutputReader, tensors: Sequence[Tensor], images: Sequence[_SentImage]
+) -> list[list[Any]]:
+    """Read the output tensors of each image by the description of the model."""
+    arrays = {t.name: t.data for t in tensors if isinstance(t.data, np.ndarray)}
+    spec, has_batch = reader.spec, reader.spec.output.batch_axis
+    sizes = {len(array) for array in arrays.values() if array.ndim} if has_batch else {1}
+    if sizes != {len(images)}:
+        raise InvalidRequest(
+            f"response: expected outputs of {len(images)} images along their first axis, got {sorted(sizes)}"
+        )
+    rows = []
+    for number, image in enumerate(images):
+        outputs: Mapping[str, Any] = (
+            {name: array[number] for name, array in arrays.items()} if has_batch else arrays
+        )
+        try:
+            predictions = reader.task.predict(
+                outputs, _placement(image, spec.input), reader.options
+            )
+        except _UNREADABLE as error:
+            raise InvalidRequest(
+                f"response: the outputs do not fit the description: {str(error)[:300] or type(error).__name__}"
+            ) from error
+        rows.append(msgspec.to_builtins(list(predictions)))
+    return rows
+
+
+def _placement(image: _SentImage, spec: InputSpec) -> Affine:
+    """Return how an image lies in the network's input; a picture of an input tensor is that input itself."""
+    net_w, net_h = spec.size_wh
+    width, height = image.width or net_w, image.height or net_h
+    if image.is_network_input:
+        return Affine(
+            sx=1, sy=1, px=0, py=0, width=width, height=height, network_wh=(width, height)
+        )
+    check_shape(width, height, spec)
+    return image_placement(width, height, spec)[0]
+
+
+def _check_sides(spec: InputSpec) -> None:
+    """Refuse a network's input of no size, or of an absurd one."""
+    if (
+        not all(1 <= side <= MAX_SIDE_PX for side in spec.size_wh)
+        or spec.divisor < 1
+        or not spec.scale
+    ):
+        raise InvalidRequest(
+            f"description: expected input.size of 1 to {MAX_SIDE_PX} pixels a side, and scale and divisor above 0, got "
+            f"{list(spec.size_wh)}, {spec.scale:g} and {spec.divisor}"
+        )

@@ -1,0 +1,1 @@
+"""HTTP from the socket up: framing, bounds of connections, and the front that hands each request to its endpoint."""

@@ -1,0 +1,1 @@
+"""Jobs that run models: their kinds, and images in bulk."""

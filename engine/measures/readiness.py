@@ -1,0 +1,171 @@
+"""The states of a server's processes, in memory that they share.
+
+A process writes its own state, with the reason, and a count that rises while it works, a worker also how many
+connections it has; the supervisor writes how often it started a process again. Anyone may read all of it: a worker for its readiness, the supervisor to find a process
+that hangs.
+"""
+
+import mmap
+import os
+import struct
+from typing import Literal, get_args
+
+import msgspec
+
+from quadriga.engine.config.server_settings import LogLevel
+
+ProcessCondition = Literal["starting", "loading", "ready", "waiting", "ended"]
+"""`starting`: takes no requests yet; `loading`: takes requests, and has not loaded its models; `ready`: works;
+`waiting`: tries again and again what fails, for the reason; `ended`: does not run, and is started again."""
+
+CONDITIONS: tuple[ProcessCondition, ...] = ("starting", "loading", "ready", "waiting", "ended")
+WRITER, JOBS = "writer", "jobs"
+
+BEAT_INTERVAL_S = 0.5
+"""How often a process shows that it works."""
+
+DATABASE_AWAY = "the database does not answer: records wait in the journal"
+"""Reason of a writer that waits; the log has the error of the database, which may name hosts."""
+
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+
+_LOG_LEVEL = 1
+"""Place of the level of the log; place 0 says whether all workers were ready once."""
+
+_ENTRY = struct.Struct("@QIIIBB")
+_ENTRY_BYTES = 256
+_MAX_REASON_BYTES = _ENTRY_BYTES - _ENTRY.size
+_BEATS, _RESTARTS, _HANGS, _CONNECTIONS, _CONDITION, _LENGTH = 0, 8, 12, 16, 20, 21
+
+
+class ProcessState(msgspec.Struct, frozen=True):
+    """State of one process of the server."""
+
+    name: str
+    """`worker 0` and so on, `writer` or `jobs`."""
+    state: ProcessCondition
+    reason: str | None
+    """Why it does not work; None if it does."""
+    restarts: int
+    """How often it was started again, after it had ended or hung."""
+    hangs: int
+    """How often it was ended because it hung."""
+
+
+def worker_name(number: int) -> str:
+    """Return the name of a worker's entry."""
+    return f"worker {number}"
+
+
+class ProcessStates:
+    """One entry per process: the workers, the writer and the jobs.
+
+    Args:
+        descriptor: The shared memory, as `create` makes it.
+        workers: Number of workers.
+    """
+
+    def __init__(self, descriptor: int, workers: int) -> None:
+        self.descriptor = descriptor
+        self.workers = [worker_name(number) for number in range(workers)]
+        names = [*self.workers, WRITER, JOBS]
+        self._offsets = {name: (1 + place) * _ENTRY_BYTES for place, name in enumerate(names)}
+        self._memory = mmap.mmap(descriptor, _size_bytes(workers))
+
+    @classmethod
+    def create(cls, workers: int) -> "ProcessStates":
+        """Create entries of processes that are starting; child processes inherit their descriptor."""
+        descriptor = os.memfd_create("quadriga-processes", 0)
+        os.ftruncate(descriptor, _size_bytes(workers))
+        return cls(descriptor, workers)
+
+    def mark(self, name: str, state: ProcessCondition, reason: str = "") -> None:
+        """Set the state of a process."""
+        text = reason.encode()[:_MAX_REASON_BYTES]
+        offset = self._offsets[name]
+        self._memory[offset + _LENGTH] = 0  # so that nobody reads half of two reasons
+        self._memory[offset + _ENTRY.size : offset + _ENTRY.size + len(text)] = text
+        self._memory[offset + _CONDITION] = CONDITIONS.index(state)
+        self._memory[offset + _LENGTH] = len(text)
+        if all(self._condition(worker) == "ready" for worker in self.workers):
+            self._memory[0] = 1
+
+    def state(self, name: str) -> ProcessState:
+        """Return the state of a process."""
+        offset = self._offsets[name]
+        _, restarts, hangs, _, condition, length = _ENTRY.unpack_from(self._memory, offset)
+        text = self._memory[offset + _ENTRY.size : offset + _ENTRY.size + length]
+        reason = text.decode(errors="ignore") or None
+        return ProcessState(name, CONDITIONS[condition], reason, restarts=restarts, hangs=hangs)
+
+    def beat(self, name: str) -> None:
+        """Show that a process works; called by itself."""
+        self._add(name, _BEATS, "@Q")
+
+    def beats(self, name: str) -> int:
+        """Return the count of `beat`, since the server's start."""
+        beats: int = _ENTRY.unpack_from(self._memory, self._offsets[name])[0]
+        return beats
+
+    def set_connections(self, name: str, count: int) -> None:
+        """Set how many HTTP connections a worker has; called by itself."""
+        struct.pack_into("@I", self._memory, self._offsets[name] + _CONNECTIONS, count)
+
+    def fewest_connections(self) -> int:
+        """Return how many connections the worker has that has the fewest of those that take requests."""
+        counts = [
+            struct.unpack_from("@I", self._memory, self._offsets[name] + _CONNECTIONS)[0]
+            for name in self.workers
+            if self._condition(name) in ("loading", "ready")
+        ]
+        return min(counts, default=0)
+
+    def count_restart(self, name: str) -> None:
+        """Count that a process is started again."""
+        self._add(name, _RESTARTS, "@I")
+
+    def count_hang(self, name: str) -> None:
+        """Count that a process was ended because it hung."""
+        self._add(name, _HANGS, "@I")
+
+    @property
+    def log_level(self) -> LogLevel | None:
+        """The level of the log that an administrator has set for all processes; None for that of the settings."""
+        place = self._memory[_LOG_LEVEL]
+        return LOG_LEVELS[place - 1] if place else None
+
+    @log_level.setter
+    def log_level(self, level: LogLevel | None) -> None:
+        self._memory[_LOG_LEVEL] = 0 if level is None else LOG_LEVELS.index(level) + 1
+
+    def has_ready_worker(self, besides: str = "") -> bool:
+        """Check whether a worker, other than one of them, answers with all its models."""
+        return any(self._condition(name) == "ready" for name in self.workers if name != besides)
+
+    def unready_workers(self) -> list[str]:
+        """Return the workers that keep the server from being ready.
+
+        Until all were ready once, all have to be. Later, one that ended and is not ready again counts only if it
+        takes requests, as it does where no other worker is ready.
+        """
+        states = {name: self._condition(name) for name in self.workers}
+        if self._memory[0] and "ready" in states.values():
+            return [name for name, state in states.items() if state in ("loading", "waiting")]
+        return [name for name, state in states.items() if state != "ready"]
+
+    def failure_reason(self) -> str | None:
+        """Return what an unready worker tries again and again; None where all load as they should."""
+        reasons = (self.state(name).reason for name in self.unready_workers())
+        return next(filter(None, reasons), None)
+
+    def _condition(self, name: str) -> ProcessCondition:
+        return CONDITIONS[self._memory[self._offsets[name] + _CONDITION]]
+
+    def _add(self, name: str, place: int, format_: str) -> None:
+        offset = self._offsets[name] + place
+        (value,) = struct.unpack_from(format_, self._memory, offset)
+        struct.pack_into(format_, self._memory, offset, value + 1)
+
+
+def _size_bytes(workers: int) -> int:
+    return (1 + workers + 2) * _ENTRY_BYTES

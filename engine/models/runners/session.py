@@ -1,0 +1,548 @@
+"""onnxruntime: one session per model, shared by all threads. Nothing else imports it.
+
+One thread per call and no spinning: concurrent calls use the cores better than threads inside one call (1.45x
+more requests per second on two cores) at the price of a longer single call.
+"""
+
+import logging
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from quadriga.engine.measures.stopwatch import Stopwatch
+from quadriga.engine.models.independent_rows import DependentRowsError, Feeds, check_independent
+from quadriga.engine.models.onnx.external_data import ExternalDataError, check_external_data
+from quadriga.engine.models.onnx.onnx_file import OnnxFileError, OnnxHeader, read_onnx
+from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching
+from quadriga.engine.models.runners.cuda_libraries import load_cuda_libraries, missing_library
+from quadriga.engine.models.runners.graph_source import GraphOptions, GraphSource, OpenedGraph
+from quadriga.engine.models.runners.native_runs import NativeRuns, RunMark
+from quadriga.engine.models.runners.providers import (
+    CPU,
+    ExecutionProviderError,
+    WrittenProvider,
+    batching_advice,
+    choose_available,
+    device_number,
+    fallen_back,
+    read_providers,
+)
+from quadriga.engine.models.runners.runtime_texts import (
+    first_line,
+    has_lost_device,
+    is_out_of_memory,
+    load_advice,
+)
+from quadriga.proto.datatypes import NAMES
+from quadriga.proto.deadline import check_deadline, current_deadline
+from quadriga.proto.errors import ModelNotReady, ProtocolError
+from quadriga.proto.messages import TensorInfo
+
+_NAMES = {"FP16": "float16", "FP32": "float", "FP64": "double", "BYTES": "string"}
+"""onnxruntime's names of datatypes, where they differ from V2's in lower case."""
+_DATATYPES = {f"tensor({_NAMES.get(name, name.lower())})": name for name in NAMES}
+
+MAPS = "MAPS"
+"""Datatype of an output that ZipMap makes: one map for each row, from classes to scores."""
+_MAPS = re.compile(r"seq\(map\((int64|string),tensor\(float\)\)\)")
+
+_DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
+"""Device on which a provider may leave outputs; other providers return arrays."""
+
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
+_LARGE_GROWTH_BYTES = 256 * 2**20
+"""Growth of the process beyond which memory that onnxruntime keeps between runs is given back to the system."""
+_LONG_RUN_S = 0.005
+"""Shortest run that is looked at: to fill so much memory takes longer."""
+_KEPT_S, _MAX_KEPT_S = 5.0, 600.0
+"""Seconds until memory is given back, at first and at most: a model that needs it again and again keeps it for longer."""
+
+DeviceArray = Any
+"""An output left on the device of the model: an array on a CPU, elsewhere an onnxruntime OrtValue."""
+
+_log = logging.getLogger("quadriga.models")
+
+onnxruntime.set_default_logger_severity(4)  # what matters is raised; the rest is noise on stderr
+
+
+class LoadError(RuntimeError):
+    """The model cannot be loaded; the message says why and what to do. All that reads its files raises it."""
+
+
+class RunError(RuntimeError):
+    """The model failed on an input."""
+
+
+def run_options() -> Any:
+    """Return onnxruntime's options of a run, whose `terminate` stops it between two operators."""
+    return onnxruntime.RunOptions()
+
+
+def available_providers() -> list[str]:
+    """Return the execution providers of the installed onnxruntime, in its order of preference."""
+    return list(onnxruntime.get_available_providers())
+
+
+class LocalGraphs:
+    """Opens graphs in this process.
+
+    Args:
+        mark: Notes which threads run the model, for the case that it ends the process; default: nobody reads it.
+        load_s: Seconds within which the runs of the warm-up must end; None for no limit.
+        ends_with_device: Whether this process ends, to be started again, once it cannot use its GPU any more.
+    """
+
+    shares_memory = True
+
+    def __init__(
+        self,
+        mark: RunMark | None = None,
+        load_s: float | None = None,
+        *,
+        ends_with_device: bool = False,
+    ) -> None:
+        self._mark = mark or NativeRuns().mark("", "")
+        self._ends_with_device = ends_with_device
+        self._load_s = load_s
+        self.load_deadline_s = None if load_s is None else time.monotonic() + load_s
+        """Time of `time.monotonic` by which a run must end; None once the model is loaded."""
+
+    def end_loading(self) -> None:
+        """Let runs take any time: the model is loaded."""
+        self.load_deadline_s = None
+
+    def run_in_time(self, run: Callable[[Any], list[Any]], options: Any) -> list[Any]:
+        """Run with the options of onnxruntime, and stop it at the deadline of loading.
+
+        Raises:
+            LoadError: It did not end in time.
+        """
+        options = options or run_options()
+        rest_s = max((self.load_deadline_s or 0.0) - time.monotonic(), 0.0)
+        timer = threading.Timer(rest_s, partial(setattr, options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            return run(options)
+        except Exception as error:
+            if time.monotonic() < (self.load_deadline_s or 0.0):
+                raise
+            raise LoadError(
+                f"its warm-up did not end within {self._load_s:g} s: see the setting load_timeout_s"
+            ) from error
+        finally:
+            timer.cancel()
+
+    def note_error(self, error: Exception, providers: Sequence[str]) -> None:
+        """End this process as a crash does if its GPU is lost and it may: each further run on it would fail.
+
+        What the CPU alone runs is not asked: a node of a model may be named like an error of CUDA.
+        """
+        has_device = list(providers) != [CPU]
+        if self._ends_with_device and has_device and has_lost_device(str(error)):
+            _log.critical("this process lost its GPU and ends: %s", first_line(str(error)))
+            os.abort()
+
+    def open(self, options: GraphOptions) -> "LocalGraph":
+        """Open a graph; raises onnxruntime's errors."""
+        session_options = onnxruntime.SessionOptions()
+        session_options.intra_op_num_threads = options.intra_op_threads
+        session_options.inter_op_num_threads = 1
+        session_options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        folder = str(Path(options.path).parent.resolve())
+        session_options.add_session_config_entry(_WEIGHTS_FOLDER, folder)
+        load_cuda_libraries([name for name, _ in options.providers], onnxruntime.preload_dlls)
+        before = self._mark.begin()
+        try:
+            session = onnxruntime.InferenceSession(
+                options.modified_model or options.path,
+                session_options,
+                providers=list(options.providers),
+                enable_fallback=0,  # it would print that it takes other providers, and go on
+            )
+        finally:
+            self._mark.end(before)
+        return LocalGraph(session, self._mark, self)
+
+
+class LocalGraph:
+    """A graph in this process; its runs are marked."""
+
+    def __init__(self, session: Any, mark: RunMark, source: LocalGraphs) -> None:
+        self._session = session
+        self._mark = mark
+        self._source = source
+        self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
+        self.get_providers, self.io_binding = session.get_providers, session.io_binding
+        self._first_bytes = _resident_bytes()
+        self._kept_s = _KEPT_S
+        self._release: threading.Timer | None = None
+
+    def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
+        """Run once; raises onnxruntime's errors."""
+        before, began_s = self._mark.begin(), time.monotonic()
+        try:
+            if self._source.load_deadline_s is not None:
+                run = partial(self._session.run, names, feeds)
+                return self._source.run_in_time(run, options)
+            results: list[Any] = self._session.run(names, feeds, options)
+        except Exception as error:
+            self._source.note_error(error, self.get_providers())
+            raise
+        finally:
+            self._mark.end(before)
+            if time.monotonic() - began_s > _LONG_RUN_S and self._release is None:
+                self._look_at_memory(feeds)
+        return results
+
+    def _look_at_memory(self, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Let memory be given back later if the process has become much larger than it was at first."""
+        if _resident_bytes() - self._first_bytes > _LARGE_GROWTH_BYTES:
+            inputs = {name: (array.shape, array.dtype) for name, array in feeds.items()}
+            graph = weakref.ref(self)  # an unloaded model must not wait for its timer
+            self._release = threading.Timer(self._kept_s, _release_memory, (graph, inputs))
+            self._release.daemon = True
+            self._release.start()
+
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+        """Run once with inputs and outputs on a device; raises onnxruntime's errors."""
+        before = self._mark.begin()
+        try:
+            self._session.run_with_iobinding(binding, options)
+        except Exception as error:
+            self._source.note_error(error, self.get_providers())
+            raise
+        finally:
+            self._mark.end(before)
+
+
+def _release_memory(graph: "weakref.ref[LocalGraph]", inputs: Mapping[str, Any]) -> None:
+    """Give memory between runs back to the system, by a run that ends before its first operator.
+
+    What the first run took stays, which is a warm-up with zeros as a rule.
+
+    Args:
+        graph: The graph; it may be gone.
+        inputs: Shape and type of each input.
+
+    Source: onnxruntime, onnxruntime_run_options_config_keys.h, `memory.enable_memory_arena_shrinkage`.
+    """
+    if (opened := graph()) is None:
+        return
+    options = onnxruntime.RunOptions()
+    options.terminate = True
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    feeds = {
+        name: np.full(shape, "" if dtype.kind in "OUS" else 0, dtype)
+        for name, (shape, dtype) in inputs.items()
+    }
+    with suppress(Exception):  # it ends with an error, as it is to
+        opened._session.run(None, feeds, options)  # noqa: SLF001 - of this module
+    opened._release = None  # noqa: SLF001 - as above
+    opened._kept_s = min(2 * opened._kept_s, _MAX_KEPT_S)  # noqa: SLF001 - as above
+
+
+def _resident_bytes() -> int:
+    """Return the memory of this process that is in use, in bytes (proc(5), `/proc/self/statm`)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Session:
+    """A model ready to run.
+
+    Args:
+        path: The ONNX file; loaded by path, so that external weights are found.
+        providers: Execution providers in order of preference, each a name or a table of its name and options.
+        intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
+        stopwatch: Takes the time of each run.
+        header: Header of the file, if it has been read already.
+        modified_model: Serialized model to load in place of the file; its external weights stand beside it.
+        hidden_output: Name of the output that `modified_model` has besides those of the file.
+        graphs: Opens the graph; default: in this process.
+        provider_fallback: Whether the next provider takes the place of one that is not installed or does not start.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        providers: Sequence[WrittenProvider] = (CPU,),
+        intra_op_threads: int = 1,
+        stopwatch: Stopwatch | None = None,
+        *,
+        header: OnnxHeader | None = None,
+        modified_model: bytes | None = None,
+        hidden_output: str = "",
+        graphs: GraphSource | None = None,
+        provider_fallback: bool = False,
+    ) -> None:
+        self.path = path
+        self.stopwatch = stopwatch or Stopwatch()
+        graphs = graphs or LocalGraphs()
+        self._device, self._device_number = "", 0
+        if intra_op_threads > (max_threads := 4 * (os.cpu_count() or 1)):
+            raise LoadError(
+                f"expected intra_op_threads of at most {max_threads}, four per core, got {intra_op_threads}"
+            )
+        try:
+            self.header = header or read_onnx(path)[0]
+            check_external_data(path, self.header.external_data)
+            wanted = read_providers(providers)
+            chosen = choose_available(
+                wanted, available_providers(), may_fall_back=provider_fallback
+            )
+        except (OnnxFileError, ExternalDataError, ExecutionProviderError) as error:
+            raise LoadError(str(error)) from error
+        options = GraphOptions(
+            path=str(path),
+            modified_model=modified_model,
+            providers=tuple(chosen),
+            intra_op_threads=intra_op_threads,
+        )
+        self._session: Any = _open(graphs, options, may_fall_back=provider_fallback)
+        self.providers = tuple(self._session.get_providers())
+        """Names of the providers that run the graph, in order; the last ones take what the first cannot run."""
+        if fallen := fallen_back(wanted, self.providers):
+            self._note_fallen(fallen, may_fall_back=provider_fallback)
+        self._provider_options = dict(chosen)
+        if graphs.shares_memory and self.providers:
+            self._device = _DEVICES.get(self.providers[0], "")
+            options_of_first = self._provider_options.get(self.providers[0], {})
+            self._device_number = device_number(options_of_first)
+        self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
+        if not self.inputs:
+            raise LoadError(
+                "expected a graph with inputs, got one without: no request could say anything"
+            )
+        outputs = [_tensor_info(node) for node in self._session.get_outputs()]
+        self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
+        self.tensor_outputs = [info.name for info in self.outputs if info.datatype != MAPS]
+        """Names of the outputs that are tensors."""
+        self.hidden_output = next(
+            (tensor for tensor in outputs if tensor.name == hidden_output), None
+        )
+        """The output that is not the model's own; it is computed only if its name is requested."""
+        self.batched_runs: BatchedRuns | None = None
+        """Runs that requests share; None where each runs alone."""
+
+    def _note_fallen(self, fallen: Sequence[str], *, may_fall_back: bool) -> None:
+        """Log that providers cannot be used and others run the graph.
+
+        Raises:
+            LoadError: They may not.
+        """
+        reason = _why_fallen(fallen)
+        if not may_fall_back:
+            raise LoadError(
+                f"expected {', '.join(fallen)} to start, got a graph run by {', '.join(self.providers)}: "
+                f"{reason or 'is its device there?'} (provider_fallback = true under [runtime] lets the next provider "
+                "take its place)"
+            )
+        _log.warning(
+            "%s: %s cannot be used, so %s runs the graph%s",
+            self.path.parent.name,
+            ", ".join(fallen),
+            ", ".join(self.providers),
+            f": {reason}" if reason else "",
+        )
+
+    def share_runs(
+        self,
+        batching: Batching,
+        examples: Sequence[Feeds],
+        runs_at_once: int,
+        paused: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Let requests share runs from now on, if the graph answers rows alike alone and beside others.
+
+        Args:
+            batching: How they share them.
+            examples: Inputs of one row each, which differ.
+            runs_at_once: Maximum runs at the same time.
+            paused: Notes that the current thread waits.
+
+        Raises:
+            LoadError: The graph does not, or it cannot be known.
+        """
+        if fixed := [info for info in self.inputs if info.shape[:1] != (-1,)]:
+            raise LoadError(
+                f"batching in model.toml: expected inputs whose first axis is open, for any number of rows, got "
+                f"{fixed[0].name!r} of shape {list(fixed[0].shape)}: export it with a dynamic first axis, or remove the key"
+            )
+        names = [info.name for info in (*self.outputs, self.hidden_output) if info is not None]
+        try:
+            check_independent(partial(self.run, outputs=names), examples, batching.max)
+        except DependentRowsError as error:
+            first = self.providers[0] if self.providers else ""
+            advice = batching_advice(first, self._provider_options.get(first, {}))
+            raise LoadError(f"batching in model.toml: {error}; {advice}") from error
+        except RunError as error:
+            raise LoadError(
+                f"batching in model.toml: cannot try {batching.max} rows together, as the model refuses the input that "
+                f"was made up for it: {error}"
+            ) from error
+        self.batched_runs = BatchedRuns(
+            self._session.run,
+            run_options,
+            batching,
+            runs_at_once=runs_at_once,
+            stopwatch=self.stopwatch,
+            paused=paused,
+        )
+
+    def run(
+        self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] = (), batch: int = 1
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run the model once; safe from several threads.
+
+        Args:
+            feeds: Array by input name.
+            outputs: Names of the requested outputs; empty for all.
+            batch: Images or rows in the feeds, for the statistics.
+
+        Returns:
+            Array by output name, in the requested order; of the datatype `MAPS`, (N,) dictionaries.
+
+        Raises:
+            RunError: onnxruntime refused the input or failed.
+            quadriga.proto.errors.ProtocolError: The request was stopped; see `Deadline.check`.
+            LoadError: The model is still loading, and its warm-up takes too long.
+            quadriga.proto.errors.ModelNotReady: The model has a process of its own, which has ended, or its device has no
+                memory left.
+        """
+        names = list(outputs) or [output.name for output in self.outputs]
+        options = None if self.batched_runs else _interruptible_options()
+        try:
+            if self.batched_runs is not None:
+                results = self.batched_runs.run(names, dict(feeds))
+            else:
+                started_ns = time.perf_counter_ns()
+                results = self._session.run(names, dict(feeds), options)
+                self.stopwatch.record_run(started_ns, batch)
+        except (LoadError, ProtocolError):
+            raise
+        except UnicodeDecodeError as error:
+            raise RunError(f"expected the texts it answers in UTF-8, got: {error}") from error
+        except Exception as error:
+            check_deadline()
+            raise self._failure(error) from error
+        return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
+
+    def run_on_device(
+        self, feeds: Mapping[str, DeviceArray], fetch: str, device_outputs: Sequence[str]
+    ) -> tuple[npt.NDArray[Any], dict[str, DeviceArray]]:
+        """Run once: return the output `fetch`, and leave `device_outputs` on the device for the next run.
+
+        On a CPU they are arrays, which onnxruntime takes and gives without a copy: over a cache of two
+        layers a run costs 14 us, 27 us through a binding, 54 us with values of its own; with large
+        caches all cost the same.
+        """
+        if not self._device:
+            outputs = self.run(feeds, [fetch, *device_outputs])
+            return outputs.pop(fetch), outputs
+        options = _interruptible_options()
+        try:
+            binding = self._session.io_binding()
+            for name, value in feeds.items():
+                if isinstance(value, np.ndarray):
+                    binding.bind_cpu_input(name, np.ascontiguousarray(value))
+                else:
+                    binding.bind_ortvalue_input(name, value)
+            binding.bind_output(fetch, "cpu")
+            for name in device_outputs:
+                binding.bind_output(name, self._device, self._device_number)
+            started_ns = time.perf_counter_ns()
+            self._session.run_with_iobinding(binding, options)
+            self.stopwatch.record_run(started_ns, 1)
+            fetched, *device_arrays = binding.get_outputs()
+        except Exception as error:
+            check_deadline()
+            raise self._failure(error) from error
+        return fetched.numpy(), dict(zip(device_outputs, device_arrays, strict=True))
+
+    def _failure(self, error: Exception) -> RunError | ModelNotReady:
+        """Return what is raised for an error of a run: where the memory of a device is full, it may go well later."""
+        text = first_line(str(error))
+        if self.providers[:1] != (CPU,) and is_out_of_memory(str(error)):
+            return ModelNotReady(f"the device has no memory left for this run: {text}")
+        return RunError(text)
+
+    def select_rows(self, array: DeviceArray, rows: npt.NDArray[np.int64]) -> DeviceArray:
+        """Select rows of an output that stayed on the device, in any order and number."""
+        if isinstance(array, np.ndarray):
+            return array[rows]
+        return onnxruntime.OrtValue.ortvalue_from_numpy(
+            array.numpy()[rows], self._device, self._device_number
+        )
+
+
+def _why_fallen(providers: Sequence[str]) -> str:
+    """Say why providers do not run a graph; empty if it is not known, as onnxruntime says so in its own log alone."""
+    load_cuda_libraries(providers, onnxruntime.preload_dlls)
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    for provider in providers:
+        if missing := missing_library(provider, folder):
+            return missing
+    return ""
+
+
+def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) -> OpenedGraph:
+    """Open a graph; with the rest of its providers, if the first ones refuse to start and may be left out.
+
+    Raises:
+        LoadError: It cannot be opened.
+    """
+    try:
+        return graphs.open(options)
+    except LoadError:
+        raise
+    except Exception as error:
+        if may_fall_back and len(options.providers) > 1:
+            _log.warning("%s does not start: %s", options.providers[0][0], first_line(str(error)))
+            rest = msgspec.structs.replace(options, providers=options.providers[1:])
+            return _open(graphs, rest, may_fall_back=True)
+        raise LoadError(
+            load_advice(str(error), Path(options.path), onnxruntime.__version__)
+        ) from error
+
+
+def _interruptible_options() -> onnxruntime.RunOptions | None:
+    """Return options with which the request of this thread is stopped during a run; None outside of a request.
+
+    onnxruntime looks at them between two operators: an operator that runs is not interrupted. Options cost 0.3 us.
+    """
+    deadline = current_deadline()
+    if deadline is None:
+        return None
+    options = onnxruntime.RunOptions()
+    deadline.interrupt_by(partial(setattr, options, "terminate", True))
+    return options
+
+
+def _tensor_info(node: Any) -> TensorInfo:
+    datatype = _DATATYPES.get(node.type)
+    if _MAPS.fullmatch(node.type):
+        return TensorInfo(node.name, MAPS, (-1,))
+    if datatype is None:
+        if node.type.startswith("tensor("):
+            raise LoadError(
+                f"expected {node.name!r} to be one of {', '.join(_DATATYPES)}, got {node.type}"
+            )
+        raise LoadError(
+            f"expected {node.name!r} to be a tensor, got {node.type}: "
+            "export the model without sequences and maps"
+        )
+    shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
+    return TensorInfo(node.name, datatype, shape)

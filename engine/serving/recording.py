@@ -1,0 +1,484 @@
+"""From the results of a request to its records: storage options, ids, and standard metadata."""
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from quadriga.engine.config.settings import Durability, Settings
+from quadriga.engine.models.embedding import Vector
+from quadriga.engine.models.model import Model
+from quadriga.engine.models.recognition.model_toml import StoreOptions
+from quadriga.engine.models.runners.loop_runs import leave_loop, stay_on_loop
+from quadriga.engine.serving.journal_capacity import FailedWrites, JournalCapacity
+from quadriga.engine.serving.signal_worker import Embed, SignalRecorder, SignalTask
+from quadriga.proto.access import current_caller
+from quadriga.proto.idempotency import RequestPart, current_repeatable
+from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
+from quadriga.proto.quota import Quota
+from quadriga.proto.trace_context import TraceContext
+from quadriga.store.blobs.interface import Blobs, blob_key
+from quadriga.store.disk import check_writable
+from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
+from quadriga.store.errors import JournalError, UnconfirmedError
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.records import IDEMPOTENCY_KEY, InferenceRecord, InputReference
+from quadriga.store.repeat_claims import FILE, RepeatClaims
+from quadriga.tasks.crops import Crop
+from quadriga.tasks.image import Image
+from quadriga.tasks.predictions import Prediction
+from quadriga.tasks.tensor_file import MEDIA_TYPE
+
+COMMIT_TIMEOUT_S = 10.0
+"""Seconds that a response with the durability `database` waits for the commit."""
+
+MAX_BACKLOG_BYTES = 64 << 20
+"""Maximum bytes of inferences with the durability `memory` that wait to be written."""
+
+_RECORD_BYTES = 1024
+"""Estimated bytes of a record in memory, without its image and its predictions."""
+
+
+class ResultOrigin(msgspec.Struct, frozen=True):
+    """What a record says of the inference that it comes from, if it is about a crop of it, or is its shadow."""
+
+    request_id: str
+    """Id of that inference, in place of the request's id."""
+    image_no: int
+    """Number of the crop among those of that inference, from 0; 0 for a shadow."""
+    description: Mapping[str, Any]
+    """Value of the key `kind` of the standard metadata."""
+    kind: Literal["crop", "shadow"] = "crop"
+
+
+class CutCrops(msgspec.Struct, frozen=True, eq=False):
+    """The crops of one image, and the number of those that a limit left out."""
+
+    crops: Sequence[Crop] = ()
+    left_out: int = 0
+
+
+class ImageResult(msgspec.Struct, frozen=True):
+    """The result of one image, or of one set of tensors."""
+
+    input_name: str
+    action: str
+    predictions: Sequence[Prediction | Mapping[str, Any]] | msgspec.Raw
+    """Predictions of an image, descriptions of output tensors, or either of them as JSON."""
+    metadata: dict[str, Any]
+    image: bytes | None = None
+    """The image file as received, or the file of the tensors, if they are stored; None for other tensors."""
+    width: int | None = None
+    height: int | None = None
+    mime: str | None = None
+    storage: StorageOptions = DEFAULT_STORAGE
+    embedding: Vector | None = None
+    """Embedding of the image by the model, float32 (D,); None where it has none."""
+    decoded_image: Image | None = None
+    """The decoded image, where its signals are wanted."""
+    semantic_score: float | None = None
+    """Similarity to the model's baseline, in (0, 1]; None where it is not known."""
+    cut_crops: CutCrops | None = None
+    """Crops for the model behind this one; None where there is none."""
+    origin: ResultOrigin | None = None
+    """ResultOrigin of the image, if it is a crop, or of the result, if it is a shadow's."""
+
+
+class RequestSummary(msgspec.Struct, frozen=True):
+    """The request-level fields to store of a request that was answered, or failed."""
+
+    model: Model
+    request_id: str
+    protocol: str
+    latency_ms: float
+    stages_ms: dict[str, float]
+    error: str = ""
+    """Reason for the model's failure; empty if it succeeded."""
+    team: str = ""
+    """Team of the caller, to which the inferences belong; empty for none."""
+    trace: TraceContext | None = None
+    """Trace that the request is part of; None for none."""
+
+
+class StoreResult(msgspec.Struct, frozen=True):
+    """Result of storing a request."""
+
+    ids: Sequence[str] = ()
+    """One id per image; an empty text for an image that is not stored."""
+    stored: bool = True
+    """False where the store had no room for the request."""
+    repeated: bool = False
+    """Whether the request was sent before, under the same idempotency key."""
+
+
+class Recorder:
+    """Stores inferences in a journal, and their images as blobs; safe to use from several threads.
+
+    Ids and journal are this process's own; `embed` asks another model for an embedding.
+    """
+
+    def __init__(
+        self,
+        ids: IdSource,
+        journal: Journal,
+        blobs: Blobs,
+        settings: Settings,
+        engine_version: str,
+        *,
+        embed: Embed = lambda *_: (None, None),
+    ) -> None:
+        self._ids = ids
+        self._journal = journal
+        self._claims = RepeatClaims(journal.directory.parent / FILE)
+        self._blobs = blobs
+        self._settings = settings
+        self._engine_version = engine_version
+        self._syncing = GroupSync(journal.directory)
+        self._backlog = Backlog(MAX_BACKLOG_BYTES)
+        self.capacity = JournalCapacity(journal.directory, settings)
+        """Decides what is admitted, and counts what became of requests."""
+        self.failed_writes = FailedWrites(self._try_write)
+        """Knows whether the disk takes records and images."""
+        is_behind = self.capacity.is_behind
+        self._signals = SignalRecorder(
+            ids, journal, settings.signals_per_s, is_behind=is_behind, embed=embed
+        )
+
+    def choose_for_signals(self, model: Model, count: int) -> Collection[int]:
+        """Choose the positions of a request's images whose pixels are wanted for signals."""
+        if self._has_signals(model):
+            return self._signals.choose(model.name, count)
+        return ()
+
+    def record(
+        self, summary: RequestSummary, results: Sequence[ImageResult], *, shed: bool = False
+    ) -> StoreResult:
+        """Store one request, unless it is to be shed; on return the model's durability holds.
+
+        Raises:
+            quadriga.store.errors.JournalError: Nothing is certain to be stored, and so nothing may be acknowledged.
+        """
+        options = summary.model.recognition.written.store
+        policy, durability = options.journal_full, options.durability or self._settings.durability
+        if summary.error:  # it is not acknowledged, and so nobody waits for it
+            policy, durability = "shed", "process"
+        elif options.share < 1:
+            results = _choose_to_store(results, options.share)
+        request = None if summary.error else current_repeatable()
+        part = None if request is None else request.next_part()
+        seqs = _Ids()
+        write = partial(
+            self._write_later if durability == "memory" else self._write,
+            quota=current_caller().quota,
+            part=part,
+        )
+        if not shed:
+            try:
+                write(summary, results, seqs, durability)
+            except JournalError as error:
+                leave_loop()  # a further try may wait; of one inference, which the loop has, nothing is stored
+                self._note_failure(error, summary, results)
+                again = partial(write, summary, results, seqs, durability)
+                shed = not self.capacity.retry_write(error, policy, again)
+            stay_on_loop()
+        if shed:
+            requested = sum(result.storage.store for result in results)
+            self.capacity.counts.add("shed", requested)
+            return StoreResult([""] * len(results), stored=not requested)
+        self.capacity.counts.add("failed" if summary.error else "stored", seqs.new)
+        ids = [""] * len(results)
+        for position, seq in seqs.items():
+            ids[position] = str(seq)
+        if not summary.error and self._has_signals(summary.model):
+            self._signal(summary.model, results, seqs)
+        return StoreResult(ids, repeated=part is not None and seqs.new < len(seqs))
+
+    def stores_at_once(self, model: Model) -> bool:
+        """Check whether to store an inference with tensors takes no longer than to append it to the journal."""
+        options = model.recognition.written.store
+        durability = options.durability or self._settings.durability
+        keeps_input = options.inputs in ("all", "sampled")
+        return durability == "process" and not keeps_input and self.failed_writes.reason() is None
+
+    def counters(self) -> dict[str, float]:
+        """Return counters of what became of requests, for metrics; those that end in `_total` only rise."""
+        return {
+            **self.capacity.counts.totals(),
+            "lost_total": self._backlog.lost,
+            "journal_bytes_total": self._journal.appended_bytes,
+            "lag_bytes": self.capacity.lag_bytes(),
+            "lag_soft_limit_bytes": self.capacity.soft_bytes,
+            "lag_limit_bytes": self.capacity.hard_bytes,
+            **self._signals.counts.totals(),
+            **self._ids.clock_counters(),
+        }
+
+    def refusal_reason(self, model: Model) -> str | None:
+        """Return why the inferences of a model cannot be stored and so are refused; None if they are answered."""
+        options = model.recognition.written.store
+        policy = options.journal_full or self._settings.journal_full
+        reason = self.capacity.refusal_reason(policy)
+        return reason if reason or policy == "shed" else self.failed_writes.reason()
+
+    def check_disk(self) -> None:
+        """Find out at the start whether the journal can be written, before a request does."""
+        try:
+            self._try_write(_RECORD_BYTES, 0)
+        except OSError as error:
+            cause = JournalError(f"cannot write to the journal: {error.strerror}")
+            self.failed_writes.note(cause, _RECORD_BYTES, 0)
+
+    def _note_failure(
+        self, error: JournalError, summary: RequestSummary, results: Sequence[ImageResult]
+    ) -> None:
+        """Note a write that failed; a commit that is late is known from the writer."""
+        options = summary.model.recognition.written.store
+        durability = options.durability or self._settings.durability
+        if durability == "database" and isinstance(error, UnconfirmedError):
+            return
+        images = (
+            len(result.image or b"")
+            for result in results
+            if result.storage.store and result.storage.store_input and options.inputs != "none"
+        )
+        self.failed_writes.note(error, _RECORD_BYTES * len(results), sum(images))
+
+    def _try_write(self, record_bytes: int, image_bytes: int) -> None:
+        check_writable(self._journal.directory, record_bytes)
+        if image_bytes:
+            self._blobs.check_writable(image_bytes)
+
+    def close(self) -> None:
+        """Write what waits in memory, and close the journal."""
+        self.failed_writes.close()
+        self._backlog.close()
+        self._signals.close()
+        self._journal.close()
+        self._claims.close()
+
+    def _has_signals(self, model: Model) -> bool:
+        """Check whether a model has signals; inferences that may be lost with the process have none."""
+        written = model.recognition.written
+        survives = (written.store.durability or self._settings.durability) != "memory"
+        return survives and written.monitor.signals and self._settings.signals_per_s > 0
+
+    def _signal(
+        self, model: Model, results: Sequence[ImageResult], seqs: Mapping[int, int]
+    ) -> None:
+        """Hand over the images of recorded inferences."""
+        space, other_model = model.embedding_space, model.embedding.other_model
+        images = [(seq, results[n]) for n, seq in seqs.items() if results[n].width is not None]
+        chosen = [
+            SignalTask(
+                seq,
+                result.decoded_image,
+                result.embedding,
+                embedding_space=space,
+                other_model=other_model,
+            )
+            for seq, result in images
+            if result.decoded_image is not None
+        ]
+        if images:
+            self._signals.put(chosen, len(images) - len(chosen))
+
+    def _write_later(
+        self,
+        summary: RequestSummary,
+        results: Sequence[ImageResult],
+        seqs: "_Ids",
+        _: Durability,
+        *,
+        quota: Quota | None,
+        part: RequestPart | None,
+    ) -> None:
+        """Write in another thread; predictions are encoded here, so that their size is known."""
+        encoded, size_bytes = list(results), 0
+        positions = [number for number, result in enumerate(results) if result.storage.store]
+        self._take_ids(positions, seqs, part)
+        for position, result in enumerate(results):
+            if result.storage.store:
+                text = msgspec.json.encode(result.predictions)
+                encoded[position] = msgspec.structs.replace(result, predictions=msgspec.Raw(text))
+                size_bytes += _RECORD_BYTES + len(result.image or b"") + len(text)
+        if seqs:
+            later = partial(self._write, summary, encoded, seqs, "memory", quota=quota, part=part)
+            self._backlog.put(later, size_bytes)
+
+    def _write(
+        self,
+        summary: RequestSummary,
+        results: Sequence[ImageResult],
+        seqs: "_Ids",
+        durability: Durability,
+        *,
+        quota: Quota | None,
+        part: RequestPart | None,
+    ) -> None:
+        """Store the images, then journal the request, so that no record points to nothing.
+
+        Missing ids, by the image's position, are added just before the append, so that they rise as the journal
+        does. A second try has those of the first, of which the writer may have read whole frames; so has a request that
+        is sent again under its idempotency key.
+        """
+        on_disk, written = durability == "power", summary.model.recognition.written
+        inputs = []
+        for position, result in enumerate(results):
+            if result.storage.store:
+                inputs.append((position, result, self._store_input(written.store, result)))
+        if not inputs:
+            return
+        if on_disk:
+            self._blobs.sync(input_.hash for _, _, input_ in inputs if input_.kept and input_.hash)
+        standard = self._standard_metadata(summary, inputs[0][1])
+        if part is not None:
+            self._take_ids([position for position, _, _ in inputs], seqs, part, durable=on_disk)
+        records = []
+        for position, result, input_ in inputs:
+            seq = seqs.get(position) or seqs.add(position, self._ids.next())
+            own = standard
+            if result.semantic_score is not None:
+                own = {**own, "semantic_score": result.semantic_score}
+            if part is not None:
+                own = {**own, IDEMPOTENCY_KEY: part.name(position).hex()}
+            records.append(_record(summary, result, input_, seq=seq, position=position, own=own))
+        end = self._journal.append(records, hold_segment=on_disk)
+        if quota is not None:
+            images = (input_.bytes or 0 for _, _, input_ in inputs if input_.kept)
+            quota.add_stored(end.bytes + sum(images))
+        if on_disk:
+            self._syncing.wait(end)
+        elif durability == "database":
+            wait_until_committed(self._journal.directory, end, COMMIT_TIMEOUT_S)
+
+    def _take_ids(
+        self,
+        positions: Sequence[int],
+        seqs: "_Ids",
+        part: RequestPart | None,
+        *,
+        durable: bool = False,
+    ) -> None:
+        """Give ids to those positions that have none: those of an earlier try of the request, if it has a key, or new ones.
+
+        Raises:
+            quadriga.store.errors.KeyReusedError: The key was used with another request.
+            quadriga.store.errors.JournalError: An id cannot be claimed for the key.
+        """
+        missing = [position for position in positions if position not in seqs]
+        if part is None:
+            for position in missing:
+                seqs.add(position, self._ids.next())
+            return
+        if not missing:  # a second try to write
+            return
+        made = set[int]()
+
+        def new_id() -> int:
+            made.add(seq := self._ids.next())
+            return seq
+
+        names = [part.name(position) for position in missing]
+        claimed = self._claims.claim(names, part.fingerprint, new_id, durable=durable)
+        for position, seq in zip(missing, claimed, strict=True):
+            seqs.add(position, seq, is_new=seq in made)
+
+    def _store_input(self, options: StoreOptions, result: ImageResult) -> InputReference:
+        """Store the image, if the options say so, and describe it."""
+        image = result.image
+        if image is None:
+            return InputReference(
+                result.input_name, None, result.width, height=result.height, mime=result.mime
+            )
+        key, keep = None, result.storage.store_input and options.inputs != "none"
+        if keep and options.inputs == "sampled":
+            key = blob_key(image)
+            keep = _is_sampled(key, options.sample_rate)
+        key = self._blobs.put(image) if keep else key or blob_key(image)
+        return InputReference(
+            result.input_name,
+            key,
+            result.width,
+            height=result.height,
+            mime=result.mime,
+            kept=keep,
+            bytes=len(image),
+        )
+
+    def _standard_metadata(self, summary: RequestSummary, first: ImageResult) -> dict[str, Any]:
+        standard: dict[str, Any] = {
+            "engine": self._engine_version,
+            "protocol": summary.protocol,
+            "stages_ms": summary.stages_ms,
+        }
+        if first.image is not None and first.mime != MEDIA_TYPE:
+            standard["preprocessing"] = summary.model.preprocessing
+        if summary.trace is not None:
+            standard["trace_id"] = summary.trace.trace_id
+            standard["span_id"] = summary.trace.span_id
+        if summary.error:
+            standard["error"] = summary.error
+        return standard
+
+
+class _Ids(dict[int, int]):
+    """Ids of the inferences of a request, by the positions of their images."""
+
+    new = 0
+    """Number of ids that no earlier try of the request has."""
+
+    def add(self, position: int, seq: int, *, is_new: bool = True) -> int:
+        """Set the id of a position, and return it."""
+        self[position] = seq
+        self.new += is_new
+        return seq
+
+
+def _record(
+    summary: RequestSummary,
+    result: ImageResult,
+    input_: InputReference,
+    *,
+    seq: int,
+    position: int,
+    own: dict[str, Any],
+) -> InferenceRecord:
+    """Return the record of one inference; one with an origin has the request and the image of that."""
+    request_id, image_no, origin = summary.request_id, position, result.origin
+    if origin is not None:
+        own = {**own, origin.kind: origin.description}
+        request_id, image_no = origin.request_id, origin.image_no
+    return InferenceRecord(
+        seq=seq,
+        request_id=request_id,
+        image_no=image_no,
+        model=summary.model.reference,
+        task=summary.model.recognition.task,
+        action=result.action,
+        latency_ms=summary.latency_ms,
+        input=input_,
+        predictions=result.predictions,
+        metadata=result.metadata,
+        status=500 if summary.error else 200,
+        standard=own,
+        team=summary.team or msgspec.UNSET,
+    )
+
+
+def _choose_to_store(results: Sequence[ImageResult], share: float) -> list[ImageResult]:
+    """Return results of which a random share is stored."""
+    replace = msgspec.structs.replace
+    return [
+        result
+        if random.random() < share  # noqa: S311 - which inferences are stored is no secret
+        else replace(result, storage=replace(result.storage, store=False))
+        for result in results
+    ]
+
+
+def _is_sampled(key: str, rate: float) -> bool:
+    """Check whether an image is in the sample: always or never, for the same bytes."""
+    return int(key.partition(":")[2][:8], 16) < rate * 2**32

@@ -1,0 +1,505 @@
+"""Which request runs next: each model has a queue of its own, and models take the threads in turns.
+
+A model runs at most `threads` requests at once. One that runs none finds a thread also if other models hold all of
+them (`SPARE_THREADS`), so a slow or endless model fills its own queue only; what runs for long leaves the processor to
+requests of other models. Within the queue of a model, connections
+take turns. A request is refused where its expected wait is too long, and is stopped once its deadline passes or its
+client leaves.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from quadriga.engine.models.model_lane import ModelLane, Ticket, WaitedTime
+from quadriga.engine.models.runners.loop_runs import (
+    DEAR_S,
+    MAX_BODY_BYTES,
+    LoopRun,
+    begin_loop_run,
+    take_light,
+)
+from quadriga.engine.models.runners.thread_place import set_current_place
+from quadriga.proto.deadline import Deadline, LeavesLoop, set_current_deadline
+from quadriga.proto.errors import (
+    ClientLeft,
+    DeadlineExceeded,
+    ModelNotReady,
+    WaitTooLong,
+)
+from quadriga.proto.messages import QueueStatistics
+
+SPARE_THREADS = 8
+"""Maximum threads beyond `threads`, each for a model that runs no other request."""
+
+UNKNOWN_MODEL_THREADS = 2
+"""Maximum requests that name no known model to run at once."""
+
+MAX_RETRY_AFTER_S = 60
+"""Maximum seconds that a refused client is told to wait."""
+
+LONG_RUN_S = 1.0
+"""Seconds after which a running request leaves the processor to requests of other models."""
+LONG_RUN_NICE = 10
+"""Priority of the thread of such a request: about a tenth of the processor time that another thread gets."""
+
+NOT_RUN: Any = object()
+"""What `RequestQueue.run_on_loop` returns of a task that it leaves to a thread."""
+
+CLOSE_TIMEOUT_S = 5.0
+"""Seconds that stopped requests have to end before the process does."""
+
+LOG_INTERVAL_S = 1.0
+"""Minimum seconds between two lines of the log about requests that were not answered."""
+
+QUEUE_FULL, WAIT_TOO_LONG = "queue_full", "wait_too_long"
+"""Reasons to refuse a request."""
+DEADLINE, CLIENT_LEFT = "deadline", "client_left"
+"""Reasons to stop a request."""
+
+_log = logging.getLogger("quadriga.requests")
+
+
+class RequestQueue:
+    """Runs tasks in threads, in the order above; `run` is called on an event loop, the rest in any thread.
+
+    Args:
+        threads: Maximum requests of one model to run at once, and of all models but for `SPARE_THREADS`.
+        max_waiting: Maximum requests of one model that wait.
+        max_wait_s: Maximum expected wait of a request.
+    """
+
+    def __init__(self, threads: int, max_waiting: int, max_wait_s: float) -> None:
+        self._threads_limit = threads
+        self._max_waiting = max_waiting
+        self._max_wait_s = max_wait_s
+        self.waited = WaitedTime()
+        """How long the request of a thread waited."""
+        self._lock = threading.Lock()
+        """Lock of everything below."""
+        self._changed = threading.Condition(self._lock)
+        """Tells the watching thread about an earlier deadline."""
+        self._lanes: dict[str, ModelLane] = {"": ModelLane("", UNKNOWN_MODEL_THREADS)}
+        self._turns: deque[ModelLane] = deque()
+        """Lanes with waiting requests, in the order of their turns."""
+        self._running = 0
+        """Running requests to models."""
+        self._begun: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        """Tickets whose turn has come; there is a thread for each."""
+        self._busy = 0
+        self._workers: list[threading.Thread] = []
+        self._tickets: dict[Ticket, None] = {}
+        """Tickets that wait or run."""
+        self._loop_run: LoopRun | None = None
+        """The request that the event loop answers now."""
+        self._watcher: threading.Thread | None = None
+        self._wake_s = math.inf
+        self._slow_s = 0.0
+        """Moment from which long runs are searched again."""
+        self._log_s = 0.0
+        self._unlogged: Counter[tuple[str, str]] = Counter()
+        self._is_closed = False
+
+    def run(
+        self,
+        task: Callable[[], Any],
+        *,
+        model: str = "",
+        deadline: Deadline | None = None,
+        connection: Hashable = None,
+        is_begun: bool = False,
+        body_bytes: int | None = None,
+    ) -> "asyncio.Future[Any]":
+        """Run a task; see `quadriga.proto.messages.Serving.run`.
+
+        Args:
+            task: A function that blocks.
+            model: Name of a known model as its folder has it; empty for none.
+            deadline: Ends the wait, and the task where it checks it.
+            connection: Key of the connection.
+            is_begun: Whether the task continues a request: it is not refused, and ends by its own checks.
+            body_bytes: Size of the request, with which the event loop may answer it; None if it may not.
+        """
+        deadline = deadline or Deadline()
+        if not is_begun:
+            deadline.check()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if body_bytes is not None:
+            try:
+                result = self.run_on_loop(
+                    task, model=model, deadline=deadline, body_bytes=body_bytes
+                )
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the result
+                future.set_exception(error)
+                return future
+            if result is not NOT_RUN:
+                future.set_result(result)
+                return future
+        with self._lock:
+            lane = self._lane(model)
+            evicted = None
+            if not is_begun and not self._may_begin(lane):
+                evicted = self._make_place(lane, connection, deadline)
+            ticket = Ticket(task, future, lane, connection, deadline)
+            ticket.is_begun = is_begun
+            deadline.on_stop(partial(self._abandon, ticket))
+            self._tickets[ticket] = None
+            if not lane.waiting and self._may_begin(lane):
+                self._begin(ticket)
+            else:
+                if not lane.waiting:
+                    self._turns.append(lane)
+                lane.add(ticket)
+            self._watch_until(deadline.expires_s)
+            self._slow_long_runs(lane)
+        if evicted is not None:
+            evicted.resolve(None, self._too_many(lane))
+        future.add_done_callback(partial(_stop_cancelled, deadline))
+        return future
+
+    def run_on_loop(
+        self, task: Callable[[], Any], *, model: str, deadline: Deadline, body_bytes: int
+    ) -> Any:
+        """Run a task at once, if its model is cheap; return its result, or `NOT_RUN`.
+
+        Requests that threads have or will have may end after it: they were there before the model was known to be cheap.
+
+        Raises:
+            Exception: What the task raised.
+        """
+        lane = self._lanes.get(model)
+        if lane is None or not lane.cost.is_cheap or body_bytes > MAX_BODY_BYTES or self._is_closed:
+            return NOT_RUN
+        deadline.check()
+        run = self._loop_run = LoopRun(deadline)
+        if run.ends_s < self._wake_s:
+            self.watch_until(run.ends_s)
+        self.waited.ns = 0
+        is_left = False
+        set_current_deadline(deadline)
+        begin_loop_run(run)
+        try:
+            return task()
+        except LeavesLoop as error:
+            if not run.may_leave:  # stopped as something was stored
+                raise ModelNotReady("the request took too long: try again") from error
+            is_left = True
+            return NOT_RUN
+        finally:
+            begin_loop_run(None)
+            set_current_deadline(None)
+            now_s = time.monotonic()
+            with self._lock:
+                self._loop_run = None
+                if is_left:
+                    lane.cost.leave()
+                else:
+                    lane.note(now_s, now_s - run.begun_s)
+                    lane.cost.note_loop(now_s - run.begun_s)
+            if is_left:
+                deadline.resume()
+
+    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
+        """Raise `WaitTooLong` if `run` would do so for a request to a known model, and count it."""
+        lane = self._lanes.get(model)
+        if not model or lane is None or not lane.waiting:
+            return
+        with self._lock:
+            if self._may_begin(lane):
+                return
+            self._check_wait(lane, connection, deadline)
+            if lane.waiting >= self._max_waiting and lane.newest_of_longest(connection) is None:
+                self._count(lane, QUEUE_FULL, lane.refused)
+                raise self._too_many(lane)
+
+    def watch(self, deadline: Deadline) -> None:
+        """Take note that the deadline of a running request was shortened."""
+        self.watch_until(deadline.expires_s)
+
+    def watch_until(self, moment_s: float) -> None:
+        """Have the watching thread wake at a moment, or before."""
+        with self._lock:
+            self._watch_until(moment_s)
+
+    def statistics(self) -> list[QueueStatistics]:
+        """Return which requests wait, run, were refused and were stopped, by model."""
+        now_s = time.monotonic()
+        with self._lock:
+            return [
+                lane.statistics(now_s, may_begin=self._may_begin(lane))
+                for lane in self._lanes.values()
+            ]
+
+    def has_spare(self, threads: int) -> bool:
+        """Check whether nobody waits, and fewer requests run than a number of threads; a hint, read without the lock."""
+        return not self._turns and self._running < threads
+
+    def close(self) -> None:
+        """Stop what waits and runs, and end the threads."""
+        with self._lock:
+            self._is_closed = True
+            tickets = list(self._tickets)
+            self._changed.notify()
+            workers = self._workers
+        for ticket in tickets:
+            ticket.deadline.stop(ModelNotReady("the server is shutting down"))
+        for _ in workers:
+            self._begun.put(None)
+        end_s = time.monotonic() + CLOSE_TIMEOUT_S
+        for worker in workers:
+            worker.join(max(end_s - time.monotonic(), 0))
+
+    def _lane(self, model: str) -> ModelLane:
+        lane = self._lanes.get(model)
+        if lane is None:
+            lane = self._lanes[model] = ModelLane(model, self._threads_limit)
+        return lane
+
+    def _may_begin(self, lane: ModelLane) -> bool:
+        """Check whether a further request of a lane may run now."""
+        if lane.running >= lane.max_running:
+            return False
+        if not lane.model or self._running < self._threads_limit:
+            return True
+        return lane.running == 0 and self._running < self._threads_limit + SPARE_THREADS
+
+    def _make_place(
+        self, lane: ModelLane, connection: Hashable, deadline: Deadline
+    ) -> Ticket | None:
+        """Check that a request may wait; return the ticket that gives way to it, if it takes one.
+
+        Raises:
+            WaitTooLong: It may not.
+        """
+        self._check_wait(lane, connection, deadline)
+        if lane.waiting < self._max_waiting:
+            return None
+        ticket = lane.newest_of_longest(connection)
+        self._count(lane, QUEUE_FULL, lane.refused)
+        if ticket is None:
+            raise self._too_many(lane)
+        self._remove_waiting(ticket)
+        return ticket
+
+    def _check_wait(self, lane: ModelLane, connection: Hashable, deadline: Deadline) -> None:
+        """Raise `WaitTooLong` if a further request of a lane would wait for longer than it may."""
+        now_s = time.monotonic()
+        wait_s = lane.expected_wait_s(connection, now_s)
+        if wait_s > min(self._max_wait_s, deadline.expires_s - now_s):
+            self._count(lane, WAIT_TOO_LONG, lane.refused)
+            limit = f"max_wait_s is {self._max_wait_s:g}"
+            if deadline.expires_s - now_s < self._max_wait_s:
+                limit = f"the request has {deadline.expires_s - now_s:.3g} s left"
+            raise WaitTooLong(
+                f"expected a thread in time, got a queue of about {wait_s:.3g} s, and {limit}: try again later",
+                _retry_after_s(wait_s),
+            )
+
+    def _too_many(self, lane: ModelLane) -> WaitTooLong:
+        wait_s = lane.expected_wait_s(None, time.monotonic())
+        return WaitTooLong(
+            f"expected fewer than {self._max_waiting} waiting requests of a model, got one more: try again later, "
+            "or raise max_queue",
+            _retry_after_s(wait_s),
+        )
+
+    def _remove_waiting(self, ticket: Ticket) -> None:
+        lane = ticket.lane
+        lane.remove(ticket)
+        if not lane.waiting:
+            self._turns.remove(lane)
+        self._tickets.pop(ticket, None)
+
+    def _begin(self, ticket: Ticket) -> None:
+        """Hand a ticket to a thread."""
+        ticket.is_running = True
+        ticket.begun_s = time.monotonic()
+        ticket.lane.begin(ticket.begun_s)
+        ticket.holds_place = bool(ticket.lane.model)
+        self._running += ticket.holds_place
+        self._busy += 1
+        if self._busy > len(self._workers):
+            name = f"request-{len(self._workers)}"
+            worker = threading.Thread(target=self._work, name=name, daemon=True)
+            self._workers.append(worker)
+            worker.start()
+        self._begun.put(ticket)
+
+    def _begin_waiting(self) -> None:
+        """Begin what may begin now, models in turns; nothing once the queue is closed."""
+        if self._is_closed:
+            return
+        while (lane := next(filter(self._may_begin, self._turns), None)) is not None:
+            self._turns.remove(lane)
+            ticket = lane.take()
+            if lane.waiting:
+                self._turns.append(lane)
+            self._begin(ticket)
+
+    def _work(self) -> None:
+        """Run tickets, in a thread of the pool."""
+        is_slowed = False
+        while not is_slowed and (ticket := self._begun.get()) is not None:
+            is_slowed = self._perform(ticket)
+            del ticket  # the request is not held until the next one
+
+    def _perform(self, ticket: Ticket) -> bool:
+        """Run a ticket; return whether its thread has to end with it."""
+        ticket.thread_id = threading.get_native_id()
+        self.waited.ns = time.perf_counter_ns() - ticket.queued_ns
+        result, error = None, None
+        begun_s = time.monotonic()
+        begun_cpu_s = time.thread_time() if ticket.lane.cost.wants_sample() else None
+        set_current_deadline(ticket.deadline)
+        set_current_place(partial(self._park, ticket))
+        try:
+            if not ticket.is_begun:
+                ticket.deadline.check()
+            result = ticket.task()
+        except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the result
+            error = raised
+        set_current_deadline(None)
+        set_current_place(None)
+        now_s, cost_s = time.monotonic(), DEAR_S
+        if take_light() and error is None and begun_cpu_s is not None:
+            cost_s = time.thread_time() - begun_cpu_s
+        with self._lock:
+            self._tickets.pop(ticket, None)
+            if begun_cpu_s is not None:
+                ticket.lane.cost.note_thread(cost_s)
+            self._busy -= 1
+            self._running -= ticket.holds_place
+            ticket.lane.end(now_s, now_s - begun_s)
+            if ticket.is_slowed:
+                self._workers.remove(threading.current_thread())
+            self._begin_waiting()
+        is_slowed = ticket.is_slowed
+        ticket.resolve(result, error)
+        # The tracebacks of the error and of its causes hold this frame, which is not to hold what holds the error.
+        del ticket, result, error
+        return is_slowed
+
+    @contextmanager
+    def _park(self, ticket: Ticket) -> Iterator[None]:
+        """Let other requests run while this one waits for them.
+
+        Afterwards it counts for its model again, which then begins none, but no more for all models: those that a run
+        of one model lets go on at once keep no other model from running.
+        """
+        lane = ticket.lane
+        with self._lock:
+            lane.running -= 1
+            lane.parked += 1
+            self._running -= ticket.holds_place
+            ticket.holds_place = False
+            self._begin_waiting()
+        try:
+            yield
+        finally:
+            with self._lock:
+                lane.parked -= 1
+                lane.running += 1
+
+    def _slow_long_runs(self, lane: ModelLane) -> None:
+        """Lower the priority of threads that run a request of another model for long, as a request arrived.
+
+        Only Linux has priorities of threads.
+        """
+        now_s = time.monotonic()
+        if now_s < self._slow_s or sys.platform != "linux":
+            return
+        self._slow_s = now_s + LONG_RUN_S / 4
+        for ticket in self._tickets:
+            is_long = ticket.is_running and now_s - ticket.begun_s > LONG_RUN_S
+            if is_long and ticket.lane is not lane and ticket.thread_id and not ticket.is_slowed:
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, ticket.thread_id, LONG_RUN_NICE)
+                    ticket.is_slowed = True
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """Answer a request that was stopped, and take it from its queue; what runs ends by itself."""
+        error = ticket.deadline.error
+        with self._lock:
+            if ticket not in self._tickets:
+                return
+            if isinstance(error, DeadlineExceeded):
+                self._count(ticket.lane, DEADLINE, ticket.lane.stopped)
+            elif isinstance(error, ClientLeft):
+                self._count(ticket.lane, CLIENT_LEFT, ticket.lane.stopped)
+            if ticket.is_begun:
+                return
+            if not ticket.is_running:
+                self._remove_waiting(ticket)
+        ticket.resolve(None, error)
+
+    def _count(self, lane: ModelLane, reason: str, counts: Counter[str]) -> None:
+        counts[reason] += 1
+        self._unlogged[lane.model, reason] += 1
+        self._watch_until(self._log_s)
+
+    def _watch_until(self, moment_s: float) -> None:
+        """Have the watching thread wake at a moment, or before; called with the lock held."""
+        if moment_s >= self._wake_s or self._is_closed:
+            return
+        self._wake_s = moment_s
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="deadlines", daemon=True)
+            self._watcher.start()
+        self._changed.notify()
+
+    def _watch(self) -> None:
+        """Stop requests whose time is over, and log what was not answered; in a thread of its own."""
+        while True:
+            with self._changed:
+                while not self._is_closed and (wait_s := self._wake_s - time.monotonic()) > 0:
+                    self._changed.wait(None if wait_s == math.inf else wait_s)
+                if self._is_closed:
+                    return
+                now_s = time.monotonic()
+                going_on = [ticket.deadline for ticket in self._tickets]
+                going_on = [deadline for deadline in going_on if deadline.error is None]
+                expired = [deadline for deadline in going_on if deadline.expires_s <= now_s]
+                later = [deadline.expires_s for deadline in going_on if deadline.expires_s > now_s]
+                if (run := self._loop_run) is not None:
+                    run.stop(now_s)
+                    later += [run.ends_s] if run.ends_s > now_s else []
+                self._wake_s = min(later, default=math.inf)
+                unlogged = self._take_unlogged(now_s)
+            if unlogged:
+                _log.warning("requests not answered: %s", unlogged)
+            for deadline in expired:
+                deadline.stop(deadline.exceeded())
+
+    def _take_unlogged(self, now_s: float) -> str:
+        """Return the numbers of requests not answered since the last line of the log; empty if it is not time yet."""
+        if not self._unlogged:
+            return ""
+        if now_s < self._log_s:
+            self._wake_s = min(self._wake_s, self._log_s)
+            return ""
+        counts, self._unlogged = self._unlogged, Counter()
+        self._log_s = now_s + LOG_INTERVAL_S
+        return ", ".join(
+            f"{count} of {model or 'no known model'} ({reason})"
+            for (model, reason), count in sorted(counts.items())
+        )
+
+
+def _retry_after_s(wait_s: float) -> int:
+    return max(1, math.ceil(min(wait_s, MAX_RETRY_AFTER_S)))
+
+
+def _stop_cancelled(deadline: Deadline, future: "asyncio.Future[Any]") -> None:
+    """Stop the work of a request whose handler was cancelled, as gRPC does when a client leaves."""
+    if future.cancelled():
+        deadline.stop(ClientLeft("the client left"))

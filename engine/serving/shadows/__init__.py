@@ -1,0 +1,1 @@
+"""Versions that see copies of requests, in a process of their own."""

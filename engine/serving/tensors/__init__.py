@@ -1,0 +1,1 @@
+"""Requests of tensors and rows: checks, runs, explanations."""

@@ -1,0 +1,1 @@
+"""Smaller and faster models: quantization with its judgement, and profiling of settings."""

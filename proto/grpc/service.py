@@ -1,0 +1,564 @@
+"""V2 over gRPC: the RPCs of `inference.GRPCInferenceService` and of MLServer's repository service.
+
+Each is a plain function from a request message to a response message.
+
+Source: Open Inference Protocol, inference_grpc.md; Triton's extensions; MLServer and KServe where
+they differ.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Literal, NoReturn
+
+import grpc
+import msgspec
+from google.protobuf import json_format
+
+from quadriga.proto import idempotency
+from quadriga.proto.access import (
+    Caller,
+    admit,
+    current_caller,
+    identify_again,
+    set_current_caller,
+)
+from quadriga.proto.audit import Notes, current_notes, note_target, set_notes
+from quadriga.proto.deadline import CALL_LIMIT, Deadline
+from quadriga.proto.errors import (
+    Forbidden,
+    InvalidRequest,
+    LimitReached,
+    ModelNotReady,
+    NotFound,
+    ProtocolError,
+    Unsupported,
+    WaitTooLong,
+    translate_recursion_error,
+)
+from quadriga.proto.grpc.access import (
+    REQUEST_ID_NAME,
+    STREAM,
+    CallServices,
+    call_metadata,
+    error_metadata,
+    observe_call,
+)
+from quadriga.proto.grpc.envelope import parse_infer, read_parameters, render_infer
+from quadriga.proto.grpc.messages import (
+    POOL,
+    REPOSITORY_SERVICE,
+    SERVICE,
+    check_model_name,
+    decode_message,
+    message_class,
+    read_model_name,
+    read_names,
+    response_class,
+)
+from quadriga.proto.http.asgi import error_request_id, log_fault
+from quadriga.proto.http.classification import infer_and_classify
+from quadriga.proto.http.intake import Intake
+from quadriga.proto.http.operations import store_headers
+from quadriga.proto.http.v2_extensions import (
+    config_json,
+    index_json,
+    no_other_repository,
+    parse_load,
+    statistics_json,
+)
+from quadriga.proto.http.v2_rest import EXTENSIONS, model_metadata
+from quadriga.proto.messages import (
+    InferResponse,
+    ModelInfo,
+    Result,
+    Serving,
+    check_model_exists,
+    check_name,
+    new_request_id,
+)
+from quadriga.proto.outcomes import Outcome, outcome_of_error
+from quadriga.proto.request_facts import (
+    RequestFacts,
+    current_facts,
+    set_current_facts,
+)
+from quadriga.proto.trace_context import TRACEPARENT
+from quadriga.quoting import quoted
+
+StreamForm = Literal["triton", "mlserver"]
+"""Server whose response messages ModelStreamInfer uses: the request does not tell which one the client expects."""
+
+MAX_DETAILS_BYTES = 2000
+"""Maximum length of an error's details: they travel in a header, up to three bytes for each, and clients accept 8 KiB
+of headers."""
+
+MAX_PROPERTY_BYTES = 128
+"""Length from which a text in MLServer's form is no text in that of the Open Inference Protocol."""
+
+SHUTTING_DOWN = "the server is shutting down"
+
+MAX_AHEAD, MAX_AHEAD_BYTES = 8, 16 * 1024 * 1024
+"""Messages of a stream that are answered side by side, and the bytes from which on no further one is read."""
+
+GRPC_ERROR_NAME = "triton_grpc_error"
+"""Metadata, `true`, with which the first error of a stream ends it with a status code, as in Triton."""
+
+FINAL_NAME = "triton_final_response"
+"""Parameter of the last response to a request of a stream: here each is."""
+
+
+_METHODS: dict[str, dict[str, Any]] = {
+    service: dict(POOL.FindServiceByName(service).methods_by_name)
+    for service in (SERVICE, REPOSITORY_SERVICE)
+}
+"""Methods of each service by their names."""
+
+_REQUEST, _RESPONSE = message_class("ModelInferRequest"), response_class("ModelInferResponse")
+
+_Trailer = tuple[tuple[str, str], ...]
+
+
+class GrpcService:
+    """Generic handler of grpc: decodes and encodes messages in the pool of threads, and maps errors to status codes.
+
+    Its arguments are those of `GrpcServer`.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        server_version: str,
+        stream_form: StreamForm = "triton",
+        *,
+        shared: CallServices | None = None,
+        request_timeout_s: float = math.inf,
+    ) -> None:
+        self._serving = serving
+        self._shared = shared or CallServices(Intake())
+        self._request_timeout_s = request_timeout_s
+        self._stream_form = stream_form
+        self._closing = asyncio.Event()
+        self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
+        self._handlers = {
+            f"/{service}/{name}": self._handler(name, method)
+            for service, methods in _METHODS.items()
+            for name, method in methods.items()
+        }
+
+    def service(self, details: Any) -> Any:
+        """Return the handler of a method; None if it belongs to another service."""
+        handler = self._handlers.get(details.method)
+        if handler is not None:
+            return handler
+        _, service, name = f"{details.method}//".split("/")[:3]
+        if service not in _METHODS:
+            return None
+        return grpc.stream_stream_rpc_method_handler(partial(_not_offered, name))
+
+    def _handler(self, name: str, method: Any) -> Any:
+        """Make the handler of a method."""
+        if name == "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(self._stream)
+        if name == "ModelInfer":
+            return grpc.unary_unary_rpc_method_handler(self._model_infer)
+        return grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
+
+    def close(self) -> None:
+        """End streams after their current request; calls that still come are answered."""
+        self._closing.set()
+
+    async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
+        task = partial(self._answer, method, body, current_caller())
+        try:
+            with self._shared.intake.hold(len(body)):
+                return await asyncio.to_thread(task) if method.name in _IN_THREAD else task()
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a status
+            await _abort(context, error)
+
+    async def _model_infer(self, body: bytes, context: Any) -> bytes:
+        """Answer an inference; the result of storing is trailing metadata."""
+        try:
+            with self._shared.intake.hold(len(body)):
+                model = read_model_name(body)
+                request_id = current_notes().request_id
+                key = idempotency.key_of_call(context.invocation_metadata())
+                task = partial(self._infer, model, body, current_caller(), request_id, key=key)
+                response, trailer = await self._run(
+                    task, model, body, context=context, may_be_at_once=key is None
+                )
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a status
+            await _abort(context, error)
+        if trailer:
+            context.set_trailing_metadata((*trailer, *call_metadata(request_id)))
+        return response
+
+    async def _run(
+        self,
+        task: Callable[[], Result],
+        model: str,
+        body: bytes,
+        *,
+        context: Any,
+        may_be_at_once: bool = True,
+    ) -> Result:
+        """Run an inference at once if it is cheap, else in the pool of threads; its time ends with that of the call.
+
+        If the client leaves, grpc cancels the handler, and so the request. One with a key, which is noted in a file, always
+        takes a thread.
+        """
+        deadline = Deadline(self._request_timeout_s)
+        deadline.facts = current_facts()
+        if (remaining_s := context.time_remaining()) is not None:
+            deadline.shorten(remaining_s, CALL_LIMIT)
+        if may_be_at_once:
+            result = self._serving.run_at_once(
+                task, model=model, deadline=deadline, body_bytes=len(body)
+            )
+            if result is not None:
+                return result
+        return await self._serving.run(
+            task, model=model, deadline=deadline, connection=context.peer()
+        )
+
+    def _infer(
+        self,
+        model: str,
+        body: bytes,
+        caller: Caller,
+        request_id: str = "",
+        *,
+        key: bytes | None = None,
+    ) -> tuple[bytes, _Trailer]:
+        """Decode, run and encode an inference; return the bytes, and the result of storing as trailing metadata.
+
+        The id is that of a request whose message has none; under a key the request is stored once.
+        """
+        set_current_caller(caller)
+        request = decode_message(_REQUEST, body)
+        check_model_name(request, model)
+        message = _RESPONSE()
+        with nullcontext() if key is None else idempotency.repeatable_message(key, caller, request):
+            headers = store_headers(_infer(self._serving, request, message, request_id))
+        trailer = tuple((name.decode(), value.decode()) for name, value in headers)
+        return message.SerializeToString(), trailer
+
+    def _answer(self, method: Any, body: bytes, caller: Caller) -> bytes:
+        """Decode, run and encode a request that is no inference."""
+        set_current_caller(caller)
+        request = decode_message(message_class(method.input_type), body)
+        response = message_class(method.output_type)()
+        value = self._metadata
+        if method.name != "ServerMetadata":
+            value = _ANSWERS[method.name](self._serving, request)
+        json_format.Parse(msgspec.json.encode(value), response, ignore_unknown_fields=True)
+        return bytes(response.SerializeToString())
+
+    async def _stream(self, _: object, context: Any) -> None:
+        """Answer requests side by side and in their order, until the client or the server closes the stream."""
+        metadata = dict(context.invocation_metadata() or ())
+        ends_at_error = (
+            self._stream_form == "mlserver" or metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
+        )
+        closing = asyncio.ensure_future(self._closing.wait())
+        reading: asyncio.Future[Any] | None = None
+        answers: dict[asyncio.Task[bytes | Exception], int] = {}
+        last: asyncio.Task[bytes | Exception] | None = None
+        is_open, end = True, None
+        try:
+            while is_open or answers:
+                if is_open and reading is None and _has_room_ahead(answers):
+                    read = self._shared.arrivals.read(context, is_limited=False)
+                    reading = asyncio.ensure_future(read)
+                first = next(iter(answers), None)
+                awaited = [first, reading, closing if is_open else None]
+                await asyncio.wait(filter(None, awaited), return_when=asyncio.FIRST_COMPLETED)
+                if first is not None and first.done():
+                    del answers[first]
+                    await self._write_answer(context, first.result())
+                elif reading is not None and reading.done():
+                    try:
+                        if (body := reading.result()) is grpc.aio.EOF:
+                            is_open = False
+                            continue
+                        admit(caller := identify_again(), "infer")
+                    except (
+                        ProtocolError
+                    ) as error:  # the key has ended, or another call needs the place
+                        self._shared.counter.count("grpc", outcome_of_error(error))
+                        is_open, end = False, error
+                        continue
+                    finally:
+                        reading = None
+                    answer = self._answer_streamed(
+                        body, caller, context, previous=last, ends_at_error=ends_at_error
+                    )
+                    last = asyncio.ensure_future(answer)
+                    answers[last] = len(body)
+                else:
+                    is_open, end = False, ModelNotReady(SHUTTING_DOWN)
+            if end is not None:
+                await _abort(context, end)
+        finally:
+            for task in filter(None, (closing, reading, *answers)):
+                if task in answers and task.done():
+                    self._release_answer(task.result())
+                task.cancel()
+
+    async def _write_answer(self, context: Any, response: bytes | Exception) -> None:
+        """Write the answer to a message of a stream; an error ends the stream."""
+        self._release_answer(response)
+        if isinstance(response, Exception):
+            await _abort(context, response)
+        await context.write(response)
+
+    def _release_answer(self, response: bytes | Exception) -> None:
+        """Count an answer no more that waited for those before it."""
+        if isinstance(response, bytes):
+            self._shared.intake.give_back(len(response))
+
+    async def _answer_streamed(
+        self,
+        body: bytes,
+        caller: Caller,
+        context: Any,
+        *,
+        previous: "asyncio.Future[Any] | None",
+        ends_at_error: bool,
+    ) -> bytes | Exception:
+        """Answer one message of a stream, and count it.
+
+        Args:
+            body: The message.
+            caller: Its caller.
+            context: Context of the stream.
+            previous: Answer to the message before it; None for the first.
+            ends_at_error: Whether an error is returned to end the stream with its code; else it is an answer.
+        """
+        call_notes = current_notes()
+        notes = Notes(request_id=_request_id(context))
+        set_notes(notes)  # of this task alone
+        facts = self._observe_message(context)
+        response: bytes | Exception
+        outcome: Outcome
+        status, outcome = "no answer", "gone"
+        try:
+            response = await self._streamed_answer(body, caller, context, previous)
+            status, outcome = "OK", "success"
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
+            outcome = outcome_of_error(error)
+            code, text = _status(error, notes.request_id)
+            if isinstance(error, Forbidden | LimitReached):
+                call_notes.refusals += 1
+                call_notes.refusal_code = code.name
+            status = code.name if ends_at_error else "OK"
+            response = error if ends_at_error else _error_answer(body, text)
+        finally:
+            self._shared.counter.count("grpc", outcome)
+            if facts is not None:
+                facts.protocol, facts.route, facts.key_id = "grpc", STREAM, caller.key_id
+                facts.status, facts.outcome = status, outcome
+                facts.bytes_in = len(body)
+                self._shared.observer.end(facts)
+        if isinstance(response, bytes):
+            self._shared.intake.add(len(response))
+        return response
+
+    def _observe_message(self, context: Any) -> RequestFacts | None:
+        """Begin to take note of a message of a stream, which is a request with an id of its own."""
+        metadata = dict(context.invocation_metadata() or ())
+        value = metadata.get(TRACEPARENT)
+        traceparent = value.encode() if isinstance(value, str) else None
+        facts = observe_call(self._shared.observer, STREAM, new_request_id(), traceparent)
+        set_current_facts(facts)
+        return facts
+
+    async def _streamed_answer(
+        self, body: bytes, caller: Caller, context: Any, previous: "asyncio.Future[Any] | None"
+    ) -> bytes:
+        """Answer one message of a stream.
+
+        One that finds the queue full waits until the message before it is answered, as if it had not been read ahead.
+        """
+        if caller.quota is not None:
+            if previous is None:  # the call counted as a request
+                caller.quota.add_bytes(len(body))
+            else:
+                caller.quota.add_message(len(body))
+        task = partial(self._stream_answer, body, caller)
+        with self._shared.intake.hold(len(body)):
+            while True:
+                try:
+                    return await self._run(task, read_model_name(body), body, context=context)
+                except WaitTooLong:
+                    if previous is None or previous.done():
+                        raise
+                    await asyncio.wait((previous,))
+
+    def _stream_answer(self, body: bytes, caller: Caller) -> bytes:
+        """Run one request of a stream."""
+        set_current_caller(caller)
+        request = decode_message(_REQUEST, body)
+        check_name("id", request.id)
+        check_model_name(request, read_model_name(body))
+        stream_response = response_class("ModelStreamInferResponse")()
+        infer_response = stream_response.infer_response
+        _infer(self._serving, request, infer_response)
+        if self._stream_form == "mlserver":
+            return bytes(infer_response.SerializeToString())
+        infer_response.parameters[FINAL_NAME].bool_param = True
+        return bytes(stream_response.SerializeToString())
+
+
+def _has_room_ahead(answers: Mapping[Any, int]) -> bool:
+    """Check whether a stream may read another message, given the sizes of those under way.
+
+    Those of a key with limits are read one by one: the whole stream holds one place of its limit of concurrency.
+    """
+    if not answers:
+        return True
+    quota = current_caller().quota
+    if quota is not None and quota.is_limited:
+        return False
+    return len(answers) < MAX_AHEAD and sum(answers.values()) < MAX_AHEAD_BYTES
+
+
+def _error_answer(body: bytes, text: str) -> bytes:
+    """Encode the answer to a message of a stream that failed, however early: clients find their request by its id.
+
+    Source: Triton Inference Server, `ModelStreamInferHandler::StreamInferResponseComplete`.
+    """
+    answer = message_class("ModelStreamInferResponse")(
+        error_message=text, infer_response=read_names(body)
+    )
+    answer.infer_response.parameters[FINAL_NAME].bool_param = True
+    return bytes(answer.SerializeToString())
+
+
+async def _not_offered(name: str, _: object, context: Any) -> None:
+    await _abort(
+        context, Unsupported(f"expected an RPC that this server offers, got {quoted(name, 80)}")
+    )
+
+
+def _status(error: Exception, request_id: str) -> tuple[Any, str]:
+    """Return status code and details of an error; faults of the server are logged and not described."""
+    error = translate_recursion_error(error)
+    log_fault(error, request_id)
+    if not isinstance(error, ProtocolError):
+        return grpc.StatusCode.INTERNAL, "the server's log has the reason"
+    text = str(error).encode(errors="replace")
+    if len(text) > MAX_DETAILS_BYTES:
+        text = text[: MAX_DETAILS_BYTES - 3] + b"..."
+    return grpc.StatusCode[error.grpc_code], text.decode(errors="ignore")
+
+
+async def _abort(context: Any, error: Exception) -> NoReturn:
+    request_id = _request_id(context)
+    trailer: _Trailer = (*error_metadata(error), *call_metadata(request_id))
+    context.set_trailing_metadata(trailer)
+    code, text = _status(error, request_id)
+    notes = current_notes()
+    notes.grpc_code, notes.outcome = code.name, outcome_of_error(error)
+    await context.abort(code, text)
+    raise AssertionError from error  # abort has raised
+
+
+def _request_id(context: Any) -> str:
+    """Return the id of a call: the one that is noted, else from its metadata or a new one."""
+    if request_id := current_notes().request_id:
+        return request_id
+    metadata = dict(context.invocation_metadata() or ())
+    value = metadata.get(REQUEST_ID_NAME)
+    request_id = error_request_id(value if isinstance(value, str) else None)
+    current_notes().request_id = request_id
+    return request_id
+
+
+def _infer(serving: Serving, request: Any, message: Any, request_id: str = "") -> InferResponse:
+    try:
+        parsed = parse_infer(request, request_id)
+    except InvalidRequest:
+        check_model_exists(serving, request.model_name, request.model_version or None)
+        raise
+    response = infer_and_classify(serving, parsed)
+    render_infer(response, message, raw=bool(request.raw_input_contents))
+    return response
+
+
+def _model(serving: Serving, request: Any) -> ModelInfo:
+    return serving.model_info(request.name, request.version or None)
+
+
+def _model_metadata(serving: Serving, request: Any) -> dict[str, Any]:
+    """Render a model's metadata, with its task as a parameter, as MLServer's messages have them.
+
+    The Open Inference Protocol has texts there: its clients read the task behind two bytes, as long as it is short.
+    """
+    info = _model(serving, request)
+    task = (
+        {"task": {"string_param": info.task}}
+        if len(info.task.encode()) < MAX_PROPERTY_BYTES
+        else {}
+    )
+    return model_metadata(info) | {"parameters": task}
+
+
+def _model_ready(serving: Serving, request: Any) -> dict[str, bool]:
+    try:
+        reason = serving.model_unready_reason(request.name, request.version or None)
+    except NotFound:
+        return {"ready": False}
+    return {"ready": reason is None}
+
+
+def _model_statistics(serving: Serving, request: Any) -> dict[str, Any]:
+    statistics = serving.statistics(request.name or None, request.version or None)
+    return {"model_stats": list(map(statistics_json, statistics))}
+
+
+def _repository_index(serving: Serving, request: Any) -> dict[str, Any]:
+    if request.repository_name:
+        raise no_other_repository(request.repository_name)
+    return {"models": index_json(serving, ready=request.ready)}
+
+
+def _repository_model(request: Any) -> str:
+    """Return the name of a model to load or unload: KServe's only field is Triton's repository."""
+    name: str = request.model_name or request.repository_name
+    note_target(name)
+    if request.model_name and request.repository_name:
+        raise no_other_repository(request.repository_name)
+    return name
+
+
+def _repository_load(serving: Serving, request: Any) -> dict[str, Any]:
+    """Load a model; Triton's parameters are `config`, in JSON, and `file:<path>`, with the contents."""
+    name = _repository_model(request)
+    serving.load_model(name, *parse_load(read_parameters(request.parameters, "the request")))
+    return {"model_name": name, "isLoaded": True}
+
+
+def _repository_unload(serving: Serving, request: Any) -> dict[str, Any]:
+    name = _repository_model(request)
+    serving.unload_model(name)
+    return {"model_name": name, "isUnloaded": True}
+
+
+_ANSWERS: dict[str, Callable[[Serving, Any], Any]] = {
+    "ServerLive": lambda _, __: {"live": True},
+    "ServerReady": lambda serving, _: {"ready": serving.unready_reason() is None},
+    "ModelReady": _model_ready,
+    "ModelMetadata": _model_metadata,
+    "ModelConfig": lambda serving, request: {"config": config_json(_model(serving, request))},
+    "ModelStatistics": _model_statistics,
+    "RepositoryIndex": _repository_index,
+    "RepositoryModelLoad": _repository_load,
+    "RepositoryModelUnload": _repository_unload,
+}
+"""Responses as REST has them in JSON, by RPC; written to the fields that the response message has."""
+
+_IN_THREAD = ("RepositoryModelLoad", "RepositoryModelUnload")
+"""RPCs that take a thread outside the pool, as over HTTP: they may be long and must delay no request."""

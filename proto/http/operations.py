@@ -1,0 +1,532 @@
+"""Endpoints of the protocols: a verb, a path, and a plain function from request to response.
+
+They are tried before Litestar's routes, whose overhead exceeds the run of a small model and which support neither
+verbs behind a colon nor case-insensitive paths, both of TF Serving. A protocol only parses and renders.
+"""
+
+import asyncio
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Literal
+
+import msgspec
+from litestar.types import Receive, Scope, Send
+
+from quadriga.proto import idempotency
+from quadriga.proto.access import Caller, Need, admit, set_current_caller
+from quadriga.proto.audit import Audit, NoAudit, current_notes, is_audited
+from quadriga.proto.deadline import (
+    HEADER,
+    HEADER_LIMIT,
+    TIMING_HEADER,
+    Deadline,
+    read_timeout_header,
+)
+from quadriga.proto.errors import ClientLeft, InvalidRequest, MethodNotAllowed, UnsupportedMediaType
+from quadriga.proto.http.asgi import (
+    DISCONNECT_EXTENSION,
+    Headers,
+    WholeAnswer,
+    compress,
+    decompress,
+    error_request_id,
+    error_response,
+    read_body,
+    send_answer,
+    whole_answer,
+)
+from quadriga.proto.http.chariot import gateway_model
+from quadriga.proto.http.intake import Intake
+from quadriga.proto.messages import (
+    InferRequest,
+    InferResponse,
+    ModelInfo,
+    NotFinite,
+    Serving,
+    check_model_exists,
+    first_request_id,
+)
+from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error
+from quadriga.proto.request_facts import current_facts
+from quadriga.quoting import quoted
+
+JSON = b"application/json"
+
+MAX_HEADER_BYTES = 3072
+"""Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
+64 KiB a line."""
+
+_UNREAD_TYPES = (
+    b"multipart/mixed",
+    b"multipart/related",
+    b"application/x-protobuf",
+    b"application/protobuf",
+    b"application/grpc",
+)
+"""Content types that no operation reads. JSON is read whatever its type: clients send none, or that of forms."""
+
+MAX_REMEMBERED_PATH = 256
+"""Maximum length of a path whose operation is remembered: clients choose paths, and memory is limited."""
+
+IDS_HEADER = b"quadriga-inference-ids"
+
+
+class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that decide how requests are read and responses are written."""
+
+    server_version: str
+    not_finite: NotFinite = "token"
+    v1_inputs: Literal["tf-serving", "kserve"] = "tf-serving"
+    ce_type: str = "io.kserve.inference.response"
+    ce_source: str = ""
+    ce_merge: bool = False
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """One complete request to an operation."""
+
+    path_parameters: Mapping[str, Any]
+    """Texts by name; None for a parameter in an optional part that the path omits."""
+    headers: Mapping[bytes, bytes]
+    """Values by name in lower case."""
+    body: bytes = b""
+    """Body without its content encoding."""
+    query: bytes = b""
+    """Query of the URL, as it was sent."""
+    is_event: bool = False
+    """Whether the request is the data of a CloudEvent."""
+
+
+class HttpResponse(msgspec.Struct, frozen=True):
+    """Response of an operation."""
+
+    body: bytes | Iterator[bytes]
+    """Bytes, or an iterator whose chunks are sent as they come; each step runs in the pool of threads."""
+    status: int = 200
+    media_type: bytes = JSON
+    headers: Headers = ()
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One endpoint of a protocol."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    """Template such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none.
+    A parameter holds no slash and no colon, except `{rest...}`."""
+    handler: Callable[[HttpRequest], HttpResponse]
+    summary: str
+    """One line for the OpenAPI document; empty to leave the operation out of it."""
+    need: Need
+    """What a caller must have, as `quadriga.proto.access.admit` decides."""
+    in_thread: bool = True
+    """Whether it waits for a thread of the pool; operations that only read state must not."""
+    own_thread: bool = False
+    """Whether it takes a thread outside the pool, as it may be long and must delay no request."""
+    ignore_case: bool = False
+    """Whether the fixed parts of the path match in any case."""
+    request_type: Any = None
+    """Type of the body in the OpenAPI document; None for any bytes."""
+    response_type: Any = None
+    """Type of the response in the OpenAPI document; None for any."""
+    response_media_type: str = "application/json"
+    compress_response: bool = False
+    """Whether responses are compressed if the client accepts it. Only those of inference are: tritonclient's asyncio form
+    accepts compression everywhere and undoes it only there."""
+    protocol: WireProtocol | OtherWire = "state"
+    """What its requests are counted as; the table of protocols sets it."""
+    allows_binary: bool = False
+    """Whether requests and responses may carry the bytes of tensors behind their JSON."""
+    allows_image: bool = False
+    """Whether the body may be the file of an image, or a form with one."""
+
+
+state_endpoint = partial(Operation, "GET", in_thread=False)
+"""Make an endpoint that only reads state, and so does not wait for a thread."""
+
+post_endpoint = partial(Operation, "POST")
+"""Make an endpoint that takes a body."""
+
+
+def json_response(value: Any, status: int = 200) -> HttpResponse:
+    """Encode a value as a JSON response."""
+    return HttpResponse(msgspec.json.encode(value), status)
+
+
+def named_model(serving: Serving, http_request: HttpRequest) -> ModelInfo:
+    """Return the metadata of the model named in the path; raises as `Serving.model_info`."""
+    return serving.model_info(
+        http_request.path_parameters["name"], http_request.path_parameters["version"]
+    )
+
+
+def model_names(serving: Serving) -> list[str]:
+    """Return the names of all models, sorted and without duplicates."""
+    return sorted({status.name for status in serving.model_statuses()})
+
+
+Match = tuple[Mapping[str, Operation], Mapping[str, Any]]
+"""The operations of a path, by verb, and the parameters in it."""
+
+
+class Dispatcher:
+    """Matches paths to operations, reads bodies, runs handlers in the pool, compresses and sends.
+
+    If two operations share path and verb, the first one is used. Bodies larger than `max_body_bytes`, before or after
+    decompression, are refused with 413, and those that become too many bytes with others, as the intake counts, with
+    503. The time of a request, `request_timeout_s`, begins when its body is there.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        operations: Sequence[Operation],
+        max_body_bytes: int,
+        request_timeout_s: float = math.inf,
+        *,
+        audit: Audit | None = None,
+        intake: Intake | None = None,
+    ) -> None:
+        self._intake = intake or Intake()
+        self._audit = audit or NoAudit()
+        self._serving = serving
+        self._request_timeout_s = request_timeout_s
+        self._max_body_bytes = max_body_bytes
+        paths: dict[tuple[str, bool], dict[str, Operation]] = {}
+        for operation in operations:
+            verbs = paths.setdefault((operation.path, operation.ignore_case), {})
+            verbs.setdefault(operation.method, operation)
+        self._table = [
+            (path_pattern(path, ignore_case=any_case), verbs)
+            for (path, any_case), verbs in paths.items()
+        ]
+        self._fixed = {
+            path: verbs for (path, _), verbs in paths.items() if not set(path) & set("{[")
+        }
+        self._recent = lru_cache(maxsize=256)(self._search)
+
+    def match(self, path: str, method: str | None = None) -> Match | None:
+        """Return the operations of a path, by verb, and the path's parameters; None if no path matches.
+
+        Paths that have the verb, if one is given, go before those that have not; among these a path without parameters
+        goes before one with parameters, then the order of the table decides.
+        """
+        if len(path) > MAX_REMEMBERED_PATH:
+            return self._search(path, method)
+        return self._recent(path, method)  # the search takes 3 us
+
+    def _search(self, path: str, method: str | None) -> Match | None:
+        method = "GET" if method == "HEAD" else method
+        fixed = self._fixed.get(path)
+        if fixed is not None and method in (None, *fixed):
+            return fixed, {}
+        fallback: Match | None = None if fixed is None else (fixed, {})
+        for template, verbs in self._table:
+            path_match = template.fullmatch(path)
+            if path_match is not None and method in verbs:
+                return verbs, path_match.groupdict()
+            if path_match is not None and fallback is None:
+                fallback = verbs, path_match.groupdict()
+        return fallback
+
+    async def respond(
+        self, match: Match, scope: Scope, receive: Receive, send: Send, *, caller: Caller
+    ) -> None:
+        """Respond to a request whose path `match` resolved; errors become responses, too."""
+        verbs, parameters = match
+        method = str(scope.get("method"))
+        if method == "HEAD" and "GET" in verbs:  # the server drops the body itself
+            method = "GET"
+        try:
+            operation = verbs.get(method)
+            if operation is None:
+                allowed = ", ".join(verbs)
+                raise MethodNotAllowed(f"expected {allowed}, got {method}", allowed)
+            admit(caller, operation.need)
+            if is_audited(operation.need, method):
+                self._audit.check()
+            self._check_prefix(str(scope.get("path")), parameters)
+            headers = dict(scope["headers"])
+            body = b""
+            if method == "POST":
+                body = await read_body(scope, receive, self._max_body_bytes)
+                if (facts := current_facts()) is not None:
+                    facts.bytes_in = len(body)
+            query = scope.get("query_string", b"")
+            http_request = HttpRequest(parameters, headers, body, query=query)
+            deadline = self._deadline(headers)
+            task = partial(self._answer, operation, http_request, caller)
+            is_coded = b"content-encoding" in headers
+            if operation.own_thread:
+                response = await asyncio.to_thread(task)
+            elif operation.in_thread or is_coded:
+                answering = self._serving.run(
+                    task,
+                    model=parameters.get("name") if operation.in_thread else None,
+                    deadline=deadline,
+                    connection=scope.get("client"),
+                    body_bytes=None if is_coded else len(body),
+                )
+                response = await _while_connected(answering, deadline, scope, receive)
+            else:
+                response = task()
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
+            answer = _error_answer(error, dict(scope["headers"]))
+            current_notes().outcome = answer.outcome
+            await send_answer(send, answer)
+            return
+        if isinstance(response.body, bytes):
+            answer = whole_answer(
+                response.status, response.body, response.headers, response.media_type
+            )
+            await send_answer(send, answer)
+        else:
+            chunks = _Chunks(
+                serving=self._serving,
+                chunks=response.body,
+                model=parameters.get("name"),
+                deadline=deadline,
+                caller=caller,
+            )
+            await _send_stream(response, chunks, receive, send)
+
+    def _check_prefix(self, path: str, parameters: Mapping[str, Any]) -> None:
+        """Refuse a path whose prefix, that of Chariot's gateway, names another model than its end."""
+        before, behind = gateway_model(path), parameters.get("name")
+        if before is None or behind is None:
+            return
+        if before.lower().removeprefix("m-") != behind.lower().removeprefix("m-"):
+            check_model_exists(self._serving, behind, None)
+            raise InvalidRequest(
+                f"expected one model in the path, got {quoted(before, 60)} in its prefix and {quoted(behind, 60)}"
+            )
+
+    def respond_at_once(
+        self,
+        match: Match,
+        headers: Mapping[bytes, bytes],
+        body: bytes | None,
+        *,
+        scope: Scope,
+        caller: Caller,
+    ) -> WholeAnswer | None:
+        """Respond to an admitted POST on the event loop, if its model is cheap, or if it is refused; None leaves it to `respond`.
+
+        Args:
+            match: What `match` resolved.
+            headers: Values by name, none of which codes the body.
+            body: The body; None while it is not all there, which is no obstacle to a refusal.
+            scope: Scope of the request.
+            caller: Its caller.
+        """
+        verbs, parameters = match
+        operation, model = verbs["POST"], parameters.get("name")
+        if model is None or not operation.in_thread or operation.own_thread:
+            return None
+        try:
+            deadline = self._deadline(headers)
+            response = None
+            if body is not None and len(body) <= self._max_body_bytes:
+                http_request = HttpRequest(parameters, headers, body, query=scope["query_string"])
+                task = partial(self._answer, operation, http_request, caller)
+                response = self._serving.run_at_once(
+                    task, model=model, deadline=deadline, body_bytes=len(body)
+                )
+            if response is None:
+                self._serving.refuse_early(model, deadline, scope.get("client"))
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
+            return _error_answer(error, headers)
+        if response is None or not isinstance(response.body, bytes):  # a stream has not begun
+            return None
+        return whole_answer(response.status, response.body, response.headers, response.media_type)
+
+    def _answer(
+        self, operation: Operation, http_request: HttpRequest, caller: Caller
+    ) -> HttpResponse:
+        """Decompress, call the handler, compress; in a thread if the operation takes one."""
+        set_current_caller(caller)
+        key = http_request.headers.get(idempotency.HEADER)
+        if key is None or operation.need != "infer":
+            return self._handle(operation, http_request)
+        path = (operation.path, http_request.path_parameters)
+        headers, body, query = http_request.headers, http_request.body, http_request.query
+        with idempotency.repeatable(
+            key, caller, path=path, headers=headers, body=body, query=query
+        ):
+            return self._handle(operation, http_request)
+
+    def _handle(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
+        media_type = http_request.headers.get(b"content-type", b"")
+        is_unread = media_type.lower().startswith(_UNREAD_TYPES)
+        if is_unread and not http_request.body.lstrip().startswith(b"{"):
+            raise UnsupportedMediaType(
+                f"expected JSON or the bytes of one image as the body, got {quoted(media_type, 60)}"
+            )
+        encoding = http_request.headers.get(b"content-encoding")
+        if encoding is None:
+            response = operation.handler(http_request)
+        else:
+            with self._intake.expanding() as hold:
+                body = decompress(http_request.body, encoding, self._max_body_bytes, hold=hold)
+                response = operation.handler(msgspec.structs.replace(http_request, body=body))
+        accept_encoding = http_request.headers.get(b"accept-encoding")
+        if (
+            accept_encoding is None
+            or not operation.compress_response
+            or not isinstance(response.body, bytes)
+        ):
+            return response
+        body, headers = compress(response.body, accept_encoding)
+        return msgspec.structs.replace(response, body=body, headers=[*response.headers, *headers])
+
+    def _deadline(self, headers: Mapping[bytes, bytes]) -> Deadline:
+        """Begin the time of a request; its header `Request-Timeout` may ask for less than the server allows."""
+        deadline = Deadline(self._request_timeout_s)
+        deadline.facts = current_facts()
+        if (value := headers.get(HEADER)) is not None:
+            deadline.shorten(read_timeout_header(value), HEADER_LIMIT)
+        if headers.get(TIMING_HEADER) == b"true":
+            deadline.wants_timing = True
+        return deadline
+
+
+class _Chunks(msgspec.Struct, frozen=True, kw_only=True):
+    """The chunks of a response that is sent as it is made, each made in the pool of threads."""
+
+    serving: Serving
+    chunks: Iterator[bytes]
+    model: str | None
+    deadline: Deadline
+    caller: Caller
+
+    async def next(self) -> bytes | None:
+        """Make the next chunk; None after the last one."""
+
+        def step() -> bytes | None:
+            set_current_caller(self.caller)
+            return next(self.chunks, None)
+
+        return await self.serving.run(step, model=self.model, deadline=self.deadline, is_begun=True)
+
+
+def _error_answer(error: Exception, headers: Mapping[bytes, bytes]) -> WholeAnswer:
+    """Return the response to an error, which is logged."""
+    request_id = error_request_id(headers.get(b"x-request-id"))
+    answer = whole_answer(*error_response(error, request_id))
+    # Its frames hold the request, and what waited for the error: a cycle, in which the body would stay.
+    error.__traceback__ = None
+    return msgspec.structs.replace(answer, outcome=outcome_of_error(error))
+
+
+async def _while_connected(
+    answering: Awaitable[HttpResponse], deadline: Deadline, scope: Scope, receive: Receive
+) -> HttpResponse:
+    """Wait for a response, and stop the request if its client disconnects before."""
+    call_on_disconnect: Any = (scope.get("extensions") or {}).get(DISCONNECT_EXTENSION)
+    if call_on_disconnect is not None:
+        call_on_disconnect(partial(_stop_for_client, deadline))
+        try:
+            return await answering
+        finally:
+            call_on_disconnect(None)
+    watching = asyncio.ensure_future(_stop_on_disconnect(receive, deadline))
+    try:
+        return await answering
+    finally:
+        watching.cancel()
+
+
+async def _send_stream(
+    response: HttpResponse, chunks: _Chunks, receive: Receive, send: Send
+) -> None:
+    """Send chunks as they come, until they end or the client disconnects."""
+    disconnected = asyncio.ensure_future(_stop_on_disconnect(receive, chunks.deadline))
+    headers = [(b"content-type", response.media_type), *response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    try:
+        while not disconnected.done():
+            chunk = await chunks.next()
+            if chunk is None:
+                break
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if disconnected.done():
+            current_notes().outcome = "gone"
+    except Exception as error:
+        current_notes().outcome = outcome_of_error(error)
+        raise
+    finally:
+        disconnected.cancel()
+        close = getattr(chunks.chunks, "close", None)
+        if close is not None:
+            close()
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _stop_on_disconnect(receive: Receive, deadline: Deadline) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    _stop_for_client(deadline)
+
+
+def _stop_for_client(deadline: Deadline) -> None:
+    deadline.stop(ClientLeft("the client disconnected"))
+
+
+def request_id(http_request: HttpRequest, body_id: str | None = None) -> str:
+    """Return a request's id: from its body, or the header `X-Request-ID`, or a new one; raises as `first_request_id`."""
+    return first_request_id(
+        body_id, http_request.headers.get(b"x-request-id", b"").decode("latin-1")
+    )
+
+
+def mark_cloud_event(http_request: HttpRequest, request: InferRequest) -> InferRequest:
+    """Append `-cloudevents` to the request's protocol if it came as a CloudEvent."""
+    if not http_request.is_event:
+        return request
+    return msgspec.structs.replace(request, protocol=f"{request.protocol}-cloudevents")
+
+
+def store_headers(response: InferResponse) -> list[tuple[bytes, bytes]]:
+    """Return the headers with the result of storing a request, and further ones of the engine.
+
+    Values too long for a header, such as the ids of many images, are left out.
+    """
+    ids = ",".join(response.inference_ids).encode()
+    headers = [(IDS_HEADER, ids)] if 0 < len(ids) <= MAX_HEADER_BYTES else []
+    for name, value in response.headers:
+        if len(value) <= MAX_HEADER_BYTES:
+            headers.append((name.lower().encode(), value.encode()))
+    if not response.stored:
+        headers.append((b"quadriga-stored", b"false"))
+    if response.lag_bytes:
+        headers.append((b"quadriga-store-lag", b"%d" % response.lag_bytes))
+    return headers
+
+
+_PARTS = re.compile(r"(\{\w+(?:\.\.\.)?\}|[\[\]|])")
+
+
+def path_pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
+    """Compile a path's template to a regular expression."""
+    group_syntax = {"[": "(?:", "]": ")?", "|": "|"}
+    expression = "".join(
+        f"(?P<{token[1:-4]}>.+)"
+        if token.endswith("...}")
+        else f"(?P<{token[1:-1]}>[^/:]+?)"
+        if token.startswith("{")
+        else group_syntax.get(token, re.escape(token))
+        for token in _PARTS.split(path)
+    )
+    return re.compile(expression, re.IGNORECASE if ignore_case else 0)
+
+
+def expand_path(path: str) -> list[str]:
+    """Expand a path's template: without its optional parts, and with each of them."""
+    optional = re.search(r"\[([^\[\]]*)\]", path)
+    if optional is None:
+        return [path]
+    prefix, suffix = path[: optional.start()], path[optional.end() :]
+    choices = ["", *optional[1].split("|")]
+    return [expanded for choice in choices for expanded in expand_path(prefix + choice + suffix)]

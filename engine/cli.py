@@ -14,7 +14,7 @@ from click.shell_completion import get_completion_class
 from quadriga.engine.commands.audit import audit_command
 from quadriga.engine.commands.backup import backup_command, check_command, restore_command
 from quadriga.engine.commands.baseline import baseline_command
-from quadriga.engine.commands.checks import conformance, inspect, validate
+from quadriga.engine.commands.checks import inspect, validate
 from quadriga.engine.commands.compare import compare_command
 from quadriga.engine.commands.drift import drift_command
 from quadriga.engine.commands.erase import erase_command
@@ -23,7 +23,6 @@ from quadriga.engine.commands.infer import infer_command
 from quadriga.engine.commands.inferences import export_command, import_command, query
 from quadriga.engine.commands.jobs import jobs_command
 from quadriga.engine.commands.keys import keys_command
-from quadriga.engine.commands.log_level import log_level_command
 from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
 from quadriga.engine.commands.profile import profile_command
@@ -68,8 +67,8 @@ class _Commands(click.RichGroup):
 
 
 _PANELS = {
-    "Serve": ("serve", "infer", "models", "jobs", "schedules", "log-level"),
-    "Prepare a model": ("inspect", "validate", "profile", "quantize", "conformance"),
+    "Serve": ("serve", "infer", "models", "jobs", "schedules"),
+    "Prepare a model": ("inspect", "validate", "profile", "quantize"),
     "Find what was stored": ("query", "export", "import", "select", "erase"),
     "Judge and watch": ("evaluate", "compare", "drift", "baseline", "reports"),
     "Operate": ("keys", "audit", "backup", "restore", "check", "migrate", "store", "completion"),
@@ -136,7 +135,6 @@ def _value_name(kind: Any) -> str | None:
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder or ONNX file, or s3://BUCKET/FOLDER."""
     from quadriga.engine.measures.trace_opening import check_tracing
-    from quadriga.engine.processes.log_pipes import LogPipes, SupervisorLines
     from quadriga.engine.processes.logs import configure_logging, json_line
     from quadriga.engine.processes.supervisor import supervise
     from quadriga.store.disk import create_privately
@@ -147,30 +145,28 @@ def serve(config: Path | None, **flags: Any) -> None:
     if "://" not in settings.models and not Path(settings.models).exists():
         raise settings_reading.SettingsError(f"model folder not found: {settings.models}")
     check_tracing(settings)
-    pipes = LogPipes(settings.secrets) if settings.log_format == "json" else None
     configure_logging(
         "supervisor",
         settings.secrets,
         log_format=settings.log_format,
         level=settings.log_level,
-        lines=None if pipes is None else SupervisorLines(pipes),
     )
     for path in settings_reading.open_secret_files(os.environ):
         logging.getLogger("quadriga.supervisor").warning(
             "every user of this machine may read the secret in %s: chmod 600", path
         )
     create_privately()
-    if pipes is None:
-        sys.exit(supervise(settings, _announce))
+    is_json = settings.log_format == "json"
+    announce = (
+        partial(_announce, make_line=partial(json_line, "supervisor")) if is_json else _announce
+    )
     try:
-        announce = partial(_announce, make_line=partial(json_line, "supervisor"))
-        status = supervise(settings, announce, pipes)
-    except settings_reading.SettingsError as error:  # as a line of the log, like all others
+        sys.exit(supervise(settings, announce))
+    except settings_reading.SettingsError as error:
+        if not is_json:
+            raise
         logging.getLogger("quadriga.supervisor").critical("%s", error)
-        status = 2
-    finally:
-        pipes.close()
-    sys.exit(status)
+        sys.exit(2)
 
 
 @main.command()
@@ -196,8 +192,8 @@ def _announce(url: str, grpc_address: str, make_line: Callable[[str], str] = str
 
 
 for _command in (
-    audit_command, backup_command, restore_command, check_command, inspect, validate, query, conformance, baseline_command, compare_command,
-    drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, log_level_command, migrate, models_command, profile_command,
+    audit_command, backup_command, restore_command, check_command, inspect, validate, query, baseline_command, compare_command,
+    drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, migrate, models_command, profile_command,
     quantize_command, reports_command, schedules_command, select_command, store,
 ):  # fmt: skip
     main.add_command(_command)

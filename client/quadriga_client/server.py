@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .calls import json_call, read_call, read_text
+from .calls import read_call, read_text
 from .errors import ServerRefused
 from .resources import Resource
 
@@ -40,14 +40,6 @@ class Server(Resource):
         """Return the metrics in Prometheus' text form."""
         text: str = self._send(read_call("/metrics"), read_text)
         return text
-
-    def log_level(self) -> Any:
-        """Return the level of the server's log."""
-        return self._send(read_call("/api/log-level"))
-
-    def set_log_level(self, level: str | None) -> Any:
-        """Set the level of the log: `debug`, `info`, `warning`, `error`, or None for that of the settings."""
-        return self._send(json_call("PUT", "/api/log-level", body={"level": level}))
 
     def audit(
         self,

@@ -32,7 +32,6 @@ from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.event_streams import EventStreams
-from quadriga.engine.api.log_level import log_level_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
@@ -282,7 +281,6 @@ class Application:
             metrics,
             audit_route(settings.audit_directory),
             *self._log_in_routes,
-            *log_level_routes(settings.log_level, lambda: self.pipeline.health.processes),
             *console_page_routes(console),
         ]
 

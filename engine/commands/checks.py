@@ -1,4 +1,4 @@
-"""The commands `quadriga inspect`, `validate` and `conformance`: checks of models and engines."""
+"""The commands `quadriga inspect` and `validate`: checks of models."""
 
 import json
 import sys
@@ -89,38 +89,3 @@ def validate(
             console.print(note, style="yellow", soft_wrap=True, markup=False)
         console.print(f"Picture: {validation.picture}", soft_wrap=True, markup=False)
     sys.exit(0 if all(check.holds for check in validation.checks) else 1)
-
-
-@click.command()
-@click.argument("url")
-@option("--model", "Model name in the path, such as m-<id>.", required=True)
-@option("--task", "Task, such as detection or OBJECT_DETECTION.", required=True)
-@option("--json as_json", "Print one JSON object per line.", is_flag=True)
-def conformance(url: str, model: str, task: str, as_json: bool) -> None:
-    """Check whether the engine at URL speaks chariot-v2-kserve. Exits with 1 if a must differs."""
-    from quadriga.engine.commands.server_client import (
-        credentials,
-        environment_key,
-        environment_tls,
-    )
-    from quadriga.proto.conformance import TASKS, EngineClient, check_engine
-    from quadriga.proto.conformance_cases import CASES
-    from quadriga.tasks import SHORT_NAMES, full_name
-
-    name = full_name(task)
-    if name not in TASKS:
-        allowed = ", ".join(short for short, long in SHORT_NAMES.items() if long in TASKS)
-        raise click.BadParameter(f"expected one of {allowed}, got {task}", param_hint="--task")
-    holds = True
-    tls = environment_tls() if url.startswith("https:") else None
-    client = EngineClient(url, model, name, credentials=credentials(environment_key()), tls=tls)
-    for finding in check_engine(client, CASES):
-        holds = holds and (finding.ok or finding.severity == "should")
-        if as_json:
-            click.echo(msgspec.json.encode(finding))
-            continue
-        click.echo(f"{'ok' if finding.ok else 'differs':7}  {finding.severity:6}  {finding.case}")
-        for kind, text in (("expected", finding.expected), ("got", finding.found)):
-            if text:
-                click.echo(f"{'':17}{kind} {text}")
-    sys.exit(0 if holds else 1)

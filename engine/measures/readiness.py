@@ -8,11 +8,9 @@ that hangs.
 import mmap
 import os
 import struct
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
-
-from quadriga.engine.config.server_settings import LogLevel
 
 ProcessCondition = Literal["starting", "loading", "ready", "waiting", "ended"]
 """`starting`: takes no requests yet; `loading`: takes requests, and has not loaded its models; `ready`: works;
@@ -26,11 +24,6 @@ BEAT_INTERVAL_S = 0.5
 
 DATABASE_AWAY = "the database does not answer: records wait in the journal"
 """Reason of a writer that waits; the log has the error of the database, which may name hosts."""
-
-LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
-
-_LOG_LEVEL = 1
-"""Place of the level of the log; place 0 says whether all workers were ready once."""
 
 _ENTRY = struct.Struct("@QIIIBB")
 _ENTRY_BYTES = 256
@@ -127,16 +120,6 @@ class ProcessStates:
     def count_hang(self, name: str) -> None:
         """Count that a process was ended because it hung."""
         self._add(name, _HANGS, "@I")
-
-    @property
-    def log_level(self) -> LogLevel | None:
-        """The level of the log that an administrator has set for all processes; None for that of the settings."""
-        place = self._memory[_LOG_LEVEL]
-        return LOG_LEVELS[place - 1] if place else None
-
-    @log_level.setter
-    def log_level(self, level: LogLevel | None) -> None:
-        self._memory[_LOG_LEVEL] = 0 if level is None else LOG_LEVELS.index(level) + 1
 
     def has_ready_worker(self, besides: str = "") -> bool:
         """Check whether a worker, other than one of them, answers with all its models."""

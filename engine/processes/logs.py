@@ -39,7 +39,6 @@ def configure_logging(
     *,
     log_format: LogFormat = "plain",
     level: LogLevel = "info",
-    lines: logging.Handler | None = None,
 ) -> None:
     """Send log lines, and exceptions that nothing catches, to standard error.
 
@@ -48,9 +47,8 @@ def configure_logging(
         secrets: Values that no line may have, such as `Settings.secrets`.
         log_format: `plain` for people, `json` for an object in each line.
         level: Lowest level of the lines.
-        lines: Where lines go instead.
     """
-    lines = lines or logging.StreamHandler()
+    lines = logging.StreamHandler()
     plain = f"%(asctime)s %(levelname)s {role}[{os.getpid()}] %(name)s: %(message)s"
     lines.setFormatter(
         _Redacting(plain, secrets) if log_format == "plain" else _JsonLines(role, secrets)

@@ -27,7 +27,6 @@ from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.runners.crash_record import CrashRecord
 from quadriga.engine.models.runners.native_runs import NativeRuns
-from quadriga.engine.processes.log_level import FollowedLevel
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.proto.handshakes import Handshakes
 
@@ -167,8 +166,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     call_on_stop(lambda: loop.call_soon_threadsafe(stop.set))
-    level = FollowedLevel(states, task.settings.log_level)
-    beating = asyncio.create_task(_beat(server, states, name, level))
+    beating = asyncio.create_task(_beat(server, states, name))
     # Where another worker answers, this one takes no requests before it can answer them.
     waits = states.has_ready_worker(besides=name)
     states.mark(name, "starting" if waits else "loading")
@@ -258,11 +256,10 @@ def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Con
     )
 
 
-async def _beat(server: _Server, states: ProcessStates, name: str, level: FollowedLevel) -> None:
+async def _beat(server: _Server, states: ProcessStates, name: str) -> None:
     """Show the supervisor that the event loop runs, and the other workers how many connections this one has."""
     while True:
         states.beat(name)
-        level.look()
         states.set_connections(name, server.count_connections())
         await asyncio.sleep(BEAT_INTERVAL_S)
 

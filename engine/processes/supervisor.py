@@ -38,8 +38,6 @@ from quadriga.engine.measures.shared_counts import ENDS, OTHER, SharedCounts
 from quadriga.engine.models.runners.crash_record import CrashRecord, blame, describe_exit
 from quadriga.engine.models.runners.native_runs import NativeRuns, create_native_runs
 from quadriga.engine.processes.data_folder import DataFolder
-from quadriga.engine.processes.log_level import FollowedLevel
-from quadriga.engine.processes.log_pipes import LogPipes
 from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
@@ -78,8 +76,6 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The shared memory of what keys have used, inherited."""
     counts_fd: int = -1
     """The shared memory of the counts for metrics, inherited."""
-    log_marker: str = ""
-    """What the lines of the child's log begin with; empty where its standard error is that of the server."""
     grpc_address: str = ""
     """Address to serve gRPC on, shared with the other workers; empty for none."""
     run_id: str = ""
@@ -106,9 +102,7 @@ class _Child:
         *,
         tls_files: RenewedFiles | None = None,
         counts: SharedCounts | None = None,
-        pipes: LogPipes | None = None,
     ) -> None:
-        self._pipes = pipes
         self._counts = counts or SharedCounts()
         self._name = worker_name(task.number) if task.role == "worker" else task.role
         self._states = states
@@ -136,29 +130,15 @@ class _Child:
             task.counts_fd,
         )
         descriptors = [fd for fd in inherited if fd >= 0]
-        self._process = self._open_process(descriptors)
+        name = self._name.replace(" ", "-")  # for `ps`, for metrics and for the log
+        command = [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", name]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)  # noqa: S603 - our own module
         self._started_at = time.monotonic()
         self._watchdog = Watchdog(self._task.settings.hang_timeout_s)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it was ended already, which `watch` sees
             self._process.stdin.write(msgspec.json.encode(task) + b"\n")
             self._process.stdin.flush()
-
-    def _open_process(self, descriptors: list[int]) -> "subprocess.Popen[bytes]":
-        """Start the process; its standard error is a pipe to the log, if that is JSON."""
-        name = self._name.replace(" ", "-")  # for `ps`, for metrics and for the log
-        command = [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", name]
-        if self._pipes is None:
-            return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)  # noqa: S603 - our own module
-        error, pipe = self._pipes.open(name)
-        try:
-            process = subprocess.Popen(  # noqa: S603 - as above
-                command, stdin=subprocess.PIPE, stderr=error, pass_fds=descriptors
-            )
-        finally:
-            os.close(error)
-        pipe.pid = process.pid
-        return process
 
     def watch(self) -> None:
         """Restart the child if it has died and its delay is over.
@@ -242,9 +222,7 @@ def end_cause(code: int) -> str:
     return f"signal-{-code}"
 
 
-def supervise(
-    settings: Settings, announce: Callable[[str, str], None], pipes: LogPipes | None = None
-) -> int:
+def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     """Run the server until SIGTERM or SIGINT.
 
     Args:
@@ -272,7 +250,6 @@ def supervise(
         signal.signal(number, lambda number, _: stopping.append(number))
     states, run = ProcessStates.create(settings.workers), _run_directory(Path(settings.data))
     counts = SharedCounts(settings.workers + 1, settings.workers)
-    level = FollowedLevel(states, settings.log_level)
     url = f"{'http' if tls_files is None else 'https'}://{format_address(listener)}"
     grpc_address = "" if grpc is None else format_address(grpc)
     writer = ChildTask(
@@ -280,7 +257,6 @@ def supervise(
         settings,
         processes_fd=states.descriptor,
         run_id=secrets.token_hex(8),
-        log_marker="" if pipes is None else pipes.marker,
     )
     jobs = msgspec.structs.replace(writer, role="jobs", http_url=url, internal_key=make_key()[1])
     worker = msgspec.structs.replace(
@@ -291,11 +267,11 @@ def supervise(
         run_directory=str(run),
         internal_key=jobs.internal_key,
     )
-    answering = _make_workers(worker, states, counts, tls_files=tls_files, pipes=pipes)
+    answering = _make_workers(worker, states, counts, tls_files=tls_files)
     storing = []
     if settings.store:
-        answering.append(_Child(jobs, states, tls_files=tls_files, counts=counts, pipes=pipes))
-        storing.append(_Child(writer, states, counts=counts, pipes=pipes))
+        answering.append(_Child(jobs, states, tls_files=tls_files, counts=counts))
+        storing.append(_Child(writer, states, counts=counts))
     children = [*storing, *answering]
     for child in children:
         child.start()
@@ -304,7 +280,7 @@ def supervise(
     announce(url, grpc_address)
     try:
         while not stopping:
-            _watch(children, data_folder, level)
+            _watch(children, data_folder)
             time.sleep(_POLL_INTERVAL_S)
     finally:
         listener.close()  # the workers have it still, and end it when they are done
@@ -326,7 +302,6 @@ def _make_workers(
     counts: SharedCounts,
     *,
     tls_files: RenewedFiles | None,
-    pipes: LogPipes | None,
 ) -> list[_Child]:
     """Return the workers of a server; `task` is what they have in common but the memory that they share."""
     workers = task.settings.workers
@@ -346,7 +321,6 @@ def _make_workers(
             _MAX_WORKER_DELAY_S,
             tls_files=tls_files,
             counts=counts,
-            pipes=pipes,
         )
         for number in range(workers)
     ]
@@ -368,14 +342,13 @@ def _open_sockets(settings: Settings) -> tuple[socket.socket, socket.socket | No
     return listener, grpc
 
 
-def _watch(children: list[_Child], data_folder: DataFolder | None, level: FollowedLevel) -> None:
-    """Start children that have ended, end those that hang, and take the level of the log."""
+def _watch(children: list[_Child], data_folder: DataFolder | None) -> None:
+    """Start children that have ended, and end those that hang."""
     for child in children:
         child.watch()
         child.end_if_hung()
     if data_folder is not None:
         data_folder.check()
-    level.look()
 
 
 def _note_store(settings: Settings) -> None:

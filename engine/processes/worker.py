@@ -31,8 +31,6 @@ from quadriga.engine.measures.readiness import (
     ProcessStates,
 )
 from quadriga.engine.measures.trace_opening import open_tracing
-from quadriga.engine.processes.log_level import FollowedLevel
-from quadriga.engine.processes.log_pipes import PipedLines
 from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
 from quadriga.store.errors import MissingPartitionError, OtherVersionError, StoreError
@@ -53,7 +51,6 @@ def main() -> None:
         task.settings.secrets,
         log_format=task.settings.log_format,
         level=task.settings.log_level,
-        lines=PipedLines(task.log_marker) if task.log_marker else None,
     )
     if task.role == "jobs":
         states = _show_life(task, JOBS)
@@ -73,12 +70,10 @@ def _show_life(task: ChildTask, name: str) -> ProcessStates:
     """Show the supervisor, from a thread, that the process runs; return the states of all processes."""
     states = ProcessStates(task.processes_fd, task.settings.workers)
     states.mark(name, "starting")
-    level = FollowedLevel(states, task.settings.log_level)
 
     def beat() -> None:
         while True:
             states.beat(name)
-            level.look()
             time.sleep(BEAT_INTERVAL_S)
 
     _start_thread("beat", beat)

@@ -182,7 +182,6 @@ def test_the_client_does_on_a_server_what_its_page_says(server, tmp_path):
         assert client.server.live()
         assert client.server.ready()
         assert "quadriga_" in client.server.metrics()
-        assert client.server.log_level()
         assert client.inferences.delete({"meta.ok": True})["count"] == 1
         box = {"label": "car", "score": 0.9, "xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
         first = client.log("plates", photo, [box], {"camera": "gate"}, key="one", latency_ms=3.5)

@@ -69,7 +69,7 @@ NAMED_IN_BODY: dict[str, Any] = {
     "/api/drift": lambda name: {"model": name, "baseline": {"from": "-2h", "to": "-1h"}},
 }
 NAMELESS = {
-    "/", "/api/audit", "/api/cloudevents", "/api/log-level", "/api/blobs/{digest}", "/api/erasures", "/api/erasures/{erasure_id}", "/api/ground-truth",
+    "/", "/api/audit", "/api/cloudevents", "/api/blobs/{digest}", "/api/erasures", "/api/erasures/{erasure_id}", "/api/ground-truth",
     "/api/inferences/{inference_id}",
     "/api/inferences/{inference_id}/feedback", "/api/inferences/{inference_id}/ground-truth",
     "/api/inferences/{inference_id}/ground-truth/history",
@@ -259,7 +259,7 @@ COMMANDS = {
         "drift", "--model", name, "--data", data, "--baseline-from", "-1d", "--baseline-to", "now",
     ),
 }  # fmt: skip
-SERVER_COMMANDS = {"baseline", "conformance", "erase", "reports"}
+SERVER_COMMANDS = {"baseline", "erase", "reports"}
 """Commands that ask a server: what they are answered stands in the rows of its paths."""
 
 

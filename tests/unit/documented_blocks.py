@@ -134,8 +134,6 @@ RUN_BY = {
         f"sh {V1}",
         f"sh {V1}",
         "json tests/e2e/test_image_text.py::test_the_question_of_the_page_is_answered",
-        f" {HERE}commands_have_the_options_that_are_written",
-        f" {HERE}findings_of_the_conformance_are_of_its_cases",
     ],
     "docs/query.md": [
         "sh tests/e2e/test_query_page.py::test_one_question_in_three_forms_finds_the_one_inference",
@@ -163,7 +161,6 @@ RUN_BY = {
         *[f"{language} {HERE}a_server_without_a_container_is_installed_as_the_image" for language in ("sh", "ini")],
         "sh tests/e2e/test_backup.py::test_what_was_acknowledged_before_a_backup_is_restored",
         *["sh tests/unit/store/test_backup.py::test_two_servers_are_restored_beside_their_database"] * 2,
-        "sh tests/e2e/test_request_logs.py::test_the_level_changes_in_all_processes_and_is_audited",
         "json tests/e2e/test_traces.py::test_a_trace_goes_from_a_client_through_server_writer_and_job",
     ],
     "docs/scaling.md": [

@@ -24,7 +24,6 @@ from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.sign_on.people import caller_of_claims
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.access import ROLES
-from quadriga.proto.conformance_cases import CASES
 from quadriga.store.database import writer_engine
 from tests.onnx_models import doubling
 from tests.pages import ROOT, blocks, invoke
@@ -227,13 +226,6 @@ def test_the_folders_of_the_page_are_models(tmp_path) -> None:
 def test_the_embedding_is_named_as_the_page_shows() -> None:
     (line,) = texts("docs/models.md", "embedding")
     assert line.strip() in invoke(f"quadriga inspect {SAMPLE_MODELS / 'shapes-classifier'}")
-
-
-def test_findings_of_the_conformance_are_of_its_cases() -> None:
-    (shown,) = texts("docs/protocols-reference.md", "ok ")
-    found = re.findall(r"^(?:ok     |differs)  (must|should) +(\S.*)$", shown, re.MULTILINE)
-    assert len(found) == 2
-    assert set(found) <= {(case.severity, case.name) for case in CASES}
 
 
 def test_containers_are_run_from_what_is_there() -> None:

@@ -21,7 +21,6 @@ from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
-from quadriga.engine.api.log_level import log_level_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.schedules import schedule_routes
@@ -178,7 +177,6 @@ def test_every_endpoint_stands_in_a_table_once():
             *traffic_routes(None),
             *logged_inference_routes(None, None, None, 1 << 20),
             audit_route(ROOT),
-            *log_level_routes("info", lambda: None),
             metrics_route(PrometheusMetrics(None, "", dict, SharedCounts()), need="key"),
         ]
         for verb in handler.http_methods - {"OPTIONS"}

@@ -24,7 +24,7 @@ CASES = {
         "got the folder shapes-classifier, the folder shapes-detector",
     ),
     "no server": (["baseline", "--model", "a", "--server", "127.0.0.1:1"], "Connection refused"),
-    "no server at a URL": (["log-level", "--url", "http://127.0.0.1:1"], "Connection refused"),
+    "no server at a URL": (["jobs", "--url", "http://127.0.0.1:1"], "Connection refused"),
     "no format of pictures": ([*VALIDATE, "--output", "a.foo"], "end in .png or .jpg, got a.foo"),
 }
 

@@ -154,7 +154,6 @@ AUDITED_READS = {
     "/api/inferences.parquet",
     "/api/jobs/x/result",
     "/api/audit",
-    "/api/log-level",
     "/console/audit",
     "/console/keys",
 }

@@ -166,7 +166,7 @@ READS = frozenset(
 
 
 OF_ALL_TEAMS = {
-    "/metrics", "/api/audit", "/api/log-level", "/console/audit", "/console/keys",
+    "/metrics", "/api/audit", "/console/audit", "/console/keys",
     "/v2/models/stats", f"/v2/models/{MODEL}/stats", f"/v2/models/{MODEL}/versions/x/stats",
 }  # fmt: skip
 """Paths that answer about all teams, and so only to keys without one."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from quadriga.proto.conformance import PROMPTS, TASKS, Case, EngineClient, checked_json, expect
+from tests.chariot_client import PROMPTS, TASKS, Case, EngineClient, checked_json, expect
 
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "IMAGE_CLASSIFICATION": ("score",),

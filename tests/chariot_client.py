@@ -1,6 +1,6 @@
 """Conformance check of an engine with chariot-v2-kserve: a client, and the findings of its cases.
 
-The cases are in `quadriga.proto.conformance_cases`. They are independent of any server, ours included.
+The cases are in `tests.chariot_cases`. They are independent of any server, ours included.
 """
 
 import base64

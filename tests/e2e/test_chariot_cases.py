@@ -1,16 +1,15 @@
-"""`quadriga conformance`: all is well with our own server, and little is with a wrong one."""
+"""Requirements of chariot-v2-kserve: our own server meets all, and a wrong one few."""
 
 import json
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 
 import pytest
-from click.testing import CliRunner
 
-from quadriga.engine.cli import main
-from quadriga.proto.conformance import TASKS
-from quadriga.proto.conformance_cases import CASES
+from quadriga.tasks import full_name
 from tests.background import listening
+from tests.chariot_cases import CASES
+from tests.chariot_client import TASKS, EngineClient, check_engine
 from tests.server_process import ServerProcess
 
 MODELS = {
@@ -22,22 +21,15 @@ MODELS = {
 }
 
 
-def run(url, model, task, *flags):
-    arguments = ["conformance", url, "--model", model, "--task", task, *flags]
-    return CliRunner().invoke(main, arguments, terminal_width=200)
-
-
-def findings(*arguments):
-    result = run(*arguments, "--json")
-    return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
+def findings(url, model, task):
+    return [*check_engine(EngineClient(url, model, full_name(task)), CASES)]
 
 
 @pytest.mark.parametrize(("model", "task"), MODELS.items())
 @pytest.mark.parametrize("prefix", ["", "/api/serve/serve-model-{}-pred"])
 def test_our_own_server_conforms_in_every_task(server: ServerProcess, model, task, prefix):
-    code, results = findings(f"http://{server.host}{prefix.format(model)}", f"m-{model}", task)
-    assert [finding for finding in results if not finding["ok"] or finding["found"]] == []
-    assert code == 0
+    results = findings(f"http://{server.host}{prefix.format(model)}", f"m-{model}", task)
+    assert [finding for finding in results if not finding.ok or finding.found] == []
     assert len(results) > 30
 
 
@@ -109,12 +101,11 @@ RIGHT_BY_CHANCE = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_one_answer_to_everything_differs_almost_everywhere(wrong, task):
-    code, results = findings(wrong(output([ODD[task]])), "m", task)
-    right = {finding["case"] for finding in results if finding["ok"]}
+    results = findings(wrong(output([ODD[task]])), "m", task)
+    right = {finding.case for finding in results if finding.ok}
     chance = {"the ranges of a prediction"} if task == "IMAGE_TEXT_TO_TEXT" else set()
     assert right <= RIGHT_BY_CHANCE | chance
-    assert code == 1
-    assert all(finding["expected"] and finding["found"] for finding in results if not finding["ok"])
+    assert all(finding.expected and finding.found for finding in results if not finding.ok)
 
 
 @pytest.mark.parametrize(
@@ -137,33 +128,17 @@ def test_one_answer_to_everything_differs_almost_everywhere(wrong, task):
 )
 @pytest.mark.parametrize("task", TASKS)
 def test_no_answer_is_too_odd_to_be_reported(wrong, task, answer):
-    code, results = findings(wrong(answer), "m", task)
-    assert code == 1
+    results = findings(wrong(answer), "m", task)
     assert len(results) == sum(task in case.tasks for case in CASES)
 
 
 def test_a_redirect_is_no_answer(wrong):
-    _, results = findings(wrong(output([ODD["OBJECT_DETECTION"]]), moved=True), "m", "detection")
-    by_name = {finding["case"]: finding for finding in results}
-    assert by_name["/infer"]["ok"]
-    assert by_name["/infer/"]["found"].startswith("307")
+    results = findings(wrong(output([ODD["OBJECT_DETECTION"]]), moved=True), "m", "detection")
+    by_name = {finding.case: finding for finding in results}
+    assert by_name["/infer"].ok
+    assert by_name["/infer/"].found.startswith("307")
 
 
 def test_where_no_server_is_every_case_says_so():
-    code, results = findings("http://127.0.0.1:9", "m", "detection")
-    assert code == 1
-    assert all("Refused" in finding["found"] for finding in results)
-
-
-def test_the_lines_name_what_differs(server: ServerProcess, wrong):
-    good = run(f"http://{server.host}", "shapes-classifier", "classification")
-    assert (good.exit_code, "differs" in good.output) == (0, False)
-    bad = run(wrong(b"hello"), "m", "classification")
-    assert bad.exit_code == 1
-    assert "differs" in bad.output
-
-
-def test_an_unknown_task_is_a_bad_option():
-    result = run("http://x", "m", "poetry")
-    assert result.exit_code == 2
-    assert "expected one of classification, detection" in result.output
+    results = findings("http://127.0.0.1:9", "m", "detection")
+    assert all("Refused" in finding.found for finding in results)

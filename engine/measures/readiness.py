@@ -1,7 +1,6 @@
 """The states of a server's processes, in memory that they share.
 
-A process writes its own state, with the reason, and a count that rises while it works, a worker also how many
-connections it has; the supervisor writes how often it started a process again. Anyone may read all of it: a worker for its readiness, the supervisor to find a process
+A process writes its own state, with the reason, and a count that rises while it works; the supervisor writes how often it started a process again. Anyone may read all of it: a worker for its readiness, the supervisor to find a process
 that hangs.
 """
 
@@ -25,10 +24,10 @@ BEAT_INTERVAL_S = 0.5
 DATABASE_AWAY = "the database does not answer: records wait in the journal"
 """Reason of a writer that waits; the log has the error of the database, which may name hosts."""
 
-_ENTRY = struct.Struct("@QIIIBB")
+_ENTRY = struct.Struct("@QIIBB")
 _ENTRY_BYTES = 256
 _MAX_REASON_BYTES = _ENTRY_BYTES - _ENTRY.size
-_BEATS, _RESTARTS, _HANGS, _CONNECTIONS, _CONDITION, _LENGTH = 0, 8, 12, 16, 20, 21
+_BEATS, _RESTARTS, _HANGS, _CONDITION, _LENGTH = 0, 8, 12, 16, 17
 
 
 class ProcessState(msgspec.Struct, frozen=True):
@@ -86,7 +85,7 @@ class ProcessStates:
     def state(self, name: str) -> ProcessState:
         """Return the state of a process."""
         offset = self._offsets[name]
-        _, restarts, hangs, _, condition, length = _ENTRY.unpack_from(self._memory, offset)
+        _, restarts, hangs, condition, length = _ENTRY.unpack_from(self._memory, offset)
         text = self._memory[offset + _ENTRY.size : offset + _ENTRY.size + length]
         reason = text.decode(errors="ignore") or None
         return ProcessState(name, CONDITIONS[condition], reason, restarts=restarts, hangs=hangs)
@@ -99,19 +98,6 @@ class ProcessStates:
         """Return the count of `beat`, since the server's start."""
         beats: int = _ENTRY.unpack_from(self._memory, self._offsets[name])[0]
         return beats
-
-    def set_connections(self, name: str, count: int) -> None:
-        """Set how many HTTP connections a worker has; called by itself."""
-        struct.pack_into("@I", self._memory, self._offsets[name] + _CONNECTIONS, count)
-
-    def fewest_connections(self) -> int:
-        """Return how many connections the worker has that has the fewest of those that take requests."""
-        counts = [
-            struct.unpack_from("@I", self._memory, self._offsets[name] + _CONNECTIONS)[0]
-            for name in self.workers
-            if self._condition(name) in ("loading", "ready")
-        ]
-        return min(counts, default=0)
 
     def count_restart(self, name: str) -> None:
         """Count that a process is started again."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import math
@@ -19,7 +20,6 @@ from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.server_settings import parse_proxies
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.http.acceptor import FairAcceptor
 from quadriga.engine.http.http_protocol import with_limits
 from quadriga.engine.http.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.measures.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
@@ -45,6 +45,11 @@ _LAST_BYTES_TIMEOUT_S = 3600.0
 _LAST_HANDSHAKES_S = 1.0
 """Maximum time of the handshakes that the end of the worker finds under way."""
 
+_FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""What the system answers where it has no place for another connection."""
+
+_FULL_PAUSE_S = 1.0
+
 OnStop = Callable[[Callable[[], object]], None]
 """Registers a function to call once the worker has to stop."""
 
@@ -61,22 +66,16 @@ def serve(task: ChildTask, call_on_stop: OnStop) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes.
-
-    Args:
-        config: Configuration of uvicorn.
-        states: Where the workers see each other's connections.
-        name: Name of this worker among them.
-    """
+    """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes."""
 
     tls: RenewedContext | None = None
     handshake_timeout_s = 15.0
 
-    def __init__(self, config: uvicorn.Config, states: ProcessStates, name: str) -> None:
+    def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._states = states
-        self._name = name
         self.handshakes = Handshakes()
+        self._accepting: list[asyncio.Task[None]] = []
+        self._connecting: set[asyncio.Task[None]] = set()
 
     async def connect(self, connection: socket.socket) -> None:
         """Make the transport of an accepted connection.
@@ -122,31 +121,44 @@ class _Server(uvicorn.Server):
         return protocol
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept connections; uvicorn's own would give each handshake a minute, and take what others should have."""
+        """Accept connections; uvicorn's own would give each handshake a minute, and accept many of them at a time."""
         await self.lifespan.startup()
-        self.servers = [await self._accept_from(listener) for listener in sockets or []]
+        self.servers = []
+        self._accepting = [asyncio.create_task(self._accept(each)) for each in sockets or []]
         self.started = True
 
-    async def _accept_from(self, listener: socket.socket) -> Any:
-        """Begin to accept connections; return what ends that by its `close`."""
-        loop = asyncio.get_running_loop()
-        if len(self._states.workers) == 1 and self.tls is None:
-            return await loop.create_server(
-                self.new_connection,
-                sock=listener,
-                backlog=self.config.backlog,
-            )
-        return FairAcceptor(
-            listener,
-            self.connect,
-            count=self.count_connections,
-            states=self._states,
-            name=self._name,
-        )
+    async def stop_accepting(self) -> None:
+        """Accept no more, and wait until what was accepted is connected."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        if self._connecting:
+            await asyncio.wait(self._connecting, timeout=_LAST_HANDSHAKES_S)
 
-    def count_connections(self) -> int:
-        """Return how many connections this worker has."""
-        return len(self.server_state.connections)
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept connections one by one, so that workers that share the socket share them too."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except ConnectionAbortedError:  # the client left
+                continue
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+                _log.error("cannot accept connections for a second: %s", error.strerror)
+                await asyncio.sleep(_FULL_PAUSE_S)
+                continue
+            connecting = asyncio.create_task(self._connect_or_close(connection))
+            self._connecting.add(connecting)
+            connecting.add_done_callback(self._connecting.discard)
+
+    async def _connect_or_close(self, connection: socket.socket) -> None:
+        try:
+            await self.connect(connection)
+        except Exception:  # noqa: BLE001 - a client that does not speak TLS, or left meanwhile
+            connection.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -157,7 +169,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     tls_files = None if task.tls is None else RenewedFiles(task.settings, task.tls)
     application = _open_application(task, tls_files)
     states, name = ProcessStates(task.processes_fd, task.settings.workers), worker_name(task.number)
-    server = _Server(_uvicorn_config(task.settings, application), states, name)
+    server = _Server(_uvicorn_config(task.settings, application))
     if tls_files is not None:
         tls_files.start()
         server.tls = RenewedContext.of(lambda: tls_files.context)
@@ -166,7 +178,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     call_on_stop(lambda: loop.call_soon_threadsafe(stop.set))
-    beating = asyncio.create_task(_beat(server, states, name))
+    beating = asyncio.create_task(_beat(states, name))
     # Where another worker answers, this one takes no requests before it can answer them.
     waits = states.has_ready_worker(besides=name)
     states.mark(name, "starting" if waits else "loading")
@@ -256,11 +268,10 @@ def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Con
     )
 
 
-async def _beat(server: _Server, states: ProcessStates, name: str) -> None:
-    """Show the supervisor that the event loop runs, and the other workers how many connections this one has."""
+async def _beat(states: ProcessStates, name: str) -> None:
+    """Show the supervisor that the event loop runs."""
     while True:
         states.beat(name)
-        states.set_connections(name, server.count_connections())
         await asyncio.sleep(BEAT_INTERVAL_S)
 
 
@@ -280,9 +291,8 @@ async def _close_listener(server: _Server, listener: socket.socket) -> None:
     """Accept the connections that are waiting, and no more; then let them send their requests."""
     loop = asyncio.get_running_loop()
     duplicate = listener.dup()
-    for accepting_server in server.servers:
-        accepting_server.close()
     drop_new_connections(duplicate)
+    await server.stop_accepting()
     accepting = [
         asyncio.ensure_future(server.connect(connection))
         for connection in accept_waiting(duplicate)

@@ -124,7 +124,9 @@ class _Server(uvicorn.Server):
         """Accept connections; uvicorn's own would give each handshake a minute, and accept many of them at a time."""
         await self.lifespan.startup()
         self.servers = []
-        self._accepting = [asyncio.create_task(self._accept(each)) for each in sockets or []]
+        self._accepting = [
+            asyncio.create_task(self._accept(listener)) for listener in sockets or []
+        ]
         self.started = True
 
     async def stop_accepting(self) -> None:

@@ -97,11 +97,19 @@ _OTHER_FLAGS = {"name": ("--model_name", "--model-name")}
 """Further flags of settings: those of KServe."""
 
 
+_REMOVED_SWITCHES = {"ce_merge", "grpc_compression", "semantic_score_in_parameters"}
+
+
 def _setting_options(command: Any) -> Any:
     """Add one flag per setting to a command, with the setting's own description."""
     defaults, kinds = Settings(), get_type_hints(Settings)
     descriptions = settings_module.descriptions()
     order = dict.fromkeys((*_FIRST_SETTINGS, *descriptions))
+    for name in settings_module.REMOVED:
+        flag = f"--{name.replace('_', '-')}"
+        if name in _REMOVED_SWITCHES:
+            flag += flag.replace("--", "/--no-", 1)
+        command = click.option(flag, name, default=None, hidden=True)(command)
     for name in reversed(order):
         text = descriptions[name]
         if name == "models":  # the argument

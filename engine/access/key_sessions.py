@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.access.key_ring import KeyRing
-from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings import SESSION_HOURS, Settings
 from quadriga.engine.sign_on.seals import Seal, server_key
 from quadriga.engine.sign_on.sessions import SESSION_COOKIE, cookie_value
 from quadriga.proto.access import Caller
@@ -43,7 +43,7 @@ class KeySessions:
     def __init__(self, settings: Settings, keys: KeyRing) -> None:
         self._settings = settings
         self._keys = keys
-        self.seconds = max(1, round(settings.session_hours * 3600))
+        self.seconds = round(SESSION_HOURS * 3600)
 
     @property
     def is_open(self) -> bool:

@@ -144,9 +144,7 @@ class _Table:
         while not self._is_over:
             now_s = time.monotonic()
             if now_s > self._ends_s:
-                raise DeadlineExceeded(
-                    "expected a table within job_timeout_s: take less at once, or raise the setting"
-                )
+                raise DeadlineExceeded("expected a table within a day: take less at once")
             if now_s - checked_s >= CHECK_INTERVAL_S:
                 admit(identify_again(), "read")
                 checked_s = now_s

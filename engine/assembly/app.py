@@ -36,7 +36,7 @@ from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.traffic import TrafficControl, traffic_routes
-from quadriga.engine.assembly.opened_store import OpenedStore, open_store
+from quadriga.engine.assembly.opened_store import QUERY_THREADS, OpenedStore, open_store
 from quadriga.engine.assembly.store_metrics import StoreMetrics
 from quadriga.engine.config.retrying import retry_until_done
 from quadriga.engine.config.settings import Settings
@@ -44,6 +44,7 @@ from quadriga.engine.config.settings_reading import SettingsError
 from quadriga.engine.config.worker_ids import NO_NUMBER
 from quadriga.engine.console.routes import ConsoleParts, console_page_routes
 from quadriga.engine.http.asgi_front import AsgiFront
+from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S
 from quadriga.engine.measures.metrics import PrometheusMetrics
 from quadriga.engine.measures.process_metrics import ProcessMetrics
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
@@ -76,8 +77,11 @@ from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
 
-QUERY_WAIT_S = 10.0
-"""Maximum time that a search waits for a thread."""
+MAX_WAITING_JOBS = 100
+"""Maximum jobs of a server that wait or run."""
+
+MAX_WAITING_QUERIES, QUERY_WAIT_S = 32, 10.0
+"""Maximum searches of a worker that wait for a thread, and the time that each waits."""
 
 MAX_ROUTE_BODY_BYTES = 4 << 20
 """Largest body of a route, as a filter or the parameters of a job; ground truth may take all that the server takes."""
@@ -121,9 +125,7 @@ class Application:
         self._settings, self._tls_files = settings, tls_files
         self._counter = RequestCounts(counts)
         self._tracing = open_tracing(settings, process)
-        self._observer = RequestObservation(
-            RequestLog(settings.log_requests, settings.log_slow_ms), self._tracing
-        )
+        self._observer = RequestObservation(RequestLog(settings.log_requests), self._tracing)
         self._audit_log = open_log(settings, process)
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
@@ -142,7 +144,6 @@ class Application:
             counts=counts,
             isolation=settings.isolation,
             load_timeout_s=settings.load_timeout_s,
-            client_model_mb=settings.client_model_mb,
         )
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
         self._watch = open_source(settings, run_directory)
@@ -150,13 +151,11 @@ class Application:
         self.repository = self._make_repository()
         self._jobs = Jobs(
             settings.jobs_directory,
-            settings.max_waiting_jobs,
+            MAX_WAITING_JOBS,
             owner=job_owner,
             traceparent=request_traceparent,
         )
-        self._queries = BoundedThreads(
-            "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
-        )
+        self._queries = BoundedThreads("queries", QUERY_THREADS, MAX_WAITING_QUERIES, QUERY_WAIT_S)
         self._streams = EventStreams()
         self._store: OpenedStore | None = None
         if settings.store:
@@ -177,7 +176,6 @@ class Application:
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
             settings.body_timeout_s,
-            settings.body_bytes_per_s,
             counter=self._counter,
         )
         self.traffic_rules = TrafficRules(settings)
@@ -198,10 +196,9 @@ class Application:
         options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
-            v1_inputs=settings.v1_inputs,
-            ce_type=settings.ce_type,
-            ce_source=settings.ce_source,
-            ce_merge=settings.ce_merge,
+            ce_type=os.environ.get("CE_TYPE") or "io.kserve.inference.response",
+            ce_source=os.environ.get("CE_SOURCE", ""),
+            ce_merge=os.environ.get("CE_MERGE", "").lower() in ("true", "1"),
         )
         operations = list(table.all_operations(self.pipeline, options))
         process_metrics = ProcessMetrics(worker, None if run_directory is None else os.getppid())
@@ -215,7 +212,6 @@ class Application:
             settings.score_threshold,
             UnpackedArchives(settings.archives_directory),
             self._host,
-            max_client_models=settings.max_client_models,
             find=watch.find_served if watch and self._is_fetched else None,
             name=settings.name,
             remark=watch.remark if watch else lambda _: "",
@@ -416,11 +412,9 @@ class Application:
             max_message_bytes=self._settings.max_body_bytes,
             max_connections=self._settings.max_connections,
             intake=self.intake,
-            stream_form=self._settings.grpc_stream,
             max_connection_age_s=self._settings.grpc_connection_age_s,
-            allows_compression=self._settings.grpc_compression,
             request_timeout_s=self._settings.request_timeout_s,
-            handshake_timeout_s=self._settings.header_timeout_s,
+            handshake_timeout_s=HEADER_TIMEOUT_S,
             gate=self._gate,
             audit=self._audit,
             counter=self._counter,

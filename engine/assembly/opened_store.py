@@ -61,6 +61,7 @@ from quadriga.store.errors import StoreError
 from quadriga.store.event_halves import EventHalves
 from quadriga.store.ids import IdSource
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.job_runner import JOB_TIMEOUT_S
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
 from quadriga.store.model_names import ModelNames
@@ -74,6 +75,9 @@ LOG_THREADS, WAITING_LOGS, LOG_WAIT_S = 2, 64, 30.0
 
 LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S = 4, 256, 60.0
 """Tasks of Label Studio that a worker fetches images for at once, that wait for that, and how long each waits at most."""
+
+QUERY_THREADS = 4
+"""Searches of the store that a worker runs at once: more would take the processor from inference."""
 
 CHEAP_READS = 4
 """Reads of the store that find a connection beside all searches."""
@@ -111,7 +115,7 @@ def open_store(
     """
     try:
         inferences, blobs = open_reader(
-            settings, connections=settings.query_threads + CHEAP_READS, served=repository.names
+            settings, connections=QUERY_THREADS + CHEAP_READS, served=repository.names
         )
     except StoreError as error:
         raise LoadError(str(error)) from error
@@ -216,7 +220,7 @@ def _query_routes(
     return [
         *browsing_routes(queries),
         tail_route(queries, streams),
-        *table_routes(queries, streams, settings.job_timeout_s),
+        *table_routes(queries, streams, JOB_TIMEOUT_S),
         *inference_routes(inferences, queries, thumbnails, public_url=settings.public_url),
     ]
 
@@ -286,9 +290,9 @@ def _open_log(
         version=version("quadriga"),
         has_place=PastMonths(inferences.snapshot).has_place,
     )
-    folder = Path(settings.events or Path(settings.data) / "events")
+    folder = Path(settings.data) / "events"
     halves = EventHalves(folder, is_synced=settings.durability == "power")
-    return service, EventPairs(service, halves, alone_s=settings.event_wait_s)
+    return service, EventPairs(service, halves)
 
 
 def _label_studio(

@@ -5,6 +5,7 @@ engine variables, `quadriga.toml`, default. A setting that may hold a secret may
 `QUADRIGA_<NAME>_FILE` names, instead of `QUADRIGA_<NAME>`.
 """
 
+import logging
 import re
 import stat
 import sys
@@ -21,12 +22,13 @@ from quadriga.engine.config.claim_roles import parse_role_entries
 from quadriga.engine.config.model_url import check_models
 from quadriga.engine.config.schema import explain_validation_error
 from quadriga.engine.config.server_settings import parse_proxies
-from quadriga.engine.config.settings import PREFIX, Settings, secret_names, shown_secret
+from quadriga.engine.config.settings import PREFIX, REMOVED, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store.disk import write_atomically
-from quadriga.store.ids import WORKERS
 from quadriga.store.key_limits import parse_limits, split_limits
 from quadriga.store.redaction import HIDDEN, without_secrets
+
+_log = logging.getLogger("quadriga.settings")
 
 FILE_SUFFIX = "_FILE"
 """Ending of the variables that name a file with the value of a secret setting, as secrets of containers are given."""
@@ -57,9 +59,6 @@ CHARIOT_VARIABLES = {
     "WEB_CONCURRENCY": "workers",
     "DEFAULT_SCORE_THRESHOLD": "score_threshold",
     "CHARIOT_INFERENCE_PROTOCOL": "protocol",
-    "CE_TYPE": "ce_type",
-    "CE_SOURCE": "ce_source",
-    "CE_MERGE": "ce_merge",
     "INFERENCE_SERVICE_NAME": "name",
 }
 """Environment variables of Chariot and of KServe, and the settings that they set."""
@@ -105,10 +104,8 @@ def load(
     origins: dict[str, str] = {}
 
     def take(name: str, value: Any, origin: str) -> None:
-        if name not in Settings.__struct_fields__:
-            names = ", ".join(Settings.__struct_fields__)
-            raise SettingsError(f"{origin}: expected a setting among {names}, got {name!r}")
-        values[name], origins[name] = value, origin
+        if _check_name(name, origin):
+            values[name], origins[name] = value, origin
 
     explicit_file = file or environment.get(PREFIX + "CONFIG")
     path = Path(explicit_file or "quadriga.toml")
@@ -131,6 +128,21 @@ def load(
     for name, value in flags.items():
         take(name, value, f"flag --{name.replace('_', '-')}")
     return _convert(values, origins)
+
+
+def _check_name(name: str, origin: str) -> bool:
+    """Check that there is a setting of a name; return whether it still is one.
+
+    Raises:
+        SettingsError: It is none, and never was.
+    """
+    if name in REMOVED:
+        _log.warning("%s: the setting %s is gone: %s", origin, name, REMOVED[name])
+        return False
+    if name not in Settings.__struct_fields__:
+        names = ", ".join(Settings.__struct_fields__)
+        raise SettingsError(f"{origin}: expected a setting among {names}, got {name!r}")
+    return True
 
 
 def _secret_files(environment: Mapping[str, str]) -> dict[str, str]:
@@ -214,11 +226,6 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         if origins[name].startswith("flag "):
             text = text.removeprefix(f"{name}: ")
         raise SettingsError(f"{origins[name]}: {_in_words(text, values[name], name)}") from error
-    if max(settings.first_worker, 0) + settings.workers >= WORKERS:  # imports use the last number
-        raise SettingsError(
-            f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
-            f"{settings.first_worker} and {settings.workers}"
-        )
     for name, parse in _PARSED.items():
         try:
             parse(getattr(settings, name))
@@ -238,7 +245,6 @@ EXAMPLES = {
     "label_studio_url": "https://label.example.org",
     "oidc_issuer": "https://login.example.org/realms/vision",
     "public_url": "https://models.example.org",
-    "semantic_score_header": "Quadriga-Semantic-Score",
     "session_key": "$(openssl rand -hex 32)",
     "trace_endpoint": "http://localhost:4318",
 }

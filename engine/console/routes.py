@@ -89,7 +89,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
     """Return the handlers of all pages."""
     settings = parts.settings
     frame = Frame(settings.public_url, has_store=parts.store is not None)
-    visitors = Visitors(frame, settings.session_hours, parts.provider_page)
+    visitors = Visitors(frame, parts.provider_page)
     options: dict[str, Any] = {
         "include_in_schema": False,
         "exception_handlers": failure_handlers(frame, visitors),

@@ -21,6 +21,7 @@ from quadriga.engine.api.session_cookies import (
     server_url,
     session_cookie,
 )
+from quadriga.engine.config.settings import SESSION_HOURS
 from quadriga.engine.console.frame import Frame, PageRequest, path_of, redirect
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.sign_on.paths import FIRST_PATH, own_path
@@ -42,16 +43,13 @@ class Visitors:
 
     Args:
         frame: The frame of all pages.
-        session_hours: Hours until a session of a key ends.
         provider_page: The page that leads to the identity provider; None without one.
     """
 
-    def __init__(
-        self, frame: Frame, session_hours: float, provider_page: VisitorPage | None = None
-    ) -> None:
+    def __init__(self, frame: Frame, provider_page: VisitorPage | None = None) -> None:
         self._frame = frame
         self._provider_page = provider_page
-        self._session_text = text("key_session", hours=f"{session_hours:g} hours")
+        self._session_text = text("key_session", hours=f"{SESSION_HOURS:g} hours")
 
     def answer(self, request: PageRequest, next_path: str) -> Response[Any]:
         """Return the page that asks for a key, or leads to the provider; from there the way goes on to a path."""

@@ -35,6 +35,8 @@ from quadriga.proto.http.intake import Intake
 MAX_HEADER_BYTES = 64 * 1024
 MAX_HEADERS = 1000
 """Maximum number of headers of a request: short ones take twenty times their bytes in memory."""
+HEADER_TIMEOUT_S = 15.0
+"""Time in which the headers of a request, and a handshake of TLS, must be complete: slow links take a few seconds."""
 LINGER_TIMEOUT_S = 30.0
 """Maximum time to read and discard the rest of a body after the response to it."""
 DISCARD_TIMEOUT_S = 2.0
@@ -61,7 +63,6 @@ class RequestsAheadError(ValueError):
 class HttpProtocol(HttpToolsProtocol):
     """One connection; the attributes of the class are set by `with_limits`."""
 
-    header_timeout_s: ClassVar[float] = 15.0
     max_connections: ClassVar[int] = 1000
     intake: ClassVar[Intake] = Intake()
     idle: ClassVar[IdleConnections] = IdleConnections(intake)
@@ -474,12 +475,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _expect_header(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.header_timeout_s, self._late)
+            self._deadline = self.loop.call_later(HEADER_TIMEOUT_S, self._late)
 
     def _late(self) -> None:
         self._deadline = None
         if not self.transport.is_closing():
-            text = f"expected whole headers within {self.header_timeout_s:g} s"
+            text = f"expected whole headers within {HEADER_TIMEOUT_S:g} s"
             self._refuse(408, text)
 
     def _forget_deadline(self) -> None:
@@ -489,14 +490,12 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def with_limits(
-    header_timeout_s: float,
     max_connections: int,
     intake: Intake,
     answer_at_once: AnswerAtOnce | None = None,
 ) -> type[HttpProtocol]:
-    """Return the protocol class with a time limit for headers, a maximum of connections, and what needs no task."""
+    """Return the protocol class with a maximum of connections, and what needs no task."""
     attributes: dict[str, Any] = {
-        "header_timeout_s": header_timeout_s,
         "max_connections": max_connections,
         "intake": intake,
         "idle": IdleConnections(intake),

@@ -33,13 +33,11 @@ class RequestLog:
 
     Args:
         share: Share of the requests that are written whatever their end; 0 for none.
-        slow_ms: Milliseconds from which a request is written; 0 for no limit.
     """
 
-    def __init__(self, share: float, slow_ms: float) -> None:
+    def __init__(self, share: float) -> None:
         self._share = share
-        self._slow_ms = slow_ms
-        self.is_on = share > 0 or slow_ms > 0
+        self.is_on = share > 0
         self._answered, self._failed = LineBudget(LINES_PER_S), LineBudget(FAILURES_PER_S)
 
     def write(self, facts: RequestFacts) -> None:
@@ -61,9 +59,7 @@ class RequestLog:
         _log.log(level, "%s", text, extra={"fields": fields})
 
     def _is_chosen(self, facts: RequestFacts) -> bool:
-        """Check whether a request that was answered has a line: probes of state only where they are slow."""
-        if self._slow_ms and facts.duration_ms >= self._slow_ms:
-            return True
+        """Check whether a request that was answered has a line: probes of state have none."""
         if facts.protocol == "state" or not self._share:
             return False
         return self._share >= 1 or random.random() < self._share  # noqa: S311 - which requests have a line is no secret

@@ -36,8 +36,6 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Models that run in a process of their own, unless their model.toml says otherwise."""
     load_timeout_s: float = 60.0
     """Seconds within which a warm-up must end."""
-    client_model_mb: int = DEFAULT_MEMORY_MB
-    """MiB that a model of a client may take, besides four times the size of its files."""
     origin: Literal["repository", "client", "trial"] = "repository"
     """Origin of the model: our own folder, files of a client, or a trial before a load."""
     is_server: bool = False
@@ -79,7 +77,7 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         own_mb = 4 * math.ceil(files_bytes(path) / _MIB)
         memory_mb = runtime.memory_limit_mb or DEFAULT_MEMORY_MB + own_mb
         if self.origin != "repository":
-            memory_mb = min(memory_mb, self.client_model_mb + own_mb)
+            memory_mb = min(memory_mb, DEFAULT_MEMORY_MB + own_mb)
         cpu_s = 0
         if self.origin == "trial":
             cpu_s = math.ceil(self.load_timeout_s * (os.cpu_count() or 1))

@@ -39,6 +39,9 @@ from quadriga.store.redaction import without_folders
 _LOAD_THREADS = 4
 """Models that load at once when the server starts."""
 
+MAX_CLIENT_MODELS = 16
+"""Maximum models of clients that are loaded: each takes memory that the operator did not plan for."""
+
 _LARGE_MODEL_BYTES = 512 * 1024 * 1024
 
 _log = logging.getLogger("quadriga.models")
@@ -54,7 +57,6 @@ class ModelRepository:
         score_threshold: Lowest score of detections where the model says nothing.
         archives: Unpacks archives; without it they fail to load.
         host: What the process gives to its models.
-        max_client_models: Maximum number of models from files of clients.
         find: Finds the models of a source, once `fill` is called; by default they are found in the root.
         name: Name of the model in the root if there is only one; empty for that of its folder.
         remark: Returns what is to be said of a model that is ready, by its name.
@@ -70,13 +72,11 @@ class ModelRepository:
         archives: UnpackedArchives | None = None,
         host: ModelHost | None = None,
         *,
-        max_client_models: int = 16,
         find: FindModels | None = None,
         name: str = "",
         remark: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._root = root
-        self._max_client_models = max_client_models
         self._host = host or ModelHost()
         self._score_threshold = score_threshold
         self._archives = archives
@@ -329,9 +329,9 @@ class ModelRepository:
             for other in self._all()
             if other.is_from_client and other.state != "UNLOADED" and other.name != entry.name
         }
-        if len(others) >= self._max_client_models:
+        if len(others) >= MAX_CLIENT_MODELS:
             raise LoadError(
-                f"expected at most {self._max_client_models} models of clients (max_client_models), got one more: "
+                f"expected at most {MAX_CLIENT_MODELS} models of clients, got one more: "
                 "unload one first"
             )
 

@@ -20,7 +20,7 @@ from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.server_settings import parse_proxies
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.http.http_protocol import with_limits
+from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S, with_limits
 from quadriga.engine.http.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.measures.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
 from quadriga.engine.measures.shared_counts import SharedCounts
@@ -69,7 +69,6 @@ class _Server(uvicorn.Server):
     """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes."""
 
     tls: RenewedContext | None = None
-    handshake_timeout_s = 15.0
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -93,7 +92,7 @@ class _Server(uvicorn.Server):
                 self.new_connection,
                 connection,
                 ssl=self.tls,
-                ssl_handshake_timeout=self.handshake_timeout_s,
+                ssl_handshake_timeout=HEADER_TIMEOUT_S,
                 ssl_shutdown_timeout=_LAST_BYTES_TIMEOUT_S,
             )
 
@@ -175,7 +174,6 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     if tls_files is not None:
         tls_files.start()
         server.tls = RenewedContext.of(lambda: tls_files.context)
-        server.handshake_timeout_s = task.settings.header_timeout_s
     listener = socket.socket(fileno=task.listener_fd)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -248,7 +246,6 @@ def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Applic
 
 def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Config:
     protocol = with_limits(
-        settings.header_timeout_s,
         connection_limit(settings.max_connections),
         application.intake,
         answer_at_once=None if settings.trusted_proxies else application.asgi.answer_at_once,

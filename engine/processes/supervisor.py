@@ -38,7 +38,7 @@ from quadriga.engine.measures.shared_counts import ENDS, OTHER, SharedCounts
 from quadriga.engine.models.runners.crash_record import CrashRecord, blame, describe_exit
 from quadriga.engine.models.runners.native_runs import NativeRuns, create_native_runs
 from quadriga.engine.processes.data_folder import DataFolder
-from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
+from quadriga.engine.processes.watchdog import HANG_TIMEOUT_S, Watchdog, cpu_ticks
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
 
@@ -106,7 +106,7 @@ class _Child:
         self._counts = counts or SharedCounts()
         self._name = worker_name(task.number) if task.role == "worker" else task.role
         self._states = states
-        self._watchdog = Watchdog(task.settings.hang_timeout_s)
+        self._watchdog = Watchdog(HANG_TIMEOUT_S)
         self._is_hung = False
         self._on_exit = on_exit
         self._max_delay_s = max_delay_s
@@ -134,7 +134,7 @@ class _Child:
         command = [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", name]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)  # noqa: S603 - our own module
         self._started_at = time.monotonic()
-        self._watchdog = Watchdog(self._task.settings.hang_timeout_s)
+        self._watchdog = Watchdog(HANG_TIMEOUT_S)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it was ended already, which `watch` sees
             self._process.stdin.write(msgspec.json.encode(task) + b"\n")

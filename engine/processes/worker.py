@@ -127,7 +127,7 @@ def _run_writer(
 
     stop = threading.Event()
     _call_on_stop(stop.set)
-    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
+    blobs = open_blobs(settings.blob_location)
     retention = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
     url, journal_directory = settings.database_url, settings.journal_directory
     _start_thread("sweep", sweep_periodically, blobs, url, journal_directory, stop)
@@ -230,12 +230,10 @@ def _worker_numbers(settings: Settings, run_id: str) -> Any:
         return None
     from quadriga.store.worker_numbers import WorkerNumbers
 
-    first = settings.first_worker if settings.first_worker >= 0 else None
     return WorkerNumbers(
         Path(settings.data),
         settings.database_url,
         settings.workers,
-        first_worker=first,
         run=run_id,
     )
 
@@ -252,7 +250,13 @@ def _run_jobs(
             return
     from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, bulk_inference
-    from quadriga.store.job_runner import QUERY_TIMEOUT_S, JobLimits, JobRunner
+    from quadriga.store.job_runner import (
+        JOB_TIMEOUT_S,
+        MAX_JOB_BYTES,
+        QUERY_TIMEOUT_S,
+        JobLimits,
+        JobRunner,
+    )
     from quadriga.store.jobs import Jobs
 
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
@@ -268,7 +272,7 @@ def _run_jobs(
     }
     options: Any = {
         "keep_days": settings.job_days,
-        "limits": JobLimits(settings.job_timeout_s, settings.max_job_bytes),
+        "limits": JobLimits(JOB_TIMEOUT_S, MAX_JOB_BYTES),
         "spans": tracing,
         "on_end": partial(_queue_end, settings),
     }

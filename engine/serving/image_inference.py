@@ -24,6 +24,12 @@ from quadriga.tasks.image_formats import ImageError
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Answer, Prediction
 
+MAX_REQUEST_PIXELS = 320_000_000
+"""Maximum pixels of all images of a request, at most 4 GB decoded; a chunk or strip of a file above 100 counts as 1000."""
+
+MAX_TILES = 5_000
+"""Maximum tiles of all images of a request: a picture of 50 million pixels has 1,000."""
+
 MAX_SIGNAL_PIXEL_BYTES = 64 << 20
 """Bytes of decoded pixels of one request after which no further image is held for its signals."""
 

@@ -229,11 +229,10 @@ class Pipeline:
             results,
             stored,
             per_image=kind.has_output_per_image,
-            with_scores=self._settings.semantic_score_in_parameters,
         )
         headers = trace.timing_headers(0.0 if behind is None else behind.elapsed_ms)
         if kind.has_output_per_image:
-            scores = score_headers(results, self._settings.semantic_score_header)
+            scores = score_headers(results)
             headers = [*scores, *truncation_headers(results), *headers]
         if self._shadows is not None and request.version is None and not stored.repeated:
             self._shadows.offer(

@@ -10,6 +10,8 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.model import Model
 from quadriga.engine.serving.image_inference import (
+    MAX_REQUEST_PIXELS,
+    MAX_TILES,
     CutDetections,
     ImageBudgets,
     ImageModel,
@@ -183,8 +185,8 @@ def image_model(
     """Return a model whose inputs are images with the limits of one request; arguments as of `request_kind`."""
     assert model.image_predictor is not None, "the caller has looked"
     budgets = ImageBudgets(
-        Budget(settings.max_request_pixels, "pixels"),
-        Budget(settings.max_tiles, "tiles"),
+        Budget(MAX_REQUEST_PIXELS, "pixels"),
+        Budget(MAX_TILES, "tiles"),
         Budget(settings.max_tokens, "new tokens"),
     )
     return ImageModel(

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.config.claim_roles import granted, parse_role_entries
-from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings import SESSION_HOURS, Settings
 from quadriga.engine.sign_on.log_in import LogIn, LogInError, LogInState
 from quadriga.engine.sign_on.people import caller_of_claims
 from quadriga.engine.sign_on.provider import BadToken, KeysAway, Provider
@@ -45,7 +45,7 @@ class SignOn:
         self._audience = settings.oidc_audience or settings.oidc_client_id
         self.provider = Provider(settings)
         self.log_in = LogIn(settings, self.provider, Seal(key, f"log-in {scope}"))
-        self.sessions = Sessions(Seal(key, f"session {scope}"), settings.session_hours, is_ended)
+        self.sessions = Sessions(Seal(key, f"session {scope}"), SESSION_HOURS, is_ended)
         self._end_session = end_session
         self.issuer = settings.oidc_issuer
 

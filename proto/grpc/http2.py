@@ -126,7 +126,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """0: connections may grow old."""
     keepalive_s: float
     keepalive_timeout_s: float
-    allows_compression: bool
 
 
 class CallDetails(NamedTuple):
@@ -377,8 +376,6 @@ class Call:
             self._wake()
 
     def _expanded(self, message: bytes) -> bytes:
-        if not self._connection.server.limits.allows_compression:
-            raise Unsupported("expected messages without compression, got a compressed one")
         if self._encoding not in _WINDOW_BITS:
             raise Unsupported("expected the encoding gzip or deflate of a compressed message")
         expanding = zlib.decompressobj(_WINDOW_BITS[self._encoding])

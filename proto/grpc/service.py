@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 import msgspec
@@ -88,9 +88,6 @@ from quadriga.proto.request_facts import (
 from quadriga.proto.trace_context import TRACEPARENT
 from quadriga.quoting import quoted
 
-StreamForm = Literal["triton", "mlserver"]
-"""Server whose response messages ModelStreamInfer uses: the request does not tell which one the client expects."""
-
 MAX_DETAILS_BYTES = 2000
 """Maximum length of an error's details: they travel in a header, up to three bytes for each, and clients accept 8 KiB
 of headers."""
@@ -131,7 +128,6 @@ class GrpcService:
         self,
         serving: Serving,
         server_version: str,
-        stream_form: StreamForm = "triton",
         *,
         shared: CallServices | None = None,
         request_timeout_s: float = math.inf,
@@ -139,7 +135,6 @@ class GrpcService:
         self._serving = serving
         self._shared = shared or CallServices(Intake())
         self._request_timeout_s = request_timeout_s
-        self._stream_form = stream_form
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
         self._handlers = {
@@ -259,9 +254,7 @@ class GrpcService:
     async def _stream(self, _: object, context: Any) -> None:
         """Answer requests side by side and in their order, until the client or the server closes the stream."""
         metadata = dict(context.invocation_metadata() or ())
-        ends_at_error = (
-            self._stream_form == "mlserver" or metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
-        )
+        ends_at_error = metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
         closing = asyncio.ensure_future(self._closing.wait())
         reading: asyncio.Future[Any] | None = None
         answers: dict[asyncio.Task[bytes | Exception], int] = {}
@@ -406,8 +399,6 @@ class GrpcService:
         stream_response = response_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response
         _infer(self._serving, request, infer_response)
-        if self._stream_form == "mlserver":
-            return bytes(infer_response.SerializeToString())
         infer_response.parameters[FINAL_NAME].bool_param = True
         return bytes(stream_response.SerializeToString())
 

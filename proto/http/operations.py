@@ -78,7 +78,6 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     server_version: str
     not_finite: NotFinite = "token"
-    v1_inputs: Literal["tf-serving", "kserve"] = "tf-serving"
     ce_type: str = "io.kserve.inference.response"
     ce_source: str = ""
     ce_merge: bool = False

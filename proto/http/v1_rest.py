@@ -108,9 +108,8 @@ def _predict(
     http_request: HttpRequest,
 ) -> HttpResponse:
     info = _served(serving, http_request)
-    rows = verb == "explain" or options.v1_inputs == "kserve"
     predict = v1_requests.parse_predict(
-        http_request.body, info, request_id(http_request), inputs_are_rows=rows
+        http_request.body, info, request_id(http_request), inputs_are_rows=verb == "explain"
     )
     request = mark_cloud_event(http_request, predict.request)
     explanations = None

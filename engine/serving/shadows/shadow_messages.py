@@ -6,16 +6,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from quadriga.engine.serving.image_inference import MAX_REQUEST_PIXELS, MAX_TILES
 from quadriga.proto.messages import InferRequest, Tensor
 
 
 class ShadowLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one request; the settings of these names."""
+    """Limits of one request."""
 
     max_pixels: int
     max_images: int
-    max_request_pixels: int
-    max_tiles: int
+    max_request_pixels: int = MAX_REQUEST_PIXELS
+    max_tiles: int = MAX_TILES
     max_tokens: int
 
 

@@ -353,7 +353,9 @@ class Shadows:
             score_threshold=origin.score_threshold,
             extensions=settings.extensions or "",
             limits=ShadowLimits(
-                **{name: getattr(settings, name) for name in ShadowLimits.__struct_fields__}
+                max_pixels=settings.max_pixels,
+                max_images=settings.max_images,
+                max_tokens=settings.max_tokens,
             ),
         )
         process = ShadowProcess(opening, settings.load_timeout_s, self._niceness)

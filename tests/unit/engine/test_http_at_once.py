@@ -53,7 +53,7 @@ async def connection_to(application):
         application, lifespan="off", log_config=None, timeout_keep_alive=KEEP_ALIVE_S
     )
     config.load()
-    protocol, state = with_limits(5, 10, Intake(), at_once), ServerState()
+    protocol, state = with_limits(10, Intake(), at_once), ServerState()
     server = await asyncio.get_running_loop().create_server(
         lambda: protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )

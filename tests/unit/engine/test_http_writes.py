@@ -88,7 +88,7 @@ async def connect(app, surroundings, intake):
     """Serve an application, and connect to it."""
     config = uvicorn.Config(app, lifespan="off", log_config=None)
     config.load()
-    protocol_class = with_limits(HEADER_TIMEOUT_S, 10, intake)
+    protocol_class = with_limits(10, intake)
     state = ServerState()
     transports: list[CountingTransport] = []
 

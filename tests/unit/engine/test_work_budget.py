@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
+from quadriga.engine.serving import request_kinds
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.grpc import envelope as v2_grpc
 from quadriga.proto.grpc.messages import message_class
@@ -29,11 +30,13 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def pipeline_with(models):
-    """Return a function that makes a pipeline with settings, and counts the runs of its models."""
+def pipeline_with(models, monkeypatch):
+    """Return a function that makes a pipeline with settings and constants, and counts the runs of its models."""
     pipelines = []
 
     def make(**settings):
+        for name in [name for name in settings if name.isupper()]:
+            monkeypatch.setattr(request_kinds, name, settings.pop(name))
         pipelines.append(load_pipeline(models, None, small_settings(**settings)))
         return pipelines[-1]
 
@@ -61,11 +64,11 @@ PROMPTS = {"prompts": ["one", "two"], "max_new_tokens": 3, "num_beams": 2}  # 12
 @pytest.mark.parametrize(
     ("settings", "model", "parameters", "most"),
     [
-        ({"max_request_pixels": 1200}, "detector", {}, 3),
-        ({"max_request_pixels": 1199}, "detector", {}, 2),
-        ({"max_tiles": 8}, "detector", TILES, 2),
-        ({"max_tiles": 7}, "detector", TILES, 1),
-        ({"max_tiles": 1}, "detector", {}, 8),
+        ({"MAX_REQUEST_PIXELS": 1200}, "detector", {}, 3),
+        ({"MAX_REQUEST_PIXELS": 1199}, "detector", {}, 2),
+        ({"MAX_TILES": 8}, "detector", TILES, 2),
+        ({"MAX_TILES": 7}, "detector", TILES, 1),
+        ({"MAX_TILES": 1}, "detector", {}, 8),
         ({"max_tokens": 36}, "talker", PROMPTS, 3),
         ({"max_tokens": 35}, "talker", PROMPTS, 2),
     ],

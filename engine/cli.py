@@ -142,7 +142,6 @@ def _value_name(kind: Any) -> str | None:
 )
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder or ONNX file, or s3://BUCKET/FOLDER."""
-    from quadriga.engine.measures.trace_opening import check_tracing
     from quadriga.engine.processes.logs import configure_logging, json_line
     from quadriga.engine.processes.supervisor import supervise
     from quadriga.store.disk import create_privately
@@ -152,7 +151,6 @@ def serve(config: Path | None, **flags: Any) -> None:
     settings_reading.add_extensions(settings)
     if "://" not in settings.models and not Path(settings.models).exists():
         raise settings_reading.SettingsError(f"model folder not found: {settings.models}")
-    check_tracing(settings)
     configure_logging(
         "supervisor",
         settings.secrets,

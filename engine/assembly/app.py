@@ -124,7 +124,7 @@ class Application:
         process = worker_name(worker).replace(" ", "-")
         self._settings, self._tls_files = settings, tls_files
         self._counter = RequestCounts(counts)
-        self._tracing = open_tracing(settings, process)
+        self._tracing = open_tracing(process)
         self._observer = RequestObservation(RequestLog(settings.log_requests), self._tracing)
         self._audit_log = open_log(settings, process)
         self._audit = audit_of(self._audit_log)
@@ -313,9 +313,8 @@ class Application:
             "jobs_refused_total": self._jobs.refused,
         }
         audit = {} if self._audit_log is None else self._audit_log.counters()
-        traced = {} if self._tracing is None else self._tracing.counters()
         logged = {} if self._store is None else self._store.events.counters()
-        return {**recorded, **self.intake.counters(), **own, **audit, **traced, **logged}
+        return {**recorded, **self.intake.counters(), **own, **audit, **logged}
 
     def _followed_time_s(self) -> float:
         """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""

@@ -180,14 +180,6 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Share of the requests that have a line in the log: 1 for all, 0.01 for one in a hundred at random, 0 for none. Those that are refused or fail have one if it is not 0.",
         ),
     ] = 0.0
-    trace_endpoint: Annotated[
-        str,
-        Meta(
-            pattern=r"^(https?://[^\s]+)?$",
-            extra=SECRET,
-            description="URL of a collector that takes traces of OpenTelemetry by OTLP over HTTP, such as http://localhost:4318; default: no traces. The variables OTEL_… say the rest.",
-        ),
-    ] = ""
     audit_days: Annotated[
         int,
         Meta(

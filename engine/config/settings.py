@@ -381,6 +381,7 @@ REMOVED = {
     "semantic_score_header": "the header is Quadriga-Semantic-Score",
     "semantic_score_in_parameters": "a request asks for it with store.semantic_score",
     "session_hours": "a session lasts eight hours",
+    "trace_endpoint": "set the environment variable OTEL_EXPORTER_OTLP_ENDPOINT",
     "v1_inputs": "`inputs` under /v1 are columns, and a list is answered as `outputs` and as `predictions`",
 }
 """Settings of release 0.2.0 that are none any more, and what holds in their place: a server that has one warns and starts."""

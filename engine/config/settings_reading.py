@@ -246,7 +246,6 @@ EXAMPLES = {
     "oidc_issuer": "https://login.example.org/realms/vision",
     "public_url": "https://models.example.org",
     "session_key": "$(openssl rand -hex 32)",
-    "trace_endpoint": "http://localhost:4318",
 }
 """A value, as a shell reads it in double quotes, of each setting whose texts have a form: an error shows it instead of a pattern."""
 

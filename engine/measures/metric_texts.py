@@ -42,8 +42,6 @@ TEXTS = {
     "quadriga_audit_lost": "Lines that the audit log could not take. Any is a gap in the log: look at the disk of the data folder.",
     "quadriga_audit_refusals": "Accesses refused with 401, 403 or 429. A sudden rise is a key that has ended, or somebody who tries keys: the audit log has their addresses.",
     "quadriga_audit_failing": "Workers that cannot write the audit log now, and so refuse changes. Above 0, look at the disk of the data folder.",
-    "quadriga_trace_spans_sent": "Spans of traces that workers have sent to trace_endpoint.",
-    "quadriga_trace_spans_dropped": "Spans of traces that workers could not send, or had no room for. If it rises, the collector is away or too slow; requests are not affected.",
     "quadriga_store_lag_bytes": "Bytes of the journal that are not in the database yet. If it grows, the database is away or too slow: see the oldest record's age and the writer's state in GET /ready?verbose.",
     "quadriga_store_lag_soft_limit_bytes": "Lag from which on clients are told that the database falls behind.",
     "quadriga_store_lag_limit_bytes": "Lag from which on journal_full decides what happens to requests: refused, by default. Raise journal_hard_bytes if the disk has room.",

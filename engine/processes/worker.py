@@ -134,7 +134,7 @@ def _run_writer(
     if not url.startswith("sqlite"):  # metrics read the size of SQLite's file
         _start_thread("sizes", measure_periodically, url, Path(settings.data), stop)
     numbers = _worker_numbers(settings, run_id)
-    tracing = open_tracing(settings, WRITER)
+    tracing = open_tracing(WRITER)
 
     def on_wait(failure: Exception | None) -> None:
         if isinstance(failure, OtherVersionError | MissingPartitionError):
@@ -243,7 +243,7 @@ def _run_jobs(
 ) -> None:
     stop = threading.Event()
     _call_on_stop(stop.set)
-    tracing = open_tracing(settings, JOBS)
+    tracing = open_tracing(JOBS)
     _start_thread("watch", _run_schedules, settings, stop, tracing)
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_POLL_INTERVAL_S):

@@ -1,6 +1,5 @@
 """Heads of answers that are written without ASGI."""
 
-import re
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -9,33 +8,10 @@ from quadriga.proto.http.asgi import REQUEST_ID_HEADER, error_body, error_reques
 _STATUS_LINES = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
 }
-_NO_TEXT = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-"""Bytes that end a header, or are none of its text."""
 _REFUSAL = (
     b"%bx-request-id: %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n"
     b"connection: close\r\n\r\n%b"
 )
-
-
-def encode_head(
-    status: int, headers: Sequence[tuple[bytes, bytes]], *, keep_alive: bool
-) -> tuple[bytes, bool]:
-    """Encode status line and headers.
-
-    Returns:
-        The head; and whether the connection goes on.
-
-    Raises:
-        ValueError: A header has an end of line in it, or another character that it may not have.
-    """
-    lines = [b"%b: %b" % header for header in headers]
-    if _NO_TEXT.search(b"".join(lines)):
-        raise ValueError(f"expected each header in one line of text, got {headers!r:.400}")
-    if b"connection: close" in lines:
-        keep_alive = False
-    elif not keep_alive:
-        lines.append(b"connection: close")
-    return b"%b%b\r\n\r\n" % (_STATUS_LINES[status], b"\r\n".join(lines)), keep_alive
 
 
 def encode_refusal(

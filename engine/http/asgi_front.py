@@ -3,7 +3,7 @@
 import codecs
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,7 +14,6 @@ from quadriga.engine.measures.counted_request import CountedRequest, ObservedAns
 from quadriga.proto.access import (
     ANYBODY,
     Gate,
-    admit,
     headers_by_name,
     set_current_caller,
     set_identification,
@@ -23,18 +22,14 @@ from quadriga.proto.audit import Audit
 from quadriga.proto.errors import Forbidden, ProtocolError
 from quadriga.proto.http.asgi import (
     CALLER_EXTENSION,
-    COUNTED_EXTENSION,
-    REQUEST_ID_HEADER,
-    WholeAnswer,
     error_response,
     identify_request,
     send_body,
 )
 from quadriga.proto.http.chariot import without_gateway_prefix
 from quadriga.proto.http.intake import Intake
-from quadriga.proto.http.operations import MAX_REMEMBERED_PATH, Dispatcher, Match, Operation
-from quadriga.proto.idempotency import HEADER as IDEMPOTENCY_HEADER
-from quadriga.proto.outcomes import Outcome, RequestCounter, outcome_of_status
+from quadriga.proto.http.operations import Dispatcher, Match, Operation
+from quadriga.proto.outcomes import RequestCounter
 from quadriga.proto.quota import UNKNOWN_SIZE, Quota, RateHeaders
 from quadriga.proto.request_facts import (
     NoObserver,
@@ -43,15 +38,6 @@ from quadriga.proto.request_facts import (
     set_current_facts,
 )
 from quadriga.proto.trace_context import EVENT_HEADER, TRACEPARENT_HEADER
-
-_NOT_AT_ONCE = frozenset(
-    {
-        *(b"cookie", b"origin", b"sec-fetch-site", b"content-encoding", b"transfer-encoding"),
-        *(b"expect", b"upgrade", IDEMPOTENCY_HEADER),
-    }
-)
-"""Headers of requests that take the long way: those of browsers, bodies that are not what they seem, keys that are noted in a
-file."""
 
 _SMALL_ANSWER_BYTES = 64 * 1024
 """Bytes of an answer that leave at once, or wait in the buffer of their connection."""
@@ -96,68 +82,8 @@ class AsgiFront:
         self._audit = audit
         self._intake = intake
         self._protocols = protocols
-        self._match_at_once = lru_cache(maxsize=256)(self._find_at_once)
         self.closing = False
         """Whether every response closes its connection, as the server ends."""
-
-    def answer_at_once(self, scope: Scope, body: bytes | None) -> WholeAnswer | None:
-        """Answer a request for an inference without a task, if that is cheap; None leaves it to `__call__`. Raises nothing.
-
-        Nothing is answered here that the audit log has to know of.
-
-        Args:
-            scope: Scope of a POST.
-            body: Its body; None while not all of it is there.
-        """
-        headers = headers_by_name(scope["headers"])
-        if self.closing or not headers.keys().isdisjoint(_NOT_AT_ONCE):
-            return None
-        path = scope["path"]
-        match = self._match_at_once(path) if len(path) <= MAX_REMEMBERED_PATH else None
-        if match is None or len(body or b"") > self._intake.max_bytes - self._intake.held_bytes:
-            return None
-        caller = self._gate.identify(headers.get)
-        quota = caller.quota
-        if quota is not None and (quota.is_limited or body is None):
-            return None
-        try:
-            self._rules.check("POST", path, headers, scheme=scope["scheme"])
-            admit(caller, match[0]["POST"].need)
-        except ProtocolError:
-            return None
-        extensions: Any = scope["extensions"]
-        if caller is not ANYBODY:
-            extensions[CALLER_EXTENSION] = {}
-        if quota is not None and body is not None:
-            quota.begin(len(body))
-        request_id = identify_request(scope, headers)
-        facts = self._observe("POST", path, request_id, headers)
-        answer = self._protocols.respond_at_once(match, headers, body, scope=scope, caller=caller)
-        if quota is not None:
-            if answer is None:
-                extensions[COUNTED_EXTENSION] = {}
-            else:
-                quota.end()
-        if answer is not None:
-            if not answer.outcome:  # that of an error has it
-                answer.headers.append((REQUEST_ID_HEADER, request_id))
-            outcome = answer.outcome or outcome_of_status(answer.status)
-            self._counter.count(match[0]["POST"].protocol, outcome)
-            if facts is not None:
-                facts.key_id, facts.bytes_in = caller.key_id, len(body or b"")
-                self._end_at_once(facts, match[0]["POST"], answer, outcome)
-        return answer
-
-    def _end_at_once(
-        self, facts: RequestFacts, operation: Operation, answer: WholeAnswer, outcome: Outcome
-    ) -> None:
-        """Take note of a request that is answered at once."""
-        facts.protocol, facts.route = operation.protocol, operation.path
-        facts.status, facts.outcome = answer.status, outcome
-        facts.bytes_out = len(answer.body)
-        if facts.trace is not None:
-            answer.headers.append((TRACEPARENT_HEADER, facts.trace.traceparent.encode()))
-        self._observer.end(facts)
 
     def _observe(
         self, method: str, path: str, request_id: bytes, headers: Mapping[bytes, bytes]
@@ -169,15 +95,6 @@ class AsgiFront:
             facts = self._observer.begin(request_id.decode(), method, path, traceparent)
         set_current_facts(facts)
         return facts
-
-    def _find_at_once(self, full_path: str) -> Match | None:
-        """Return the operation of a path, if it runs a model; None for others."""
-        path = full_path.rstrip("/")
-        if without_gateway_prefix(path) != path:
-            return None
-        match = self._protocols.match(path, "POST")
-        operation = None if match is None else match[0].get("POST")
-        return match if operation is not None and operation.need == "infer" else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; its end is seen by the audit log, and counted."""
@@ -245,12 +162,11 @@ class AsgiFront:
             await self._answer(request, match, scope=scope, receive=receive, send=send)
             return
         rate_headers: RateHeaders = ()
-        if extensions.pop(COUNTED_EXTENSION, None) is None:
-            try:
-                rate_headers = quota.begin(body_bytes(headers, self._intake.max_bytes))
-            except ProtocolError as error:
-                await send_body(send, *error_response(error, request.request_id))
-                return
+        try:
+            rate_headers = quota.begin(body_bytes(headers, self._intake.max_bytes))
+        except ProtocolError as error:
+            await send_body(send, *error_response(error, request.request_id))
+            return
         place = _Place(quota, send)
         try:
             if b"transfer-encoding" in headers:

@@ -10,16 +10,14 @@ one that was idle for longest; requests ahead of answers have one, and nothing i
 """
 
 import asyncio
-import contextvars
 import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quadriga.engine.http.answers import encode_head, encode_refusal
+from quadriga.engine.http.answers import encode_refusal
 from quadriga.engine.http.framing import FramingError, check_headers
 from quadriga.engine.http.idle_connections import IdleConnections
 from quadriga.engine.http.transports import LingeringTransport, OrderedFlow, arrived_bytes
@@ -28,7 +26,6 @@ from quadriga.proto.http.asgi import (
     BODY_EXTENSION,
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
-    WholeAnswer,
 )
 from quadriga.proto.http.intake import Intake
 
@@ -49,8 +46,6 @@ FRAMING_PER_BYTE = 8
 """Maximum bytes of framing for each byte of a body, besides `MAX_HEADER_BYTES`: chunks of one byte have five."""
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
-AnswerAtOnce = Callable[[Any, bytes | None], WholeAnswer | None]
-"""Answers a request by its scope and its body, or None while it is not all there; None if it takes longer."""
 
 _COPIED_BYTES = 64 * 1024
 """Largest response that is copied so that it leaves by one call of the system."""
@@ -85,12 +80,6 @@ class HttpProtocol(HttpToolsProtocol):
     _framing_problem = ""
     _framing_status = 400
     _on_disconnect: Callable[[], object] | None = None
-    answer_at_once: ClassVar[Any] = None
-    """An `AnswerAtOnce`; None if each request has a task."""
-    _is_reading = False
-    """Whether headers that are complete now may belong to a request that is answered at once."""
-    _to_begin: RequestResponseCycle | None = None
-    """Request whose headers are in what is being read: it gets a task afterwards, unless it is answered at once."""
     _reading_check: asyncio.TimerHandle | None = None
     """When the client must have read enough; None while nothing of it is awaited."""
 
@@ -99,8 +88,6 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = OrderedFlow(transport, self.pipeline)
         self._unsent: list[bytes] = []
-        self._pieces: list[bytes] = []
-        """Parts of the body of the request that is to begin."""
         if len(self.connections) > self.max_connections and not self.idle.close_one():
             self.intake.refused_connections += 1
             text = f"expected at most {self.max_connections} connections, got one more"
@@ -216,11 +203,7 @@ class HttpProtocol(HttpToolsProtocol):
             end = len(data) if end < 0 else end
             if data.find(b"h2c", 0, end) >= 0:
                 data = _OFFER_OF_HTTP_2.sub(b"", data[:end]) + data[end:]
-        self._is_reading = self.answer_at_once is not None
         super().data_received(data)
-        if self._to_begin is not None:
-            self._begin(self._to_begin)
-        self._is_reading = False
         if self._body_open:
             self._check_framing()
         elif self._header_open:  # most headers come whole, and need no timer
@@ -265,16 +248,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Start the task of a request, but of one that has just been read once it is known that it needs one."""
-        if (
-            self._is_reading
-            and cycle is self.cycle
-            and cycle.more_body
-            and cycle.scope["method"] == "POST"
-        ):
-            self._to_begin = cycle
-            cycle.scope["extensions"] = {}
-            return
+        """Start the task of a request."""
         cycle.transport = LingeringTransport(self)
         extensions: Any = {
             **cycle.scope.get("extensions", {}),
@@ -284,41 +258,6 @@ class HttpProtocol(HttpToolsProtocol):
         }
         cycle.scope["extensions"] = extensions
         super()._start_asgi_task(cycle, app)
-
-    def _begin(self, cycle: RequestResponseCycle) -> None:
-        """Answer a request at once, or start its task."""
-        self._to_begin, self._is_reading = None, False
-        may_be_at_once = not (
-            cycle.disconnected or cycle.response_complete or self.flow.write_paused
-        )
-        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        if may_be_at_once and self._answer_at_once(cycle, None if cycle.more_body else body):
-            return
-        self._start_asgi_task(cycle, self.app)
-        if body:
-            cycle.body += body
-            cycle.message_event.set()
-        if len(body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-
-    def _answer_at_once(self, cycle: RequestResponseCycle, body: bytes | None) -> bool:
-        """Answer a request without a task, if that is cheap; its body may still be arriving if it is refused."""
-        context = contextvars.copy_context()  # as a task has
-        answer: WholeAnswer | None = context.run(self.answer_at_once, cycle.scope, body)
-        if answer is None:
-            return False
-        head, cycle.keep_alive = encode_head(
-            answer.status, answer.headers, keep_alive=cycle.keep_alive
-        )
-        if self._unsent:
-            self.flush()
-        self._unsent.append(head + answer.body)  # which is written as the response is complete
-        cycle.response_started = cycle.response_complete = True
-        if not cycle.keep_alive:
-            self.close_when_read()
-        self.on_response_complete()
-        return True
 
     def _take_body(self, cycle: RequestResponseCycle) -> bytes | None:
         """Return the body of a request if all of it is there; what is received behind it is the end of the connection.
@@ -336,10 +275,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Take a part of the body."""
         self._body_bytes += len(body)
         self._quiet_bytes = 0
-        if self.cycle is self._to_begin:
-            self._pieces.append(body)
-        else:
-            super().on_body(body)
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         """End the response; the rest of the body has some time to arrive, and is discarded."""
@@ -492,13 +428,11 @@ class HttpProtocol(HttpToolsProtocol):
 def with_limits(
     max_connections: int,
     intake: Intake,
-    answer_at_once: AnswerAtOnce | None = None,
 ) -> type[HttpProtocol]:
-    """Return the protocol class with a maximum of connections, and what needs no task."""
+    """Return the protocol class with a maximum of connections."""
     attributes: dict[str, Any] = {
         "max_connections": max_connections,
         "intake": intake,
         "idle": IdleConnections(intake),
-        "answer_at_once": None if answer_at_once is None else staticmethod(answer_at_once),
     }
     return type("HttpProtocol", (HttpProtocol,), attributes)

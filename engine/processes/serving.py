@@ -248,7 +248,6 @@ def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Con
     protocol = with_limits(
         connection_limit(settings.max_connections),
         application.intake,
-        answer_at_once=None if settings.trusted_proxies else application.asgi.answer_at_once,
     )
     return uvicorn.Config(
         application.asgi,

@@ -30,7 +30,7 @@ from quadriga.engine.serving.output_decoration import (
 )
 from quadriga.engine.serving.recording import Recorder
 from quadriga.engine.serving.request_kinds import ImageRequest, RequestKind, request_kind
-from quadriga.engine.serving.request_queue import NOT_RUN, RequestQueue
+from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error
 from quadriga.engine.serving.result_keeping import NOT_STORED, ResultKeeping
 from quadriga.engine.serving.semantic_score import SemanticScores
@@ -107,19 +107,6 @@ class Pipeline:
             is_begun=is_begun,
             body_bytes=body_bytes,
         )
-
-    def run_at_once(
-        self, task: Callable[[], Result], *, model: str, deadline: Deadline, body_bytes: int
-    ) -> Result | None:
-        """Run a task on the event loop if it is cheap; see `quadriga.proto.messages.Serving.run_at_once`."""
-        result: Result = self._queue.run_on_loop(
-            task, model=self._folder_name(model), deadline=deadline, body_bytes=body_bytes
-        )
-        return None if result is NOT_RUN else result
-
-    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
-        """Refuse a request that would wait too long; see `quadriga.proto.messages.Serving.refuse_early`."""
-        self._queue.refuse_early(self._folder_name(model), deadline, connection)
 
     def _folder_name(self, model: str) -> str:
         """Return the name of a model as its folder has it; empty for an unknown one."""

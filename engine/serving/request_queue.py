@@ -209,19 +209,6 @@ class RequestQueue:
             if is_left:
                 deadline.resume()
 
-    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
-        """Raise `WaitTooLong` if `run` would do so for a request to a known model, and count it."""
-        lane = self._lanes.get(model)
-        if not model or lane is None or not lane.waiting:
-            return
-        with self._lock:
-            if self._may_begin(lane):
-                return
-            self._check_wait(lane, connection, deadline)
-            if lane.waiting >= self._max_waiting and lane.newest_of_longest(connection) is None:
-                self._count(lane, QUEUE_FULL, lane.refused)
-                raise self._too_many(lane)
-
     def watch(self, deadline: Deadline) -> None:
         """Take note that the deadline of a running request was shortened."""
         self.watch_until(deadline.expires_s)

@@ -182,7 +182,7 @@ class GrpcService:
                 key = idempotency.key_of_call(context.invocation_metadata())
                 task = partial(self._infer, model, body, current_caller(), request_id, key=key)
                 response, trailer = await self._run(
-                    task, model, body, context=context, may_be_at_once=key is None
+                    task, model, context=context, body_bytes=len(body) if key is None else None
                 )
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
@@ -194,10 +194,9 @@ class GrpcService:
         self,
         task: Callable[[], Result],
         model: str,
-        body: bytes,
         *,
         context: Any,
-        may_be_at_once: bool = True,
+        body_bytes: int | None = None,
     ) -> Result:
         """Run an inference at once if it is cheap, else in the pool of threads; its time ends with that of the call.
 
@@ -208,14 +207,8 @@ class GrpcService:
         deadline.facts = current_facts()
         if (remaining_s := context.time_remaining()) is not None:
             deadline.shorten(remaining_s, CALL_LIMIT)
-        if may_be_at_once:
-            result = self._serving.run_at_once(
-                task, model=model, deadline=deadline, body_bytes=len(body)
-            )
-            if result is not None:
-                return result
         return await self._serving.run(
-            task, model=model, deadline=deadline, connection=context.peer()
+            task, model=model, deadline=deadline, connection=context.peer(), body_bytes=body_bytes
         )
 
     def _infer(
@@ -384,7 +377,9 @@ class GrpcService:
         with self._shared.intake.hold(len(body)):
             while True:
                 try:
-                    return await self._run(task, read_model_name(body), body, context=context)
+                    return await self._run(
+                        task, read_model_name(body), context=context, body_bytes=len(body)
+                    )
                 except WaitTooLong:
                     if previous is None or previous.done():
                         raise

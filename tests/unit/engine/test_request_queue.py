@@ -474,25 +474,3 @@ def test_statistics_of_workers_are_added_up():
         QueueStatistics("a", 4, 3, {"queue_full": 3, "wait_too_long": 4}, {"deadline": 1}),
         QueueStatistics("b", 5),
     ]
-
-
-@pytest.mark.parametrize(
-    ("waiting", "raises"),
-    [(0, False), (1, False), (2, True)],
-)
-async def test_a_request_is_refused_before_its_body_is_read_as_it_would_be_later(waiting, raises):
-    async with queue_of(threads=1, max_waiting=2) as (queue, gate):
-        for n in range(1 + waiting):
-            queue.run(gate.task(n), model="a", connection=n)
-        await until(lambda: gate.begun)
-        queue.refuse_early("unknown", Deadline(), "late")
-        queue.refuse_early("", Deadline(), "late")
-        if not raises:
-            queue.refuse_early("a", Deadline(), "late")
-            return
-        for refuse in (queue.refuse_early, lambda *_: queue.run(str, model="a", connection="late")):
-            with pytest.raises(WaitTooLong, match="max_queue"):
-                refuse("a", Deadline(), "late")
-        (statistics,) = [entry for entry in queue.statistics() if entry.model == "a"]
-        assert statistics.refused == {"queue_full": 2}
-        assert statistics.waiting == 2

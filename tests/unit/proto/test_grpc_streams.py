@@ -43,9 +43,6 @@ class ThreadedGrpc(EchoGrpc):
     def unready_reason(self):
         return None
 
-    def run_at_once(self, *_, **__):
-        return None
-
     async def run(self, task, **_):
         if self.running == self.full_at:
             raise WaitTooLong("the queue is full", 1)

@@ -30,9 +30,6 @@ DATA, WINDOW_UPDATE = 0, 8
 class Giving(EchoGrpc):
     """Answers each request with as many bytes as its input says."""
 
-    def run_at_once(self, task, **_):
-        return None
-
     async def run(self, task, **_):
         return await asyncio.to_thread(task)
 

@@ -11,23 +11,26 @@ one that was idle for longest; requests ahead of answers have one, and nothing i
 
 import asyncio
 import re
-from collections.abc import Callable
-from functools import partial
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from http import HTTPStatus
 from typing import Any, ClassVar
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quadriga.engine.http.answers import encode_refusal
-from quadriga.engine.http.framing import FramingError, check_headers
-from quadriga.engine.http.idle_connections import IdleConnections
-from quadriga.engine.http.transports import LingeringTransport, OrderedFlow, arrived_bytes
 from quadriga.proto.http.asgi import (
     ABORT_EXTENSION,
     BODY_EXTENSION,
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
+    REQUEST_ID_HEADER,
+    error_body,
+    error_request_id,
 )
 from quadriga.proto.http.intake import Intake
+from quadriga.proto.sockets import arrived_bytes
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_HEADERS = 1000
@@ -49,6 +52,154 @@ _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORE
 
 _COPIED_BYTES = 64 * 1024
 """Largest response that is copied so that it leaves by one call of the system."""
+
+
+_HOST = re.compile(
+    rb"(?:\[[0-9A-Fa-fvV.:]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?", re.ASCII
+)
+"""Source: RFC 3986, section 3.2.2: an address in brackets, or a name, which may be empty; and a port."""
+
+
+MAX_REMEMBERED_HOST = 256
+"""Maximum length of a Host that is remembered: clients choose it, and memory is limited."""
+
+
+class FramingError(ValueError):
+    """Headers that two servers might read differently."""
+
+
+def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> None:
+    """Check that the headers of a request name its host, and frame its body, in one way.
+
+    Health checkers that speak HTTP/1.0 send no Host.
+
+    Source: RFC 9112, sections 3.2 and 6.1.
+
+    Raises:
+        FramingError: They do not.
+    """
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and http_version == "1.1"):
+        raise FramingError(f"expected one header Host, got {len(hosts)}")
+    if hosts and not _is_host(hosts[0]):
+        raise FramingError(f"expected Host to be a name or an address, got {hosts[0]!r:.80}")
+    if http_version != "1.1" and any(name == b"transfer-encoding" for name, _ in headers):
+        raise FramingError(f"expected no Transfer-Encoding in HTTP/{http_version}, got one")
+
+
+def _is_host(value: bytes) -> bool:
+    if len(value) > MAX_REMEMBERED_HOST:
+        return _HOST.fullmatch(value) is not None
+    return _is_short_host(value)
+
+
+@lru_cache(maxsize=64)
+def _is_short_host(value: bytes) -> bool:
+    return _HOST.fullmatch(value) is not None
+
+
+_STATUS_LINES = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+}
+_REFUSAL = (
+    b"%bx-request-id: %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n"
+    b"connection: close\r\n\r\n%b"
+)
+
+
+def encode_refusal(
+    status: int, text: str, sent: Sequence[tuple[bytes, bytes]] | None, headers: bytes = b""
+) -> bytes:
+    """Encode an error that ends its connection before any application sees the request.
+
+    Args:
+        status: The HTTP status.
+        text: The message.
+        sent: Headers of the request as far as they are known, in small letters, whose `X-Request-ID` is answered; None
+            where there are none, and a new one is.
+        headers: Further headers of the answer, each with its end of line.
+    """
+    request_id = error_request_id(dict(sent or ()).get(REQUEST_ID_HEADER)).encode()
+    body = error_body(text)
+    return _REFUSAL % (_STATUS_LINES[status], request_id, headers, len(body), body)
+
+
+class OrderedFlow(FlowControl):
+    """The flow of a connection: nothing is read while requests wait for the answers before theirs.
+
+    Each answer would let in as many requests as fit a read, which are more than one.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read on, unless requests wait."""
+        if not self._waiting:
+            super().resume_reading()
+
+
+class LingeringTransport(asyncio.Transport):
+    """A connection to close after a response, once the request has been read."""
+
+    def __init__(self, protocol: "HttpProtocol") -> None:
+        self._protocol = protocol
+
+    def write(self, data: Any) -> None:
+        """Write a part of the response."""
+        self._protocol.write_soon(data)
+
+    def is_closing(self) -> bool:
+        """Check whether the connection ends."""
+        return self._protocol.transport.is_closing()
+
+    def close(self) -> None:
+        """Close the connection once the request has been read."""
+        self._protocol.close_when_read()
+
+
+class IdleConnections:
+    """Connections that wait for a request, for the rest of its headers, or for the rest of one that is answered.
+
+    Used on one event loop.
+
+    Args:
+        intake: Counts those that are closed for others.
+    """
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._strangers: OrderedDict[HttpProtocol, None] = OrderedDict()
+        self._callers: OrderedDict[HttpProtocol, None] = OrderedDict()
+
+    def add(self, connection: "HttpProtocol", *, has_key: bool) -> None:
+        """Add a connection that waits from now on; `has_key` says whether its last request came with a key that counts."""
+        (self._callers if has_key else self._strangers)[connection] = None
+
+    def discard(self, connection: "HttpProtocol") -> None:
+        """Leave out a connection that has a request, or is closed."""
+        if self._callers.pop(connection, connection) is connection:
+            self._strangers.pop(connection, None)
+
+    def close_one(self, *, of_strangers: bool = False) -> bool:
+        """Close the connection that has waited longest; return whether there was one.
+
+        Those without a key go first, and alone with `of_strangers`. One whose client has yet to read a response is closed
+        behind that, and another one with it.
+        """
+        for idle in (self._strangers,) if of_strangers else (self._strangers, self._callers):
+            while idle:
+                connection, _ = idle.popitem(last=False)
+                transport = connection.transport
+                if transport.get_write_buffer_size():
+                    connection.close()
+                    continue
+                connection.connections.discard(connection)
+                transport.abort()  # with TLS, `close` would wait for the client
+                self._intake.displaced += 1
+                return True
+        return False
 
 
 class RequestsAheadError(ValueError):
@@ -392,11 +543,17 @@ class HttpProtocol(HttpToolsProtocol):
     def _await_reading(self) -> None:
         """Give the client the time of a body to read, in which each byte that arrives adds as much as one of a body."""
         if self._reading_check is None:
-            arrived, timeout_s = arrived_bytes(self.transport), self.intake.body_timeout_s
+            arrived, timeout_s = (
+                arrived_bytes(self.transport.get_extra_info("socket")),
+                self.intake.body_timeout_s,
+            )
             self._reading_check = self.loop.call_later(timeout_s, self._check_reading, arrived)
 
     def _check_reading(self, before_bytes: int) -> None:
-        arrived, timeout_s = arrived_bytes(self.transport), self.intake.body_timeout_s
+        arrived, timeout_s = (
+            arrived_bytes(self.transport.get_extra_info("socket")),
+            self.intake.body_timeout_s,
+        )
         gained_s = min((arrived - before_bytes) / self.intake.bytes_per_s, timeout_s)
         if gained_s > 0:
             self._reading_check = self.loop.call_later(gained_s, self._check_reading, arrived)

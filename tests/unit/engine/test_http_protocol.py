@@ -9,8 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from quadriga.engine.http import http_protocol
-from quadriga.engine.http.framing import FramingError, check_headers
-from quadriga.engine.http.http_protocol import with_limits
+from quadriga.engine.http.http_protocol import FramingError, check_headers, with_limits
 from quadriga.proto.http.asgi import send_body
 from quadriga.proto.http.intake import Intake
 

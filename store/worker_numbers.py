@@ -212,7 +212,7 @@ class WorkerNumbers:
         return latest if latest and now_ms - latest.seen_ms < SEEN_S * 1000 else None
 
     def _choose(self, claims: Mapping[int, HeldNumber], now_ms: int) -> list[int]:
-        """Choose numbers: those of the settings or of the last run, else free ones, else the longest expired.
+        """Choose numbers: those of the last run, else free ones, else the longest expired.
 
         Raises:
             StoreError: Another server has one of the first, or no number is left.
@@ -222,7 +222,7 @@ class WorkerNumbers:
             for number, claim in claims.items()
             if claim.owner != self._owner and now_ms - claim.seen_ms <= EXPIRE_S * 1000
         }
-        wanted = self._numbers or self._range() or self._remembered() or []
+        wanted = self._numbers or self._remembered() or []
         for number in wanted:
             if number in taken:
                 self._refuse(taken[number], now_ms)

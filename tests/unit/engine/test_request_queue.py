@@ -267,9 +267,9 @@ async def test_a_request_whose_time_is_over_in_the_queue_is_never_begun():
     async with queue_of(threads=1) as (queue, gate):
         running = queue.run(gate.task("runs"), model="a")
         await until(lambda: gate.begun)
-        with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
+        with pytest.raises(DeadlineExceeded, match="within 1 s"):
             await asyncio.wait_for(
-                queue.run(gate.task("late"), model="a", deadline=Deadline(0.05)), LONG_S
+                queue.run(gate.task("late"), model="a", deadline=Deadline(1.0)), LONG_S
             )
         entry = numbers(queue, "a")
         assert (entry.waiting, entry.stopped) == (0, {"deadline": 1})

@@ -9,7 +9,7 @@ import pytest
 
 from quadriga.engine.serving import request_kinds
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.grpc import envelope as v2_grpc
+from quadriga.proto.grpc import service as v2_grpc
 from quadriga.proto.grpc.messages import message_class
 from quadriga.proto.http import chariot_v2, v1_requests, v2_envelope
 from quadriga.proto.http.operations import HttpRequest

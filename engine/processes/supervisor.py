@@ -22,7 +22,6 @@ from typing import Literal
 
 import msgspec
 
-from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.tls_files import TlsFiles, read_tls_files
 from quadriga.engine.access.tls_renewal import RenewedFiles
 from quadriga.engine.config.settings import Settings
@@ -72,10 +71,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The shared memory in which workers note what their threads run, inherited."""
     crashes_fd: int = -1
     """The shared memory of the crashes of models, inherited."""
-    key_counts_fd: int = -1
-    """The shared memory of what keys have used, inherited."""
     counts_fd: int = -1
-    """The shared memory of the counts for metrics, inherited."""
+    """The shared memory of counts, inherited."""
     grpc_address: str = ""
     """Address to serve gRPC on, shared with the other workers; empty for none."""
     run_id: str = ""
@@ -126,7 +123,6 @@ class _Child:
             task.processes_fd,
             task.native_runs_fd,
             task.crashes_fd,
-            task.key_counts_fd,
             task.counts_fd,
         )
         descriptors = [fd for fd in inherited if fd >= 0]
@@ -310,7 +306,6 @@ def _make_workers(
         task,
         native_runs_fd=native_runs.descriptor,
         crashes_fd=crashes.descriptor,
-        key_counts_fd=KeyCounts(workers).descriptor,
         counts_fd=counts.descriptor,
     )
     return [

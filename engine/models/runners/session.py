@@ -28,7 +28,6 @@ from quadriga.engine.models.onnx.onnx_file import OnnxFileError, OnnxHeader, rea
 from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching
 from quadriga.engine.models.runners.cuda_libraries import load_cuda_libraries, missing_library
 from quadriga.engine.models.runners.graph_source import GraphOptions, GraphSource, OpenedGraph
-from quadriga.engine.models.runners.native_runs import NativeRuns, RunMark
 from quadriga.engine.models.runners.providers import (
     CPU,
     ExecutionProviderError,
@@ -100,21 +99,13 @@ class LocalGraphs:
     """Opens graphs in this process.
 
     Args:
-        mark: Notes which threads run the model, for the case that it ends the process; default: nobody reads it.
         load_s: Seconds within which the runs of the warm-up must end; None for no limit.
         ends_with_device: Whether this process ends, to be started again, once it cannot use its GPU any more.
     """
 
     shares_memory = True
 
-    def __init__(
-        self,
-        mark: RunMark | None = None,
-        load_s: float | None = None,
-        *,
-        ends_with_device: bool = False,
-    ) -> None:
-        self._mark = mark or NativeRuns().mark("", "")
+    def __init__(self, load_s: float | None = None, *, ends_with_device: bool = False) -> None:
         self._ends_with_device = ends_with_device
         self._load_s = load_s
         self.load_deadline_s = None if load_s is None else time.monotonic() + load_s
@@ -165,25 +156,20 @@ class LocalGraphs:
         folder = str(Path(options.path).parent.resolve())
         session_options.add_session_config_entry(_WEIGHTS_FOLDER, folder)
         load_cuda_libraries([name for name, _ in options.providers], onnxruntime.preload_dlls)
-        before = self._mark.begin()
-        try:
-            session = onnxruntime.InferenceSession(
-                options.modified_model or options.path,
-                session_options,
-                providers=list(options.providers),
-                enable_fallback=0,  # it would print that it takes other providers, and go on
-            )
-        finally:
-            self._mark.end(before)
-        return LocalGraph(session, self._mark, self)
+        session = onnxruntime.InferenceSession(
+            options.modified_model or options.path,
+            session_options,
+            providers=list(options.providers),
+            enable_fallback=0,  # it would print that it takes other providers, and go on
+        )
+        return LocalGraph(session, self)
 
 
 class LocalGraph:
-    """A graph in this process; its runs are marked."""
+    """A graph in this process."""
 
-    def __init__(self, session: Any, mark: RunMark, source: LocalGraphs) -> None:
+    def __init__(self, session: Any, source: LocalGraphs) -> None:
         self._session = session
-        self._mark = mark
         self._source = source
         self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
         self.get_providers, self.io_binding = session.get_providers, session.io_binding
@@ -193,7 +179,7 @@ class LocalGraph:
 
     def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
         """Run once; raises onnxruntime's errors."""
-        before, began_s = self._mark.begin(), time.monotonic()
+        began_s = time.monotonic()
         try:
             if self._source.load_deadline_s is not None:
                 run = partial(self._session.run, names, feeds)
@@ -203,7 +189,6 @@ class LocalGraph:
             self._source.note_error(error, self.get_providers())
             raise
         finally:
-            self._mark.end(before)
             if time.monotonic() - began_s > _LONG_RUN_S and self._release is None:
                 self._look_at_memory(feeds)
         return results
@@ -219,14 +204,11 @@ class LocalGraph:
 
     def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         """Run once with inputs and outputs on a device; raises onnxruntime's errors."""
-        before = self._mark.begin()
         try:
             self._session.run_with_iobinding(binding, options)
         except Exception as error:
             self._source.note_error(error, self.get_providers())
             raise
-        finally:
-            self._mark.end(before)
 
 
 def _release_memory(graph: "weakref.ref[LocalGraph]", inputs: Mapping[str, Any]) -> None:

@@ -127,7 +127,6 @@ LOSES_ITS_GPU = """
 import sys
 from pathlib import Path
 from quadriga.engine.models.runners.session import LocalGraph, LocalGraphs
-from quadriga.engine.models.runners.native_runs import NativeRuns
 
 class Lost:
     get_inputs = get_outputs = io_binding = None
@@ -138,7 +137,7 @@ class Lost:
     run_with_iobinding = run
 
 source = LocalGraphs(ends_with_device={ends})
-graph = LocalGraph(Lost(), NativeRuns().mark("numbers", "1"), source)
+graph = LocalGraph(Lost(), source)
 try:
     graph.{method}
 except RuntimeError:

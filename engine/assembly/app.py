@@ -21,9 +21,8 @@ from litestar.types import Message, Scope
 
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.engine.access.gate import KeyGate
+from quadriga.engine.access.gate import KeyGate, KeySessions
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
-from quadriga.engine.access.key_sessions import KeySessions
 from quadriga.engine.access.quotas import job_owner
 from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with

@@ -24,7 +24,7 @@ from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate, KeySessions
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
 from quadriga.engine.access.quotas import job_owner
-from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
+from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS

@@ -16,7 +16,7 @@ import uvicorn
 import uvloop
 
 from quadriga.engine.access.quotas import KEY
-from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
+from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.server_settings import parse_proxies
 from quadriga.engine.config.settings import Settings

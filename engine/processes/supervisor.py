@@ -22,8 +22,7 @@ from typing import Literal
 
 import msgspec
 
-from quadriga.engine.access.tls_files import TlsFiles, read_tls_files
-from quadriga.engine.access.tls_renewal import RenewedFiles
+from quadriga.engine.access.tls import RenewedFiles, TlsFiles, read_tls_files
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import (
     STORE_FILE,

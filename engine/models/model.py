@@ -22,9 +22,8 @@ from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import check_activation
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.models.recognition.recognise import Recognition, recognise
-from quadriga.engine.models.runners.graph_source import GraphSource
 from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import LoadError, LocalGraphs, RunError
+from quadriga.engine.models.runners.session import GraphSource, LoadError, LocalGraphs, RunError
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo

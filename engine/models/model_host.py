@@ -13,8 +13,7 @@ from quadriga.engine.measures.stopwatch import ModelCounters
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions
 from quadriga.engine.models.runners.crash_record import RUNNING, CrashRecord, RunMark
 from quadriga.engine.models.runners.graph_process import ProcessGraphs, ProcessLimits
-from quadriga.engine.models.runners.graph_source import GraphSource
-from quadriga.engine.models.runners.session import LocalGraphs
+from quadriga.engine.models.runners.session import GraphSource, LocalGraphs
 
 DEFAULT_MEMORY_MB = 2048
 """MiB that the process of a model may take besides four times the size of its files."""

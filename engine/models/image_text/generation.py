@@ -25,8 +25,7 @@ from quadriga.engine.models.recognition.image_input import decide_image_input
 from quadriga.engine.models.recognition.model_toml import ModelToml, RuntimeOptions, read_model_toml
 from quadriga.engine.models.recognition.recognise import Recognition
 from quadriga.engine.models.recognition.sidecars import PREPROCESSOR_FILE
-from quadriga.engine.models.runners.graph_source import GraphSource
-from quadriga.engine.models.runners.session import LoadError, RunError, Session
+from quadriga.engine.models.runners.session import GraphSource, LoadError, RunError, Session
 from quadriga.tasks import full_name
 from quadriga.tasks.budget import Budget
 from quadriga.tasks.generation import generate, generate_stepwise

@@ -22,6 +22,7 @@ from quadriga.engine.config.settings import PREFIX
 from quadriga.engine.models.runners.crash_record import CrashRecord, RunMark, describe_exit
 from quadriga.engine.models.runners.graph_messages import (
     Answer,
+    BlockFullError,
     Failed,
     NodeInfo,
     Opened,
@@ -29,14 +30,12 @@ from quadriga.engine.models.runners.graph_messages import (
     PeerEndedError,
     Receiver,
     RunGraph,
+    TensorBlock,
     send,
 )
 from quadriga.engine.models.runners.graph_server import ServerOptions
-from quadriga.engine.models.runners.graph_source import GraphOptions
 from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.runtime_texts import first_line
-from quadriga.engine.models.runners.session import LoadError, RunError
-from quadriga.engine.models.runners.tensor_block import BlockFullError, TensorBlock
+from quadriga.engine.models.runners.session import GraphOptions, LoadError, RunError, first_line
 from quadriga.proto.errors import ModelNotReady
 
 _POLL_INTERVAL_S = 0.02
@@ -417,7 +416,7 @@ def _restart(reference: "weakref.ref[ProcessGraphs]") -> None:
 
 
 class ProcessGraph:
-    """A graph in the process of its model; a `quadriga.engine.models.runners.graph_source.OpenedGraph`."""
+    """A graph in the process of its model; a `quadriga.engine.models.runners.session.OpenedGraph`."""
 
     def __init__(self, graphs: ProcessGraphs, opened: Opened) -> None:
         self._graphs = graphs

@@ -25,8 +25,13 @@ import numpy.typing as npt
 import onnxruntime
 
 from quadriga.engine.measures.stopwatch import Stopwatch
-from quadriga.engine.models.onnx.external_data import ExternalDataError, check_external_data
-from quadriga.engine.models.onnx.onnx_file import OnnxFileError, OnnxHeader, read_onnx
+from quadriga.engine.models.onnx.onnx_file import (
+    ExternalDataError,
+    OnnxFileError,
+    OnnxHeader,
+    check_external_data,
+    read_onnx,
+)
 from quadriga.engine.models.runners.batched_runs import (
     BatchedRuns,
     Batching,

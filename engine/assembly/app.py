@@ -54,7 +54,7 @@ from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.model_source.opening import open_source, try_versions
-from quadriga.engine.models.model_source.source_metrics import SourceMetrics
+from quadriga.engine.models.model_source.source_watch import SourceMetrics
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline, request_queue

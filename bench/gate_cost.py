@@ -18,10 +18,10 @@ import msgspec
 
 from quadriga.engine.access.audit import AuditTrail, WatchedRequest
 from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.sign_on.sessions import SESSION_COOKIE
 from quadriga.engine.sign_on.sign_on import SignOn
 from quadriga.proto.access import Caller, Need, OpenGate, admit
@@ -93,14 +93,13 @@ def main() -> None:
 
 def measure_limits() -> None:
     """Measure and print what the limits of a key add to a request that is admitted, and to one that is refused."""
-    counts, refusals = KeyCounts(WORKERS), RefusalLog()
+    counts, refusals = SharedCounts(WORKERS), RefusalLog()
     logging.getLogger("quadriga.limits").setLevel(logging.ERROR)
-    rates = "requests=999999999/second,concurrency=8,bytes=999TB/hour"
     cases = {
         "no limits": "",
         "concurrency": "concurrency=8",
         "requests": "requests=999999999/second",
-        "all at the door": f"{rates},jobs=4,export-bytes=10GB/day,stored-bytes=50GB/day",
+        "all": "requests=999999999/second,concurrency=8,jobs=4",
         "refused": "requests=1/day",
     }
     for name, text in cases.items():
@@ -109,7 +108,7 @@ def measure_limits() -> None:
 
         def count(quota: KeyQuota = quota) -> None:
             with suppress(LimitReached):
-                quota.begin(12345)
+                quota.begin()
                 quota.end()
 
         print(f"limits: {name:16} {cpu_us(count):6.2f} us a request")

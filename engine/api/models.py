@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
-from quadriga.engine.models.served_version import ServedVersion
+from quadriga.engine.models.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE
 from quadriga.monitor.drift.service import DriftService

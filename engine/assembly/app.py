@@ -21,13 +21,10 @@ from litestar.types import Message, Scope
 
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_counts import KeyCounts
-from quadriga.engine.access.key_metrics import KeyMetrics
-from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyRing
-from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.access.gate import KeyGate, KeySessions
+from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
 from quadriga.engine.access.quotas import job_owner
-from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
+from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
@@ -58,7 +55,7 @@ from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.model_source.opening import open_source, try_versions
-from quadriga.engine.models.model_source.source_metrics import SourceMetrics
+from quadriga.engine.models.model_source.source_watch import SourceMetrics
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline, request_queue
@@ -100,8 +97,7 @@ class Application:
         host: What the worker gives to its models.
         internal_key: Key with which the server's own jobs send requests.
         tls_files: Certificate and key of gRPC; None without TLS.
-        key_counts: What the keys have used, shared with the other workers.
-        counts: What is counted for metrics, shared with the other processes.
+        counts: What is counted for metrics and for the limits of keys, shared with the other processes.
 
     Raises:
         quadriga.engine.models.runners.session.LoadError: There is no model to serve, or no location to store images.
@@ -117,7 +113,6 @@ class Application:
         host: ModelHost | None = None,
         internal_key: str = "",
         tls_files: RenewedFiles | None = None,
-        key_counts: KeyCounts | None = None,
         counts: SharedCounts | None = None,
     ) -> None:
         counts = counts or SharedCounts()
@@ -131,7 +126,7 @@ class Application:
         first_key = partial(note_first_key, self._audit_log)
         self._keys: KeyRing | None = None
         if not settings.insecure:
-            self._keys = KeyRing(settings, internal_key, first_key, counts=key_counts)
+            self._keys = KeyRing(settings, internal_key, first_key, counts=counts)
         self._sign_on, self._log_in_pages, self._log_in_routes = _open_sign_on(
             settings, self._keys, self._audit
         )

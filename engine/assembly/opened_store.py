@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.access.tls_renewal import RenewedFiles
+from quadriga.engine.access.tls import RenewedFiles
 from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.caller_scope import caller_scope

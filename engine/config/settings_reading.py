@@ -25,7 +25,7 @@ from quadriga.engine.config.server_settings import parse_proxies
 from quadriga.engine.config.settings import PREFIX, REMOVED, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store.disk import write_atomically
-from quadriga.store.key_limits import parse_limits, split_limits
+from quadriga.store.key_limits import is_retired, parse_limits, split_limits
 from quadriga.store.redaction import HIDDEN, without_secrets
 
 _log = logging.getLogger("quadriga.settings")
@@ -207,7 +207,9 @@ _PARSED: Mapping[str, Callable[[str], object]] = {
     "models": check_models,
     "webhook_hosts": parse_webhook_hosts,
     "label_studio_hosts": partial(parse_webhook_hosts, setting="label_studio_hosts"),
-    "key_limits": lambda text: parse_limits(split_limits(text)),
+    "key_limits": lambda text: parse_limits(
+        part for part in split_limits(text) if not is_retired(part)
+    ),
     "oidc_roles": parse_role_entries,
     "trusted_proxies": parse_proxies,
 }

@@ -10,7 +10,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
-from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.access.gate import KeySessions
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url

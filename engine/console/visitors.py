@@ -14,7 +14,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.access.gate import KeySessions
 from quadriga.engine.api.session_cookies import (
     cookies_of,
     keeps_cookies,

@@ -14,6 +14,8 @@ from quadriga.engine.measures.counted_request import CountedRequest, ObservedAns
 from quadriga.proto.access import (
     ANYBODY,
     Gate,
+    Quota,
+    RateHeaders,
     headers_by_name,
     set_current_caller,
     set_identification,
@@ -30,7 +32,6 @@ from quadriga.proto.http.chariot import without_gateway_prefix
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import Dispatcher, Match, Operation
 from quadriga.proto.outcomes import RequestCounter
-from quadriga.proto.quota import UNKNOWN_SIZE, Quota, RateHeaders
 from quadriga.proto.request_facts import (
     NoObserver,
     RequestFacts,
@@ -102,7 +103,7 @@ class AsgiFront:
         request_id = identify_request(scope, headers)
         facts = self._observe(str(scope.get("method")), scope["path"], request_id, headers)
         if facts is not None:
-            facts.bytes_in = max(body_bytes(headers, self._intake.max_bytes), 0)
+            facts.bytes_in = announced_bytes(headers, self._intake.max_bytes)
             observed: Any = ObservedAnswer(facts, send)
             send = observed.send
         counted = CountedRequest(self._counter, scope, send)
@@ -163,14 +164,12 @@ class AsgiFront:
             return
         rate_headers: RateHeaders = ()
         try:
-            rate_headers = quota.begin(body_bytes(headers, self._intake.max_bytes))
+            rate_headers = quota.begin()
         except ProtocolError as error:
             await send_body(send, *error_response(error, request.request_id))
             return
         place = _Place(quota, send)
         try:
-            if b"transfer-encoding" in headers:
-                receive = _counted(quota, receive)
             send = place.send
             if rate_headers:
                 send = _with_headers(send, list(rate_headers), unless=b"ratelimit")
@@ -282,29 +281,16 @@ def without_cookies(headers: Mapping[bytes, bytes]) -> Callable[[bytes], bytes |
     return lambda name: None if name == b"cookie" else headers.get(name)
 
 
-def body_bytes(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
-    """Return how many bytes the body of a request has, as it announces them.
+def announced_bytes(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
+    """Return how many bytes the body of a request has, as it announces them; 0 if it does not.
 
-    It is 0 for a body of more than `max_bytes`, which is refused without being read, and `UNKNOWN_SIZE` for one whose
-    size is not announced.
+    It is 0 also for a body of more than `max_bytes`, which is refused without being read.
     """
     length = headers.get(b"content-length", b"")
-    if length.isdigit():
-        size = int(length[:_MAX_DIGITS])
-        return 0 if len(length) > _MAX_DIGITS or size > max_bytes else size
-    return UNKNOWN_SIZE if b"transfer-encoding" in headers else 0
-
-
-def _counted(quota: Quota, receive: Receive) -> Receive:
-    """Count the bytes of a body that was not announced, as they arrive."""
-
-    async def receive_counted() -> Any:
-        message = await receive()
-        if message["type"] == "http.request":
-            quota.add_bytes(len(message["body"]))
-        return message
-
-    return receive_counted
+    if not length.isdigit() or len(length) > _MAX_DIGITS:
+        return 0
+    size = int(length)
+    return 0 if size > max_bytes else size
 
 
 def _with_headers(

@@ -96,9 +96,8 @@ class ServerNumbers:
     def totals(self) -> dict[str, float]:
         """Publish the numbers of this worker, and return those of all; what is no sum is this worker's own."""
         numbers = self.publish()
-        for row in self._counts.totals():
-            if row.name[0] == NUMBER:
-                numbers[row.name[1]] = row.cells[0]
+        for row in self._counts.totals(NUMBER):
+            numbers[row.name[1]] = row.cells[0]
         return numbers
 
     def _add_to(self, name: tuple[str, ...], value: int) -> None:

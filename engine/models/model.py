@@ -22,9 +22,8 @@ from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import check_activation
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.models.recognition.recognise import Recognition, recognise
-from quadriga.engine.models.runners.graph_source import GraphSource
 from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import LoadError, LocalGraphs, RunError
+from quadriga.engine.models.runners.session import GraphSource, LoadError, LocalGraphs, RunError
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo
@@ -86,7 +85,7 @@ class Model:
     ) -> None:
         host = host or ModelHost()
         self.run_mark = host.mark(name, version)
-        """Notes which request the current thread answers."""
+        """Counts the runs of the model, for the case that one ends the process."""
         self._graphs: GraphSource = LocalGraphs()
 
         def open_graphs(runtime: RuntimeOptions) -> GraphSource:
@@ -102,22 +101,23 @@ class Model:
         """Classifies rows of features; None for other models."""
         self.counters = host.counters(name, version)
         self.stopwatch = Stopwatch()
-        if path.is_dir():
-            self._open_package(path, overrides, open_graphs)
-        else:
-            self._open_graph(path, overrides, score_threshold, open_graphs)
-        self.sha256 = _sha256(self.paths)
-        self.reference = ModelReference(name, version, self.sha256)
-        """The model as records name it."""
-        self.preprocessing: str | None = None
-        """Hash of how images become input: models with equal hashes prepare them alike."""
-        if self.spec is not None:
-            encoded = msgspec.json.encode(self.spec.input)
-            self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
-        if self.recognition.written.runtime.warmup or host.always_warms_up:
-            self._warm_up()
-        self._share_runs()
-        self._graphs.end_loading()
+        with self.run_mark.running():
+            if path.is_dir():
+                self._open_package(path, overrides, open_graphs)
+            else:
+                self._open_graph(path, overrides, score_threshold, open_graphs)
+            self.sha256 = _sha256(self.paths)
+            self.reference = ModelReference(name, version, self.sha256)
+            """The model as records name it."""
+            self.preprocessing: str | None = None
+            """Hash of how images become input: models with equal hashes prepare them alike."""
+            if self.spec is not None:
+                encoded = msgspec.json.encode(self.spec.input)
+                self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
+            if self.recognition.written.runtime.warmup or host.always_warms_up:
+                self._warm_up()
+            self._share_runs()
+            self._graphs.end_loading()
         self.is_light = self._is_light()
         """Whether the work for tensors follows from their shapes, and is done by the thread that asks for it."""
         self.embedding_space = self.embedding.space_id(self.sha256)
@@ -209,7 +209,10 @@ class Model:
 
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image decoded for this model; None where the model has none."""
-        return None if self.image_predictor is None else self.image_predictor.embed(image)
+        if self.image_predictor is None:
+            return None
+        with self.run_mark.running():
+            return self.image_predictor.embed(image)
 
     def _warm_up(self) -> None:
         """Run once, so that the first request is as fast as the next and a wrong model fails here."""

@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from quadriga.engine.access.tls_files import TlsFiles
-from quadriga.engine.access.tls_renewal import OwnServerTrust
+from quadriga.engine.access.tls import RenewedFiles, TlsFiles
 from quadriga.engine.config.retrying import retry_until_done
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import SettingsError, add_extensions
@@ -267,7 +266,7 @@ def _run_jobs(
             settings.bulk_folder,
             settings.max_body_bytes,
             internal_key,
-            tls=None if tls is None else OwnServerTrust(settings, tls).context,
+            tls=None if tls is None else RenewedFiles(settings, tls).trusting_context,
         )
     }
     options: Any = {

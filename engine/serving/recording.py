@@ -14,10 +14,8 @@ from quadriga.engine.models.recognition.model_toml import StoreOptions
 from quadriga.engine.models.runners.loop_runs import leave_loop, stay_on_loop
 from quadriga.engine.serving.journal_capacity import FailedWrites, JournalCapacity
 from quadriga.engine.serving.signal_worker import Embed, SignalRecorder, SignalTask
-from quadriga.proto.access import current_caller
 from quadriga.proto.idempotency import RequestPart, current_repeatable
 from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
-from quadriga.proto.quota import Quota
 from quadriga.proto.trace_context import TraceContext
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.disk import check_writable
@@ -172,7 +170,6 @@ class Recorder:
         seqs = _Ids()
         write = partial(
             self._write_later if durability == "memory" else self._write,
-            quota=current_caller().quota,
             part=part,
         )
         if not shed:
@@ -292,7 +289,6 @@ class Recorder:
         seqs: "_Ids",
         _: Durability,
         *,
-        quota: Quota | None,
         part: RequestPart | None,
     ) -> None:
         """Write in another thread; predictions are encoded here, so that their size is known."""
@@ -305,7 +301,7 @@ class Recorder:
                 encoded[position] = msgspec.structs.replace(result, predictions=msgspec.Raw(text))
                 size_bytes += _RECORD_BYTES + len(result.image or b"") + len(text)
         if seqs:
-            later = partial(self._write, summary, encoded, seqs, "memory", quota=quota, part=part)
+            later = partial(self._write, summary, encoded, seqs, "memory", part=part)
             self._backlog.put(later, size_bytes)
 
     def _write(
@@ -315,7 +311,6 @@ class Recorder:
         seqs: "_Ids",
         durability: Durability,
         *,
-        quota: Quota | None,
         part: RequestPart | None,
     ) -> None:
         """Store the images, then journal the request, so that no record points to nothing.
@@ -346,9 +341,6 @@ class Recorder:
                 own = {**own, IDEMPOTENCY_KEY: part.name(position).hex()}
             records.append(_record(summary, result, input_, seq=seq, position=position, own=own))
         end = self._journal.append(records, hold_segment=on_disk)
-        if quota is not None:
-            images = (input_.bytes or 0 for _, _, input_ in inputs if input_.kept)
-            quota.add_stored(end.bytes + sum(images))
         if on_disk:
             self._syncing.wait(end)
         elif durability == "database":

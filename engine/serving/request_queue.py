@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from quadriga.engine.models.model_lane import ModelLane, Ticket, WaitedTime
+from quadriga.engine.models.runners.batched_runs import set_current_place
 from quadriga.engine.models.runners.loop_runs import (
     DEAR_S,
     MAX_BODY_BYTES,
@@ -29,7 +30,6 @@ from quadriga.engine.models.runners.loop_runs import (
     begin_loop_run,
     take_light,
 )
-from quadriga.engine.models.runners.thread_place import set_current_place
 from quadriga.proto.deadline import Deadline, LeavesLoop, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,

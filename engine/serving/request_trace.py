@@ -157,8 +157,7 @@ class RequestTrace:
         self._model.counters.count_success(images, self._queue_ns, self._events, self._protocol)
 
     def _start(self) -> None:
-        self._model.run_mark.note_request(self._request_id)
-        self._model.run_mark.begin()
+        self._model.run_mark.begin(self._request_id)
         self._model.stopwatch.start()
         self._is_running = True
 

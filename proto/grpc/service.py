@@ -368,11 +368,8 @@ class GrpcService:
 
         One that finds the queue full waits until the message before it is answered, as if it had not been read ahead.
         """
-        if caller.quota is not None:
-            if previous is None:  # the call counted as a request
-                caller.quota.add_bytes(len(body))
-            else:
-                caller.quota.add_message(len(body))
+        if caller.quota is not None and previous is not None:  # the call counted as the first
+            caller.quota.add_message()
         task = partial(self._stream_answer, body, caller)
         with self._shared.intake.hold(len(body)):
             while True:

@@ -341,6 +341,18 @@ def test_keys_go_on_with_their_limits(kept_store, continued) -> None:
     status, answered, _ = continued.request("GET", "/v2/models/shapes-detector", None, headers)
     assert status == 200
     assert '"requests";q=500;w=60' in answered["ratelimit-policy"]
+    (key_id,) = (key["id"] for key in listed if key["name"] == "line")
+    retired = sorted(limit for limit in limits if "bytes=" in limit)
+    assert [limit.partition("=")[0] for limit in retired] == [
+        "bytes",
+        "export-bytes",
+        "stored-bytes",
+    ]
+    for limit in retired:
+        assert (
+            f"the key {key_id} has a limit that does not count, {limit}"
+            in continued.log.read_text()
+        )
 
 
 def test_the_audit_log_goes_on(kept_store, continued) -> None:

@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.config.settings import PREFIX
-from quadriga.engine.models.runners.crash_record import CrashRecord, describe_exit
+from quadriga.engine.models.runners.crash_record import CrashRecord, RunMark, describe_exit
 from quadriga.engine.models.runners.graph_messages import (
     Answer,
+    BlockFullError,
     Failed,
     NodeInfo,
     Opened,
@@ -29,15 +30,12 @@ from quadriga.engine.models.runners.graph_messages import (
     PeerEndedError,
     Receiver,
     RunGraph,
+    TensorBlock,
     send,
 )
 from quadriga.engine.models.runners.graph_server import ServerOptions
-from quadriga.engine.models.runners.graph_source import GraphOptions
-from quadriga.engine.models.runners.native_runs import NativeRuns, RunMark
 from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.runtime_texts import first_line
-from quadriga.engine.models.runners.session import LoadError, RunError
-from quadriga.engine.models.runners.tensor_block import BlockFullError, TensorBlock
+from quadriga.engine.models.runners.session import GraphOptions, LoadError, RunError, first_line
 from quadriga.proto.errors import ModelNotReady
 
 _POLL_INTERVAL_S = 0.02
@@ -217,7 +215,7 @@ class ProcessGraphs:
         version: Its version.
         limits: Limits of the process.
         crashes: Counts how often the process ends.
-        mark: Notes which threads of this process work for the model; not those that wait for its own process.
+        mark: Counts the runs of the model in this process; not those that wait for its own process.
     """
 
     shares_memory = False
@@ -230,7 +228,7 @@ class ProcessGraphs:
         crashes: CrashRecord | None = None,
         mark: RunMark | None = None,
     ) -> None:
-        self._mark = mark or NativeRuns().mark(name, version)
+        self._mark = mark or RunMark()
         self._name, self._version = name, version
         self._limits = limits
         self._crashes = crashes
@@ -392,8 +390,9 @@ class ProcessGraphs:
         running = _RunningProcess(self._name, self._limits)
         deadline_s = time.monotonic() + self._limits.load_s
         try:
-            for request in self._opened:
-                self._open_in(running, request, deadline_s)
+            with self._mark.running():
+                for request in self._opened:
+                    self._open_in(running, request, deadline_s)
         except (ModelNotReady, RunError) as error:
             running.killed_for = running.killed_for or str(error)
             running.end()
@@ -417,7 +416,7 @@ def _restart(reference: "weakref.ref[ProcessGraphs]") -> None:
 
 
 class ProcessGraph:
-    """A graph in the process of its model; a `quadriga.engine.models.runners.graph_source.OpenedGraph`."""
+    """A graph in the process of its model; a `quadriga.engine.models.runners.session.OpenedGraph`."""
 
     def __init__(self, graphs: ProcessGraphs, opened: Opened) -> None:
         self._graphs = graphs

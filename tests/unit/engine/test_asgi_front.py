@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
+from quadriga.engine.access import quotas
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.model_counts import REQUEST, SUM
 from quadriga.engine.measures.server_numbers import REQUESTS, outcomes_of
+from quadriga.engine.measures.shared_counts import IN_FLIGHT
 from quadriga.engine.models.runners.loop_runs import SAMPLES
 from quadriga.proto.http.asgi import BODY_EXTENSION
 from quadriga.store.access_keys import create_key
@@ -148,9 +150,9 @@ async def test_a_key_is_needed_and_counts_each_request_once(tmp_path, limits):
         allowed = {"authorization": f"Bearer {secret}"}
         for _ in range(2 * SAMPLES):
             assert (await with_task(application, scope_of(**allowed), JSON))[0] == 200
-        (use,) = application._keys.key_uses()
-        assert use.totals.totals["requests"] == 2 * SAMPLES
-        assert use.totals.in_flight == 0
+        ((_, _, cells),) = application._keys.key_uses()
+        assert cells[quotas.REQUESTS] == 2 * SAMPLES
+        assert cells[IN_FLIGHT] == 0
 
 
 @pytest.mark.parametrize(("rows", "second"), [(1, 200), (30_000, 429)])
@@ -177,5 +179,5 @@ async def test_who_has_a_small_answer_may_ask_again_at_once(tmp_path, rows, seco
         await application.asgi(scope, asyncio.Event().wait, send)
         assert statuses == [200, second]
         assert (await with_task(application, scope_of(**allowed), JSON))[0] == 200
-        (use,) = application._keys.key_uses()
-        assert use.totals.in_flight == 0
+        ((_, _, cells),) = application._keys.key_uses()
+        assert cells[IN_FLIGHT] == 0

@@ -7,8 +7,7 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.model_source.fetched import FetchedModels
 from quadriga.engine.models.model_source.opening import open_source, try_versions
-from quadriga.engine.models.model_source.source_metrics import SourceMetrics
-from quadriga.engine.models.model_source.source_watch import SourceStatus
+from quadriga.engine.models.model_source.source_watch import SourceMetrics, SourceStatus
 from quadriga.engine.models.model_source.watched import WatchedFolder
 from quadriga.engine.models.runners.session import LoadError
 from tests.onnx_models import doubling

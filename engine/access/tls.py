@@ -1,19 +1,29 @@
-"""The certificate of the server, its key, and the authority of its clients: read, checked, and made TLS contexts.
+"""The certificate of the server, its key, and the authority of its clients: read, checked, made TLS contexts, and renewed.
 
-The files are read whole, so that HTTP and gRPC use the same ones however often they are replaced.
+The files are read whole, so that HTTP and gRPC use the same ones however often they are replaced. A renewal counts for new
+connections; open ones go on. Files that cannot be used leave everything as it is.
 """
 
+import logging
 import os
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import SettingsError
+
+REREAD_S = 1.0
+"""Time between two looks at the files."""
+
+_log = logging.getLogger(__name__)
 
 _CERTIFICATE = re.compile(
     rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----", re.MULTILINE
@@ -149,6 +159,102 @@ def way_in_problem(files: TlsFiles) -> str:
     except ssl.SSLError as error:
         return f"{_NO_WAY_IN} ({error.reason})"
     return ""
+
+
+class RenewedFiles:
+    """The files that are in use, and contexts for new connections; safe to use from several threads.
+
+    Args:
+        settings: Settings that name the files.
+        files: The files to begin with: those of the supervisor, as a worker may start while they are broken.
+        is_silent: Whether another process of this server logs renewals.
+    """
+
+    def __init__(self, settings: Settings, files: TlsFiles, *, is_silent: bool = True) -> None:
+        self._settings = settings
+        self._is_silent = is_silent
+        self._failures = 0
+        self._lock = threading.Lock()
+        self.files = files
+        self._use(files)
+
+    def start(self) -> None:
+        """Read the files again and again, in a thread that ends with the process."""
+        threading.Thread(target=self._run, name="tls-files", daemon=True).start()
+
+    def reread(self) -> None:
+        """Read the files, and use them if they are new and right."""
+        with self._lock:
+            try:
+                files = read_tls_files(self._settings)
+                if files is not None and files != self.files:
+                    self._use(files)
+                self._failures = 0
+            except SettingsError as error:
+                self._failures += 1
+                # Certificate and key may be replaced one after the other: only what stays wrong is worth a line.
+                if self._failures == 2 and not self._is_silent:
+                    _log.error("the TLS files stay those that were read last: %s", error)
+
+    def trusting_context(self) -> ssl.SSLContext:
+        """Return a context for a new connection to this server, whose workers may have new files a moment before or after."""
+        self.reread()
+        return self._trusting
+
+    def _use(self, files: TlsFiles) -> None:
+        self.context, self.grpc_context = server_context(files), server_context(files, "h2")
+        self._trusting = own_client_context(files, self.files)
+        self.certificate_end_s = certificate_end_s(files)
+        """When the certificate in use ends, in seconds since 1970; None if that is not known."""
+        self.own_problem = way_in_problem(files)
+        """Why the server refuses requests of its own jobs, for a log; empty if it does not."""
+        if files != self.files and not self._is_silent:
+            _log.info("new connections use the new TLS files")
+        self.files = files
+        if not self._is_silent and (problem := certificate_problem(files)):
+            _log.warning("clients will refuse the certificate of tls_certificate: %s", problem)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(REREAD_S)
+            self.reread()
+
+
+class _Connection(ssl.SSLObject):
+    """TLS of a connection, whose end waits for no client."""
+
+    def unwrap(self) -> Any:
+        """Say that this side sends no more; whether the client says so, too, is its own affair.
+
+        The event loop would wait for that, which idle clients do not read, and the end of a server for the event loop.
+
+        Source: RFC 8446, section 6.1.
+        """
+        with suppress(ssl.SSLError):
+            super().unwrap()
+
+
+class RenewedContext(ssl.SSLContext):
+    """A context for a listening socket, each of whose connections has the context that is in use when it begins.
+
+    To load other files into a context that is used would not do: it keeps the authorities that it has, and is left with
+    a certificate and no key if they do not fit.
+    """
+
+    current: Callable[[], ssl.SSLContext]
+
+    @classmethod
+    def of(cls, current: Callable[[], ssl.SSLContext]) -> "RenewedContext":
+        """Return a context, given what returns the one that is in use."""
+        context = cls(ssl.PROTOCOL_TLS_SERVER)
+        context.current = current
+        return context
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        """Begin a connection."""
+        current = self.current()
+        current.sslobject_class = _Connection
+        return current.wrap_bio(*arguments, **options)
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, object]:

@@ -22,8 +22,8 @@ from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.sign_on.sessions import SESSION_COOKIE
-from quadriga.engine.sign_on.sign_on import SignOn
+from quadriga.extras.sign_on.sessions import SESSION_COOKIE
+from quadriga.extras.sign_on.sign_on import SignOn
 from quadriga.proto.access import Caller, Need, OpenGate, admit
 from quadriga.proto.errors import LimitReached
 from quadriga.store.access_keys import create_key

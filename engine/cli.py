@@ -25,8 +25,8 @@ from quadriga.engine.commands.jobs import jobs_command
 from quadriga.engine.commands.keys import keys_command
 from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
-from quadriga.engine.commands.profile import profile_command
-from quadriga.engine.commands.quantize import quantize_command
+from quadriga.extras.tuning.profile import profile_command
+from quadriga.extras.tuning.quantize import quantize_command
 from quadriga.engine.commands.reports import reports_command
 from quadriga.engine.commands.schedules import schedules_command
 from quadriga.engine.commands.select import select_command
@@ -37,7 +37,7 @@ from quadriga.engine.config.settings import Settings
 
 _EXPECTED_ERRORS = {
     "builtins.OSError",
-    "quadriga.engine.tuning.quantization.quantizer.QuantizationError",
+    "quadriga.extras.tuning.quantizer.QuantizationError",
     "quadriga.engine.models.runners.session.LoadError",
     "quadriga.engine.models.runners.session.RunError",
     "quadriga.engine.config.settings_reading.SettingsError",

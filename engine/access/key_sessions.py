@@ -14,8 +14,8 @@ import msgspec
 
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.sign_on.seals import Seal, server_key
-from quadriga.engine.sign_on.sessions import SESSION_COOKIE, cookie_value
+from quadriga.engine.access.seals import Seal, server_key
+from quadriga.extras.sign_on.sessions import SESSION_COOKIE, cookie_value
 from quadriga.proto.access import Caller
 
 _log = logging.getLogger(__name__)

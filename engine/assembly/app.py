@@ -56,8 +56,8 @@ from quadriga.engine.models.embedding import Vector
 from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
-from quadriga.engine.models.model_source.opening import open_source, try_versions
-from quadriga.engine.models.model_source.source_metrics import SourceMetrics
+from quadriga.extras.object_stores.opening import open_source, try_versions
+from quadriga.extras.object_stores.source_metrics import SourceMetrics
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline, request_queue
@@ -473,8 +473,8 @@ def _open_sign_on(
     if keys is None or not settings.oidc_issuer:
         return None, None, []
     try:
-        from quadriga.engine.api.console import LogInPages, console_routes  # noqa: PLC0415 - it is an extra
-        from quadriga.engine.sign_on.sign_on import SignOn  # noqa: PLC0415 - as above
+        from quadriga.extras.sign_on.pages import LogInPages, console_routes  # noqa: PLC0415 - it is an extra
+        from quadriga.extras.sign_on.sign_on import SignOn  # noqa: PLC0415 - as above
     except ImportError as error:
         raise SettingsError(
             f"oidc_issuer requires Authlib and PyJWT ({error}): pip install 'quadriga[oidc]'"

@@ -22,7 +22,7 @@ from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
-from quadriga.engine.api.label_studio import label_studio_routes
+from quadriga.extras.label_studio.routes import label_studio_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
 from quadriga.engine.api.schedules import schedule_routes
@@ -38,8 +38,8 @@ from quadriga.engine.external.described_models import DescribedModels
 from quadriga.engine.external.event_pairs import EventPairs
 from quadriga.engine.external.log_recorder import LogRecorder
 from quadriga.engine.external.log_service import LogService, known_model_name
-from quadriga.engine.label_studio.backend import LabelStudioBackend, Runs
-from quadriga.engine.label_studio.image_fetching import SETTING, ImageFetcher
+from quadriga.extras.label_studio.backend import LabelStudioBackend, Runs
+from quadriga.extras.label_studio.image_fetching import SETTING, ImageFetcher
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.session import LoadError

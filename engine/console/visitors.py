@@ -1,6 +1,6 @@
 """Who has not logged in: the form for a key, sessions of keys, and the page of who has logged in.
 
-Where people log in with an identity provider, `quadriga.engine.api.console` has these pages.
+Where people log in with an identity provider, `quadriga.extras.sign_on.pages` has these pages.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from quadriga.engine.api.session_cookies import (
 )
 from quadriga.engine.console.frame import Frame, PageRequest, path_of, redirect
 from quadriga.engine.console.texts import TEXTS, text
-from quadriga.engine.sign_on.paths import FIRST_PATH, own_path
-from quadriga.engine.sign_on.sessions import SESSION_COOKIE, cookie_value
+from quadriga.engine.access.paths import FIRST_PATH, own_path
+from quadriga.extras.sign_on.sessions import SESSION_COOKIE, cookie_value
 from quadriga.proto.access import Caller, current_caller
 from quadriga.proto.audit import Audit, Notes, Visit, client_address
 from quadriga.proto.http.asgi import error_request_id

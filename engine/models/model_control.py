@@ -22,7 +22,7 @@ import msgspec
 
 from quadriga.engine.measures.stopwatch import merge_statistics
 from quadriga.engine.models.model_lane import merge_queue_statistics
-from quadriga.engine.models.model_source.source_watch import SourceWatch, reason_of
+from quadriga.extras.object_stores.source_watch import SourceWatch, reason_of
 from quadriga.engine.models.overrides import Override, write_files
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.session import LoadError

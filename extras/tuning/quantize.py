@@ -93,8 +93,8 @@ def quantize_command(**values: Any) -> None:
     quadriga quantize shapes-detector --calibrate 'ts=ge:-7d' --samples 500
     quadriga quantize MODELS/shapes-detector --dataset FOLDER --tolerance 0.005
     """  # noqa: D301 - click leaves lines after a backspace as they are
+    from quadriga.extras.tuning.quantization import QuantizationOptions, open_original, quantize
     from quadriga.extras.tuning.quantizer import check_installed
-    from quadriga.extras.tuning.run import QuantizationOptions, open_original, quantize
     from quadriga.extras.tuning.versions import find_source
     from quadriga.monitor.evaluation.reporting import EvaluationOptions
 

@@ -1,6 +1,6 @@
 import pytest
 
-from quadriga.extras.tuning.judgement import Quality, judge
+from quadriga.extras.tuning.quantization import Quality, judge
 
 
 def quality(difference, ci95, *, metric="AP[iou=0.5]", images=100):

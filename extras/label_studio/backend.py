@@ -5,24 +5,36 @@ Source: label-studio-ml-backend, "ML backend protocol"; Label Studio, "Set up ma
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from quadriga.extras.label_studio.image_fetching import ImageFetcher
-from quadriga.extras.label_studio.label_config import Control, find_control
-from quadriga.extras.label_studio.prediction_results import TaskPrediction, task_prediction
-from quadriga.extras.label_studio.task_images import (
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.engine.serving.pipeline import Pipeline
+from quadriga.extras.label_studio.images import (
+    ImageFetcher,
     RemoteImage,
     SignedImage,
     StoredImage,
     find_image,
 )
-from quadriga.extras.label_studio.truth_keeping import JOIN, METADATA_KEY, Target, ToolTruth
-from quadriga.extras.label_studio.webhook_events import ToolAnnotation, read_webhook, task_key
-from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.extras.label_studio.labeling import (
+    Control,
+    TaskPrediction,
+    find_control,
+    task_prediction,
+)
+from quadriga.extras.label_studio.truth import (
+    JOIN,
+    METADATA_KEY,
+    Target,
+    ToolAnnotation,
+    ToolTruth,
+    read_webhook,
+    task_key,
+)
 from quadriga.proto.access import Caller, admit, current_caller, set_current_caller
 from quadriga.proto.deadline import Deadline
 from quadriga.proto.errors import (
@@ -65,24 +77,6 @@ MAX_ERRORS = 100
 
 _log = logging.getLogger("quadriga.label_studio")
 _ERRORS = (ProtocolError, StoreError, ImageError)
-
-
-class Runs(Protocol):
-    """What the server's pipeline offers to run models with."""
-
-    def model_info(self, name: str, version: str | None) -> ModelInfo:
-        """Describe a model that is ready and that the caller may use."""
-
-    def model_unready_reason(self, name: str, version: str | None) -> str | None:
-        """Return why requests to a model are refused; None if they are answered."""
-
-    def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request, in the caller's thread."""
-
-    def run(
-        self, task: Callable[[], InferResponse], *, model: str, deadline: Deadline
-    ) -> Awaitable[InferResponse]:
-        """Run a task in the pool of threads."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -162,7 +156,7 @@ class LabelStudioBackend:
 
     def __init__(
         self,
-        runs: Callable[[], Runs],
+        runs: Callable[[], Pipeline],
         inferences: Scoped[InferenceReader],
         changes: Scoped[ChangeService],
         fetcher: ImageFetcher,
@@ -178,7 +172,7 @@ class LabelStudioBackend:
         self._timeout_s = timeout_s
 
     def health(self, model: str) -> Health:
-        """Return that a model answers; raises as `Runs.model_info`, and `ModelNotReady`."""
+        """Return that a model answers; raises as `Pipeline.model_info`, and `ModelNotReady`."""
         info = self._runs().model_info(model, None)
         if reason := self._runs().model_unready_reason(model, None):
             raise ModelNotReady(reason)
@@ -416,7 +410,7 @@ def _infer_request(info: ModelInfo, prepared: _Prepared) -> InferRequest:
     return InferRequest(info.name, None, new_request_id(), [image], protocol=PROTOCOL)
 
 
-def _infer(runs: Runs, request: InferRequest, caller: Caller) -> InferResponse:
+def _infer(runs: Pipeline, request: InferRequest, caller: Caller) -> InferResponse:
     set_current_caller(caller)
     return runs.infer(request)
 

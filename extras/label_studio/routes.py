@@ -1,6 +1,7 @@
 """HTTP routes of an ML backend of Label Studio for each model, and of Label Studio's webhooks."""
 
 import asyncio
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -13,6 +14,9 @@ from litestar.params import FromPath, RawBody
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import NOT_READY, TOO_LARGE, UNKNOWN_MODEL, error_response
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.extras.label_studio.backend import (
     Health,
     LabelStudioBackend,
@@ -23,11 +27,18 @@ from quadriga.extras.label_studio.backend import (
     Versions,
     WebhookResult,
 )
-from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.extras.label_studio.images import SETTING, ImageFetcher
+from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto.audit import note_number
+from quadriga.store.changes.service import ChangeService
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.scope import Scoped
 
 PATH = "/label-studio/{name:str}"
 """Path of a model; Label Studio takes the URL up to here, and adds the rest."""
+
+TASK_THREADS, WAITING_TASKS, TASK_WAIT_S = 4, 256, 60.0
+"""Tasks of Label Studio that a worker fetches images for at once, that wait for that, and how long each waits at most."""
 
 _SETUP = json_body(SetupBody, schema="Labeling interface of the project, XML")
 _PREDICT = json_body(
@@ -45,18 +56,32 @@ _ERRORS = {
 
 
 def label_studio_routes(
-    backend: LabelStudioBackend, threads: BoundedThreads, max_body_bytes: int, public_url: str
+    settings: Settings,
+    runs: Callable[[], Pipeline],
+    inferences: Scoped[InferenceReader],
+    changes: Scoped[ChangeService],
+    *,
+    threads: BoundedThreads,
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers; webhooks run in `threads`, as they wait for the writer."""
+    """Return the handlers.
+
+    Args:
+        settings: Settings of the server.
+        runs: Returns the pipeline that runs the models.
+        inferences: Reads the store.
+        changes: States ground truth.
+        threads: Threads of changes, in which webhooks run, as they wait for the writer.
+    """
+    backend = _backend(settings, runs, inferences, changes)
     state: dict[str, Any] = {"responses": {404: UNKNOWN_MODEL, 503: NOT_READY}, "need": "infer"}
     body_options: dict[str, Any] = {
         "status_code": 200,
         "responses": _ERRORS,
-        "request_max_body_size": max_body_bytes,
+        "request_max_body_size": settings.max_body_bytes,
     }
 
     def own_hosts(request: Request[Any, Any, Any]) -> frozenset[str]:
-        public = urlsplit(public_url).netloc
+        public = urlsplit(settings.public_url).netloc
         return frozenset(filter(None, (public, request.headers.get("host", ""))))
 
     @get(f"{PATH}/health", **state)
@@ -100,3 +125,27 @@ def label_studio_routes(
         predict_for_label_studio,
         take_label_studio_webhook,
     ]
+
+
+def _backend(
+    settings: Settings,
+    runs: Callable[[], Pipeline],
+    inferences: Scoped[InferenceReader],
+    changes: Scoped[ChangeService],
+) -> LabelStudioBackend:
+    hosts = parse_webhook_hosts(settings.label_studio_hosts, SETTING, default_public=False)
+    fetcher = ImageFetcher(
+        hosts,
+        settings.label_studio_url,
+        settings.label_studio_token,
+        max_bytes=settings.max_body_bytes,
+    )
+    threads = BoundedThreads("tasks of Label Studio", TASK_THREADS, WAITING_TASKS, TASK_WAIT_S)
+    return LabelStudioBackend(
+        runs,
+        inferences,
+        changes,
+        fetcher=fetcher,
+        threads=threads,
+        timeout_s=settings.request_timeout_s,
+    )

@@ -24,8 +24,8 @@ from typing import IO
 import msgspec
 from blake3 import blake3
 
-from quadriga.extras.object_stores.errors import SourceError
 from quadriga.extras.object_stores.objects import Listing
+from quadriga.extras.object_stores.source import SourceError
 from quadriga.store.disk import lock, sync_path, try_lock, write_atomically
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)

@@ -8,14 +8,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Protocol
 
-from quadriga.engine.models.model_folders import find_models
-from quadriga.extras.object_stores.cache import Manifest, ModelCache, SourceState
-from quadriga.extras.object_stores.errors import ChangingSourceError, SourceError
-from quadriga.extras.object_stores.interface import Models, ServedRecord, States
-from quadriga.extras.object_stores.objects import Listing, SourceObject
+from blake3 import blake3
+
+from quadriga.engine.config.settings import Settings
+from quadriga.engine.models.model_folders import NAME, find_models
+from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.runners.session import LoadError
+from quadriga.extras.object_stores.cache import Manifest, ModelCache, SourceState
+from quadriga.extras.object_stores.objects import Listing, ObjectFolder
+from quadriga.extras.object_stores.source import (
+    RECORD,
+    ChangingSourceError,
+    Models,
+    ServedRecord,
+    SourceError,
+    SourceWatch,
+    States,
+    open_watch,
+)
+from quadriga.store.errors import StoreError
 
 _FETCHES_AT_ONCE = 4
 _REMEMBERED = 1024
@@ -24,14 +36,29 @@ _REMEMBERED = 1024
 _log = logging.getLogger("quadriga.models")
 
 
-class Objects(Protocol):
-    """The files of a source, as `quadriga.extras.object_stores.objects.ObjectFolder` has them."""
+def open_store(settings: Settings, directory: Path, host: ModelHost) -> SourceWatch:
+    """Return the watch over the object store of the models.
 
-    def list(self) -> Listing:
-        """List the files."""
+    Args:
+        settings: Settings of the server.
+        directory: Folder that the workers share, for as long as the server runs.
+        host: What the worker gives to its models.
 
-    def fetch(self, path: str, listed: SourceObject, file: IO[bytes]) -> str:
-        """Write the content of a listed file; return its hash."""
+    Raises:
+        LoadError: The URL is none of an object store.
+    """
+    url = settings.models.rstrip("/")
+    source_id = blake3(url.encode()).hexdigest()[:16]
+    try:
+        objects = ObjectFolder(url, settings.max_model_source_bytes)
+    except StoreError as error:
+        raise LoadError(str(error)) from error
+    name = objects.name if NAME.fullmatch(objects.name) and objects.name.strip(".") else "models"
+    if settings.name:
+        name, source_id = settings.name, f"{source_id}-{settings.name}"
+    cache = ModelCache(settings.model_cache_directory / source_id, name)
+    record = ServedRecord(Path(settings.data) / RECORD, source_id)
+    return open_watch(FetchedModels(objects, cache, record), settings, directory, host)
 
 
 class FetchedModels:
@@ -43,7 +70,7 @@ class FetchedModels:
         record: Which state of each model is served.
     """
 
-    def __init__(self, objects: Objects, cache: ModelCache, record: ServedRecord) -> None:
+    def __init__(self, objects: ObjectFolder, cache: ModelCache, record: ServedRecord) -> None:
         self._objects = objects
         self._cache = cache
         self._record = record

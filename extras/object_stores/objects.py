@@ -24,7 +24,7 @@ from obstore.exceptions import (
 )
 
 from quadriga.engine.models.model import ONNX_NAMES
-from quadriga.extras.object_stores.errors import ChangingSourceError, SourceError
+from quadriga.extras.object_stores.source import ChangingSourceError, SourceError
 from quadriga.store.blobs.objects import connect
 from quadriga.store.redaction import redact
 

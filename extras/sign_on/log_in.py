@@ -13,10 +13,9 @@ import msgspec
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import OAuth2Client
 
+from quadriga.engine.access.sessions import CookieSigner, own_path
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.access.paths import own_path
 from quadriga.extras.sign_on.provider import TIMEOUT_S, Addresses, BadToken, Provider
-from quadriga.engine.access.seals import Seal
 
 LOG_IN_S = 600
 """Time from the first redirect to the provider's answer."""
@@ -53,13 +52,13 @@ class LogIn:
     Args:
         settings: Settings of the server.
         provider: The provider.
-        seal: Seals what the browser keeps meanwhile.
+        signer: Signs what the browser keeps meanwhile.
     """
 
-    def __init__(self, settings: Settings, provider: Provider, seal: Seal) -> None:
+    def __init__(self, settings: Settings, provider: Provider, signer: CookieSigner) -> None:
         self._settings = settings
         self._provider = provider
-        self._seal = seal
+        self._signer = signer
 
     def begin(self, next_path: str, redirect_uri: str) -> tuple[str, str]:
         """Return the URL at the provider, and the value of the cookie for the time until its answer.
@@ -78,10 +77,10 @@ class LogIn:
             url, _ = client.create_authorization_url(
                 addresses.authorization_endpoint,
                 state=state.state,
-                nonce=self._seal.derive(f"nonce {state.state}"),
+                nonce=self._signer.derive(f"nonce {state.state}"),
                 code_verifier=self._verifier(state),
             )
-        return url, self._seal.close(state)
+        return url, self._signer.sign(state)
 
     def opened(self, cookie: str, state: str) -> LogInState:
         """Return the log-in that a browser has begun, by its cookie and the provider's parameter `state`.
@@ -89,7 +88,7 @@ class LogIn:
         Raises:
             NoLogIn: There is none.
         """
-        begun = self._seal.open(cookie, LogInState)
+        begun = self._signer.read(cookie, LogInState)
         if begun is None or time.time() >= begun.expires_s:
             raise NoLogIn("This log-in was not begun here, or too long ago.")
         if not hmac.compare_digest(begun.state.encode(), state.encode("utf-8", "replace")):
@@ -137,7 +136,7 @@ class LogIn:
             ) from error
         nonce = str(claims.get("nonce", ""))
         if not hmac.compare_digest(
-            nonce.encode("utf-8", "replace"), self._seal.derive(f"nonce {begun.state}").encode()
+            nonce.encode("utf-8", "replace"), self._signer.derive(f"nonce {begun.state}").encode()
         ):
             raise LogInError("The provider sent a token of another log-in.")
         if claims.get("azp", client_id) != client_id or not isinstance(claims.get("sub"), str):
@@ -180,7 +179,7 @@ class LogIn:
         )
 
     def _verifier(self, begun: LogInState) -> str:
-        return self._seal.derive(f"verifier {begun.state}")
+        return self._signer.derive(f"verifier {begun.state}")
 
 
 def _away(detail: str) -> ProviderAway:

@@ -21,7 +21,7 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import load
 from quadriga.engine.models.recognition.model_toml import read_model_toml
 from quadriga.engine.models.repository import ModelRepository
-from quadriga.extras.sign_on.people import caller_of_claims
+from quadriga.extras.sign_on.sign_on import caller_of_claims
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.access import ROLES
 from quadriga.store.database import writer_engine

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from quadriga.extras.label_studio.backend import LabelStudioBackend
-from quadriga.extras.label_studio.image_fetching import SETTING, ImageFetcher
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.extras.label_studio.backend import LabelStudioBackend
+from quadriga.extras.label_studio.images import SETTING, ImageFetcher
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto.deadline import Deadline
 from quadriga.proto.errors import NotFound

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.extras.label_studio.image_fetching import SETTING, ImageFetcher
+from quadriga.extras.label_studio.images import SETTING, ImageFetcher
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto.errors import InvalidRequest
 from tests.unit.monitor.watch.test_webhook_client import raw_server, trickle

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quadriga.extras.label_studio.label_config import MAX_CHARACTERS, find_control
+from quadriga.extras.label_studio.labeling import MAX_CHARACTERS, find_control
 from quadriga.proto.errors import InvalidRequest, Unsupported
 
 IMAGE = '<Image name="picture" value="$photo"/>'

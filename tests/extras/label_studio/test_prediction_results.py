@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from quadriga.extras.label_studio.label_config import Control
-from quadriga.extras.label_studio.prediction_results import task_prediction
+from quadriga.extras.label_studio.labeling import Control, task_prediction
 from quadriga.store.exchange.formats.label_studio_reader import truth_of_results
 
 BOX = {"label": "a", "score": 0.5, "xmin": 10, "ymin": 20, "xmax": 60, "ymax": 70}

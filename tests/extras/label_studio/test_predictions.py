@@ -16,10 +16,10 @@ from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.records import InputReference, ModelReference
 from quadriga.store.scope import Scope
 from tests.background import in_background
-from tests.server_process import SAMPLE_MODELS
-from tests.unit.engine.asgi_request import send_request
 from tests.extras.label_studio.backend_harness import CONFIG, MODEL, BackendHarness
 from tests.extras.label_studio.test_image_fetching import PNG, Site, running
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.engine.asgi_request import send_request
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

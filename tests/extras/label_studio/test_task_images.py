@@ -2,7 +2,7 @@
 
 import pytest
 
-from quadriga.extras.label_studio.task_images import (
+from quadriga.extras.label_studio.images import (
     RemoteImage,
     SignedImage,
     StoredImage,

@@ -8,10 +8,9 @@ from typing import IO
 from blake3 import blake3
 
 from quadriga.extras.object_stores.cache import ModelCache
-from quadriga.extras.object_stores.errors import ChangingSourceError, SourceError
 from quadriga.extras.object_stores.fetched import FetchedModels
-from quadriga.extras.object_stores.interface import ServedRecord
 from quadriga.extras.object_stores.objects import Listing, SourceObject
+from quadriga.extras.object_stores.source import ChangingSourceError, ServedRecord, SourceError
 
 
 class MemoryObjects:

@@ -9,7 +9,7 @@ import pytest
 
 from quadriga.extras.object_stores import cache as cache_module
 from quadriga.extras.object_stores.cache import ModelCache
-from quadriga.extras.object_stores.errors import ChangingSourceError, SourceError
+from quadriga.extras.object_stores.source import ChangingSourceError, SourceError
 from tests.background import at_once
 from tests.extras.object_stores.source_harness import MemoryObjects, files, look, open_models
 

@@ -9,8 +9,8 @@ import pytest
 from blake3 import blake3
 
 from quadriga.extras.object_stores import objects as objects_module
-from quadriga.extras.object_stores.errors import ChangingSourceError, SourceError
 from quadriga.extras.object_stores.objects import ObjectFolder
+from quadriga.extras.object_stores.source import ChangingSourceError, SourceError
 from quadriga.store.blobs.objects import connect
 from tests.s3_server import BUCKET, S3Server
 

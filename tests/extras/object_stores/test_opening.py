@@ -1,16 +1,17 @@
 """Sources as settings name them, and their metrics."""
 
+import time
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from quadriga.engine.assembly.app import _open_source
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model_host import ModelHost
-from quadriga.extras.object_stores.fetched import FetchedModels
-from quadriga.extras.object_stores.opening import open_source, try_versions
-from quadriga.extras.object_stores.source_metrics import SourceMetrics
-from quadriga.extras.object_stores.source_watch import SourceStatus
-from quadriga.extras.object_stores.watched import WatchedFolder
 from quadriga.engine.models.runners.session import LoadError
+from quadriga.extras.object_stores.fetched import FetchedModels
+from quadriga.extras.object_stores.polled import WatchedFolder
+from quadriga.extras.object_stores.source import SourceStatus, SourceWatch, try_versions
 from tests.onnx_models import doubling
 
 
@@ -26,14 +27,15 @@ from tests.onnx_models import doubling
 )
 def test_the_source_of_the_settings(tmp_path, monkeypatch, models, poll_s, kind):
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    watch = open_source(Settings(models=models, models_poll_s=poll_s, data=str(tmp_path)), None)
+    settings = Settings(models=models, models_poll_s=poll_s, data=str(tmp_path))
+    watch = _open_source(settings, None, ModelHost())
     assert (None if watch is None else type(watch.source)) == kind
 
 
 def test_a_url_that_cannot_be_opened_ends_the_start(tmp_path, monkeypatch):
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(LoadError, match="Account must be specified"):
-        open_source(Settings(models="az://bucket/models", data=str(tmp_path)), None)
+        _open_source(Settings(models="az://bucket/models", data=str(tmp_path)), None, ModelHost())
 
 
 def test_a_trial_names_the_version_and_no_folder(tmp_path):
@@ -53,7 +55,6 @@ def test_a_trial_names_the_version_and_no_folder(tmp_path):
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (None, {}),
         (SourceStatus(), {"failed_looks_total": 0, "unserved": 0}),
         (
             SourceStatus("away", {"a": "no graph"}, failed_looks=3, seen_at=70.0),
@@ -65,9 +66,12 @@ def test_a_trial_names_the_version_and_no_folder(tmp_path):
         ),
     ],
 )
-def test_metrics_of_a_source(status, expected):
-    registry = CollectorRegistry()
-    registry.register(SourceMetrics(None if status is None else lambda: status, lambda: 100.0))
+def test_metrics_of_a_source(tmp_path, monkeypatch, status, expected):
+    monkeypatch.setattr(time, "time", lambda: 100.0)
+    watch = SourceWatch(None, tmp_path, 0.0, None)
+    watch._write(status)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(watch)
     lines = generate_latest(registry).decode().splitlines()
     values = dict(line.split() for line in lines if not line.startswith("#"))
     prefix = "quadriga_model_source_"

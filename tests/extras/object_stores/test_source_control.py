@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from quadriga.engine.models.model_control import ModelControl
-from quadriga.extras.object_stores.source_watch import SourceWatch
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.session import LoadError
+from quadriga.extras.object_stores.source import SourceWatch
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound, Unsupported
 from tests.background import until
-from tests.onnx_models import doubling, tripling
 from tests.extras.object_stores.source_harness import MemoryObjects, open_models
+from tests.onnx_models import doubling, tripling
 
 
 @pytest.fixture
@@ -34,13 +34,19 @@ class Worker:
 
     def __init__(self, directory, objects, number=0, workers=1, *, allowed=True):
         self.source = open_models(directory, objects)
-        self.watch = SourceWatch(self.source, directory / "run" / "source", 0.0, settle_s=0.0)
+        self.watch = SourceWatch(
+            self.source,
+            directory / "run" / "source",
+            0.0,
+            lambda *_: pytest.fail("nothing has changed"),
+            settle_s=0.0,
+        )
         self.repository = ModelRepository(
             directory / "cache", find=self.watch.find_served, remark=self.watch.remark
         )
         with pytest.raises(ModelNotReady, match="still awaited"):
             self.repository.get("a")
-        self.watch.prepare(lambda *_: pytest.fail("nothing has changed"))
+        self.watch.prepare()
         self.repository.fill()
         self.control = ModelControl(
             self.repository,

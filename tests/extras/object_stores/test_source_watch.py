@@ -4,11 +4,9 @@ import shutil
 
 import pytest
 
-from quadriga.extras.object_stores.errors import SourceError
-from quadriga.extras.object_stores.interface import ServedRecord
-from quadriga.extras.object_stores.source_watch import SourceWatch
-from quadriga.extras.object_stores.watched import WatchedFolder
 from quadriga.engine.models.runners.session import LoadError
+from quadriga.extras.object_stores.polled import WatchedFolder
+from quadriga.extras.object_stores.source import ServedRecord, SourceError, SourceWatch
 from tests.background import at_once
 from tests.extras.object_stores.source_harness import MemoryObjects, open_models
 
@@ -54,13 +52,15 @@ class Server:
     def __init__(self, directory, objects, run="run") -> None:
         self.source = open_models(directory, objects)
         self.workers = Workers(self.source)
-        self.watch = SourceWatch(self.source, directory / run, 0.0, settle_s=0.0)
+        self.watch = SourceWatch(
+            self.source, directory / run, 0.0, self.workers.check, settle_s=0.0
+        )
 
     def follow(self):
         self.watch.follow(self.workers.load)
 
     def prepare(self):
-        self.watch.prepare(self.workers.check)
+        self.watch.prepare()
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_all_workers_say_what_the_one_that_looks_knows(tmp_path, server, objects
     objects.put(a__2__model=b"bad")
     server.follow()
     assert other.watch.problem() == server.watch.problem() is not None
-    other.watch.note_loaded("a")
+    other.watch.note_loaded("a", other.watch.newest())
     assert server.watch.problem() is None
 
 
@@ -254,8 +254,10 @@ def test_a_folder_is_followed_once_its_files_stay_as_they_are(tmp_path):
         (root / name).mkdir(parents=True)
         (root / name / "model.onnx").write_bytes(b"1")
     source = WatchedFolder(root, ServedRecord(tmp_path / "run" / "served.json", "folder"))
-    watch = SourceWatch(source, tmp_path / "run", 0.0, settle_s=0.001)
-    watch.prepare(lambda *_: pytest.fail("a start serves what there is"))
+    tried = []
+    watch = SourceWatch(source, tmp_path / "run", 0.0, lambda *_: tried.append(1), settle_s=0.001)
+    watch.prepare()
+    assert not tried  # a start serves what there is
     loaded = []
 
     def load(name):

@@ -271,7 +271,9 @@ def save(path: Path, pictures: list[Image.Image]) -> None:
 
 def main() -> int:
     """Run the check."""
-    parser = argparse.ArgumentParser(prog="python -m tests.extras.label_studio.studio", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.extras.label_studio.studio", description=__doc__
+    )
     parser.add_argument("--program", type=Path, default=ROOT / ".label-studio/env/bin/label-studio")
     parser.add_argument("--picture", type=Path, help="JPEG of a task and its correction to write")
     parser.add_argument("--record", type=Path, help="folder for what Label Studio sends")

@@ -1,4 +1,4 @@
-"""Models of a folder of this machine, watched by the sizes and times of its files."""
+"""Models of a folder of this machine that is polled: its state is that of the sizes and times of its files."""
 
 import hashlib
 import os
@@ -7,15 +7,38 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from pathlib import Path
 
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import model_folder
 from quadriga.engine.models.model_archives import archive_name
 from quadriga.engine.models.model_folders import find_models
-from quadriga.extras.object_stores.errors import SourceError
-from quadriga.extras.object_stores.interface import Models, ServedRecord, States, settled
+from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.runners.session import LoadError
+from quadriga.extras.object_stores.source import (
+    RECORD,
+    Models,
+    ServedRecord,
+    SourceError,
+    SourceWatch,
+    States,
+    open_watch,
+    settled,
+)
 
 _MAX_FILES = 10_000
 """Files of a model that are looked at."""
+
+
+def open_folder(settings: Settings, directory: Path, host: ModelHost) -> SourceWatch:
+    """Return the watch over the folder of the models.
+
+    Args:
+        settings: Settings of the server.
+        directory: Folder that the workers share, for as long as the server runs.
+        host: What the worker gives to its models.
+    """
+    record = ServedRecord(directory / RECORD, "folder")
+    folder = WatchedFolder(Path(settings.models), record, settings.name)
+    return open_watch(folder, settings, directory, host)
 
 
 class WatchedFolder:

@@ -11,37 +11,18 @@ from rich.text import Text
 from quadriga.engine.commands.options import PATH, model_options, option, prepare_models
 from quadriga.engine.commands.output import echo_json
 
+IMAGE = click.Path(exists=True, dir_okay=False, path_type=Path)
+SECONDS = click.FloatRange(0.1, 600)
+
 
 @click.command("profile")
 @click.argument("model", type=PATH)
-@option(
-    "--image",
-    "Image file, such as your server gets.",
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-)
-@option(
-    "--load",
-    "Also measure so many callers at once, each with one image after the other.",
-    type=click.IntRange(1, 256),
-)
-@option(
-    "--seconds",
-    "Longest time of each measurement.",
-    type=click.FloatRange(0.1, 600),
-    default=5.0,
-)
+@option("--image", "Image file, such as your server gets.", required=True, type=IMAGE)
+@option("--load", "Also measure so many callers at once.", type=click.IntRange(1, 256))
+@option("--seconds", "Longest time of each measurement.", type=SECONDS, default=5.0)
 @model_options
 @option("--json as_json", "Print JSON.", is_flag=True)
-def profile_command(
-    *,
-    model: Path,
-    image: Path,
-    load: int | None,
-    seconds: float,
-    extensions: str | None,
-    as_json: bool,
-) -> None:
+def profile_command(*, extensions: str | None, as_json: bool, **options: Any) -> None:
     """Measure where the time of an image goes in MODEL, and what threads, batches and providers would gain.
 
     MODEL is a folder or an ONNX file. It is run in this process, without a server: let nothing else run beside it.
@@ -49,7 +30,7 @@ def profile_command(
     from quadriga.extras.tuning.profiling import profile_model
 
     prepare_models(extensions)
-    profile = profile_model(model, image, callers=load or 0, seconds=seconds)
+    profile = profile_model(**options)
     if as_json:
         echo_json(profile)
     else:
@@ -57,34 +38,29 @@ def profile_command(
 
 
 def _print(profile: Any, console: Console) -> None:
-    stages = Table(
-        "stage", "ms", "share", title=f"{profile.model}, {profile.width} x {profile.height}"
-    )
+    title = f"{profile.model}, {profile.width} x {profile.height}"
+    stages = Table("stage", "ms", "share", title=title)
     for stage in profile.stages:
         stages.add_row(stage.name, f"{stage.ms:.3f}", f"{stage.share:.0%}")
     stages.add_row("sum", f"{profile.total_ms:.3f}", "")
     console.print(stages)
-    threads = f"{profile.threads} thread" + ("s" if profile.threads != 1 else "")
     if profile.batching:
-        console.print(f"Requests share runs of up to {profile.batching}.", soft_wrap=True)
+        click.echo(f"Requests share runs of up to {profile.batching}.")
+    threads = f"{profile.threads} thread" + ("s" if profile.threads != 1 else "")
     title = f"a run of the graph, beside {threads} and {profile.providers[0]}"
     variants = Table("", "", "ms an image", "CPU ms", "times as fast", title=title)
     for variant in profile.variants:
-        if variant.ms is None:
-            variants.add_row(variant.kind, variant.value, "", "", Text(variant.problem))
-            continue
-        low, high = variant.factor_ci95 or (variant.factor, variant.factor)
-        factor = f"{variant.factor:.2f} ({low:.2f} to {high:.2f})"
-        variants.add_row(
-            variant.kind, variant.value, f"{variant.ms:.3f}", f"{variant.cpu_ms:.3f}", factor
-        )
+        cells = ["", "", Text(variant.problem)]
+        if variant.ms is not None:
+            low, high = variant.factor_ci95 or (variant.factor, variant.factor)
+            factor = f"{variant.factor:.2f} ({low:.2f} to {high:.2f})"
+            cells = [f"{variant.ms:.3f}", f"{variant.cpu_ms:.3f}", factor]
+        variants.add_row(variant.kind, variant.value, *cells)
     if profile.variants:
         console.print(variants)
-    if profile.load is not None:
-        load = profile.load
-        console.print(
+    if (load := profile.load) is not None:
+        click.echo(
             f"{load.callers} callers: {load.images_per_s:.1f} images a second, p50 {load.p50_ms:.2f} ms, p99 "
-            f"{load.p99_ms:.2f} ms, {load.cpu_ms:.2f} CPU ms an image",
-            soft_wrap=True,
+            f"{load.p99_ms:.2f} ms, {load.cpu_ms:.2f} CPU ms an image"
         )
-    console.print(f"Recommendation: {profile.recommendation}", soft_wrap=True, markup=False)
+    click.echo(f"Recommendation: {profile.recommendation}")

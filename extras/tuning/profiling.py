@@ -3,21 +3,20 @@
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from quadriga.engine.measures.stopwatch import stages_ms
-from quadriga.engine.models.image_graph import ImageGraph, ImageOptions
+from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.inspection import describe_batching, open_model
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import LoadError, RunError, available_providers
-from quadriga.extras.tuning.paired_times import RunTimes, median_factor, time_in_turns
+from quadriga.extras.tuning.paired_times import median_factor, time_in_turns
 from quadriga.extras.tuning.quantizer import Feeds
 from quadriga.tasks.image import MAX_PIXELS
 
@@ -63,6 +62,23 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """Reason why it does not run."""
 
 
+class Way(NamedTuple):
+    """A way to run the graph."""
+
+    kind: Kind
+    value: str
+    graph: ImageGraph
+    feeds: Feeds
+    images: int = 1
+    """Images of a run."""
+    counts_cpu: bool = False
+    """Whether the time of the CPU counts, which requests share; a device has a clock of its own: there that of the wall does."""
+
+    def run(self, _: int) -> None:
+        """Run the graph once."""
+        self.graph.run_feeds(self.feeds)
+
+
 class LoadTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Callers that send one image after the other."""
 
@@ -93,62 +109,52 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     recommendation: str
 
 
-def profile_model(
-    path: Path, image_file: Path, *, callers: int = 0, seconds: float = 5.0
-) -> Profile:
+def profile_model(model: Path, image: Path, *, load: int | None, seconds: float) -> Profile:
     """Profile a model with an image, in this process and without a server.
 
     Args:
-        path: Folder or ONNX file.
-        image_file: Image.
-        callers: Number of callers of a measurement under load; 0 for none.
+        model: Folder or ONNX file.
+        image: Image file.
+        load: Number of callers of a measurement under load; None for none.
         seconds: Longest time of each of the measurements.
 
     Raises:
         LoadError: The model cannot be loaded, or takes no images.
         quadriga.tasks.image_formats.ImageError: The image cannot be decoded.
     """
-    model = open_model(path)
-    graph = model.image_predictor
+    opened = open_model(model)
+    graph = opened.image_predictor
     if not isinstance(graph, ImageGraph):
         raise LoadError(
-            f"expected a model of one graph that takes images, got {model.name}: {model.recognition.task}"
+            f"expected a model of one graph that takes images, got {opened.name}: {opened.recognition.task}"
         )
-    data = image_file.read_bytes()
-    image = graph.decode(data, MAX_PIXELS)
-    options = graph.read_options({})
-    feeds = graph.feeds_of(image)[0]
-    runtime = model.recognition.written.runtime
-    stages = _measure_stages(graph, data, options, seconds)
-    variants = [
-        *_measure("threads", graph, _with_threads(model, path), feeds=feeds, seconds=seconds),
-        *_measure_batches(
-            graph, feeds, seconds, on_device=model.session.providers[0] != DEFAULT_PROVIDER
-        ),
-    ]
-    providers, failed = _with_providers(model, path)
-    variants += [*_measure("provider", graph, providers, feeds=feeds, seconds=seconds), *failed]
+    data = image.read_bytes()
+    decoded = graph.decode(data, MAX_PIXELS)
+    runtime = opened.recognition.written.runtime
+    stages = _measure_stages(graph, data, seconds)
+    present = Way("threads", "", graph, graph.feeds_of(decoded)[0])
+    failed: list[Variant] = []
+    ways = [present, *_other_ways(opened, model, present, failed)]
+    variants = [*_measure(ways, seconds), *failed]
     return Profile(
-        model=model.name,
-        width=image.width,
-        height=image.height,
+        model=opened.name,
+        width=decoded.width,
+        height=decoded.height,
         cores=os.cpu_count() or 1,
         threads=runtime.intra_op_threads,
-        providers=model.session.providers,
+        providers=opened.session.providers,
         batching="" if runtime.batching is None else describe_batching(runtime.batching),
         stages=stages,
         total_ms=round(sum(stage.ms for stage in stages), 3),
         variants=variants,
-        load=_measure_load(graph, data, options, callers, seconds) if callers else None,
+        load=_measure_load(graph, data, load, seconds) if load else None,
         recommendation=recommend(stages, variants),
     )
 
 
-def _measure_stages(
-    graph: ImageGraph, data: bytes, options: ImageOptions, seconds: float
-) -> list[Stage]:
+def _measure_stages(graph: ImageGraph, data: bytes, seconds: float) -> list[Stage]:
+    options, end_s = graph.read_options({}), time.monotonic() + seconds
     samples: dict[str, list[float]] = {name: [] for name in _STAGE_ADVICE}
-    end_s = time.monotonic() + seconds
     for number in range(_WARM_UP + _STAGE_ROUNDS):
         started_s = time.perf_counter()
         image = graph.decode(data, MAX_PIXELS)
@@ -156,14 +162,12 @@ def _measure_stages(
         graph.stopwatch.start()
         graph.predict([image], [options])
         stages = stages_ms(0, graph.stopwatch.stop())
-        if number < _WARM_UP:
-            continue
         stages |= {"decode": decode_ms, "run": stages["infer"]}
         for name, values in samples.items():
             values.append(stages[name])
-        if time.monotonic() > end_s:
+        if number >= _WARM_UP and time.monotonic() > end_s:
             break
-    medians = {name: statistics.median(values) for name, values in samples.items()}
+    medians = {name: statistics.median(values[_WARM_UP:]) for name, values in samples.items()}
     total = sum(medians.values()) or 1.0
     return [Stage(name, round(ms, 3), round(ms / total, 3)) for name, ms in medians.items()]
 
@@ -176,92 +180,47 @@ def _reopened(model: Model, path: Path, **runtime: Any) -> ImageGraph:
     return other.image_predictor
 
 
-def _with_threads(model: Model, path: Path) -> dict[str, ImageGraph]:
-    """Load the model with other numbers of threads inside of a run."""
-    cores = os.cpu_count() or 1
-    counts = {1, 2, 4, cores // 2, cores} - {model.recognition.written.runtime.intra_op_threads, 0}
-    return {
-        str(count): _reopened(model, path, intra_op_threads=count)
-        for count in sorted(counts)
-        if count <= cores
-    }
-
-
-def _with_providers(model: Model, path: Path) -> tuple[dict[str, ImageGraph], list[Variant]]:
-    """Load the model with each other provider that is installed; also return those that do not run."""
-    graphs, failed = {}, []
-    for name in available_providers():
-        if name in (*_NOT_MEASURED, *model.session.providers[:1]):
-            continue
+def _other_ways(model: Model, path: Path, present: Way, failed: list[Variant]) -> Iterator[Way]:
+    """Yield other ways to run a model: threads of a run, images in it, and providers; those that do not run go to `failed`."""
+    cores, threads = os.cpu_count() or 1, model.recognition.written.runtime.intra_op_threads
+    counts = {1, 2, 4, cores // 2, cores} - {threads, 0}
+    for count in sorted(count for count in counts if count <= cores):
+        graph = _reopened(model, path, intra_op_threads=count)
+        yield Way("threads", str(count), graph, present.feeds)
+    first = model.session.providers[0]
+    for size in (size for size in _BATCHES if size <= present.graph.batch_size):
+        feeds = {name: np.repeat(array, size, axis=0) for name, array in present.feeds.items()}
+        yield Way("batch", str(size), present.graph, feeds, size, first == DEFAULT_PROVIDER)
+    for name in (name for name in available_providers() if name not in (*_NOT_MEASURED, first)):
+        providers = list(dict.fromkeys([name, DEFAULT_PROVIDER]))
         try:
-            providers = list(dict.fromkeys([name, DEFAULT_PROVIDER]))
-            graphs[name] = _reopened(model, path, providers=providers)
+            yield Way("provider", name, _reopened(model, path, providers=providers), present.feeds)
         except (LoadError, RunError) as error:
             problem = str(error).partition("\n")[0]
             failed.append(Variant(kind="provider", value=name, problem=problem))
-    return graphs, failed
 
 
-def _measure(
-    kind: Kind, present: ImageGraph, others: Mapping[str, ImageGraph], feeds: Feeds, seconds: float
-) -> list[Variant]:
-    """Time a run of the present graph and of others, one caller at a time."""
-    if not others:
-        return []
-    graphs = (present, *others.values())
-    before, *times = _time([(graph, feeds) for graph in graphs], seconds)
-    return [
-        _variant(kind, value, after, before.wall_s, after.wall_s)
-        for value, after in zip(others, times, strict=True)
-    ]
+def _measure(ways: Sequence[Way], seconds: float) -> Iterator[Variant]:
+    """Time ways in turns with the first, the present one; of several images in a run, the time of each counts."""
+    runs = [way.run for way in ways]
+    present, *times = time_in_turns(runs, max_rounds=_VARIANT_ROUNDS, max_s=3 * seconds)
+    for way, run in zip(ways[1:], times, strict=True):
+        kind = "cpu_s" if way.counts_cpu else "wall_s"
+        after_s = [value_s / way.images for value_s in getattr(run, kind)]
+        factor, interval = median_factor(getattr(present, kind), after_s)
+        yield Variant(
+            kind=way.kind,
+            value=way.value,
+            ms=round(run.ms / way.images, 3),
+            cpu_ms=round(run.cpu_ms / way.images, 3),
+            factor=factor,
+            factor_ci95=interval,
+        )
 
 
-def _measure_batches(
-    graph: ImageGraph, feeds: Feeds, seconds: float, *, on_device: bool
-) -> list[Variant]:
-    """Time runs of several images together, for each image; none if the file fixes their number.
-
-    On a CPU its time counts, as requests share it; a device has a clock of its own, so the time on the wall does.
-    """
-    sizes = [size for size in _BATCHES if size <= graph.batch_size]
-    if not sizes:
-        return []
-    repeated = [
-        {name: np.repeat(feeds[name], size, axis=0) for name in feeds} for size in (1, *sizes)
-    ]
-    alone, *times = _time([(graph, batch) for batch in repeated], seconds)
-    variants = []
-    for size, run in zip(sizes, times, strict=True):
-        image = RunTimes([s / size for s in run.wall_s], [s / size for s in run.cpu_s])
-        compared = (alone.wall_s, image.wall_s) if on_device else (alone.cpu_s, image.cpu_s)
-        variants.append(_variant("batch", str(size), image, *compared))
-    return variants
-
-
-def _time(runs: Sequence[tuple[ImageGraph, Feeds]], seconds: float) -> list[RunTimes]:
-    tasks = [lambda _, graph=graph, feeds=feeds: graph.run_feeds(feeds) for graph, feeds in runs]
-    return time_in_turns(tasks, max_rounds=_VARIANT_ROUNDS, max_s=seconds)
-
-
-def _variant(
-    kind: Kind, value: str, times: RunTimes, before_s: Sequence[float], after_s: Sequence[float]
-) -> Variant:
-    factor, interval = median_factor(before_s, after_s)
-    return Variant(
-        kind=kind,
-        value=value,
-        ms=times.ms,
-        cpu_ms=times.cpu_ms,
-        factor=factor,
-        factor_ci95=interval,
-    )
-
-
-def _measure_load(
-    graph: ImageGraph, data: bytes, options: ImageOptions, callers: int, seconds: float
-) -> LoadTimes:
+def _measure_load(graph: ImageGraph, data: bytes, callers: int, seconds: float) -> LoadTimes:
     """Let callers decode and predict one image after the other, each in a thread of its own."""
-    end_s = time.monotonic() + seconds
+    options, end_s = graph.read_options({}), time.monotonic() + seconds
 
     def call(_: int) -> list[float]:
         latencies: list[float] = []
@@ -273,7 +232,7 @@ def _measure_load(
 
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(callers) as pool:
-        ordered = sorted(chain.from_iterable(pool.map(call, range(callers))))
+        ordered = sorted(ms for own in pool.map(call, range(callers)) for ms in own)
     wall_s, cpu_s = time.perf_counter() - started_s, time.process_time() - started_cpu_s
     return LoadTimes(
         callers=callers,

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from quadriga.engine.cli import main
 from quadriga.extras.tuning.paired_times import RunTimes
-from quadriga.extras.tuning.profiling import Stage, Variant, _measure_batches, recommend
+from quadriga.extras.tuning.profiling import Stage, Variant, Way, _measure, recommend
 from tests.server_process import IMAGES, SAMPLE_MODELS
 
 IMAGE = str(IMAGES / "classification" / "scene_11.jpg")
@@ -67,8 +67,6 @@ def test_the_largest_gain_that_is_known_is_recommended(measured, variants, text)
 class TakesBatches:
     """A graph that takes batches of two."""
 
-    batch_size = 2
-
     def run_feeds(self, feeds):
         assert len(feeds["x"]) in (1, 2)
 
@@ -87,9 +85,11 @@ def test_a_batch_is_judged_by_the_processor_or_by_the_clock_of_a_device(
 
     monkeypatch.setattr("quadriga.extras.tuning.profiling.time_in_turns", timed)
     feeds = {"x": np.zeros((1, 3), np.float32)}
-    (batch,) = _measure_batches(TakesBatches(), feeds, 1.0, on_device=on_device)
-    assert batch.factor == factor
-    assert (batch.ms, batch.cpu_ms) == (500, 200)
+    twice = {"x": np.zeros((2, 3), np.float32)}
+    batch = Way("batch", "2", TakesBatches(), twice, images=2, counts_cpu=not on_device)
+    (variant,) = _measure([Way("threads", "", TakesBatches(), feeds), batch], 1.0)
+    assert variant.factor == factor
+    assert (variant.ms, variant.cpu_ms) == (500, 200)
 
 
 def profile(*arguments):

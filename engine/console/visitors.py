@@ -49,14 +49,15 @@ class Visitors:
         self._provider = provider
         self._session_text = text("key_session", hours=f"{session_hours:g} hours")
 
-    def answer(self, request: PageRequest, next_path: str) -> Response[Any]:
+    def answer(self, request: PageRequest, next_path: str, status: int = 401) -> Response[bytes]:
         """Return the page where to log in; from there the way goes on to a path."""
         next_path = own_path(next_path)
         if request.headers.get("sec-fetch-site") == "cross-site":
             # The browser keeps the cookie of the session back on the way from another site.
             return self.form(request, next_path, status=200, go_to=self.frame.base + next_path)
         was_here = bool(cookie_value(cookies_of(request), SESSION_COOKIE))
-        return self.form(request, next_path, note=TEXTS["session_ended"] if was_here else "")
+        note = TEXTS["session_ended"] if was_here else ""
+        return self.form(request, next_path, status=status, note=note)
 
     def form(
         self,
@@ -157,7 +158,7 @@ def session_routes(
         """Show who sends the request, and until when."""
         caller = current_caller()
         if not caller.rights:
-            return visitors.answer(request, path_of(request))
+            return visitors.answer(request, path_of(request), status=200)
         expires = session_end(request, sessions)
         return frame.page("you", page="", title=TEXTS["you"], expires=expires)
 

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -25,19 +26,17 @@ from quadriga.engine.commands.jobs import jobs_command
 from quadriga.engine.commands.keys import keys_command
 from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
-from quadriga.engine.commands.profile import profile_command
-from quadriga.engine.commands.quantize import quantize_command
 from quadriga.engine.commands.reports import reports_command
 from quadriga.engine.commands.schedules import schedules_command
 from quadriga.engine.commands.select import select_command
 from quadriga.engine.commands.store import migrate, store
+from quadriga.engine.config import extras, settings_reading
 from quadriga.engine.config import settings as settings_module
-from quadriga.engine.config import settings_reading
 from quadriga.engine.config.settings import Settings
 
 _EXPECTED_ERRORS = {
     "builtins.OSError",
-    "quadriga.engine.tuning.quantization.quantizer.QuantizationError",
+    "quadriga.extras.tuning.quantizer.QuantizationError",
     "quadriga.engine.models.runners.session.LoadError",
     "quadriga.engine.models.runners.session.RunError",
     "quadriga.engine.config.settings_reading.SettingsError",
@@ -199,10 +198,13 @@ def _announce(url: str, grpc_address: str, make_line: Callable[[str], str] = str
 
 for _command in (
     audit_command, backup_command, restore_command, check_command, inspect, validate, query, baseline_command, compare_command,
-    drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, migrate, models_command, profile_command,
-    quantize_command, reports_command, schedules_command, select_command, store,
+    drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, migrate, models_command,
+    reports_command, schedules_command, select_command, store,
 ):  # fmt: skip
     main.add_command(_command)
+for _name in ("profile", "quantize"):
+    with suppress(extras.MissingExtra):
+        main.add_command(extras.load(_name, _name))
 
 if __name__ == "__main__":
     main()

@@ -21,9 +21,10 @@ from litestar.types import Message, Scope
 
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.engine.access.gate import KeyGate, KeySessions
+from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
 from quadriga.engine.access.quotas import job_owner
+from quadriga.engine.access.sessions import BrowserSessions, KeySessions
 from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
@@ -35,11 +36,12 @@ from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.traffic import TrafficControl, traffic_routes
 from quadriga.engine.assembly.opened_store import QUERY_THREADS, OpenedStore, open_store
 from quadriga.engine.assembly.store_metrics import StoreMetrics
+from quadriga.engine.config import extras
 from quadriga.engine.config.retrying import retry_until_done
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import SettingsError
 from quadriga.engine.config.worker_ids import NO_NUMBER
 from quadriga.engine.console.routes import ConsoleParts, console_page_routes
+from quadriga.engine.console.visitors import key_log_in_routes
 from quadriga.engine.http.asgi_front import AsgiFront
 from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S
 from quadriga.engine.measures.metrics import PrometheusMetrics
@@ -54,8 +56,6 @@ from quadriga.engine.models.embedding import Vector
 from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
-from quadriga.engine.models.model_source.opening import open_source, try_versions
-from quadriga.engine.models.model_source.source_watch import SourceMetrics
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline, request_queue
@@ -127,13 +127,14 @@ class Application:
         self._keys: KeyRing | None = None
         if not settings.insecure:
             self._keys = KeyRing(settings, internal_key, first_key, counts=counts)
-        self._sign_on, self._log_in_pages, self._log_in_routes = _open_sign_on(
-            settings, self._keys, self._audit
-        )
-        self._key_sessions = None if self._keys is None else KeySessions(settings, self._keys)
+        self._sign_on: Any = None
+        self._sessions: BrowserSessions | None = None
         self._gate: Gate = OpenGate()
         if self._keys is not None:
-            self._gate = KeyGate(self._keys, self._sign_on, self._key_sessions)
+            if settings.oidc_issuer:
+                self._sign_on = extras.load("sign_on", "oidc_issuer")(settings, self._keys)
+            self._sessions = self._sign_on or KeySessions(settings, self._keys)
+            self._gate = KeyGate(self._keys, self._sessions, self._sign_on)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             counts=counts,
@@ -141,8 +142,8 @@ class Application:
             load_timeout_s=settings.load_timeout_s,
         )
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
-        self._watch = open_source(settings, run_directory)
         self._is_fetched = "://" in settings.models
+        self._watch = _open_source(settings, run_directory, self._host)
         self.repository = self._make_repository()
         self._jobs = Jobs(
             settings.jobs_directory,
@@ -235,15 +236,14 @@ class Application:
     def _metrics_route(
         self, counts: SharedCounts, process_metrics: ProcessMetrics
     ) -> HTTPRouteHandler:
-        settings, watch = self._settings, self._watch
-        stored = []
+        settings, stored = self._settings, []
         if self._store is not None:
             reports = self._store.console.reports
             stored.append(StoreMetrics(settings, self._jobs, reports, self._followed_time_s))
         return metrics_route(
             PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
             KeyMetrics(self._keys),
-            SourceMetrics(None if watch is None else watch.status),
+            *([] if self._watch is None else [self._watch]),
             *stored,
             process_metrics,
             need="nothing" if settings.open_metrics else "metrics",
@@ -257,21 +257,23 @@ class Application:
         if store is not None:
             traffic = TrafficControl(self.repository, self.traffic_rules)
             handlers = [*store.routes, *traffic_routes(traffic)]
-        pages = self._log_in_pages
+        sign_on, log_in_routes = self._sign_on, key_log_in_routes
+        if sign_on is not None:
+            log_in_routes = extras.load("log_in_routes", "oidc_issuer")
         console = ConsoleParts(
             settings=settings,
             models=self._served_entries if store is None else store.models,
             store=None if store is None else store.console,
             audit=self._audit,
-            key_sessions=None if pages else self._key_sessions,
-            provider_page=pages.visitor_page if pages else None,
+            sessions=self._sessions,
+            log_in_routes=log_in_routes,
+            provider=sign_on.host if sign_on is not None else "",
             traffic=traffic,
         )
         return [
             *handlers,
             metrics,
             audit_route(settings.audit_directory),
-            *self._log_in_routes,
             *console_page_routes(console),
         ]
 
@@ -382,15 +384,14 @@ class Application:
         if self._keys is not None:
             self._keys.start()
         if self._sign_on is not None:
-            self._sign_on.provider.start()
+            self._sign_on.start()
         threading.Thread(target=load, name="load-models", daemon=True).start()
         return loaded
 
     def _fetch_models(self) -> None:
         """Decide which models of the source the start serves, and let them wait to be loaded."""
         assert self._watch is not None
-        threshold = self._settings.score_threshold
-        self._watch.prepare(partial(try_versions, score_threshold=threshold, host=self._host))
+        self._watch.prepare()
         if self._is_fetched:
             self.repository.fill()
 
@@ -441,7 +442,7 @@ class Application:
         if self._ids is not None:
             self._ids.close()
         if self._sign_on is not None:
-            self._sign_on.provider.close()
+            self._sign_on.close()
         if self._keys is not None:
             self._keys.close()
         if self._audit_log is not None:
@@ -450,26 +451,20 @@ class Application:
             self._tracing.close()
 
 
-def _open_sign_on(
-    settings: Settings, keys: KeyRing | None, audit: Audit
-) -> tuple[Any, Any, list[Any]]:
-    """Return what knows people and the tokens of machines, its pages and its routes; nothing without a provider.
+def _open_source(settings: Settings, run_directory: Path | None, host: ModelHost) -> Any:
+    """Return the watch over the object store or polled folder of the models; None for a folder that is read on request alone.
 
     Raises:
-        SettingsError: The extra is not installed.
+        MissingExtra: What watches it is not here, or a package that it needs.
+        quadriga.engine.models.runners.session.LoadError: The URL is none of an object store.
     """
-    if keys is None or not settings.oidc_issuer:
-        return None, None, []
-    try:
-        from quadriga.engine.api.console import LogInPages, console_routes  # noqa: PLC0415 - it is an extra
-        from quadriga.engine.sign_on.sign_on import SignOn  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise SettingsError(
-            f"oidc_issuer requires Authlib and PyJWT ({error}): pip install 'quadriga[oidc]'"
-        ) from error
-    sign_on = SignOn(settings, keys.is_ended, keys.end_session)
-    pages = LogInPages(sign_on, audit, settings.public_url)
-    return sign_on, pages, console_routes(pages)
+    directory = (run_directory or Path(settings.data) / "run" / "single") / "source"
+    if "://" in settings.models:
+        open_store = extras.load("object_store", f"{settings.models.partition('://')[0]}://")
+        return open_store(settings, directory, host)
+    if settings.models_poll_s:
+        return extras.load("polled_folder", "models_poll_s")(settings, directory, host)
+    return None
 
 
 async def _keep_out_of_caches(message: Message, _: Scope) -> None:

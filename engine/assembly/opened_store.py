@@ -1,6 +1,7 @@
 """Opens the store of a server, and makes the routes that find and change what is in it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,6 @@ from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
-from quadriga.engine.api.label_studio import label_studio_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
 from quadriga.engine.api.schedules import schedule_routes
@@ -31,6 +31,7 @@ from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.assembly.store_access import open_reader
+from quadriga.engine.config import extras
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.worker_ids import WorkerIds
 from quadriga.engine.console.routes import ConsoleStore
@@ -38,11 +39,10 @@ from quadriga.engine.external.described_models import DescribedModels
 from quadriga.engine.external.event_pairs import EventPairs
 from quadriga.engine.external.log_recorder import LogRecorder
 from quadriga.engine.external.log_service import LogService, known_model_name
-from quadriga.engine.label_studio.backend import LabelStudioBackend, Runs
-from quadriga.engine.label_studio.image_fetching import SETTING, ImageFetcher
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.recording import Recorder
 from quadriga.engine.serving.signal_worker import Embed
 from quadriga.monitor.drift.baselines import BaselineStore
@@ -72,9 +72,6 @@ CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
 
 LOG_THREADS, WAITING_LOGS, LOG_WAIT_S = 2, 64, 30.0
 """Requests with inferences from elsewhere that a worker reads at once, that wait for that, and how long each waits at most."""
-
-LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S = 4, 256, 60.0
-"""Tasks of Label Studio that a worker fetches images for at once, that wait for that, and how long each waits at most."""
 
 QUERY_THREADS = 4
 """Searches of the store that a worker runs at once: more would take the processor from inference."""
@@ -106,7 +103,7 @@ def open_store(
     query_threads: BoundedThreads,
     streams: EventStreams,
     tls_files: RenewedFiles | None,
-    runs: Callable[[], Runs],
+    runs: Callable[[], Pipeline],
 ) -> OpenedStore:
     """Open the store, and make its routes.
 
@@ -229,16 +226,18 @@ def _change_routes(
     settings: Settings,
     changes: ChangeService,
     inferences: InferenceReader,
-    runs: Callable[[], Runs],
+    runs: Callable[[], Pipeline],
 ) -> list[Any]:
     """Return the routes that change what is stored."""
     threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
-    label_studio = _label_studio(settings, runs, inferences, changes)
-    return [
+    routes = [
         *change_routes(changes, threads),
         *ground_truth_routes(changes, threads, settings.max_body_bytes),
-        *label_studio_routes(label_studio, threads, settings.max_body_bytes, settings.public_url),
     ]
+    with suppress(extras.MissingExtra):
+        label_studio_routes = extras.load("label_studio", "/label-studio")
+        routes += label_studio_routes(settings, runs, inferences, changes, threads=threads)
+    return routes
 
 
 def _monitoring_routes(
@@ -293,29 +292,3 @@ def _open_log(
     folder = Path(settings.data) / "events"
     halves = EventHalves(folder, is_synced=settings.durability == "power")
     return service, EventPairs(service, halves)
-
-
-def _label_studio(
-    settings: Settings,
-    runs: Callable[[], Runs],
-    inferences: InferenceReader,
-    changes: ChangeService,
-) -> LabelStudioBackend:
-    """Return what answers Label Studio."""
-    hosts = parse_webhook_hosts(settings.label_studio_hosts, SETTING, default_public=False)
-    fetcher = ImageFetcher(
-        hosts,
-        settings.label_studio_url,
-        settings.label_studio_token,
-        max_bytes=settings.max_body_bytes,
-    )
-    return LabelStudioBackend(
-        runs,
-        inferences,
-        changes,
-        fetcher=fetcher,
-        threads=BoundedThreads(
-            "tasks of Label Studio", LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S
-        ),
-        timeout_s=settings.request_timeout_s,
-    )

@@ -22,7 +22,7 @@ TEXTS: Mapping[str, str] = {
     "compare": "Compare",
     "keys": "Access keys",
     "audit": "Audit",
-    "you": "You",
+    "you": "Account",
     "filter": "Filter",
     "find": "Find",
     "remove": "Remove",
@@ -49,6 +49,7 @@ TEXTS: Mapping[str, str] = {
     "about": "about",
     # log-in
     "log_in": "Log in",
+    "log_in_at": "You log in at {provider}.",
     "log_out": "Log out",
     "key": "Key",
     "key_hint": "The key begins with quadriga-. Who runs this server makes one with quadriga keys create.",

@@ -43,8 +43,8 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import ENDED, Job, Jobs
 from quadriga.store.query.compact_form import split_url
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.replays import replay_name
 from quadriga.store.scope import Scoped
-from quadriga.store.shadows import shadow_name
 
 PATH = "/console/compare"
 SHOWN = 12
@@ -206,9 +206,9 @@ def _choices(entries: list[ModelEntry]) -> list[Side]:
         for version in entry.versions
         if version.inferences
     } | {
-        Side(shadow_name(entry.name), version.version)
+        Side(replay_name(entry.name), version.version)
         for entry in entries
-        for version in entry.shadows
+        for version in entry.replays
     }
     return sorted(sides, key=lambda side: (side.name, len(side.version), side.version))
 

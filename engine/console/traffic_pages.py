@@ -24,7 +24,7 @@ from quadriga.quoting import quoted
 from quadriga.store.browsing.comparison import ComparisonRequest, ModelComparison, compare
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.shadows import shadow_name
+from quadriga.store.replays import SHADOW_SUFFIX
 
 SHOWN = 6
 """Images of the largest disagreements."""
@@ -144,7 +144,7 @@ def _shadow_comparison(
     if version is None:
         return None
     request = ComparisonRequest(
-        state.model, f"{shadow_name(state.model)}:{version}", score=LEAST_SCORE, limit=SHOWN
+        state.model, f"{state.model + SHADOW_SUFFIX}:{version}", score=LEAST_SCORE, limit=SHOWN
     )
     with suppress(QueryError, NotFoundError):  # removed since
         comparison = compare(store, request)
@@ -152,7 +152,7 @@ def _shadow_comparison(
         if comparison.pairs:
             pair = (
                 Side(state.model, live or ""),
-                Side(shadow_name(state.model), version),
+                Side(state.model + SHADOW_SUFFIX, version),
             )
             return ShadowComparison(pair, comparison, [*map(image_row, comparison.disagreements)])
     return None

@@ -28,7 +28,7 @@ from quadriga.engine.serving.output_decoration import (
     select_outputs,
     truncation_headers,
 )
-from quadriga.engine.serving.recording import Recorder
+from quadriga.engine.serving.recording import Recorder, replayed_id
 from quadriga.engine.serving.request_kinds import ImageRequest, RequestKind, request_kind
 from quadriga.engine.serving.request_queue import NOT_RUN, RequestQueue
 from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error
@@ -304,12 +304,12 @@ class Pipeline:
             raise to_protocol_error(model.name, error) from error
 
     def _crop_run(self, model: Model, request: InferRequest) -> CropRun | None:
-        """Prepare the crops of a request; None for a model that has none behind it.
+        """Prepare the crops of a request; None where none is behind the model, and of a replay, which is one inference.
 
         Raises:
             quadriga.proto.errors.ModelNotReady: A model behind it cannot answer.
         """
-        if model.recognition.written.then is None:
+        if model.recognition.written.then is None or replayed_id(request) is not None:
             return None
 
         def get(name: str, version: str | None) -> Model:

@@ -34,7 +34,7 @@ from quadriga.engine.serving.traffic_rules import is_shadowed
 from quadriga.proto.messages import InferRequest
 from quadriga.store.errors import JournalError
 from quadriga.store.records import ModelReference
-from quadriga.store.shadows import shadow_name
+from quadriga.store.replays import SHADOW_SUFFIX
 
 MAX_WAITING = 4
 """Maximum requests of a worker that wait for their shadow."""
@@ -405,7 +405,7 @@ def _summary(offer: _Offer, answer: ShadowAnswered | ShadowFailed) -> RequestSum
     model = copy(offer.shadow)
     reference = offer.shadow.reference
     model.reference = ModelReference(
-        shadow_name(reference.name), reference.version, reference.sha256
+        reference.name + SHADOW_SUFFIX, reference.version, reference.sha256
     )
     return RequestSummary(
         model,

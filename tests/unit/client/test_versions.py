@@ -54,6 +54,8 @@ COMPARED = [{"model": "m", "version": "1"}, {"model": "m", "version": "3"}, {"mo
         (lambda c: c.schedules.set_evaluation("m", "1d", version=2), "/api/models/m/evaluation-schedule",
          {"every": "1d", "version": "2"}),
         (lambda c: c.inferences.bulk("m@2", "."), "/api/inferences/bulk", {"model": "m", "version": "2", "source": "."}),
+        (lambda c: c.inferences.replay("m@2", {"label": "a"}, from_="-1d"), "/api/replays",
+         {"model": "m", "version": "2", "where": {"label": "a"}, "from": "-1d"}),
         (lambda c: c.inferences.compare("m@1", "m@2"), "/api/inferences/comparison",
          {"a": "m@1", "b": "m@2", "consistency": "journal"}),
         (lambda c: c.evaluate("m@2", wait=False), "/api/evaluations", {"model": "m", "version": "2"}),

@@ -308,7 +308,7 @@ def _job(jobs: Jobs, job_id: str) -> Job | None:
 
 def _images(page: Disagreements) -> ImageRows:
     return ImageRows(
-        rows=[image_row(disagreement) for disagreement in page.disagreements],
+        rows=[_image_row(disagreement) for disagreement in page.disagreements],
         compared=page.compared,
         alone=page.alone,
         cursor=page.cursor,
@@ -316,7 +316,7 @@ def _images(page: Disagreements) -> ImageRows:
     )
 
 
-def image_row(disagreement: Disagreement) -> ImageRow:
+def _image_row(disagreement: Disagreement) -> ImageRow:
     """Return two different answers on one image, as a page shows them."""
     return ImageRow(
         card(disagreement.a, only_here=disagreement.only_a, least_score=LEAST_SCORE),

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -45,15 +45,14 @@ _RECORD_BYTES = 1024
 
 
 class ResultOrigin(msgspec.Struct, frozen=True):
-    """What a record says of the inference that it comes from, if it is about a crop of it, or is its shadow."""
+    """What a record about a crop says of the inference that the crop is of."""
 
     request_id: str
     """Id of that inference, in place of the request's id."""
     image_no: int
-    """Number of the crop among those of that inference, from 0; 0 for a shadow."""
+    """Number of the crop among those of that inference, from 0."""
     description: Mapping[str, Any]
-    """Value of the key `kind` of the standard metadata."""
-    kind: Literal["crop", "shadow"] = "crop"
+    """Value of the key `crop` of the standard metadata."""
 
 
 class CutCrops(msgspec.Struct, frozen=True, eq=False):
@@ -86,7 +85,7 @@ class ImageResult(msgspec.Struct, frozen=True):
     cut_crops: CutCrops | None = None
     """Crops for the model behind this one; None where there is none."""
     origin: ResultOrigin | None = None
-    """ResultOrigin of the image, if it is a crop, or of the result, if it is a shadow's."""
+    """ResultOrigin of the image, if it is a crop."""
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
@@ -471,7 +470,7 @@ def _record(
     model = summary.model.reference
     request_id, image_no, origin = summary.request_id, position, result.origin
     if origin is not None:
-        own = {**own, origin.kind: origin.description}
+        own = {**own, "crop": origin.description}
         request_id, image_no = origin.request_id, origin.image_no
     if summary.replay_of is not None:
         request_id = str(summary.replay_of)

@@ -16,7 +16,7 @@ from quadriga.engine.commands.audit import audit_command
 from quadriga.engine.commands.backup import backup_command, check_command, restore_command
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.checks import inspect, validate
-from quadriga.engine.commands.compare import compare_command
+from quadriga.engine.commands.compare import compare_command, replay_command
 from quadriga.engine.commands.drift import drift_command
 from quadriga.engine.commands.erase import erase_command
 from quadriga.engine.commands.evaluate import evaluate_command
@@ -69,7 +69,7 @@ _PANELS = {
     "Serve": ("serve", "infer", "models", "jobs", "schedules"),
     "Prepare a model": ("inspect", "validate", "profile", "quantize"),
     "Find what was stored": ("query", "export", "import", "select", "erase"),
-    "Judge and watch": ("evaluate", "compare", "drift", "baseline", "reports"),
+    "Judge and watch": ("evaluate", "compare", "replay", "drift", "baseline", "reports"),
     "Operate": ("keys", "audit", "backup", "restore", "check", "migrate", "store", "completion"),
 }  # fmt: skip
 """Commands by what people do, in the order in which they do it."""
@@ -197,7 +197,7 @@ def _announce(url: str, grpc_address: str, make_line: Callable[[str], str] = str
 
 
 for _command in (
-    audit_command, backup_command, restore_command, check_command, inspect, validate, query, baseline_command, compare_command,
+    audit_command, backup_command, restore_command, check_command, inspect, validate, query, baseline_command, compare_command, replay_command,
     drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, migrate, models_command,
     reports_command, schedules_command, select_command, store,
 ):  # fmt: skip

@@ -61,7 +61,6 @@ from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline, request_queue
 from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.engine.serving.semantic_score import SemanticScores
-from quadriga.engine.serving.shadows.shadow_runs import Shadows
 from quadriga.engine.serving.traffic import Traffic, TrafficRules
 from quadriga.proto.access import Gate, OpenGate
 from quadriga.proto.audit import Audit
@@ -216,9 +215,6 @@ class Application:
     def _make_pipeline(self, queue: RequestQueue, counts: SharedCounts) -> Pipeline:
         settings, recorder = self._settings, self._recorder
         traffic = Traffic(self.repository, self.traffic_rules, counts)
-        shadows = None
-        if recorder is not None:
-            shadows = Shadows(traffic, recorder, settings, counts, has_spare=queue.has_spare)
         pipeline = Pipeline(
             self.repository,
             recorder,
@@ -227,7 +223,6 @@ class Application:
             scores=SemanticScores(settings, self._served),
             queue=queue,
             traffic=traffic,
-            shadows=shadows,
         )
         if self._watch is not None:
             pipeline.health.source_problem = self._watch.problem

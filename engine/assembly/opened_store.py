@@ -11,7 +11,6 @@ import msgspec
 
 from quadriga.engine.access.tls import RenewedFiles
 from quadriga.engine.api.browsing import browsing_routes
-from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
@@ -24,6 +23,7 @@ from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
+from quadriga.engine.api.model_jobs import model_job_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
@@ -179,12 +179,13 @@ def open_store(
         *_query_routes(settings, queries, inferences, streams),
         *_change_routes(settings, changes, inferences, runs),
         *job_routes(jobs, inferences, hosts),
-        bulk_inference_route(
+        *model_job_routes(
             jobs,
             inferences,
-            settings.bulk_folder,
-            lambda: "" if tls_files is None else tls_files.own_problem,
-            hosts,
+            repository.served_versions,
+            folder=settings.bulk_folder,
+            way_in_problem=lambda: "" if tls_files is None else tls_files.own_problem,
+            hosts=hosts,
         ),
         *_monitoring_routes(settings, console, drift, models=models, hosts=hosts),
     ]

@@ -133,11 +133,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
                 ComparedMonitoring(store.jobs, store.inferences, store.reports),
                 options=options,
             ),
-            *(
-                traffic_pages(frame, store.queries, parts.models, parts.traffic, options=options)
-                if parts.traffic is not None
-                else ()
-            ),
+            *(traffic_pages(frame, parts.traffic, options) if parts.traffic is not None else ()),
             *drift_pages(frame, drift_monitoring, options),
             *drift_forms(frame, drift_monitoring, options),
             *job_pages(frame, store.jobs, options),

@@ -13,7 +13,6 @@ TEXTS = {
     "quadriga_executions": "Runs of a model's graph for requests that were answered. Far fewer than images means that requests share runs.",
     "quadriga_batch_size": "Images, or rows, of each run of a model's graph. All in the lowest bucket under load means that max_batch or batching is not used.",
     "quadriga_request_duration_seconds": "Time of requests to a model from their parsed body to their answer, waiting included; outcome failure includes mistakes of clients, which quadriga_requests_total tells apart. If it rises, see which stage does.",
-    "quadriga_shadow_requests": "Requests that a version was to see as a shadow: answered and stored; failed, which the filter model=NAME~shadow & status=500 finds with the reasons; or dropped, as the server had no processor to spare. Many dropped: lower the share of the shadow, or add processors.",
     "quadriga_requests_redirected": "Requests that the shares of a model give to this version, and that another one answered, as this one was not ready. If it rises, GET /v2/repository/index says why it is not.",
     "quadriga_stage_duration_seconds": "Time that requests that were answered spent waiting for a thread or a shared run (queue), preparing input (input), running the graph (infer) and reading its output (output). queue high: more workers or replicas; infer high: another provider or model; input high: larger images than before.",
     "quadriga_model_providers": "Place of each execution provider of a model, from 1; none for the default. A GPU that is missing here is not used.",

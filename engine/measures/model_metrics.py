@@ -21,8 +21,6 @@ from quadriga.engine.measures.server_numbers import (
     REDIRECTED,
     REFUSED,
     REQUESTS,
-    SHADOW,
-    SHADOW_OUTCOMES,
     STOPPED,
     outcomes_of,
 )
@@ -43,7 +41,6 @@ def request_metrics(rows: Iterable[RowTotals]) -> Iterable[Metric]:
     refused = _counter("quadriga_requests_refused", "model", "reason")
     stopped = _counter("quadriga_requests_stopped", "model", "reason")
     ends = _counter("quadriga_process_ends", "process", "cause")
-    shadows = _counter("quadriga_shadow_requests", *_MODEL, "outcome")
     redirected = _counter("quadriga_requests_redirected", *_MODEL)
     for row in rows:
         kind, *labels = row.name
@@ -61,15 +58,12 @@ def request_metrics(rows: Iterable[RowTotals]) -> Iterable[Metric]:
             _add(sizes, labels, bounds, row.cells, sum_value=row.cells[SIZE_SUM])
         elif kind in (REFUSED, STOPPED):
             (refused if kind == REFUSED else stopped).add_metric(labels, row.cells[0])
-        elif kind == SHADOW:
-            for outcome, count in zip(SHADOW_OUTCOMES, row.cells, strict=False):
-                shadows.add_metric([*labels, outcome], count)
         elif kind == REDIRECTED:
             redirected.add_metric(labels, row.cells[0])
         elif kind == ENDS:
             ends.add_metric(labels, row.cells[0])
     yield from (requests, durations, stages, images, runs, sizes, refused, stopped, ends)
-    yield from (shadows, redirected)
+    yield redirected
 
 
 def _counter(name: str, *labels: str) -> CounterMetricFamily:

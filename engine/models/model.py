@@ -50,14 +50,6 @@ ONNX_NAMES = tuple(f"model{end}.onnx" for end in VARIANTS)
 _log = logging.getLogger("quadriga.models")
 
 
-class ModelOrigin(msgspec.Struct, frozen=True):
-    """What a model was loaded from, so that it can be loaded once more in another process; as the arguments of `Model`."""
-
-    path: Path
-    overrides: Mapping[str, Any] | None
-    score_threshold: float | None
-
-
 OpenGraphs = Callable[[RuntimeOptions], GraphSource]
 """Chooses what opens the graphs of a model, by the options in its model.toml."""
 
@@ -94,7 +86,6 @@ class Model:
 
         self.name = name
         self.version = version
-        self.origin = ModelOrigin(path, overrides, score_threshold)
         self.image_predictor: ImageGraph | TextPackage | None = None
         """Predicts what images show; None where the model takes tensors."""
         self.row_classifier: RowClassification | None = None

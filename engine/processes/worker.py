@@ -248,7 +248,7 @@ def _run_jobs(
         if stop.wait(_POLL_INTERVAL_S):
             return
     from quadriga.engine.assembly.store_access import open_reader
-    from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, bulk_inference
+    from quadriga.engine.jobs.job_kinds import JOB_KINDS, model_jobs
     from quadriga.store.job_runner import (
         JOB_TIMEOUT_S,
         MAX_JOB_BYTES,
@@ -260,25 +260,23 @@ def _run_jobs(
 
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     jobs = Jobs(settings.jobs_directory)
-    bulk = {
-        BULK_INFERENCE: bulk_inference(
-            url,
-            settings.bulk_folder,
-            settings.max_body_bytes,
-            internal_key,
-            tls=None if tls is None else RenewedFiles(settings, tls).trusting_context,
-        )
-    }
+    long_jobs = model_jobs(
+        url,
+        settings.bulk_folder,
+        settings.max_body_bytes,
+        internal_key,
+        tls=None if tls is None else RenewedFiles(settings, tls).trusting_context,
+    )
     options: Any = {
         "keep_days": settings.job_days,
         "limits": JobLimits(JOB_TIMEOUT_S, MAX_JOB_BYTES),
         "spans": tracing,
         "on_end": partial(_queue_end, settings),
     }
-    bulk_runner = JobRunner(jobs, bulk, inferences, blobs, leave=JOB_KINDS, **options)
-    thread = threading.Thread(target=bulk_runner.run, args=(stop,), name="bulk-inference")
+    long_runner = JobRunner(jobs, long_jobs, inferences, blobs, leave=JOB_KINDS, **options)
+    thread = threading.Thread(target=long_runner.run, args=(stop,), name="model-jobs")
     thread.start()
-    runner = JobRunner(jobs, JOB_KINDS, inferences, blobs, leave=bulk, **options)
+    runner = JobRunner(jobs, JOB_KINDS, inferences, blobs, leave=long_jobs, **options)
     runner.run(stop)
     thread.join()
     _close(tracing)

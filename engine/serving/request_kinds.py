@@ -18,7 +18,7 @@ from quadriga.engine.serving.image_inference import (
     failed_image_results,
     infer_images,
 )
-from quadriga.engine.serving.recording import ImageResult
+from quadriga.engine.serving.recording import ImageResult, replayed_id
 from quadriga.engine.serving.result_keeping import ResultKeeping
 from quadriga.engine.serving.tensors.explanation import explain_images, read_explain_options
 from quadriga.engine.serving.tensors.row_explanation import explain_rows, read_rows_to_explain
@@ -170,7 +170,10 @@ def request_kind(
     if predictor is not None:
         if isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request):
             return TensorRequest(model, request, keeping.recorder_of(model) is not None)
-        return ImageRequest(image_model(model, settings, keeping, cut), request)
+        images = image_model(model, settings, keeping, cut)
+        if replayed_id(request) is not None:  # what live images have for their signals stays theirs
+            images = msgspec.structs.replace(images, choose_for_signals=None)
+        return ImageRequest(images, request)
     if classifier is not None and not _is_raw(request):
         return RowRequest(model, classifier, request, max_rows=settings.max_images)
     return TensorRequest(model, request, keeping.recorder_of(model) is not None)

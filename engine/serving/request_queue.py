@@ -227,10 +227,6 @@ class RequestQueue:
                 for lane in self._lanes.values()
             ]
 
-    def has_spare(self, threads: int) -> bool:
-        """Check whether nobody waits, and fewer requests run than a number of threads; a hint, read without the lock."""
-        return not self._turns and self._running < threads
-
     def close(self) -> None:
         """Stop what waits and runs, and end the threads."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""Inferences of shadows: found where they are named or linked, and nowhere else; compared with what they shadow."""
+"""Replays, and shadows of 0.2.0: found where they are named or linked, and nowhere else; compared with their originals."""
 
 from typing import Any
 
@@ -21,21 +21,21 @@ from quadriga.store.records import (
     ModelReference,
     RetentionRule,
 )
+from quadriga.store.replays import is_replay, live_name, replay_id, replay_name
 from quadriga.store.scope import Scope
-from quadriga.store.shadows import is_shadow, live_name, shadow_name
 from quadriga.store.traffic import read_rules, remove_rule, write_rule
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
-LIVE, SHADOWS = 30, 20
+LIVE, REPLAYS = 30, 20
 
 
 def box(label: str, score: float = 0.9) -> dict[str, Any]:
     return {"label": label, "score": score, "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 
 
-def live_and_shadow(number: int, **fields: Any) -> list[InferenceRecord]:
-    """Return an inference of version 1 and, of the first ones, that of its shadow."""
+def live_and_replay(number: int, kind: str = "replay", **fields: Any) -> list[InferenceRecord]:
+    """Return an inference of version 1 and, of the first ones, its replay or that of a shadow."""
     seq = 100 + 10 * number
     image = InputReference("image", f"blake3:{number:064x}", 8, 8)
     common: dict[str, Any] = {"input": image, "metadata": {"camera": number % 2}} | fields
@@ -46,25 +46,42 @@ def live_and_shadow(number: int, **fields: Any) -> list[InferenceRecord]:
         latency_ms=float(number + 1),
         **common,
     )
-    if number >= SHADOWS:
+    if number >= REPLAYS:
         return [live]
     differs = number % 4 == 0
-    shadow = make_record(
+    links = {
+        "replay": {"replay_of": str(seq)},
+        "shadow": {"shadow": {"inference_id": str(seq), "model": "ships", "version": "1"}},
+    }
+    replay = make_record(
         seq + 1,
         request_id=str(seq),
-        model=ModelReference("ships~shadow", "2", "cd" * 32),
+        model=ModelReference(f"ships~{kind}", "2", "cd" * 32),
         predictions=[box("buoy", 0.5 + number / 100)] if differs else [box("ship")],
         status=500 if number == 3 else 200,
-        standard={"shadow": {"inference_id": str(seq), "model": "ships", "version": "1"}},
+        standard=links[kind],
         **common,
     )
-    return [live, shadow]
+    return [live, replay]
+
+
+@pytest.fixture(params=["replay", "shadow"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """What is stored beside live inferences: replays, or as in 0.2.0 shadows."""
+    return str(request.param)
 
 
 @pytest.fixture
-def shadowed(store: StoreHarness) -> StoreHarness:
-    store.add(*(record for number in range(LIVE) for record in live_and_shadow(number)))
+def replayed(store: StoreHarness, kind: str) -> StoreHarness:
+    store.add(*(record for number in range(LIVE) for record in live_and_replay(number, kind)))
     return store
+
+
+def of_kind(value: Any, kind: str) -> Any:
+    """Return a filter of replays as one of a kind."""
+    link = {"replay": "std.replay_of", "shadow": "std.shadow.inference_id"}[kind]
+    text = msgspec.json.encode(value).decode()
+    return msgspec.json.decode(text.replace("~replay", f"~{kind}").replace("std.replay_of", link))
 
 
 NOT_FOUND = {
@@ -83,45 +100,45 @@ NOT_FOUND = {
 
 
 @pytest.mark.parametrize("name", NOT_FOUND)
-def test_what_does_not_name_a_shadow_finds_none(shadowed, name):
-    page = shadowed.inferences.query(QueryRequest(NOT_FOUND[name], limit=1000, count="exact"))
+def test_what_does_not_name_a_replay_finds_none(replayed, name):
+    page = replayed.inferences.query(QueryRequest(NOT_FOUND[name], limit=1000, count="exact"))
     assert {inference.model.name for inference in page.inferences} <= {"ships"}
     assert page.count == len(page.inferences)
     assert bool(page.inferences) is (name not in {"another version", "failures"})
 
 
 FOUND = {
-    "its name": ({"model": "ships~shadow"}, SHADOWS),
-    "its name and version": ({"model": "SHIPS~shadow:2"}, SHADOWS),
-    "its name with a version beside": ({"model": "ships~shadow", "version": "2"}, SHADOWS),
-    "its failures": ({"model": "ships~shadow", "status": 500}, 1),
-    "both names": ({"model": {"in": ["ships", "ships~shadow"]}}, LIVE + SHADOWS),
+    "its name": ({"model": "ships~replay"}, REPLAYS),
+    "its name and version": ({"model": "SHIPS~replay:2"}, REPLAYS),
+    "its name with a version beside": ({"model": "ships~replay", "version": "2"}, REPLAYS),
+    "its failures": ({"model": "ships~replay", "status": 500}, 1),
+    "both names": ({"model": {"in": ["ships", "ships~replay"]}}, LIVE + REPLAYS),
     "the live inference": ({"request_id": "100"}, 1),
     "its id": ({"id": "101"}, 1),
     "ids": ({"id": {"in": ["100", "101"]}}, 2),
-    "what it is linked by": ({"std.shadow.inference_id": {"exists": True}}, SHADOWS),
+    "what it is linked by": ({"std.replay_of": {"exists": True}}, REPLAYS),
 }
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_shadow_is_found_by_its_name_or_its_links(shadowed, name):
+def test_a_replay_is_found_by_its_name_or_its_links(replayed, kind, name):
     where, count = FOUND[name]
-    assert len(shadowed.page_ids(where=where, limit=1000)) == count
+    assert len(replayed.page_ids(where=of_kind(where, kind), limit=1000)) == count
 
 
-def test_pages_of_everything_are_whole_beside_shadows(shadowed):
-    pages = list(shadowed.inferences.pages(QueryRequest(limit=7)))
+def test_pages_of_everything_are_whole_beside_replays(replayed):
+    pages = list(replayed.inferences.pages(QueryRequest(limit=7)))
     ids = [int(inference.id) for page in pages for inference in page.inferences]
     assert ids == [100 + 10 * number for number in reversed(range(LIVE))]
     assert all(len(page.inferences) == 7 for page in pages[:-1])
 
 
-def test_counts_facets_and_the_tail_leave_shadows_out(shadowed):
-    reader = shadowed.inferences
+def test_counts_facets_and_the_tail_leave_replays_out(replayed, kind):
+    reader = replayed.inferences
     (group,) = aggregate(reader, AggregateRequest()).groups
     assert group["count"] == LIVE
-    (group,) = aggregate(reader, AggregateRequest({"model": "ships~shadow"})).groups
-    assert group["count"] == SHADOWS
+    (group,) = aggregate(reader, AggregateRequest({"model": f"ships~{kind}"})).groups
+    assert group["count"] == REPLAYS
     facets = {facet.field: facet for facet in find_facets(reader, FacetsRequest()).facets}
     assert [(value.value, value.count) for value in facets["model"].values] == [("ships", LIVE)]
     arrivals = NewInferences(None, "1")
@@ -131,54 +148,76 @@ def test_counts_facets_and_the_tail_leave_shadows_out(shadowed):
 DELETED = {
     "an image": ({"input.hash": f"blake3:{4:064x}"}, ["141", "140"]),
     "the model": ({"and": [{"model": "ships"}, {"input.hash": f"blake3:{4:064x}"}]}, ["140"]),
-    "the shadow": ({"and": [{"model": "ships~shadow"}, {"status": 500}]}, ["131"]),
+    "the replay": ({"and": [{"model": "ships~replay"}, {"status": 500}]}, ["131"]),
 }
 
 
 @pytest.mark.parametrize("erase", [False, True])
 @pytest.mark.parametrize("name", DELETED)
-def test_what_is_to_go_leaves_no_copy_unless_the_filter_names_a_model(shadowed, name, erase):
+def test_what_is_to_go_leaves_no_copy_unless_the_filter_names_a_model(replayed, kind, name, erase):
     changes = ChangeService(
-        shadowed.inferences,
-        shadowed.journal,
+        replayed.inferences,
+        replayed.journal,
         IdSource(0),
         lambda value, _: value,
-        erasures=shadowed.erasures,
+        erasures=replayed.erasures,
     )
     where, ids = DELETED[name]
-    body = msgspec.json.encode({"where": where, "dry_run": True, "erase": erase})
+    body = msgspec.json.encode({"where": of_kind(where, kind), "dry_run": True, "erase": erase})
     result = changes.delete_inferences(body)
     assert result.count == len(ids)
     assert result.ids == ([] if erase else ids)
 
 
-def test_a_rule_of_retention_holds_for_the_shadow(shadowed):
-    shadowed.commit_changes(RetentionRule("ships", inputs_days=1))
-    with shadowed.inferences.snapshot() as connection:
+def test_a_rule_of_retention_holds_for_replays(replayed):
+    replayed.commit_changes(RetentionRule("ships", inputs_days=1))
+    with replayed.inferences.snapshot() as connection:
         assert len(limits_of(connection, 10**13)) == 2
 
 
-@pytest.mark.parametrize("pattern", ["ships", "sh*", "ships~shadow"])
-def test_who_may_see_a_model_may_see_its_shadow(shadowed, pattern):
-    reader = shadowed.inferences.within(Scope("", (pattern,)))
-    ids = [one.id for one in reader.query(QueryRequest({"model": "ships~shadow"})).inferences]
-    assert len(ids) == SHADOWS
-    other = shadowed.inferences.within(Scope("", ("boats",)))
+@pytest.mark.parametrize("pattern", ["ships", "sh*", "ships~{kind}"])
+def test_who_may_see_a_model_may_see_its_replays(replayed, kind, pattern):
+    reader = replayed.inferences.within(Scope("", (pattern.format(kind=kind),)))
+    ids = [one.id for one in reader.query(QueryRequest({"model": f"ships~{kind}"})).inferences]
+    assert len(ids) == REPLAYS
+    other = replayed.inferences.within(Scope("", ("boats",)))
     assert other.query(QueryRequest({"id": "101"})).inferences == []
 
 
 def test_names():
-    assert shadow_name("ships") == shadow_name(shadow_name("ships")) == "ships~shadow"
-    assert live_name("ships~shadow") == live_name("ships") == "ships"
-    assert not is_shadow("shadow")
+    assert replay_name("ships") == replay_name(replay_name("ships")) == "ships~replay"
+    assert live_name("ships~replay") == live_name("ships~shadow") == live_name("ships") == "ships"
+    assert not is_replay("replay")
+    assert is_replay("SHIPS~SHADOW")
 
 
-def test_a_shadow_is_compared_with_the_inferences_it_is_linked_to(shadowed):
-    result = compare(shadowed.inferences, ComparisonRequest("ships:1", "ships:2", limit=3))
-    assert result.paired_by == "shadow"
+def test_ids_of_replays_have_the_time_of_the_original_and_differ_by_original_and_file():
+    second = ModelReference("ships", "2", "cd" * 32)
+    third = msgspec.structs.replace(second, version="3")
+    replaced = msgspec.structs.replace(second, sha256="ef" * 32)
+    originals = [
+        ms << 22 | worker << 12 | counter
+        for ms in (7, 8)
+        for worker in (0, 1, 1023)
+        for counter in (0, 1, 4095)
+    ]
+    for model in (second, third, replaced):
+        ids = [replay_id(one, model) for one in originals]
+        assert [one >> 22 for one in ids] == [one >> 22 for one in originals]
+        assert ids == [replay_id(one, model) for one in originals]
+        assert not set(ids) & set(originals)
+        assert all(one >> 12 & 1023 == 1023 for one in ids)
+        of_one_worker = [replay_id(8 << 22 | 1 << 12 | counter, model) for counter in range(4096)]
+        assert len(set(of_one_worker)) == 4096
+    assert len({replay_id(originals[0], model) for model in (second, third, replaced)}) == 3
+
+
+def test_a_replay_is_compared_with_the_inferences_it_is_linked_to(replayed, kind):
+    result = compare(replayed.inferences, ComparisonRequest("ships:1", "ships:2", limit=3))
+    assert result.paired_by == kind
     assert (result.a.model, result.a.version) == ("ships", "1")
-    assert (result.b.model, result.b.version, result.b.failed) == ("ships~shadow", "2", 1)
-    assert (result.pairs, result.different) == (SHADOWS - 1, 5)
+    assert (result.b.model, result.b.version, result.b.failed) == (f"ships~{kind}", "2", 1)
+    assert (result.pairs, result.different) == (REPLAYS - 1, 5)
     assert result.share == pytest.approx(5 / 19)
     low, high = result.share_ci95
     assert (low, high) == (pytest.approx(0.1181, abs=1e-4), pytest.approx(0.4879, abs=1e-4))
@@ -192,17 +231,17 @@ def test_a_shadow_is_compared_with_the_inferences_it_is_linked_to(shadowed):
         ("220", "221"),
         ("180", "181"),
     ]
-    back = compare(shadowed.inferences, ComparisonRequest("ships:2", "ships:1", limit=3))
+    back = compare(replayed.inferences, ComparisonRequest("ships:2", "ships:1", limit=3))
     assert (back.a, back.b) == (result.b, result.a)
     assert back.share == result.share
     filtered = ComparisonRequest("ships:1", "ships:2", {"meta.camera": 1})
     assert (
-        compare(shadowed.inferences, filtered).pairs,
-        compare(shadowed.inferences, filtered).different,
+        compare(replayed.inferences, filtered).pairs,
+        compare(replayed.inferences, filtered).different,
     ) == (9, 0)
 
 
-def test_versions_that_answered_the_same_images_are_compared_without_a_shadow(store):
+def test_versions_that_answered_the_same_images_are_compared_without_a_replay(store):
     for number in range(6):
         image = InputReference("image", f"blake3:{number // 2:064x}", 8, 8)
         label = "ship" if number < 4 else "buoy"
@@ -222,6 +261,7 @@ def test_versions_that_answered_the_same_images_are_compared_without_a_shadow(st
 REFUSED = {
     "twice the same": (("ships:1", "ships:1"), QueryError),
     "a version and all": (("ships", "ships:1"), QueryError),
+    "replays and their own version": (("ships~replay:2", "ships:2"), QueryError),
     "a shadow and its own version": (("ships~shadow:2", "ships:2"), QueryError),
 }
 
@@ -257,7 +297,7 @@ def test_nothing_in_common_is_no_share(store):
 
 
 def test_rules_of_traffic_are_written_read_and_removed(store):
-    store.add(*live_and_shadow(0))
+    store.add(*live_and_replay(0))
     with writer_engine(store.url) as engine:
         first = write_rule(engine, "ships", '{"shares":{"1":1.0}}', "somebody")
         assert write_rule(engine, "ships", '{"shares":{"1":1.0}}', "somebody else") == first

@@ -13,7 +13,7 @@ from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.engine.jobs.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, REPLAY, ReplayParameters, decode_replay
-from quadriga.engine.models.served_version import ServedVersion
+from quadriga.engine.models.repository import ServedVersion
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.audit import note_target

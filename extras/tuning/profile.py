@@ -50,7 +50,7 @@ def _print(profile: Any, console: Console) -> None:
     title = f"a run of the graph, beside {threads} and {profile.providers[0]}"
     variants = Table("", "", "ms an image", "CPU ms", "times as fast", title=title)
     for variant in profile.variants:
-        cells = ["", "", Text(variant.problem)]
+        cells: list[str | Text] = ["", "", Text(variant.problem)]
         if variant.ms is not None:
             low, high = variant.factor_ci95 or (variant.factor, variant.factor)
             factor = f"{variant.factor:.2f} ({low:.2f} to {high:.2f})"

@@ -19,7 +19,7 @@ from functools import cached_property
 from math import ceil, floor
 from typing import get_args
 
-from quadriga.engine.measures.shared_counts import IN_FLIGHT, OTHER, CountRow, SharedCounts
+from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, CountRow, SharedCounts
 from quadriga.proto.access import RateHeaders, current_caller
 from quadriga.proto.errors import LimitReached
 from quadriga.store.jobs import JobOwner
@@ -189,7 +189,7 @@ class KeyQuota:
 
     def _check_concurrency(self) -> None:
         limit, row = self.limits.get("concurrency"), self._row
-        if limit is None or sum(row.of_all(IN_FLIGHT)) < limit.amount or row.is_other:
+        if limit is None or sum(row.all_cells[IN_FLIGHT::CELLS]) < limit.amount or row.is_other:
             return
         what = f"{amount_text('concurrency', limit.amount)} at once"
         hint = "try again once one is answered"
@@ -217,9 +217,11 @@ class KeyQuota:
 
     def _used(self, period: int) -> int:
         """Return what all workers counted in a period, given by its number."""
-        cell = _PERIODS + 2 * (period & 1)
-        counted = zip(self._row.of_all(cell), self._row.of_all(cell + 1), strict=True)
-        return sum(amount for number, amount in counted if number == period)
+        used, cells = 0, self._row.all_cells
+        for cell in range(_PERIODS + 2 * (period & 1), len(cells), CELLS):
+            if cells[cell] == period:
+                used += cells[cell + 1]
+        return used
 
     def _refusal(
         self, limit: LimitName, what: str, *, hint: str, retry_after_s: int

@@ -169,7 +169,7 @@ class CountRow:
         is_other: Whether the row counts for all that found none of their own.
     """
 
-    __slots__ = ("_all", "cells", "is_other", "lock")
+    __slots__ = ("all_cells", "cells", "is_other", "lock")
 
     def __init__(
         self,
@@ -179,15 +179,12 @@ class CountRow:
         *,
         is_other: bool = False,
     ) -> None:
-        self._all = cells
+        self.all_cells = cells
+        """`CELLS` numbers of each process, one process after the other."""
         self.cells = cells[writer * CELLS : (writer + 1) * CELLS]
         """`CELLS` numbers of this process; written with `lock` held."""
         self.lock = lock
         self.is_other = is_other
-
-    def of_all(self, cell: int) -> "memoryview[int]":
-        """Return a number as each process has it."""
-        return self._all[cell::CELLS]
 
     def add(self, cell: int, amount: int = 1) -> None:
         """Add to a number."""

@@ -47,15 +47,19 @@ def load(name: str, user: str) -> Any:
 
     Raises:
         MissingExtra: Its folder was deleted, or a package is not installed; the message says which.
+        ImportError: Its code is at fault.
     """
     extra = EXTRAS[name]
-    module, _, attribute = extra.path.partition(":")
+    path, _, attribute = extra.path.partition(":")
+    module = f"{ROOT}.{path}"
     try:
-        return getattr(import_module(f"{ROOT}.{module}"), attribute)
+        return getattr(import_module(module), attribute)
     except ImportError as error:
-        if (error.name or "").startswith(ROOT):
-            folder = module.partition(".")[0]
-            raise MissingExtra(f"{user} requires {ROOT}.{folder}, which is not here") from error
+        if error.name and module.startswith(error.name):
+            folder = f"{ROOT}.{path.partition('.')[0]}"
+            raise MissingExtra(f"{user} requires {folder}, which is not here") from error
+        if not extra.packages:
+            raise
         raise MissingExtra(
             f"{user} requires {extra.packages} ({error}): pip install 'quadriga[{extra.option}]'"
         ) from error

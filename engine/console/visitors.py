@@ -92,7 +92,7 @@ def key_log_in_routes(
 
     Args:
         visitors: Has the form.
-        sessions: BrowserSessions of keys.
+        sessions: Sessions of keys.
         audit: The audit log, in which log-ins and failed log-ins stand.
     """
     options: dict[str, Any] = {"need": "nothing", "include_in_schema": False}
@@ -133,7 +133,7 @@ def session_routes(
 
     Args:
         visitors: Has the page where to log in.
-        sessions: BrowserSessions of keys or of people.
+        sessions: Sessions of keys or of people.
         audit: The audit log, in which log-outs stand.
     """
     frame = visitors.frame

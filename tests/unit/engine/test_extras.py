@@ -55,6 +55,13 @@ def test_without_its_folder_an_extra_is_said_to_be_missing(name):
     assert run(WITHOUT, name, folder) == f"a setting requires {folder}, which is not here\n"
 
 
+def test_a_fault_in_the_code_of_an_extra_is_none_of_its_absence(monkeypatch):
+    monkeypatch.delitem(sys.modules, "quadriga.extras.tuning.profile", raising=False)
+    monkeypatch.setitem(sys.modules, "quadriga.engine.commands.options", None)
+    with pytest.raises(ImportError, match="options"):
+        load("profile", "profile")
+
+
 def test_a_server_loads_extras_when_they_are_asked_for():
     script = "import sys, quadriga.engine.assembly.app; print([name for name in sys.modules if name.startswith('quadriga.extras')])"
     assert run(script) == "[]\n"

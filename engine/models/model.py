@@ -92,23 +92,23 @@ class Model:
         """Classifies rows of features; None for other models."""
         self.counters = host.counters(name, version)
         self.stopwatch = Stopwatch()
+        if path.is_dir():
+            self._open_package(path, overrides, open_graphs)
+        else:
+            self._open_graph(path, overrides, score_threshold, open_graphs)
+        self.sha256 = _sha256(self.paths)
+        self.reference = ModelReference(name, version, self.sha256)
+        """The model as records name it."""
+        self.preprocessing: str | None = None
+        """Hash of how images become input: models with equal hashes prepare them alike."""
+        if self.spec is not None:
+            encoded = msgspec.json.encode(self.spec.input)
+            self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
         with self.run_mark.running():
-            if path.is_dir():
-                self._open_package(path, overrides, open_graphs)
-            else:
-                self._open_graph(path, overrides, score_threshold, open_graphs)
-            self.sha256 = _sha256(self.paths)
-            self.reference = ModelReference(name, version, self.sha256)
-            """The model as records name it."""
-            self.preprocessing: str | None = None
-            """Hash of how images become input: models with equal hashes prepare them alike."""
-            if self.spec is not None:
-                encoded = msgspec.json.encode(self.spec.input)
-                self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
             if self.recognition.written.runtime.warmup or host.always_warms_up:
                 self._warm_up()
             self._share_runs()
-            self._graphs.end_loading()
+        self._graphs.end_loading()
         self.is_light = self._is_light()
         """Whether the work for tensors follows from their shapes, and is done by the thread that asks for it."""
         self.embedding_space = self.embedding.space_id(self.sha256)

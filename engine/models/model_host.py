@@ -73,7 +73,7 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         is_isolated = mark.is_shared or self.is_isolated(runtime, name, version)
         mark.note_isolation(is_isolated=is_isolated)
         if not is_isolated:
-            return LocalGraphs(self.load_timeout_s, ends_with_device=self.is_server)
+            return LocalGraphs(mark, self.load_timeout_s, ends_with_device=self.is_server)
         own_mb = 4 * math.ceil(files_bytes(path) / _MIB)
         memory_mb = runtime.memory_limit_mb or DEFAULT_MEMORY_MB + own_mb
         if self.origin != "repository":

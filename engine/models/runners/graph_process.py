@@ -299,7 +299,8 @@ class ProcessGraphs:
             running.give_back(lane)
             raise RunError(str(error)) from error
         deadline_s = self._load_deadline_s or time.monotonic() + self._limits.run_s
-        answer = self._exchange(running, lane, request, deadline_s=deadline_s, options=options)
+        with self._mark.paused():
+            answer = self._exchange(running, lane, request, deadline_s=deadline_s, options=options)
         assert not isinstance(answer, Opened | Failed)
         outputs = lane.block.read(answer.outputs, copy=True)
         running.give_back(lane)
@@ -321,8 +322,7 @@ class ProcessGraphs:
     ) -> Answer:
         """Exchange messages; raises as `run` does, after the lane is closed or given back."""
         try:
-            with self._mark.paused():
-                answer = lane.exchange(message, deadline_s, options)
+            answer = lane.exchange(message, deadline_s, options)
         except PeerEndedError:
             lane.close()
             raise ModelNotReady(self._note_end(running)) from None
@@ -390,9 +390,8 @@ class ProcessGraphs:
         running = _RunningProcess(self._name, self._limits)
         deadline_s = time.monotonic() + self._limits.load_s
         try:
-            with self._mark.running():
-                for request in self._opened:
-                    self._open_in(running, request, deadline_s)
+            for request in self._opened:
+                self._open_in(running, request, deadline_s)
         except (ModelNotReady, RunError) as error:
             running.killed_for = running.killed_for or str(error)
             running.end()

@@ -39,6 +39,7 @@ from quadriga.engine.models.runners.batched_runs import (
     Feeds,
     check_independent,
 )
+from quadriga.engine.models.runners.crash_record import RunMark
 from quadriga.engine.models.runners.providers import (
     CPU,
     ExecutionProviderError,
@@ -148,13 +149,21 @@ class LocalGraphs:
     """Opens graphs in this process.
 
     Args:
+        mark: Counts the model as running while a graph is opened; runs are counted by whoever asks for them.
         load_s: Seconds within which the runs of the warm-up must end; None for no limit.
         ends_with_device: Whether this process ends, to be started again, once it cannot use its GPU any more.
     """
 
     shares_memory = True
 
-    def __init__(self, load_s: float | None = None, *, ends_with_device: bool = False) -> None:
+    def __init__(
+        self,
+        mark: RunMark | None = None,
+        load_s: float | None = None,
+        *,
+        ends_with_device: bool = False,
+    ) -> None:
+        self._mark = mark or RunMark()
         self._ends_with_device = ends_with_device
         self._load_s = load_s
         self.load_deadline_s = None if load_s is None else time.monotonic() + load_s
@@ -205,12 +214,13 @@ class LocalGraphs:
         folder = str(Path(options.path).parent.resolve())
         session_options.add_session_config_entry(_WEIGHTS_FOLDER, folder)
         load_cuda_libraries([name for name, _ in options.providers], onnxruntime.preload_dlls)
-        session = onnxruntime.InferenceSession(
-            options.modified_model or options.path,
-            session_options,
-            providers=list(options.providers),
-            enable_fallback=0,  # it would print that it takes other providers, and go on
-        )
+        with self._mark.running():
+            session = onnxruntime.InferenceSession(
+                options.modified_model or options.path,
+                session_options,
+                providers=list(options.providers),
+                enable_fallback=0,  # it would print that it takes other providers, and go on
+            )
         return LocalGraph(session, self)
 
 

@@ -44,11 +44,9 @@ from quadriga.engine.console.routes import ConsoleParts, console_page_routes
 from quadriga.engine.console.visitors import key_log_in_routes
 from quadriga.engine.http.asgi_front import AsgiFront
 from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S
-from quadriga.engine.measures.metrics import PrometheusMetrics
-from quadriga.engine.measures.process_metrics import ProcessMetrics
+from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
-from quadriga.engine.measures.request_log import RequestLog
-from quadriga.engine.measures.request_observation import RequestObservation
+from quadriga.engine.measures.request_log import RequestLog, RequestObservation
 from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.measures.trace_opening import open_tracing, request_traceparent

@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from quadriga.engine.config.claim_roles import parse_role_entries
-from quadriga.engine.config.model_url import check_models
 from quadriga.engine.config.schema import explain_validation_error
 from quadriga.engine.config.server_settings import parse_proxies
 from quadriga.engine.config.settings import PREFIX, REMOVED, Settings, secret_names, shown_secret
@@ -27,6 +26,32 @@ from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store.disk import write_atomically
 from quadriga.store.key_limits import is_retired, parse_limits, split_limits
 from quadriga.store.redaction import HIDDEN, without_secrets
+
+
+def check_models(text: str) -> None:
+    """Check that the setting `models` is a folder, or a URL of an object store without secrets.
+
+    Raises:
+        ValueError: It is not; the text has nothing of the URL.
+    """
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return
+    if scheme not in ("s3", "gs", "az"):
+        raise ValueError("expected models in a folder, or at s3://, gs:// or az://")
+    try:
+        parts = urlsplit(text)
+        has_secrets = "@" in parts.netloc or parts.query or parts.fragment
+    except ValueError:
+        has_secrets = True
+    if has_secrets or not parts.netloc:
+        raise ValueError(
+            "expected a bucket and a folder in the URL of models, without user, password and parameters: "
+            "credentials come from the environment, such as AWS_ACCESS_KEY_ID"
+        )
+    if re.search(r"[\s\x00-\x1f]|/\.\.?(/|$)", text):
+        raise ValueError("expected a URL of models without spaces and `..`")
+
 
 _log = logging.getLogger("quadriga.settings")
 

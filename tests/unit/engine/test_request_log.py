@@ -10,8 +10,8 @@ from quadriga.engine.measures.request_log import (
     MAX_IDS,
     MAX_PATH,
     RequestLog,
+    RequestObservation,
 )
-from quadriga.engine.measures.request_observation import RequestObservation
 from quadriga.proto.request_facts import ModelRun, RequestFacts
 from quadriga.proto.trace_context import TraceContext
 

@@ -8,8 +8,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.grpc import service as grpc_service
-from quadriga.proto.grpc.envelope import parse_infer
 from quadriga.proto.grpc.messages import message_class
+from quadriga.proto.grpc.service import parse_infer
 from quadriga.proto.http.chariot import read_image_inputs
 from quadriga.proto.messages import MAX_NAME_BYTES, InferResponse, Tensor
 from quadriga.tasks.parameters import number

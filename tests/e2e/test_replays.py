@@ -19,7 +19,8 @@ REPLAY = f"{MODEL}~replay"
 COUNT = 12
 """Images that version 1 has answered."""
 
-LARGE_PHOTOS = 24
+LARGE_PHOTOS = 40
+"""More than a job sends between two looks at whether it was cancelled."""
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,6 @@ def test_the_id_of_a_person_is_of_issuer_and_subject():
 def test_a_session_ends_by_its_time_and_before_if_it_was_ended(tmp_path, monkeypatch):
     settings = Settings(
         data=str(tmp_path),
-        session_hours=0.5,
         oidc_issuer="https://login.example.org",
         oidc_client_id="q",
         oidc_roles="sub:*=annotate",
@@ -51,9 +50,9 @@ def test_a_session_ends_by_its_time_and_before_if_it_was_ended(tmp_path, monkeyp
     assert sign_on.find(None) is None
     assert cookie_value(cookies, "c") == "d"
     now_s = time.time()
-    monkeypatch.setattr(time, "time", lambda: now_s + 1798)
+    monkeypatch.setattr(time, "time", lambda: now_s + 8 * 3600 - 2)
     assert sign_on.find(cookies) == session
-    monkeypatch.setattr(time, "time", lambda: now_s + 1801)
+    monkeypatch.setattr(time, "time", lambda: now_s + 8 * 3600 + 1)
     assert sign_on.find(cookies) is None
     monkeypatch.undo()
     sign_on.end(session, "mara")

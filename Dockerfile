@@ -8,6 +8,7 @@ RUN pip --python /opt/quadriga install --no-cache-dir --no-deps --only-binary=:a
     && find /opt/quadriga -type d \( -name tests -o -name test -o -path '*/pyarrow/include' \) -prune -exec rm -r {} +
 COPY pyproject.toml README.md LICENSE ./
 COPY engine engine
+COPY extras extras
 COPY proto proto
 COPY tasks tasks
 COPY store store

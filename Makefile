@@ -107,7 +107,7 @@ $(LABEL_STUDIO):
 LABEL_STUDIO_VERSION := 1.23.2
 
 label-studio: $(INSTALLED)-dev $(LABEL_STUDIO)  ## Connect the real Label Studio: LABEL_STUDIO_FLAGS="--picture docs/label-studio.jpg"
-	@$(BIN)/python -m tests.label_studio --program $(LABEL_STUDIO) $(LABEL_STUDIO_FLAGS)
+	@$(BIN)/python -m tests.extras.label_studio.studio --program $(LABEL_STUDIO) $(LABEL_STUDIO_FLAGS)
 
 # Benchmarks use the servers and models of the tests.
 bench: export PYTHONPATH := $(CURDIR)

@@ -23,7 +23,7 @@ from onnx import helper
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.serving.pipeline import Pipeline
-from quadriga.engine.tuning.paired_times import median_factor, time_in_turns
+from quadriga.extras.tuning.paired_times import median_factor, time_in_turns
 from quadriga.proto.messages import InferRequest, Tensor
 from tests.onnx_models import save, value
 from tests.server_process import IMAGES, SAMPLE_MODELS

@@ -18,12 +18,12 @@ import msgspec
 
 from quadriga.engine.access.audit import AuditTrail, WatchedRequest
 from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
+from quadriga.engine.access.sessions import SESSION_COOKIE
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.sign_on.sessions import SESSION_COOKIE
-from quadriga.engine.sign_on.sign_on import SignOn
+from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.extras.sign_on.sign_on import SignOn
 from quadriga.proto.access import Caller, Need, OpenGate, admit
 from quadriga.proto.errors import LimitReached
 from quadriga.store.access_keys import create_key
@@ -71,15 +71,15 @@ def main() -> None:
             oidc_client_id="x",
             oidc_roles="a:b=infer",
         )
-        sign_on = SignOn(people, ring.is_ended, ring.end_session)
+        sign_on = SignOn(people, ring)
         caller = Caller(name="mara", key_id="oidc-1")
-        cookie = f"{SESSION_COOKIE}={sign_on.sessions.begin(caller, ('infer',))[1]}".encode()
+        cookie = f"{SESSION_COOKIE}={sign_on.new_session(caller, ['infer'])[1]}".encode()
         with_session = [*headers[:-1], (b"sec-fetch-site", b"same-origin"), (b"cookie", cookie)]
         for name, gate, sent in (
             ("no keys needed", OpenGate(), headers),
             (f"{KEYS} keys", KeyGate(ring), headers),
-            ("beside log-in", KeyGate(ring, sign_on), headers),
-            ("a session", KeyGate(ring, sign_on), with_session),
+            ("beside log-in", KeyGate(ring, sign_on, sign_on), headers),
+            ("a session", KeyGate(ring, sign_on, sign_on), with_session),
         ):
 
             def decide(gate: OpenGate | KeyGate = gate, sent: Headers = sent) -> None:
@@ -93,14 +93,13 @@ def main() -> None:
 
 def measure_limits() -> None:
     """Measure and print what the limits of a key add to a request that is admitted, and to one that is refused."""
-    counts, refusals = KeyCounts(WORKERS), RefusalLog()
+    counts, refusals = SharedCounts(WORKERS), RefusalLog()
     logging.getLogger("quadriga.limits").setLevel(logging.ERROR)
-    rates = "requests=999999999/second,concurrency=8,bytes=999TB/hour"
     cases = {
         "no limits": "",
         "concurrency": "concurrency=8",
         "requests": "requests=999999999/second",
-        "all at the door": f"{rates},jobs=4,export-bytes=10GB/day,stored-bytes=50GB/day",
+        "all": "requests=999999999/second,concurrency=8,jobs=4",
         "refused": "requests=1/day",
     }
     for name, text in cases.items():
@@ -109,7 +108,7 @@ def measure_limits() -> None:
 
         def count(quota: KeyQuota = quota) -> None:
             with suppress(LimitReached):
-                quota.begin(12345)
+                quota.begin()
                 quota.end()
 
         print(f"limits: {name:16} {cpu_us(count):6.2f} us a request")

@@ -28,7 +28,7 @@ from closed_loop import HttpLoad
 from path_cost import http_request, photograph
 
 from quadriga.engine.models.runners.session import Session
-from quadriga.engine.tuning.paired_times import median_factor, time_in_turns
+from quadriga.extras.tuning.paired_times import median_factor, time_in_turns
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"

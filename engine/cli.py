@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -15,7 +16,7 @@ from quadriga.engine.commands.audit import audit_command
 from quadriga.engine.commands.backup import backup_command, check_command, restore_command
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.checks import inspect, validate
-from quadriga.engine.commands.compare import compare_command
+from quadriga.engine.commands.compare import compare_command, replay_command
 from quadriga.engine.commands.drift import drift_command
 from quadriga.engine.commands.erase import erase_command
 from quadriga.engine.commands.evaluate import evaluate_command
@@ -25,19 +26,17 @@ from quadriga.engine.commands.jobs import jobs_command
 from quadriga.engine.commands.keys import keys_command
 from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
-from quadriga.engine.commands.profile import profile_command
-from quadriga.engine.commands.quantize import quantize_command
 from quadriga.engine.commands.reports import reports_command
 from quadriga.engine.commands.schedules import schedules_command
 from quadriga.engine.commands.select import select_command
 from quadriga.engine.commands.store import migrate, store
+from quadriga.engine.config import extras, settings_reading
 from quadriga.engine.config import settings as settings_module
-from quadriga.engine.config import settings_reading
 from quadriga.engine.config.settings import Settings
 
 _EXPECTED_ERRORS = {
     "builtins.OSError",
-    "quadriga.engine.tuning.quantization.quantizer.QuantizationError",
+    "quadriga.extras.tuning.quantizer.QuantizationError",
     "quadriga.engine.models.runners.session.LoadError",
     "quadriga.engine.models.runners.session.RunError",
     "quadriga.engine.config.settings_reading.SettingsError",
@@ -70,7 +69,7 @@ _PANELS = {
     "Serve": ("serve", "infer", "models", "jobs", "schedules"),
     "Prepare a model": ("inspect", "validate", "profile", "quantize"),
     "Find what was stored": ("query", "export", "import", "select", "erase"),
-    "Judge and watch": ("evaluate", "compare", "drift", "baseline", "reports"),
+    "Judge and watch": ("evaluate", "compare", "replay", "drift", "baseline", "reports"),
     "Operate": ("keys", "audit", "backup", "restore", "check", "migrate", "store", "completion"),
 }  # fmt: skip
 """Commands by what people do, in the order in which they do it."""
@@ -97,11 +96,19 @@ _OTHER_FLAGS = {"name": ("--model_name", "--model-name")}
 """Further flags of settings: those of KServe."""
 
 
+_REMOVED_SWITCHES = {"ce_merge", "grpc_compression", "semantic_score_in_parameters"}
+
+
 def _setting_options(command: Any) -> Any:
     """Add one flag per setting to a command, with the setting's own description."""
     defaults, kinds = Settings(), get_type_hints(Settings)
     descriptions = settings_module.descriptions()
     order = dict.fromkeys((*_FIRST_SETTINGS, *descriptions))
+    for name in settings_module.REMOVED:
+        flag = f"--{name.replace('_', '-')}"
+        if name in _REMOVED_SWITCHES:
+            flag += flag.replace("--", "/--no-", 1)
+        command = click.option(flag, name, default=None, hidden=True)(command)
     for name in reversed(order):
         text = descriptions[name]
         if name == "models":  # the argument
@@ -134,7 +141,6 @@ def _value_name(kind: Any) -> str | None:
 )
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder or ONNX file, or s3://BUCKET/FOLDER."""
-    from quadriga.engine.measures.trace_opening import check_tracing
     from quadriga.engine.processes.logs import configure_logging, json_line
     from quadriga.engine.processes.supervisor import supervise
     from quadriga.store.disk import create_privately
@@ -144,7 +150,6 @@ def serve(config: Path | None, **flags: Any) -> None:
     settings_reading.add_extensions(settings)
     if "://" not in settings.models and not Path(settings.models).exists():
         raise settings_reading.SettingsError(f"model folder not found: {settings.models}")
-    check_tracing(settings)
     configure_logging(
         "supervisor",
         settings.secrets,
@@ -192,11 +197,14 @@ def _announce(url: str, grpc_address: str, make_line: Callable[[str], str] = str
 
 
 for _command in (
-    audit_command, backup_command, restore_command, check_command, inspect, validate, query, baseline_command, compare_command,
-    drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, migrate, models_command, profile_command,
-    quantize_command, reports_command, schedules_command, select_command, store,
+    audit_command, backup_command, restore_command, check_command, inspect, validate, query, baseline_command, compare_command, replay_command,
+    drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, migrate, models_command,
+    reports_command, schedules_command, select_command, store,
 ):  # fmt: skip
     main.add_command(_command)
+for _name in ("profile", "quantize"):
+    with suppress(extras.MissingExtra):
+        main.add_command(extras.load(_name, _name))
 
 if __name__ == "__main__":
     main()

@@ -1,11 +1,15 @@
 """Who sends a request, and whether the door that it knocks at opens: one decision for every protocol.
 
 Every operation, route and RPC declares what it needs; `admit` compares that with the rights of the caller. Who the
-caller is, a `Gate` reads from the request's key. What answers a request finds its caller by `current_caller`.
+caller is, a `Gate` reads from the request's key. What answers a request finds its caller by `current_caller`. A `Quota`
+limits how many requests a key may send.
+
+Source: draft-ietf-httpapi-ratelimit-headers-10 (`RateLimit-Policy`, `RateLimit`), RFC 6585, section 4 (429), RFC 9110,
+section 10.2.3 (`Retry-After`).
 """
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol
@@ -13,7 +17,6 @@ from typing import Literal, Protocol
 import msgspec
 
 from quadriga.proto.errors import Forbidden, KeysNotRead, Unauthenticated
-from quadriga.proto.quota import Quota
 from quadriga.quoting import quoted
 
 Role = Literal["infer", "metrics", "read", "annotate", "monitor", "operate", "admin"]
@@ -41,7 +44,40 @@ KEY_HEADER = b"x-api-key"
 TEAM_HEADER = b"x-quadriga-team"
 """Header in which the server's own jobs name the team that they work for; of nobody else it has a meaning."""
 
+RateHeaders = Sequence[tuple[bytes, bytes]]
+"""Headers of an answer that tell a client what is left of its rate."""
+
 NO_KEY = "expected a key in Authorization: Bearer or X-API-Key, got none"
+
+
+class Quota(Protocol):
+    """The limits of a key, and what it has used of them; methods are safe to call from any thread."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything is limited; else requests are counted only."""
+
+    def check(self) -> None:
+        """Check, without counting anything, that a request may begin now; raises LimitReached if not."""
+
+    def begin(self) -> RateHeaders:
+        """Count a request that begins; return headers for its answer.
+
+        Raises:
+            LimitReached: The key has used up what it has, and nothing was counted.
+        """
+
+    def end(self) -> None:
+        """Count the end of a request that had begun."""
+
+    def resume(self) -> None:
+        """Count a request that had ended as one at once with others again, up to its next end: its answer has not left."""
+
+    def add_message(self) -> None:
+        """Count a further request within one that has begun, as in a stream; raises as `begin`."""
+
+    def check_jobs(self, unfinished: int) -> None:
+        """Check that the key may submit a job, given its jobs that wait or run; raises LimitReached if not."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):

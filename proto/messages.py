@@ -365,23 +365,6 @@ class Serving(Protocol):
         """
         ...
 
-    def run_at_once(
-        self, task: Callable[[], Result], *, model: str, deadline: Deadline, body_bytes: int
-    ) -> Result | None:
-        """Run a task on the event loop, on which this is called, if it is known to be cheap; None if it is not.
-
-        The arguments are those of `run`.
-        """
-        ...
-
-    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
-        """Refuse a request whose body need not be read, as `run` would do with it; else return.
-
-        Raises:
-            quadriga.proto.errors.WaitTooLong: The request would wait too long.
-        """
-        ...
-
     def model_info(self, name: str, version: str | None) -> ModelInfo:
         """Describe a model that is ready.
 

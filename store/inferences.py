@@ -149,7 +149,7 @@ class InferenceReader:
         self._cell_ids = cell_ids
         self.scope = EVERYTHING
         """What may be seen: everything, until `within` says less."""
-        self._with_shadows = False
+        self._with_replays = False
 
     @property
     def names(self) -> ModelNames:
@@ -162,10 +162,10 @@ class InferenceReader:
         view.scope = scope
         return view
 
-    def with_shadows(self) -> "InferenceReader":
-        """Return a view of this reader whose filters find shadows, too, where they name no model."""
+    def with_replays(self) -> "InferenceReader":
+        """Return a view of this reader whose filters find replays, too, where they name no model."""
         view = copy(self)
-        view._with_shadows = True  # noqa: SLF001 - it is one of these
+        view._with_replays = True  # noqa: SLF001 - it is one of these
         return view
 
     def cancelled_by(self, cancellation: Cancellation) -> "InferenceReader":
@@ -436,7 +436,7 @@ class InferenceReader:
             connection,
             follow_ids(connection, tree),
             self.scope,
-            with_shadows=self._with_shadows,
+            with_replays=self._with_replays,
             narrow_rows=self._narrow_rows,
         )
 

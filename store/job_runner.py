@@ -49,6 +49,12 @@ CLEANUP_INTERVAL_S = 60.0
 MEASURE_INTERVAL_S = 10.0
 """Time between two measurements of the files of other jobs."""
 
+JOB_TIMEOUT_S = 86400.0
+"""Maximum time of one run of a job of a server: an evaluation of millions of images takes hours."""
+
+MAX_JOB_BYTES = 0
+"""Maximum bytes of the files of all jobs of a server; 0: half of what the disk has for them."""
+
 STUCK_GRACE_S = 300.0
 """Time that the step of a job may take longer than the job; then the runner's process is ended."""
 
@@ -131,13 +137,13 @@ class JobRun:
             )
         if self._others_bytes + own_bytes > self._limit_bytes:
             raise _LimitReached(
-                f"expected the files of all jobs to take at most {self._limit_bytes} bytes, the setting max_job_bytes, "
+                f"expected the files of all jobs to take at most {self._limit_bytes} bytes, "
                 f"got {self._others_bytes} of other jobs and {own_bytes} of this one, which were removed"
             )
 
     def limit_text(self) -> str:
         """Return the reason of a job that took too long."""
-        return f"expected the job to end within {self._limits.run_s:g} s, the setting job_timeout_s"
+        return f"expected the job to end within {self._limits.run_s:g} s"
 
     def remove_files(self) -> None:
         """Remove everything that the work wrote."""

@@ -45,8 +45,6 @@ class AppendPosition(msgspec.Struct, frozen=True):
     """Offset behind the append, in bytes of the segment."""
     held_descriptor: int | None = None
     """Descriptor of the segment, to be closed by the caller that requested it; it keeps the segment open."""
-    bytes: int = 0
-    """Size of what was appended."""
 
 
 class Journal:
@@ -98,7 +96,7 @@ class Journal:
                 ) from error
             self._size += written
             self.appended_bytes += written
-            return AppendPosition(self._name, self._size, held_descriptor, bytes=written)
+            return AppendPosition(self._name, self._size, held_descriptor)
 
     def close(self) -> None:
         """Close the open segment; the next append creates a new one."""

@@ -8,14 +8,11 @@ import msgspec
 
 from quadriga.quoting import quoted
 
-LimitName = Literal["requests", "concurrency", "bytes", "jobs", "export-bytes", "stored-bytes"]
-"""What is limited: `concurrency` and `jobs` at a time, the others in a period."""
+LimitName = Literal["requests", "concurrency", "jobs"]
+"""What is limited: `requests` in a period, the others at a time."""
 
 PERIODS_S: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 """Seconds of each period that a rate may have."""
-
-AT_ONCE = ("concurrency", "jobs")
-"""Limits that have no period."""
 
 NO_LIMITS = "none"
 """Text of a key that has no limits, whatever the default is."""
@@ -23,18 +20,17 @@ NO_LIMITS = "none"
 MAX_AMOUNT = 10**15 - 1
 """Greatest amount of a limit: headers have integers of 15 digits."""
 
-_UNITS: Mapping[str, int] = {
-    "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
-}  # fmt: skip
-_AMOUNT = re.compile(r"([1-9][0-9]{0,14})([A-Za-z]*)", re.ASCII)
+_RETIRED = ("bytes", "export-bytes", "stored-bytes")
+"""Limits of version 0.2, which a database or a configuration may still have."""
+
+_AMOUNT = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
 
 
 class Limit(msgspec.Struct, frozen=True):
     """One limit of a key."""
 
     amount: int
-    """Requests, bytes, or jobs."""
+    """Requests or jobs."""
     period: str = ""
     """`second` and so on; empty for a limit of what is there at once."""
 
@@ -68,16 +64,21 @@ def split_limits(text: str) -> list[str]:
     return [part for part in text.split(",") if part.strip()]
 
 
+def is_retired(text: str) -> bool:
+    """Check whether a limit is one of version 0.2 that no longer exists: of bytes, exports or stored bytes."""
+    return text.strip().partition("=")[0] in _RETIRED
+
+
 def limits_text(limits: KeyLimits) -> str:
-    """Return limits as one text, separated by commas, in the shortest form that says the same."""
-    return ",".join(f"{name}={_limit_text(name, limit)}" for name, limit in limits.items())
+    """Return limits as one text, separated by commas."""
+    return ",".join(
+        f"{name}={limit.amount}" + (f"/{limit.period}" if limit.period else "")
+        for name, limit in limits.items()
+    )
 
 
 def amount_text(name: str, amount: int) -> str:
-    """Return the amount of a limit for people, such as `100 requests` or `10 GB`."""
-    if name.endswith("bytes"):
-        digits, unit = _in_units(amount)
-        return f"{digits} {unit or ('byte' if amount == 1 else 'bytes')}"
+    """Return the amount of a limit for people, such as `100 requests`."""
     noun = "jobs" if name == "jobs" else "requests"
     return f"{amount} {noun if amount != 1 else noun[:-1]}"
 
@@ -86,19 +87,16 @@ def _parse_limit(text: str) -> tuple[LimitName, Limit]:
     name, equals, rest = text.partition("=")
     if name not in get_args(LimitName) or not equals:
         names = ", ".join(get_args(LimitName))
+        note = ", a limit that no longer exists" if is_retired(text) else ""
         raise ValueError(
-            f"expected NAME=AMOUNT/PERIOD with a name of {names}, got {quoted(text, 100)}"
+            f"expected NAME=AMOUNT/PERIOD with a name of {names}, got {quoted(text, 100)}{note}"
         )
     amount, slash, period = rest.partition("/")
-    match = _AMOUNT.fullmatch(amount)
-    units = _UNITS if name.endswith("bytes") else {"": 1}
-    if match is None or match[2] not in units:
-        examples = "a number such as 500000, 10MB or 2GiB" if len(units) > 1 else "a whole number"
-        raise ValueError(f"expected {name} to be {examples}, at least 1, got {quoted(amount, 100)}")
-    number = int(match[1]) * units[match[2]]
-    if number > MAX_AMOUNT:
-        raise ValueError(f"expected {name} to be at most {MAX_AMOUNT}, got {amount}")
-    if name in AT_ONCE:
+    if not _AMOUNT.fullmatch(amount):
+        raise ValueError(
+            f"expected {name} to be a whole number from 1 to {MAX_AMOUNT}, got {quoted(amount, 100)}"
+        )
+    if name != "requests":
         if slash:
             raise ValueError(
                 f"expected {name}={amount}, which has no period, got {quoted(text, 100)}"
@@ -106,18 +104,4 @@ def _parse_limit(text: str) -> tuple[LimitName, Limit]:
     elif period not in PERIODS_S:
         periods = ", ".join(f"{name}={amount}/{period}" for period in PERIODS_S)
         raise ValueError(f"expected one of {periods}, got {quoted(text, 100)}")
-    return name, Limit(number, period)  # type: ignore[return-value]  # it was checked above
-
-
-def _limit_text(name: str, limit: Limit) -> str:
-    amount = "".join(_in_units(limit.amount)) if name.endswith("bytes") else f"{limit.amount}"
-    return f"{amount}/{limit.period}" if limit.period else amount
-
-
-def _in_units(amount: int) -> tuple[str, str]:
-    """Return an amount of bytes in the greatest unit in which it is a whole number."""
-    units = sorted(((size, unit) for unit, size in _UNITS.items() if size > 1), reverse=True)
-    for size, unit in units:
-        if amount % size == 0:
-            return f"{amount // size}", "kB" if size == 10**3 else unit
-    return f"{amount}", ""
+    return name, Limit(int(amount), period)  # type: ignore[return-value]  # it was checked above

@@ -8,7 +8,7 @@ import msgspec
 
 from quadriga.quoting import quoted
 from quadriga.store.errors import StoreError
-from quadriga.store.shadows import live_name
+from quadriga.store.replays import live_name
 from quadriga.store.truth_scope import DEFAULT_OWNER
 
 MAX_TEAM = 64
@@ -36,7 +36,7 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
         return owner_of(self.team)
 
     def admits_model(self, name: str) -> bool:
-        """Check whether records of a model may be seen; those of its shadow may, if those of the model may."""
+        """Check whether records of a model may be seen; those of its replays may, if those of the model may."""
         names = {name, live_name(name)}
         return not self.models or any(
             fnmatchcase(admitted, pattern) for pattern in self.models for admitted in names

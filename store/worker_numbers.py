@@ -81,17 +81,13 @@ class WorkerNumbers:
         data_directory: Data folder of the server.
         url: The database.
         workers: How many numbers are needed.
-        first_worker: The first of them; None for any numbers.
         run: Id of this run of the server, for the workers that wait for their numbers.
     """
 
-    def __init__(
-        self, data_directory: Path, url: str, workers: int, *, first_worker: int | None, run: str
-    ) -> None:
+    def __init__(self, data_directory: Path, url: str, workers: int, *, run: str) -> None:
         self._directory = data_directory
         self._database = _location_hash(sa.make_url(url))
         self._workers = workers
-        self._first = first_worker
         self._run = run
         self._numbers: list[int] = []
         self._due_s = 0.0
@@ -216,7 +212,7 @@ class WorkerNumbers:
         return latest if latest and now_ms - latest.seen_ms < SEEN_S * 1000 else None
 
     def _choose(self, claims: Mapping[int, HeldNumber], now_ms: int) -> list[int]:
-        """Choose numbers: those of the settings or of the last run, else free ones, else the longest expired.
+        """Choose numbers: those of the last run, else free ones, else the longest expired.
 
         Raises:
             StoreError: Another server has one of the first, or no number is left.
@@ -226,7 +222,7 @@ class WorkerNumbers:
             for number, claim in claims.items()
             if claim.owner != self._owner and now_ms - claim.seen_ms <= EXPIRE_S * 1000
         }
-        wanted = self._numbers or self._range() or self._remembered() or []
+        wanted = self._numbers or self._remembered() or []
         for number in wanted:
             if number in taken:
                 self._refuse(taken[number], now_ms)
@@ -252,28 +248,17 @@ class WorkerNumbers:
             f"worker number {claim.number} belongs to another server, on {claim.host}, seen {seconds} s ago, which"
             " writes the same database"
         )
-        if self._first is not None:
-            raise StoreError(
-                f"{text}: choose another first_worker, or leave it out, and free numbers are chosen"
-            )
         (self._directory / _FILE).unlink(missing_ok=True)
         raise StoreError(
             f"{text}: this one was away for more than a day; start it again, and it gets others"
         )
-
-    def _range(self) -> list[int]:
-        """Return the numbers that the settings name, if they do."""
-        return [] if self._first is None else [*range(self._first, self._first + self._workers)]
 
     def _remembered(self) -> list[int] | None:
         """Return the numbers of the last run, if they are right for this database and these settings."""
         last = read_numbers(self._directory)
         if last is None or (last.owner, last.database) != (self._owner, self._database):
             return None
-        numbers = last.numbers[: self._workers]
-        if self._first is not None and numbers != self._range():
-            return None
-        return numbers
+        return last.numbers[: self._workers]
 
     def _write(self, numbers: list[int]) -> None:
         """Write the file for the workers, unless it stands there."""

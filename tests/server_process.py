@@ -33,9 +33,16 @@ class ServerProcess:
         data: Its data folder.
         models: What it serves.
         flags: Further flags of `quadriga serve`; `--grpc-port 0` for gRPC too.
+        constants: Values of constants of modules below `quadriga` that a test needs shorter or smaller.
     """
 
-    def __init__(self, data: Path, models: Path = SAMPLE_MODELS, *flags: str) -> None:
+    def __init__(
+        self,
+        data: Path,
+        models: Path = SAMPLE_MODELS,
+        *flags: str,
+        constants: dict[str, dict[str, float]] | None = None,
+    ) -> None:
         self.data = data
         self.flags = flags
         """Further flags of `quadriga serve`."""
@@ -55,6 +62,9 @@ class ServerProcess:
         """Context of connections to a server with `--tls-certificate`."""
         self.environment: dict[str, str] = {}
         """Variables of its environment besides those of this process."""
+        if constants:
+            self.environment["PYTHONPATH"] = str(ROOT / "tests" / "constants")
+            self.environment["CONSTANTS"] = json.dumps(constants)
         self.grpc = ""
         """`host:port` of gRPC, where there is one."""
         self.log = data.parent / f"{data.name}.log"

@@ -171,11 +171,10 @@ class Traffic(Resource):
         shares: Mapping[str, float] | Mapping[int, float] | None = None,
         *,
         sticky_by: str | None = None,
-        shadow: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Set the share of each version, together 1, and the version that sees requests and answers nobody."""
+        """Set the share of each version, together 1."""
         named = None if shares is None else {str(version): part for version, part in shares.items()}
-        body = version_texts({"shares": named, "sticky_by": sticky_by, "shadow": shadow})
+        body = version_texts({"shares": named, "sticky_by": sticky_by})
         return self._send(json_call("PUT", "/api/models/{}/traffic", model, body=body))
 
     def delete(self, model: str) -> Any:

@@ -184,6 +184,17 @@ class Inferences(Resource):
         body = model_body(model, {"source": source, **parameters})
         return Job(self._send(json_call("POST", "/api/inferences/bulk", body=body)))
 
+    def replay(self, model: str, where: Where = None, **parameters: Any) -> dict[str, Any]:
+        """Begin a job that runs `name@version` over stored images and compares; `client.jobs.result` has its report.
+
+        Args:
+            model: The version to run, as `name@version`.
+            where: Filter of the inferences to replay.
+            parameters: As docs/serving.md has them, `from_` for `from`.
+        """
+        body = model_body(model, {**parameters, **present(where=where)})
+        return Job(self._send(json_call("POST", "/api/replays", body=body)))
+
     def export(
         self,
         where: Where = None,

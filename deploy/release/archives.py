@@ -11,7 +11,10 @@ from deploy.release.checks import CLIENT, CheckError, Release, run, tool
 
 PACKAGE = "src/quadriga"
 LINKED = {
-    **{f"{name}/": f"{name}/" for name in ("engine", "monitor", "proto", "store", "tasks")},
+    **{
+        f"{name}/": f"{name}/"
+        for name in ("engine", "extras", "monitor", "proto", "store", "tasks")
+    },
     f"{CLIENT}/quadriga_client/": f"{CLIENT}/",
     f"{PACKAGE}/": "",
 }

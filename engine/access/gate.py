@@ -1,5 +1,11 @@
-"""The gate in front of every protocol: reads the key, token or session of a request, and finds whose it is."""
+"""The gate in front of every protocol: reads the key, token or session of a request, and finds whose it is.
 
+People who have shown a key to the console have a session: a sealed cookie in place of the key. The cookie names the key and does
+not hold it. What the key may do is looked up at each request, so that a key that is revoked, expires or gets other
+roles counts as such at once.
+"""
+
+import logging
 from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import unquote
@@ -7,24 +13,17 @@ from urllib.parse import unquote
 import msgspec
 
 from quadriga.engine.access.key_ring import UNREAD, UNREAD_LOCAL, KeyRing
+from quadriga.engine.access.sessions import BrowserSessions
 from quadriga.proto.access import ANYBODY, STRANGER, TEAM_HEADER, Caller, presented_key
 
+_log = logging.getLogger(__name__)
 
-class People(Protocol):
-    """Who an identity provider vouches for."""
+
+class TokenReader(Protocol):
+    """Single sign-on, which an extra has."""
 
     def caller_of_token(self, token: str) -> Caller:
         """Return the caller who presents a token; one without rights if the token does not count."""
-
-    def caller_of_cookies(self, cookies: bytes | None) -> Caller | None:
-        """Return the caller whose session a header `Cookie` has; None for none."""
-
-
-class BrowserSessions(Protocol):
-    """Sessions whose cookies browsers send."""
-
-    def caller_of_cookies(self, cookies: bytes | None) -> Caller | None:
-        """Return the caller whose session a header `Cookie` has; None for none."""
 
 
 class KeyGate:
@@ -32,27 +31,27 @@ class KeyGate:
 
     Args:
         keys: The keys.
-        people: Who has logged in, or presents a token; None without an identity provider.
-        key_sessions: Who has shown a key to the console; counts without an identity provider alone.
+        sessions: Sessions of browsers; None where they do not count.
+        tokens: Reads the tokens of an identity provider; None without one.
     """
 
     def __init__(
         self,
         keys: KeyRing,
-        people: People | None = None,
-        key_sessions: BrowserSessions | None = None,
+        sessions: BrowserSessions | None = None,
+        tokens: TokenReader | None = None,
     ) -> None:
         self._keys = keys
-        self._people = people
-        self._sessions: BrowserSessions | None = key_sessions if people is None else people
+        self._sessions = sessions
+        self._tokens = tokens
 
     def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
         """Return the caller of a request, as `quadriga.proto.access.Gate`: by its key, else its token, else its session."""
         if self._keys.is_open:
             return ANYBODY
         text = presented_key(read_header)
-        if self._people is not None and text is not None and is_token(text):
-            return self._people.caller_of_token(text)
+        if self._tokens is not None and text is not None and is_token(text):
+            return self._tokens.caller_of_token(text)
         if not self._keys.is_known:
             return UNREAD_LOCAL if self._keys.is_local else UNREAD
         if text is None:

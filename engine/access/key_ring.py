@@ -1,23 +1,27 @@
 """The keys that a worker accepts: a copy of the database's, which a thread keeps up to date.
 
 A copy in the data folder lets the server start while the database is away. Where keys are needed and there is none, the
-first key, of an administrator, is made as a file of the data folder; to remove the file revokes it.
+first key, of an administrator, is made as a file of the data folder; to remove the file revokes it. `KeyMetrics` shows
+Prometheus what keys have used, by the id and the name of each, never its secret.
 """
 
 import ipaddress
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
 
 import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from quadriga.engine.access.key_counts import KeyCounts
-from quadriga.engine.access.quotas import KeyQuotas, KeyUse
+from quadriga.engine.access.quotas import REFUSED, REQUESTS, KeyQuotas
 from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, SharedCounts
 from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.store.access_keys import (
     end_session,
@@ -36,6 +40,17 @@ REFRESH_S = 2.0
 FIRST_KEY_FILE = "admin.key"
 COPY_FILE = "keys.json"
 
+MAX_KEYS_SHOWN = 1000
+"""Keys with metrics of their own, the first ones used; the numbers of all others are summed."""
+
+ENDING_DAYS = 30
+"""Days before the end of a key from which its end is shown."""
+
+MAX_ENDING_KEYS = 100
+"""Keys whose end is shown, the soonest first."""
+
+_LABELS = ("key", "name")
+
 _NOTE_USES_S = 60.0
 _RETRY_S = 0.2
 _WAIT_S = 1.0
@@ -53,7 +68,7 @@ class KeyRing:
         settings: Settings of the server.
         internal_key: Key of the server's own jobs, which send requests; empty for none.
         on_first_key: Called with the id of the first key when it was made.
-        counts: What the keys have used, shared with the other workers.
+        counts: What the keys have used is counted there, beside what other processes count.
     """
 
     def __init__(
@@ -62,9 +77,9 @@ class KeyRing:
         internal_key: str = "",
         on_first_key: Callable[[str], None] = lambda _: None,
         *,
-        counts: KeyCounts | None = None,
+        counts: SharedCounts | None = None,
     ) -> None:
-        self._quotas = KeyQuotas(counts or KeyCounts(1), settings.key_limits)
+        self._quotas = KeyQuotas(counts or SharedCounts(), settings.key_limits)
         self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
@@ -243,8 +258,8 @@ class KeyRing:
         self._valid = valid
         self._has_keys = any(key is not self._jobs_key for key in keys)
 
-    def key_uses(self) -> list[KeyUse]:
-        """Return what each key has used since the start of the server, for metrics."""
+    def key_uses(self) -> list[tuple[str, str, list[int]]]:
+        """Return id, name and numbers of each key that was used since the start of the server, for metrics."""
         return self._quotas.uses()
 
     def ending_keys(self, before_ms: float) -> list[AccessKey]:
@@ -305,6 +320,55 @@ class KeyRing:
                 note_uses(engine, uses)
         except Exception as error:  # noqa: BLE001 - the database may be away or full; uses are no more than a hint
             _log.info("cannot note when keys were used: %s", error)
+
+
+class KeyMetrics(Collector):
+    """What the keys have used since the start of the server, summed over its workers, and when keys end that end soon.
+
+    Args:
+        keys: The keys; None for a server that needs none.
+    """
+
+    def __init__(self, keys: KeyRing | None) -> None:
+        self._keys = keys
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric with its current value."""
+        requests = CounterMetricFamily(
+            "quadriga_key_requests",
+            "Requests admitted with the key. A key that does far more than others may need limits.",
+            labels=_LABELS,
+        )
+        running = GaugeMetricFamily(
+            "quadriga_key_requests_running",
+            "Requests of the key that are answered now. At the number its limits allow, further ones are refused.",
+            labels=_LABELS,
+        )
+        refused = CounterMetricFamily(
+            "quadriga_key_requests_refused",
+            "Requests refused by a limit of the key. If it rises, its client should send less, or an administrator raise the limit.",
+            labels=[*_LABELS, "limit"],
+        )
+        uses = [] if self._keys is None else self._keys.key_uses()
+        if further := [cells for *_, cells in uses[MAX_KEYS_SHOWN:]]:
+            total = [sum(cells[cell] for cells in further) for cell in range(CELLS)]
+            uses[MAX_KEYS_SHOWN:] = [(OTHER, OTHER, total)]
+        for key_id, name, cells in uses:
+            requests.add_metric([key_id, name], cells[REQUESTS])
+            running.add_metric([key_id, name], cells[IN_FLIGHT])
+            for limit, cell in REFUSED.items():
+                if cells[cell]:
+                    refused.add_metric([key_id, name, limit], cells[cell])
+        yield from (requests, running, refused, self._ends())
+
+    def _ends(self) -> Metric:
+        name = "quadriga_key_end_timestamp_seconds"
+        ends = GaugeMetricFamily(name, TEXTS[name], labels=_LABELS)
+        before_ms = (time.time() + ENDING_DAYS * 86_400) * 1000
+        keys = [] if self._keys is None else self._keys.ending_keys(before_ms)
+        for key in keys[:MAX_ENDING_KEYS]:
+            ends.add_metric([key.id, key.name or key.id], (key.expires_ms or 0) / 1000)
+        return ends
 
 
 def _fixed_key(name: str, text: str, role: str) -> AccessKey | None:

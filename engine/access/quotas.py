@@ -1,18 +1,27 @@
-"""The quota of each key: decides, by the key's limits and what all workers have counted, whether a request may begin."""
+"""The quota of each key: decides, by the key's limits and what all workers have counted, whether a request may begin.
+
+Counts are in memory that workers share. Each worker writes numbers of its own only, and reads those of all: nothing waits for
+a lock of another process. Two workers may decide at the same moment, so a limit may be passed by one request for each
+further worker.
+
+A rate is counted in two periods, the present one and the one before, of which as much counts as the last period still
+reaches into ("sliding window counter"): it takes the same memory whatever the limit, and no client gets more than the
+limit on average, nor more than twice the limit in any one period. The clock is the monotonic one, which all processes
+of a machine share.
+"""
 
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Container
+from functools import cached_property
 from math import ceil, floor
+from typing import get_args
 
-import msgspec
-
-from quadriga.engine.access.key_counts import KeyCounts, KeyRow, KeyTotals, Rate
-from quadriga.proto.access import current_caller
-from quadriga.proto.errors import LimitReached, ProtocolError, TooLarge
-from quadriga.proto.quota import UNKNOWN_SIZE, RateHeaders
+from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, CountRow, SharedCounts
+from quadriga.proto.access import RateHeaders, current_caller
+from quadriga.proto.errors import LimitReached
 from quadriga.store.jobs import JobOwner
 from quadriga.store.key_limits import (
     NO_LIMITS,
@@ -20,6 +29,7 @@ from quadriga.store.key_limits import (
     Limit,
     LimitName,
     amount_text,
+    is_retired,
     parse_limits,
     split_limits,
 )
@@ -31,15 +41,22 @@ LOG_INTERVAL_S = 1.0
 JOBS_RETRY_S = 30
 """Seconds after which a client may try to submit a job again."""
 
+KEY = "key"
+"""Kind of the rows of keys, each named by the id of the key."""
+
+REQUESTS = IN_FLIGHT + 1
+"""Cell of the requests admitted with a key."""
+
+REFUSED: dict[LimitName, int] = {
+    name: REQUESTS + 1 + place for place, name in enumerate(get_args(LimitName))
+}
+"""Cells of the requests that each limit refused."""
+
+_PERIODS = REQUESTS + 1 + len(REFUSED)  # of an even and of an odd period, its number and the amount
+
 _MARGIN_S = 0.001
 """Added to the time of a refusal, so that it is over then, however it is rounded."""
 
-_NOUNS = {
-    "bytes": " of request bodies", "export-bytes": " of exports",
-    "stored-bytes": " of stored images and records",
-}  # fmt: skip
-_UNITS = {"concurrency": ';qu="concurrent-requests"', "jobs": ""}
-_BYTES = ';qu="content-bytes"'
 _log = logging.getLogger("quadriga.limits")
 
 
@@ -70,10 +87,10 @@ class RefusalLog:
 
 
 class KeyQuota:
-    """Quota of one key, as `quadriga.proto.quota.Quota`.
+    """Quota of one key, as `quadriga.proto.access.Quota`.
 
     Args:
-        counts: What all keys have used.
+        counts: What all processes have counted.
         refusals: Logs refused requests.
         key_id: Id of the key.
         name: Name of the key, for errors and the log.
@@ -83,7 +100,7 @@ class KeyQuota:
 
     def __init__(
         self,
-        counts: KeyCounts,
+        counts: SharedCounts,
         refusals: RefusalLog,
         *,
         key_id: str,
@@ -97,11 +114,7 @@ class KeyQuota:
         self.key_id = key_id
         self.name = name
         self.limits = limits
-        self._row: KeyRow | None = None
-        self._at_door: list[tuple[Rate, Limit]] = [
-            (rate, limits[rate]) for rate in ("requests", "bytes") if rate in limits
-        ]
-        self._concurrency = limits.get("concurrency")
+        self._rate = limits.get("requests")
         policy = ", ".join(_policy_item(name, limit) for name, limit in limits.items())
         self._policy = (b"ratelimit-policy", policy.encode())
 
@@ -112,193 +125,130 @@ class KeyQuota:
 
     def check(self) -> None:
         """Check whether a request may begin; see `Quota`."""
-        row = self._numbers()
-        if row is not None and self.limits:
-            with row.lock:
-                self._check_concurrency(row)
-                for rate, limit in self._at_door:
-                    self._room(row, rate, limit, 1)
+        with self._row.lock:
+            self._check_concurrency()
+            if self._rate is not None:
+                self._left(self._rate)
 
-    def begin(self, body_bytes: int = 0) -> RateHeaders:
+    def begin(self) -> RateHeaders:
         """Count a request; see `Quota`."""
-        row = self._numbers()
-        if row is None:
-            return ()
+        row = self._row
         with row.lock:
-            headers = self._admit(row, body_bytes, is_new=True) if self.limits else ()
-            row.begin(max(body_bytes, 0))
+            self._check_concurrency()
+            headers = self._take()
+            row.cells[IN_FLIGHT] += 1
         return headers
 
     def end(self) -> None:
         """Count the end of a request; see `Quota`."""
-        row = self._row
-        if row is not None:
-            with row.lock:
-                row.end()
+        self._row.add(IN_FLIGHT, -1)
 
     def resume(self) -> None:
         """Count a request in flight again; see `Quota`."""
-        row = self._row
-        if row is not None:
-            with row.lock:
-                row.resume()
+        self._row.add(IN_FLIGHT)
 
-    def add_message(self, body_bytes: int) -> None:
+    def add_message(self) -> None:
         """Count a further request of a stream; see `Quota`."""
-        row = self._numbers()
-        if row is None:
-            return
-        with row.lock:
-            if self.limits:
-                self._admit(row, body_bytes, is_new=False)
-            row.add("requests", 1)
-            row.add("bytes", body_bytes)
-
-    def take_bytes(self, count: int) -> None:
-        """Count the bytes of a message; see `Quota`."""
-        self._add("bytes", count, needs_room=True)
-
-    def add_bytes(self, count: int) -> None:
-        """Count bytes of a body; see `Quota`."""
-        self._add("bytes", count)
-
-    def check_storing(self) -> None:
-        """Check whether something may be stored; see `Quota`."""
-        self._check_rate("stored-bytes")
-
-    def add_stored(self, count: int) -> None:
-        """Count stored bytes; see `Quota`."""
-        self._add("stored-bytes", count)
-
-    def check_export(self) -> None:
-        """Check whether something may be exported; see `Quota`."""
-        self._check_rate("export-bytes")
-
-    def take_export(self, count: int) -> None:
-        """Count the bytes of an export; see `Quota`."""
-        self._add("export-bytes", count, needs_room=True)
+        with self._row.lock:
+            self._take()
 
     def check_jobs(self, unfinished: int) -> None:
         """Check whether a job may be submitted; see `Quota`."""
-        limit, row = self.limits.get("jobs"), self._numbers()
-        if limit is None or row is None or unfinished < limit.amount:
-            return
-        with row.lock:
-            raise self._refusal(
-                row,
-                "jobs",
-                f"{amount_text('jobs', limit.amount)} that wait or run",
-                hint="wait until one has ended, or cancel one",
-                retry_after_s=JOBS_RETRY_S,
-            )
+        limit = self.limits.get("jobs")
+        if limit is not None and unfinished >= limit.amount:
+            what = f"{amount_text('jobs', limit.amount)} that wait or run"
+            hint = "wait until one has ended, or cancel one"
+            raise self._refusal("jobs", what, hint=hint, retry_after_s=JOBS_RETRY_S)
 
-    def _numbers(self) -> KeyRow | None:
-        """Return the numbers of the key, which get their place with its first request."""
-        if self._row is None:
-            self._row = self._counts.row(self.key_id)
-        return self._row
+    @cached_property
+    def _row(self) -> CountRow:
+        """The numbers of the key, which get their row with its first request.
 
-    def _period(self, limit: Limit) -> int:
-        return int(self._clock() // limit.period_s)
+        Keys without a row of their own are counted together, and have no limits before the next start of the server.
+        """
+        return self._counts.row((KEY, self.key_id), (KEY, OTHER))
 
-    def _add(self, rate: Rate, count: int, *, needs_room: bool = False) -> None:
-        """Count an amount; with `needs_room` only if its limit has room for it."""
-        row = self._numbers()
-        if row is None:
-            return
-        with row.lock:
-            limit = self.limits.get(rate)
-            if limit is not None:
-                if needs_room:
-                    self._room(row, rate, limit, count)
-                row.use(rate, self._period(limit), count)
-            row.add(rate, count)
-
-    def _check_rate(self, rate: Rate) -> None:
-        limit, row = self.limits.get(rate), self._numbers()
-        if limit is not None and row is not None:
-            with row.lock:
-                self._room(row, rate, limit, 1)
-
-    def _admit(self, row: KeyRow, body_bytes: int, *, is_new: bool) -> RateHeaders:
-        """Count a request in the periods of its limits; nothing is counted unless all of them have room for it."""
-        if is_new:
-            self._check_concurrency(row)
-        now_s, items, counted = self._clock(), [], []
-        for rate, limit in self._at_door:
-            cost = 1 if rate == "requests" else body_bytes
-            left = self._room(row, rate, limit, 1 if cost == UNKNOWN_SIZE else cost)
-            counted.append((rate, int(now_s // limit.period_s), max(cost, 0)))
+    def _take(self) -> RateHeaders:
+        """Count a request in the period of its limit, if that has room for it; return headers for its answer."""
+        headers: RateHeaders = ()
+        cells, limit = self._row.cells, self._rate
+        if limit is not None:
+            left, now_s = self._left(limit), self._clock()
+            period = int(now_s // limit.period_s)
+            cell = _PERIODS + 2 * (period & 1)
+            if cells[cell] != period:
+                cells[cell + 1] = (
+                    0  # first, so that nobody takes the old amount for the new period's
+                )
+                cells[cell] = period
+            cells[cell + 1] += 1
             wait_s = ceil(limit.period_s - now_s % limit.period_s)
-            items.append(f'"{rate}";r={left};t={wait_s}')
-        for rate, period, cost in counted:
-            row.use(rate, period, cost)
-        return (self._policy, (b"ratelimit", ", ".join(items).encode())) if items else ()
+            headers = (self._policy, (b"ratelimit", f'"requests";r={left};t={wait_s}'.encode()))
+        cells[REQUESTS] += 1
+        return headers
 
-    def _check_concurrency(self, row: KeyRow) -> None:
-        limit = self._concurrency
-        if limit is not None and row.in_flight() >= limit.amount:
-            what = f"{amount_text('concurrency', limit.amount)} at once"
-            hint = "try again once one is answered"
-            raise self._refusal(row, "concurrency", what, hint=hint, retry_after_s=1)
+    def _check_concurrency(self) -> None:
+        limit, row = self.limits.get("concurrency"), self._row
+        if limit is None or sum(row.all_cells[IN_FLIGHT::CELLS]) < limit.amount or row.is_other:
+            return
+        what = f"{amount_text('concurrency', limit.amount)} at once"
+        hint = "try again once one is answered"
+        raise self._refusal("concurrency", what, hint=hint, retry_after_s=1)
 
-    def _room(self, row: KeyRow, rate: Rate, limit: Limit, cost: int) -> int:
-        """Return what is left of a rate after a cost.
+    def _left(self, limit: Limit) -> int:
+        """Return what is left of a rate after a request.
 
         Raises:
-            TooLarge: The cost is larger than the whole limit.
             LimitReached: There is no room for it now.
         """
-        period_s, now_s = limit.period_s, self._clock()
-        period = int(now_s // period_s)
-        elapsed = now_s / period_s - period
-        before, used = row.used(rate, period)
-        left = limit.amount - floor(before * (1 - elapsed)) - used - cost
-        if left >= 0 or cost == 0:
+        now_s = self._clock()
+        period = int(now_s // limit.period_s)
+        elapsed = now_s / limit.period_s - period
+        before, used = self._used(period - 1), self._used(period)
+        left = limit.amount - floor(before * (1 - elapsed)) - used - 1
+        if left >= 0 or self._row.is_other:
             return max(0, left)
-        what = f"{amount_text(rate, limit.amount)}{_NOUNS.get(rate, '')} {_each(limit.period)}"
-        if cost > limit.amount:
-            row.refuse(rate)
-            self._refusals.note(self.name, rate)
-            raise TooLarge(f"expected at most {what} of the key {self.name!r}, got {cost} at once")
-        wait_s = period_s * _wait(before, used, limit.amount - cost, elapsed) + _MARGIN_S
+        wait_s = limit.period_s * _wait(before, used, limit.amount - 1, elapsed) + _MARGIN_S
         shown_s = f"{ceil(10 * wait_s) / 10:.1f}" if wait_s < 10 else f"{ceil(wait_s)}"
+        article = "an" if limit.period == "hour" else "a"
+        what = f"{amount_text('requests', limit.amount)} {article} {limit.period}"
         hint = f"try again in {shown_s} s"
-        raise self._refusal(row, rate, what, hint=hint, retry_after_s=max(1, ceil(wait_s)))
+        raise self._refusal("requests", what, hint=hint, retry_after_s=max(1, ceil(wait_s)))
+
+    def _used(self, period: int) -> int:
+        """Return what all workers counted in a period, given by its number."""
+        used, cells = 0, self._row.all_cells
+        for cell in range(_PERIODS + 2 * (period & 1), len(cells), CELLS):
+            if cells[cell] == period:
+                used += cells[cell + 1]
+        return used
 
     def _refusal(
-        self, row: KeyRow, name: LimitName, what: str, *, hint: str, retry_after_s: int
-    ) -> ProtocolError:
+        self, limit: LimitName, what: str, *, hint: str, retry_after_s: int
+    ) -> LimitReached:
         """Return the error of a request that a limit refuses, once it is counted."""
-        row.refuse(name)
-        self._refusals.note(self.name, name)
+        self._row.add(REFUSED[limit])
+        self._refusals.note(self.name, limit)
         text = f"expected at most {what} of the key {self.name!r}, got more: {hint}"
-        state = f'"{name}";r=0;t={retry_after_s}'.encode()
+        state = f'"{limit}";r=0;t={retry_after_s}'.encode()
         return LimitReached(text, retry_after_s, (self._policy, (b"ratelimit", state)))
-
-
-class KeyUse(msgspec.Struct, kw_only=True):
-    """What one key, or several keys together, have used since the start of the server."""
-
-    key_id: str
-    name: str
-    totals: KeyTotals
 
 
 class KeyQuotas:
     """The quotas of all keys, each of which goes on while its limits stay the same.
 
     Args:
-        counts: What all keys have used.
+        counts: What all processes have counted.
         default: Limits of keys without their own, as a text that was checked.
     """
 
-    def __init__(self, counts: KeyCounts, default: str) -> None:
+    def __init__(self, counts: SharedCounts, default: str) -> None:
         self._counts = counts
-        self._default = default
         self._quotas: dict[str, tuple[tuple[str, str], KeyQuota]] = {}
         self._names: dict[str, str] = {}
-        self._unreadable = ""
+        self._warned: set[tuple[str, str]] = set()
+        self._default = default
+        self._parse(default, "the setting key_limits")
         self.refusals = RefusalLog()
 
     def quota(self, key: AccessKey, *, has_default: bool) -> KeyQuota:
@@ -307,9 +257,9 @@ class KeyQuotas:
         name = key.name or key.id
         form, quota = self._quotas.get(key.id, (None, None))
         if quota is None or form != (text, name):
-            quota = KeyQuota(
-                self._counts, self.refusals, key_id=key.id, name=name, limits=self._parse(key, text)
-            )
+            owner = f"the key {key.id}" if key.limits else "the setting key_limits"
+            limits = self._parse(text, owner)
+            quota = KeyQuota(self._counts, self.refusals, key_id=key.id, name=name, limits=limits)
             self._quotas[key.id] = (text, name), quota
         self._names[key.id] = name
         return quota
@@ -319,24 +269,25 @@ class KeyQuotas:
         for key_id in [key_id for key_id in self._quotas if key_id not in key_ids]:
             del self._quotas[key_id]
 
-    def uses(self) -> list[KeyUse]:
-        """Return what each key has used, in the order of their first requests; keys without a name last, together."""
-        uses = []
-        for totals in self._counts.totals(list(self._names)):
-            name = self._names.get(totals.key_id, "")
-            uses.append(KeyUse(key_id=totals.key_id, name=name, totals=totals))
-        return uses
+    def uses(self) -> list[tuple[str, str, list[int]]]:
+        """Return id, name and numbers of each key, in the order of their first requests."""
+        rows = self._counts.totals(KEY)
+        return [(row.name[1], self._names.get(row.name[1], row.name[1]), row.cells) for row in rows]
 
-    def _parse(self, key: AccessKey, text: str) -> KeyLimits:
-        """Return the limits of a text; those of a newer version that are not known here do not count."""
+    def _parse(self, text: str, owner: str) -> KeyLimits:
+        """Return the limits of a text; those of another version that are not known here do not count."""
         limits: dict[LimitName, Limit] = {}
         for part in [] if text == NO_LIMITS else split_limits(text):
             try:
                 limits |= parse_limits([part])
             except ValueError as error:
-                if part != self._unreadable:
-                    _log.warning("a limit of the key %s does not count: %s", key.id, error)
-                self._unreadable = part
+                reason = "this limit no longer exists" if is_retired(part) else error
+                if (
+                    owner,
+                    part,
+                ) not in self._warned and self._counts.writer == 0:  # one worker warns
+                    _log.warning("%s has a limit that does not count, %s: %s", owner, part, reason)
+                self._warned.add((owner, part))
         return limits
 
 
@@ -355,12 +306,9 @@ def _wait(before: int, used: int, room: int, elapsed: float) -> float:
     return (1 - elapsed) + max(0.0, 1 - (room + 1) / used)
 
 
-def _each(period: str) -> str:
-    return f"an {period}" if period == "hour" else f"a {period}"
-
-
 def _policy_item(name: str, limit: Limit) -> str:
     """Return a limit as an item of `RateLimit-Policy`."""
-    period = f";w={limit.period_s}" if limit.period else ""
-    unit = _BYTES if name.endswith("bytes") else _UNITS.get(name, "")
-    return f'"{name}";q={limit.amount}{period}{unit}'
+    if limit.period:
+        return f'"{name}";q={limit.amount};w={limit.period_s}'
+    unit = ';qu="concurrent-requests"' if name == "concurrency" else ""
+    return f'"{name}";q={limit.amount}{unit}'

@@ -78,7 +78,7 @@ _DISAGREEMENTS_BODY = json_body(
 _COMPARISON_BODY = json_body(
     ComparisonRequest,
     a="The first model: name or name@version",
-    b="The model that it is compared with, which may have answered as its shadow: name or name@version",
+    b="The model that it is compared with, which may have been replayed on its images: name or name@version",
     score="Score from which predictions count",
     iou="Overlap from which two boxes of one label are the same",
     limit="Maximum disagreements of the answer",
@@ -239,7 +239,7 @@ def _comparison_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
 
     @post("/api/inferences/comparison", operation_class=_COMPARISON_BODY, need="read", **_QUERY)
     async def query_comparison(request: Request[Any, Any, Any], body: RawBody) -> ModelComparison:
-        """Compare two models or versions on what both answered, live or as a shadow; the body is JSON whatever its content type."""
+        """Compare two models or versions on what both answered, live or in a replay; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: compare(store, decode_body(body, ComparisonRequest))
         )

@@ -12,7 +12,6 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
 from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
-from quadriga.proto.access import current_caller
 from quadriga.proto.audit import note_target
 from quadriga.store.exchange.export import ExportParameters, decode_parameters
 from quadriga.store.inferences import InferenceReader
@@ -38,8 +37,6 @@ def begin_export(
     Raises:
         NotFoundError: A model or a report of the filter is not known.
     """
-    if (quota := current_caller().quota) is not None:
-        quota.check_export()
     inferences.within(caller_scope()).check_where(parameters.where)
     job = jobs.within(caller_scope()).submit("export", parameters)
     note_target(job.id)
@@ -93,10 +90,7 @@ def job_routes(
     @get("/api/jobs/{job_id:str}/result", media_type="*/*", need="read", audited=True, **lookup)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Return the result file of a job."""
-        visible_jobs, quota = jobs.within(caller_scope()), current_caller().quota
-        path = visible_jobs.result(job_id)
-        if quota is not None and visible_jobs.read(job_id).kind == "export":
-            quota.take_export(path.stat().st_size)
+        path = jobs.within(caller_scope()).result(job_id)
         media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
         return File(path, filename=path.name, media_type=media_type)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
-from quadriga.engine.models.served_version import ServedVersion
+from quadriga.engine.models.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE
 from quadriga.monitor.drift.service import DriftService
@@ -34,8 +34,8 @@ from quadriga.store.model_counts import StoredVersion, stored_versions
 from quadriga.store.model_names import find_model_name
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.syntax import Compare, Range, leaves
+from quadriga.store.replays import is_replay, live_name, replay_name
 from quadriga.store.scope import Scoped
-from quadriga.store.shadows import is_shadow, live_name, shadow_name
 
 MAX_LABELS = 100
 """Maximum number of labels that are listed of a model."""
@@ -134,8 +134,8 @@ class ModelEntry(msgspec.Struct, frozen=True):
     baseline: LastBaseline | None
     drift: LastDrift | None
     evaluation: LastEvaluation | None
-    shadows: list[ModelVersion] = []
-    """Versions that answered as a shadow of the model; their inferences are in no other number here."""
+    replays: list[ModelVersion] = []
+    """Versions that stored images of the model were replayed on; their inferences are in no other number here."""
     drift_mute: Mute | None = None
     """Until when alarms of its schedule alert nobody; null while they do."""
 
@@ -188,7 +188,7 @@ class ModelEntries:
         names = {version.name for version in served} | {
             live_name(version.name) for version in stored
         }
-        if only is not None and is_shadow(only):
+        if only is not None and is_replay(only):
             names.add(only)
         by_kind = _reports_by_kind(reports.all(), names)
         current_drift = self._current_drift.within(scope)
@@ -201,7 +201,7 @@ class ModelEntries:
                     name,
                     [version for version in served if version.name == name],
                     [version for version in stored if version.name == name],
-                    shadows=[version for version in stored if version.name == shadow_name(name)],
+                    replays=[version for version in stored if version.name == replay_name(name)],
                     baseline=_default_baseline(baselines, name),
                     drift=_last_drift(compared, reports, mute),
                     evaluation=_evaluation_that_counts(by_kind.get((name, "evaluation"), [])),
@@ -356,7 +356,7 @@ def _entry(
     drift: LastDrift | None,
     evaluation: ReportSummary | None,
     mute: Mute | None = None,
-    shadows: Sequence[StoredVersion] = (),
+    replays: Sequence[StoredVersion] = (),
     described_labels: Sequence[str] = (),
 ) -> ModelEntry:
     versions = _versions(served, stored)
@@ -375,7 +375,7 @@ def _entry(
         last_at=max((version.last_at for version in stored), default=None),
         baseline=baseline,
         drift=drift,
-        shadows=[] if is_shadow(name) else [*map(_stored_version, shadows)],
+        replays=[] if is_replay(name) else [*map(_stored_version, replays)],
         drift_mute=mute,
         evaluation=None
         if evaluation is None

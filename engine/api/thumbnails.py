@@ -5,6 +5,7 @@ from collections import OrderedDict
 from functools import partial
 from typing import Any
 
+import cv2
 from litestar import Request, Response
 
 from quadriga.engine.api.caller_scope import caller_scope
@@ -15,8 +16,29 @@ from quadriga.store.blobs.thumbnails import WIDTHS
 from quadriga.store.errors import NotFoundError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped
+from quadriga.tasks.image import MAX_PIXELS, decode
 from quadriga.tasks.image_formats import ImageError
-from quadriga.tasks.thumbnail import make_thumbnail
+
+_QUALITY = 82
+
+
+def make_thumbnail(data: bytes, side_px: int, max_pixels: int = MAX_PIXELS) -> bytes:
+    """Return an image as a JPEG of at most so many pixels on its longer side, upright; it is never enlarged.
+
+    Raises:
+        quadriga.tasks.image_formats.ImageError: It is no image that can be shown, or one of too many pixels.
+    """
+    pixels = decode(data, max_pixels=max_pixels).rgb()
+    height, width = pixels.shape[:2]
+    scale = side_px / max(height, width)
+    if scale < 1:
+        size_wh = max(round(width * scale), 1), max(round(height * scale), 1)
+        pixels = cv2.resize(pixels, size_wh, interpolation=cv2.INTER_AREA).astype(pixels.dtype)
+    bgr = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    is_encoded, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+    assert is_encoded, "OpenCV encodes any array of three channels"
+    return encoded.tobytes()
+
 
 THREADS, WAITING, WAIT_S = 2, 200, 10.0
 """Thumbnails that a worker makes at once, that wait for that, and how long each waits at most."""

@@ -1,4 +1,4 @@
-"""HTTP routes of a model's traffic: the shares of its versions, its shadow, and the promotion of a version."""
+"""HTTP routes of a model's traffic: the shares of its versions, and the promotion of a version."""
 
 from asyncio import to_thread
 
@@ -20,7 +20,6 @@ from quadriga.engine.api.responses import (
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.serving.traffic import TrafficRules
 from quadriga.engine.serving.traffic_rules import (
-    ShadowRule,
     TrafficRule,
     check_rule,
     check_versions,
@@ -59,7 +58,6 @@ class TrafficState(msgspec.Struct, frozen=True, kw_only=True):
     shares: dict[str, float]
     """Share of each version; empty: the highest version that is ready answers all."""
     sticky_by: str | None
-    shadow: ShadowRule | None
     changed_at: str | None
     """When the rule was set, RFC 3339, UTC; null without one."""
     changed_by: str | None
@@ -77,7 +75,6 @@ _RULE = json_body(
     TrafficRule,
     shares="Share of each version, together 1; empty: the highest version that is ready answers all",
     sticky_by="Metadata key: requests with the same value of it are answered by the same version",
-    shadow="The version that sees a share of the requests, and answers nobody",
 )
 _PROMOTION = json_body(Promotion, version="The version that answers all requests from now on")
 
@@ -107,7 +104,6 @@ class TrafficControl:
             model=model,
             shares=rule.shares,
             sticky_by=rule.sticky_by,
-            shadow=rule.shadow,
             changed_at=None if stored is None else timestamp_text(stored.changed_ms),
             changed_by=None if stored is None or current_caller().team else stored.changed_by,
             versions=[
@@ -137,7 +133,7 @@ class TrafficControl:
         return self.put(name, TrafficRule())
 
     def promote(self, name: str, version: str) -> TrafficState:
-        """Let one version answer all, and end the shadow; raises as `put`.
+        """Let one version answer all; raises as `put`.
 
         Raises:
             ModelNotReady: The version is not ready.
@@ -162,11 +158,10 @@ class TrafficControl:
 
     def _check_alike(self, rule: TrafficRule, model: str) -> None:
         """Check that those versions of a rule that are ready are of one task and take the same inputs."""
-        named = {*rule.shares, *([rule.shadow.version] if rule.shadow else [])}
         infos = [
             version.info([])
             for version in self._repository.ready_versions(model)
-            if version.version in named
+            if version.version in rule.shares
         ]
         for info in infos[1:]:
             first = infos[0]
@@ -198,12 +193,12 @@ def traffic_routes(control: TrafficControl) -> list[HTTPRouteHandler]:
     # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
     @get(_TRAFFIC_PATH, responses={404: UNKNOWN_MODEL}, need="read")
     async def get_traffic(name: FromPath[str]) -> TrafficState:
-        """Return how the requests to a model that name no version are divided, and which version is its shadow."""
+        """Return how the requests to a model that name no version are divided."""
         return await to_thread(control.show, name)
 
     @put(_TRAFFIC_PATH, need="operate", **json_body_options(_RULE, _UNREADABLE))
     async def put_traffic(name: FromPath[str], body: RawBody) -> TrafficState:
-        """Divide the requests to a model, in all workers and servers on the same database within 2 s; or set its shadow."""
+        """Divide the requests to a model, in all workers and servers on the same database within 2 s."""
         return await to_thread(control.put, name, decode_rule(body))
 
     @delete(
@@ -213,7 +208,7 @@ def traffic_routes(control: TrafficControl) -> list[HTTPRouteHandler]:
         need="operate",
     )
     async def delete_traffic(name: FromPath[str]) -> TrafficState:
-        """Let the highest version of a model that is ready answer all again, without a shadow."""
+        """Let the highest version of a model that is ready answer all again."""
         return await to_thread(control.remove, name)
 
     @post(
@@ -225,7 +220,7 @@ def traffic_routes(control: TrafficControl) -> list[HTTPRouteHandler]:
         need="operate",
     )
     def promote_version(name: FromPath[str], body: RawBody) -> TrafficState:
-        """Let one version of a model answer all, and end its shadow; to repeat it changes nothing."""
+        """Let one version of a model answer all; to repeat it changes nothing."""
         return control.promote(name, decode_promotion(body).version)
 
     return [

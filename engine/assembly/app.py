@@ -22,12 +22,10 @@ from litestar.types import Message, Scope
 from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_counts import KeyCounts
-from quadriga.engine.access.key_metrics import KeyMetrics
-from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyRing
-from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
 from quadriga.engine.access.quotas import job_owner
-from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
+from quadriga.engine.access.sessions import BrowserSessions, KeySessions
+from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
@@ -36,19 +34,19 @@ from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.traffic import TrafficControl, traffic_routes
-from quadriga.engine.assembly.opened_store import OpenedStore, open_store
+from quadriga.engine.assembly.opened_store import QUERY_THREADS, OpenedStore, open_store
 from quadriga.engine.assembly.store_metrics import StoreMetrics
+from quadriga.engine.config import extras
 from quadriga.engine.config.retrying import retry_until_done
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import SettingsError
 from quadriga.engine.config.worker_ids import NO_NUMBER
 from quadriga.engine.console.routes import ConsoleParts, console_page_routes
+from quadriga.engine.console.visitors import key_log_in_routes
 from quadriga.engine.http.asgi_front import AsgiFront
-from quadriga.engine.measures.metrics import PrometheusMetrics
-from quadriga.engine.measures.process_metrics import ProcessMetrics
+from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S
+from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
-from quadriga.engine.measures.request_log import RequestLog
-from quadriga.engine.measures.request_observation import RequestObservation
+from quadriga.engine.measures.request_log import RequestLog, RequestObservation
 from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.measures.trace_opening import open_tracing, request_traceparent
@@ -56,14 +54,11 @@ from quadriga.engine.models.embedding import Vector
 from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
-from quadriga.engine.models.model_source.opening import open_source, try_versions
-from quadriga.engine.models.model_source.source_metrics import SourceMetrics
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline, request_queue
 from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.engine.serving.semantic_score import SemanticScores
-from quadriga.engine.serving.shadows.shadow_runs import Shadows
 from quadriga.engine.serving.traffic import Traffic, TrafficRules
 from quadriga.proto.access import Gate, OpenGate
 from quadriga.proto.audit import Audit
@@ -76,8 +71,11 @@ from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
 
-QUERY_WAIT_S = 10.0
-"""Maximum time that a search waits for a thread."""
+MAX_WAITING_JOBS = 100
+"""Maximum jobs of a server that wait or run."""
+
+MAX_WAITING_QUERIES, QUERY_WAIT_S = 32, 10.0
+"""Maximum searches of a worker that wait for a thread, and the time that each waits."""
 
 MAX_ROUTE_BODY_BYTES = 4 << 20
 """Largest body of a route, as a filter or the parameters of a job; ground truth may take all that the server takes."""
@@ -96,8 +94,7 @@ class Application:
         host: What the worker gives to its models.
         internal_key: Key with which the server's own jobs send requests.
         tls_files: Certificate and key of gRPC; None without TLS.
-        key_counts: What the keys have used, shared with the other workers.
-        counts: What is counted for metrics, shared with the other processes.
+        counts: What is counted for metrics and for the limits of keys, shared with the other processes.
 
     Raises:
         quadriga.engine.models.runners.session.LoadError: There is no model to serve, or no location to store images.
@@ -113,50 +110,45 @@ class Application:
         host: ModelHost | None = None,
         internal_key: str = "",
         tls_files: RenewedFiles | None = None,
-        key_counts: KeyCounts | None = None,
         counts: SharedCounts | None = None,
     ) -> None:
         counts = counts or SharedCounts()
         process = worker_name(worker).replace(" ", "-")
         self._settings, self._tls_files = settings, tls_files
         self._counter = RequestCounts(counts)
-        self._tracing = open_tracing(settings, process)
-        self._observer = RequestObservation(
-            RequestLog(settings.log_requests, settings.log_slow_ms), self._tracing
-        )
+        self._tracing = open_tracing(process)
+        self._observer = RequestObservation(RequestLog(settings.log_requests), self._tracing)
         self._audit_log = open_log(settings, process)
         self._audit = audit_of(self._audit_log)
         first_key = partial(note_first_key, self._audit_log)
         self._keys: KeyRing | None = None
         if not settings.insecure:
-            self._keys = KeyRing(settings, internal_key, first_key, counts=key_counts)
-        self._sign_on, self._log_in_pages, self._log_in_routes = _open_sign_on(
-            settings, self._keys, self._audit
-        )
-        self._key_sessions = None if self._keys is None else KeySessions(settings, self._keys)
+            self._keys = KeyRing(settings, internal_key, first_key, counts=counts)
+        self._sign_on: Any = None
+        self._sessions: BrowserSessions | None = None
         self._gate: Gate = OpenGate()
         if self._keys is not None:
-            self._gate = KeyGate(self._keys, self._sign_on, self._key_sessions)
+            if settings.oidc_issuer:
+                self._sign_on = extras.load("sign_on", "oidc_issuer")(settings, self._keys)
+            self._sessions = self._sign_on or KeySessions(settings, self._keys)
+            self._gate = KeyGate(self._keys, self._sessions, self._sign_on)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             counts=counts,
             isolation=settings.isolation,
             load_timeout_s=settings.load_timeout_s,
-            client_model_mb=settings.client_model_mb,
         )
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
-        self._watch = open_source(settings, run_directory)
         self._is_fetched = "://" in settings.models
+        self._watch = _open_source(settings, run_directory, self._host)
         self.repository = self._make_repository()
         self._jobs = Jobs(
             settings.jobs_directory,
-            settings.max_waiting_jobs,
+            MAX_WAITING_JOBS,
             owner=job_owner,
             traceparent=request_traceparent,
         )
-        self._queries = BoundedThreads(
-            "queries", settings.query_threads, settings.max_waiting_queries, QUERY_WAIT_S
-        )
+        self._queries = BoundedThreads("queries", QUERY_THREADS, MAX_WAITING_QUERIES, QUERY_WAIT_S)
         self._streams = EventStreams()
         self._store: OpenedStore | None = None
         if settings.store:
@@ -177,7 +169,6 @@ class Application:
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
             settings.body_timeout_s,
-            settings.body_bytes_per_s,
             counter=self._counter,
         )
         self.traffic_rules = TrafficRules(settings)
@@ -198,10 +189,9 @@ class Application:
         options = WireOptions(
             server_version=VERSION,
             not_finite=settings.not_finite,
-            v1_inputs=settings.v1_inputs,
-            ce_type=settings.ce_type,
-            ce_source=settings.ce_source,
-            ce_merge=settings.ce_merge,
+            ce_type=os.environ.get("CE_TYPE") or "io.kserve.inference.response",
+            ce_source=os.environ.get("CE_SOURCE", ""),
+            ce_merge=os.environ.get("CE_MERGE", "").lower() in ("true", "1"),
         )
         operations = list(table.all_operations(self.pipeline, options))
         process_metrics = ProcessMetrics(worker, None if run_directory is None else os.getppid())
@@ -215,7 +205,6 @@ class Application:
             settings.score_threshold,
             UnpackedArchives(settings.archives_directory),
             self._host,
-            max_client_models=settings.max_client_models,
             find=watch.find_served if watch and self._is_fetched else None,
             name=settings.name,
             remark=watch.remark if watch else lambda _: "",
@@ -224,9 +213,6 @@ class Application:
     def _make_pipeline(self, queue: RequestQueue, counts: SharedCounts) -> Pipeline:
         settings, recorder = self._settings, self._recorder
         traffic = Traffic(self.repository, self.traffic_rules, counts)
-        shadows = None
-        if recorder is not None:
-            shadows = Shadows(traffic, recorder, settings, counts, has_spare=queue.has_spare)
         pipeline = Pipeline(
             self.repository,
             recorder,
@@ -235,7 +221,6 @@ class Application:
             scores=SemanticScores(settings, self._served),
             queue=queue,
             traffic=traffic,
-            shadows=shadows,
         )
         if self._watch is not None:
             pipeline.health.source_problem = self._watch.problem
@@ -244,15 +229,14 @@ class Application:
     def _metrics_route(
         self, counts: SharedCounts, process_metrics: ProcessMetrics
     ) -> HTTPRouteHandler:
-        settings, watch = self._settings, self._watch
-        stored = []
+        settings, stored = self._settings, []
         if self._store is not None:
             reports = self._store.console.reports
             stored.append(StoreMetrics(settings, self._jobs, reports, self._followed_time_s))
         return metrics_route(
             PrometheusMetrics(self.pipeline, VERSION, self._all_numbers, counts),
             KeyMetrics(self._keys),
-            SourceMetrics(None if watch is None else watch.status),
+            *([] if self._watch is None else [self._watch]),
             *stored,
             process_metrics,
             need="nothing" if settings.open_metrics else "metrics",
@@ -266,21 +250,23 @@ class Application:
         if store is not None:
             traffic = TrafficControl(self.repository, self.traffic_rules)
             handlers = [*store.routes, *traffic_routes(traffic)]
-        pages = self._log_in_pages
+        sign_on, log_in_routes = self._sign_on, key_log_in_routes
+        if sign_on is not None:
+            log_in_routes = extras.load("log_in_routes", "oidc_issuer")
         console = ConsoleParts(
             settings=settings,
             models=self._served_entries if store is None else store.models,
             store=None if store is None else store.console,
             audit=self._audit,
-            key_sessions=None if pages else self._key_sessions,
-            provider_page=pages.visitor_page if pages else None,
+            sessions=self._sessions,
+            log_in_routes=log_in_routes,
+            provider=sign_on.host if sign_on is not None else "",
             traffic=traffic,
         )
         return [
             *handlers,
             metrics,
             audit_route(settings.audit_directory),
-            *self._log_in_routes,
             *console_page_routes(console),
         ]
 
@@ -317,9 +303,8 @@ class Application:
             "jobs_refused_total": self._jobs.refused,
         }
         audit = {} if self._audit_log is None else self._audit_log.counters()
-        traced = {} if self._tracing is None else self._tracing.counters()
         logged = {} if self._store is None else self._store.events.counters()
-        return {**recorded, **self.intake.counters(), **own, **audit, **traced, **logged}
+        return {**recorded, **self.intake.counters(), **own, **audit, **logged}
 
     def _followed_time_s(self) -> float:
         """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""
@@ -392,15 +377,14 @@ class Application:
         if self._keys is not None:
             self._keys.start()
         if self._sign_on is not None:
-            self._sign_on.provider.start()
+            self._sign_on.start()
         threading.Thread(target=load, name="load-models", daemon=True).start()
         return loaded
 
     def _fetch_models(self) -> None:
         """Decide which models of the source the start serves, and let them wait to be loaded."""
         assert self._watch is not None
-        threshold = self._settings.score_threshold
-        self._watch.prepare(partial(try_versions, score_threshold=threshold, host=self._host))
+        self._watch.prepare()
         if self._is_fetched:
             self.repository.fill()
 
@@ -416,11 +400,9 @@ class Application:
             max_message_bytes=self._settings.max_body_bytes,
             max_connections=self._settings.max_connections,
             intake=self.intake,
-            stream_form=self._settings.grpc_stream,
             max_connection_age_s=self._settings.grpc_connection_age_s,
-            allows_compression=self._settings.grpc_compression,
             request_timeout_s=self._settings.request_timeout_s,
-            handshake_timeout_s=self._settings.header_timeout_s,
+            handshake_timeout_s=HEADER_TIMEOUT_S,
             gate=self._gate,
             audit=self._audit,
             counter=self._counter,
@@ -453,7 +435,7 @@ class Application:
         if self._ids is not None:
             self._ids.close()
         if self._sign_on is not None:
-            self._sign_on.provider.close()
+            self._sign_on.close()
         if self._keys is not None:
             self._keys.close()
         if self._audit_log is not None:
@@ -462,26 +444,20 @@ class Application:
             self._tracing.close()
 
 
-def _open_sign_on(
-    settings: Settings, keys: KeyRing | None, audit: Audit
-) -> tuple[Any, Any, list[Any]]:
-    """Return what knows people and the tokens of machines, its pages and its routes; nothing without a provider.
+def _open_source(settings: Settings, run_directory: Path | None, host: ModelHost) -> Any:
+    """Return the watch over the object store or polled folder of the models; None for a folder that is read on request alone.
 
     Raises:
-        SettingsError: The extra is not installed.
+        MissingExtra: What watches it is not here, or a package that it needs.
+        quadriga.engine.models.runners.session.LoadError: The URL is none of an object store.
     """
-    if keys is None or not settings.oidc_issuer:
-        return None, None, []
-    try:
-        from quadriga.engine.api.console import LogInPages, console_routes  # noqa: PLC0415 - it is an extra
-        from quadriga.engine.sign_on.sign_on import SignOn  # noqa: PLC0415 - as above
-    except ImportError as error:
-        raise SettingsError(
-            f"oidc_issuer requires Authlib and PyJWT ({error}): pip install 'quadriga[oidc]'"
-        ) from error
-    sign_on = SignOn(settings, keys.is_ended, keys.end_session)
-    pages = LogInPages(sign_on, audit, settings.public_url)
-    return sign_on, pages, console_routes(pages)
+    directory = (run_directory or Path(settings.data) / "run" / "single") / "source"
+    if "://" in settings.models:
+        open_store = extras.load("object_store", f"{settings.models.partition('://')[0]}://")
+        return open_store(settings, directory, host)
+    if settings.models_poll_s:
+        return extras.load("polled_folder", "models_poll_s")(settings, directory, host)
+    return None
 
 
 async def _keep_out_of_caches(message: Message, _: Scope) -> None:

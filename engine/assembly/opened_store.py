@@ -1,6 +1,7 @@
 """Opens the store of a server, and makes the routes that find and change what is in it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -8,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.access.tls_renewal import RenewedFiles
+from quadriga.engine.access.tls import RenewedFiles
 from quadriga.engine.api.browsing import browsing_routes
-from quadriga.engine.api.bulk_inference import bulk_inference_route
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
@@ -22,8 +22,8 @@ from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
-from quadriga.engine.api.label_studio import label_studio_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
+from quadriga.engine.api.model_jobs import model_job_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
@@ -31,6 +31,7 @@ from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.assembly.store_access import open_reader
+from quadriga.engine.config import extras
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.worker_ids import WorkerIds
 from quadriga.engine.console.routes import ConsoleStore
@@ -38,11 +39,10 @@ from quadriga.engine.external.described_models import DescribedModels
 from quadriga.engine.external.event_pairs import EventPairs
 from quadriga.engine.external.log_recorder import LogRecorder
 from quadriga.engine.external.log_service import LogService, known_model_name
-from quadriga.engine.label_studio.backend import LabelStudioBackend, Runs
-from quadriga.engine.label_studio.image_fetching import SETTING, ImageFetcher
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.recording import Recorder
 from quadriga.engine.serving.signal_worker import Embed
 from quadriga.monitor.drift.baselines import BaselineStore
@@ -61,6 +61,7 @@ from quadriga.store.errors import StoreError
 from quadriga.store.event_halves import EventHalves
 from quadriga.store.ids import IdSource
 from quadriga.store.inferences import InferenceReader
+from quadriga.store.job_runner import JOB_TIMEOUT_S
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
 from quadriga.store.model_names import ModelNames
@@ -72,8 +73,8 @@ CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S = 8, 256, 60.0
 LOG_THREADS, WAITING_LOGS, LOG_WAIT_S = 2, 64, 30.0
 """Requests with inferences from elsewhere that a worker reads at once, that wait for that, and how long each waits at most."""
 
-LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S = 4, 256, 60.0
-"""Tasks of Label Studio that a worker fetches images for at once, that wait for that, and how long each waits at most."""
+QUERY_THREADS = 4
+"""Searches of the store that a worker runs at once: more would take the processor from inference."""
 
 CHEAP_READS = 4
 """Reads of the store that find a connection beside all searches."""
@@ -102,7 +103,7 @@ def open_store(
     query_threads: BoundedThreads,
     streams: EventStreams,
     tls_files: RenewedFiles | None,
-    runs: Callable[[], Runs],
+    runs: Callable[[], Pipeline],
 ) -> OpenedStore:
     """Open the store, and make its routes.
 
@@ -111,7 +112,7 @@ def open_store(
     """
     try:
         inferences, blobs = open_reader(
-            settings, connections=settings.query_threads + CHEAP_READS, served=repository.names
+            settings, connections=QUERY_THREADS + CHEAP_READS, served=repository.names
         )
     except StoreError as error:
         raise LoadError(str(error)) from error
@@ -178,12 +179,13 @@ def open_store(
         *_query_routes(settings, queries, inferences, streams),
         *_change_routes(settings, changes, inferences, runs),
         *job_routes(jobs, inferences, hosts),
-        bulk_inference_route(
+        *model_job_routes(
             jobs,
             inferences,
-            settings.bulk_folder,
-            lambda: "" if tls_files is None else tls_files.own_problem,
-            hosts,
+            repository.served_versions,
+            folder=settings.bulk_folder,
+            way_in_problem=lambda: "" if tls_files is None else tls_files.own_problem,
+            hosts=hosts,
         ),
         *_monitoring_routes(settings, console, drift, models=models, hosts=hosts),
     ]
@@ -216,7 +218,7 @@ def _query_routes(
     return [
         *browsing_routes(queries),
         tail_route(queries, streams),
-        *table_routes(queries, streams, settings.job_timeout_s),
+        *table_routes(queries, streams, JOB_TIMEOUT_S),
         *inference_routes(inferences, queries, thumbnails, public_url=settings.public_url),
     ]
 
@@ -225,16 +227,18 @@ def _change_routes(
     settings: Settings,
     changes: ChangeService,
     inferences: InferenceReader,
-    runs: Callable[[], Runs],
+    runs: Callable[[], Pipeline],
 ) -> list[Any]:
     """Return the routes that change what is stored."""
     threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
-    label_studio = _label_studio(settings, runs, inferences, changes)
-    return [
+    routes = [
         *change_routes(changes, threads),
         *ground_truth_routes(changes, threads, settings.max_body_bytes),
-        *label_studio_routes(label_studio, threads, settings.max_body_bytes, settings.public_url),
     ]
+    with suppress(extras.MissingExtra):
+        label_studio_routes = extras.load("label_studio", "/label-studio")
+        routes += label_studio_routes(settings, runs, inferences, changes, threads=threads)
+    return routes
 
 
 def _monitoring_routes(
@@ -286,32 +290,6 @@ def _open_log(
         version=version("quadriga"),
         has_place=PastMonths(inferences.snapshot).has_place,
     )
-    folder = Path(settings.events or Path(settings.data) / "events")
+    folder = Path(settings.data) / "events"
     halves = EventHalves(folder, is_synced=settings.durability == "power")
-    return service, EventPairs(service, halves, alone_s=settings.event_wait_s)
-
-
-def _label_studio(
-    settings: Settings,
-    runs: Callable[[], Runs],
-    inferences: InferenceReader,
-    changes: ChangeService,
-) -> LabelStudioBackend:
-    """Return what answers Label Studio."""
-    hosts = parse_webhook_hosts(settings.label_studio_hosts, SETTING, default_public=False)
-    fetcher = ImageFetcher(
-        hosts,
-        settings.label_studio_url,
-        settings.label_studio_token,
-        max_bytes=settings.max_body_bytes,
-    )
-    return LabelStudioBackend(
-        runs,
-        inferences,
-        changes,
-        fetcher=fetcher,
-        threads=BoundedThreads(
-            "tasks of Label Studio", LABEL_STUDIO_THREADS, WAITING_TASKS, TASK_WAIT_S
-        ),
-        timeout_s=settings.request_timeout_s,
-    )
+    return service, EventPairs(service, halves)

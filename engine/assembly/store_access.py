@@ -28,7 +28,7 @@ def open_reader(
     Raises:
         quadriga.store.errors.StoreError: The database or the images cannot be read at their location.
     """
-    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
+    blobs = open_blobs(settings.blob_location)
     reports = ReportStore(Jobs(settings.jobs_directory))
     inferences = InferenceReader(
         settings.database_url,
@@ -36,7 +36,6 @@ def open_reader(
         blobs,
         timeout_s=timeout_s,
         connections=connections,
-        presign_s=settings.presign_s,
         url_secret=settings.session_key,
         served=served,
         cell_ids=listed_ids(lambda scope, id_: reports.within(scope).directory(id_)),

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS
+from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, REPLAY
 from quadriga.engine.measures.metric_texts import TEXTS
 from quadriga.monitor.drift.watch.current import comparisons_that_count
 from quadriga.monitor.drift.watch.schedules import drift_schedules
@@ -145,7 +145,7 @@ class StoreMetrics(Collector):
         name = "quadriga_jobs"
         states = GaugeMetricFamily(name, TEXTS[name], labels=["kind", "state"])
         # Those of no jobs too: Prometheus sees nothing rise in a series that begins with the first failure.
-        kinds = (*JOB_KINDS, BULK_INFERENCE)
+        kinds = (*JOB_KINDS, BULK_INFERENCE, REPLAY)
         counts = Counter({(kind, state): 0 for kind in kinds for state in JOB_STATES})
         counts.update((job.kind, job.state) for job in self._jobs.all())
         for labels, count in sorted(counts.items()):

@@ -18,7 +18,7 @@ _AS_JSON = option("--json as_json", "Print the result as JSON, and nothing else.
 def _blobs(settings: Settings) -> Any:
     from quadriga.store.blobs.files import open_blobs
 
-    return open_blobs(settings.blob_location, settings.blob_grace_s)
+    return open_blobs(settings.blob_location)
 
 
 @click.command("backup")

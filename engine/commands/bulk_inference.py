@@ -7,10 +7,11 @@ job that is begun again asks for no image twice: neither for those that it noted
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from ssl import SSLContext
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -107,6 +108,108 @@ def run_bulk_inference(
     return RESULT
 
 
+class ImageToAsk(NamedTuple):
+    """An image as a request asks for it."""
+
+    data: bytes
+    name: str
+    """Name of the input."""
+    parameters: dict[str, Any]
+
+
+class ImageRequests:
+    """Requests of a job to a model of the server, a few at once; an image without an answer is asked for again, alone.
+
+    Args:
+        server: The server.
+        model: The model, as `model_path` names it.
+        prepare: Returns an image by its path; raises OSError where there is none.
+        report: Reports the progress of the job, which may end here.
+        stored: Returns the outcomes of those images whose answers are stored, though no response came.
+    """
+
+    def __init__(
+        self,
+        server: ServerClient,
+        model: str,
+        prepare: Callable[[str], ImageToAsk],
+        report: Callable[[], None],
+        stored: Callable[[Sequence[str]], list[ImageOutcome]] = lambda _: [],
+    ) -> None:
+        self._server = server
+        self._model = model
+        self._prepare = prepare
+        self._report = report
+        self._stored = stored
+
+    def ask_all(self, pool: Executor, paths: Sequence[str]) -> Iterator[list[ImageOutcome]]:
+        """Ask for images; yield the outcomes, those of images that were asked for again at last.
+
+        Raises:
+            StoreError: There is no such model, or the server is away for too long.
+        """
+        outcomes = [*pool.map(self._try, paths)]
+        yield [outcome for outcome in outcomes if outcome is not None]
+        for path, outcome in zip(paths, outcomes, strict=True):
+            if outcome is None:
+                yield [self._retry(path)]
+
+    def _try(self, path: str) -> ImageOutcome | None:
+        """Ask for an image; return None if the server did not answer, or is busy."""
+        try:
+            return self._ask(path)
+        except ServerError:
+            return None
+
+    def _ask(self, path: str) -> ImageOutcome:
+        try:
+            image = self._prepare(path)
+        except OSError as error:
+            return ImageOutcome(path, error=error.strerror or str(error))
+        try:
+            answer = self._server.infer(self._model, *image)
+        except ServerRefused as error:
+            if error.status == 404:
+                raise StoreError(str(error)) from error
+            if error.status in _BUSY:
+                raise
+            return ImageOutcome(path, error=str(error))
+        return ImageOutcome(path, answer["outputs"][0]["parameters"].get("inference_id"))
+
+    def _retry(self, path: str) -> ImageOutcome:
+        """Ask for an image again, alone: it may be the one that ends the server's worker."""
+        attempts, deadline_s = 1, time.monotonic() + PATIENCE_S
+        while attempts < MAX_ATTEMPTS:
+            self._wait_until_ready()
+            if stored := self._stored([path]):
+                return stored[0]
+            try:
+                return self._ask(path)
+            except ServerRefused as error:
+                if time.monotonic() > deadline_s:
+                    raise StoreError(
+                        f"the server is busy for more than {PATIENCE_S:.0f} s: {error}"
+                    ) from error
+            except ServerError:
+                attempts += 1
+        return ImageOutcome(path, error=f"the server did not answer {MAX_ATTEMPTS} times")
+
+    def _wait_until_ready(self) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            self._report()
+            time.sleep(_RETRY_S)
+            try:
+                self._server.read_bytes("GET", f"/v2/models/{self._model}/ready")
+            except ServerError as error:
+                if time.monotonic() > deadline_s:
+                    raise StoreError(
+                        f"the server is not ready after {PATIENCE_S:.0f} s: {error}"
+                    ) from error
+            else:
+                return
+
+
 class _BulkRun:
     """One run of a job, from what earlier runs noted to the outcomes of all images."""
 
@@ -116,8 +219,8 @@ class _BulkRun:
         self._run = run
         self._parameters = parameters
         self._source = source
-        self._server = server
-        self._model = model_path(parameters.model, parameters.version)
+        model = model_path(parameters.model, parameters.version)
+        self._requests = ImageRequests(server, model, self._prepare, self._report, self._stored)
         self._outcomes: dict[str, ImageOutcome] = {}
         self._done = 0
 
@@ -135,10 +238,8 @@ class _BulkRun:
                 batch = pending[start : start + BATCH_IMAGES]
                 self._report()
                 self._note([ImageOutcome(path, sent=True) for path in batch])
-                answers = dict(zip(batch, pool.map(self._try_image, batch), strict=True))
-                self._note([outcome for outcome in answers.values() if outcome is not None])
-                for path in (path for path in batch if answers[path] is None):
-                    self._note([self._retry_image(path)])
+                for outcomes in self._requests.ask_all(pool, batch):
+                    self._note(outcomes)
         self._report()
         return [self._outcomes[path] for path in paths]
 
@@ -180,64 +281,12 @@ class _BulkRun:
                     outcomes.append(ImageOutcome(path, id_, error))
         return outcomes
 
-    def _try_image(self, path: str) -> ImageOutcome | None:
-        """Ask for an image; return None if the server did not answer, or is busy."""
-        try:
-            return self._ask(path)
-        except ServerError:
-            return None
-
-    def _ask(self, path: str) -> ImageOutcome:
+    def _prepare(self, path: str) -> ImageToAsk:
         parameters, own = self._parameters, {"job_id": self._run.job.id, "path": path}
         name = path.encode(errors="replace")[-MAX_NAME_BYTES // 2 :].decode(errors="ignore")
-        try:
-            data = self._source.read(path)
-        except OSError as error:
-            return ImageOutcome(path, error=error.strerror or str(error))
         text = json.dumps(parameters.metadata | own)
         request = {**parameters.parameters, "metadata": text}
-        try:
-            answer = self._server.infer(self._model, data, name, request)
-        except ServerRefused as error:
-            if error.status == 404:
-                raise StoreError(str(error)) from error
-            if error.status in _BUSY:
-                raise
-            return ImageOutcome(path, error=str(error))
-        return ImageOutcome(path, answer["outputs"][0]["parameters"].get("inference_id"))
-
-    def _retry_image(self, path: str) -> ImageOutcome:
-        """Ask for an image again, alone: it may be the one that ends the server's worker."""
-        attempts, deadline_s = 1, time.monotonic() + PATIENCE_S
-        while attempts < MAX_ATTEMPTS:
-            self._wait_until_ready()
-            if stored := self._stored([path]):
-                return stored[0]
-            try:
-                return self._ask(path)
-            except ServerRefused as error:
-                if time.monotonic() > deadline_s:
-                    raise StoreError(
-                        f"the server is busy for more than {PATIENCE_S:.0f} s: {error}"
-                    ) from error
-            except ServerError:
-                attempts += 1
-        return ImageOutcome(path, error=f"the server did not answer {MAX_ATTEMPTS} times")
-
-    def _wait_until_ready(self) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            self._report()
-            time.sleep(_RETRY_S)
-            try:
-                self._server.read_bytes("GET", f"/v2/models/{self._model}/ready")
-            except ServerError as error:
-                if time.monotonic() > deadline_s:
-                    raise StoreError(
-                        f"the server is not ready after {PATIENCE_S:.0f} s: {error}"
-                    ) from error
-            else:
-                return
+        return ImageToAsk(self._source.read(path), name, request)
 
 
 def _read_progress(directory: Path) -> Iterator[ImageOutcome]:

@@ -1,4 +1,4 @@
-"""The command `quadriga compare`: two models, or two versions of one, on what both have answered."""
+"""The commands `quadriga compare` and `quadriga replay`: two models, or two versions of one, on the same images."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ _SHOWN_LABELS = 10
 )
 @option("--json as_json", "Print the answers as JSON.", is_flag=True)
 def compare_command(a: str, b: str, **options: Any) -> None:
-    """Compare two models or versions on what both answered, one of them live or as a shadow of the other."""
+    """Compare two models or versions on what both answered, one of them maybe by `quadriga replay`."""
     from quadriga.engine.commands.server_client import ServerClient
 
     client = ServerClient(options["server"])
@@ -52,6 +52,59 @@ def compare_command(a: str, b: str, **options: Any) -> None:
         _print_evaluation(evaluation)
 
 
+@click.command("replay")
+@click.argument("model", metavar="MODEL@VERSION")
+@server_option
+@option("--where", "Filter of the inferences to replay, as of `query`.", "FILTER")
+@option("--from start", "Time of the oldest inference, such as -24h.", "TIME")
+@option("--to end", "Time before which inferences were made. [default: now]", "TIME")
+@option("--limit", "Maximum number of inferences: the newest.", type=int, default=10_000)
+@option(
+    "--parameters",
+    'Parameters of each request, such as {"score_threshold": 0.001}.',
+    "JSON",
+    default="{}",
+    show_default=False,
+)
+@option("--json as_json", "Print the report as JSON.", is_flag=True)
+def replay_command(model: str, **options: Any) -> None:
+    """Run a version of a model over stored images, and compare its answers with the stored ones.
+
+    \b
+    quadriga replay shapes-detector@2 --from -7d
+    quadriga replay shapes-detector@2 --where meta.camera_id=north --limit 500
+    """  # noqa: D301 - click leaves lines after a backspace as they are
+    from quadriga.engine.commands.server_client import ServerClient, wait_for_job
+
+    name, version = name_and_version(model)
+    if version is None:
+        raise click.BadParameter(f"expected MODEL@VERSION, got {model}", param_hint="MODEL@VERSION")
+    body = {
+        "model": name,
+        "version": version,
+        "where": parse_filter(options["where"], "--where"),
+        "from": options["start"],
+        "to": options["end"],
+        "limit": options["limit"],
+        "parameters": parse_filter(options["parameters"], "--parameters") or {},
+    }
+    client = ServerClient(options["server"])
+    job = client.request_json("POST", "/api/replays", body)
+    job_id = wait_for_job(client, job, _show_progress)
+    report = client.request_json("GET", f"/api/jobs/{job_id}/result")
+    if options["as_json"]:
+        echo_json(report)
+        return
+    counts = report["counts"]
+    click.echo(
+        f"{counts['replayed']:,} of {counts['selected']:,} images replayed, {counts['known']:,} known, "
+        f"{counts['gone']:,} gone, {counts['failed']:,} failed, {counts['unstored']:,} answers not stored"
+    )
+    _print(report["comparison"])
+    if report["evaluation"] is not None:
+        _print_evaluation(report["evaluation"])
+
+
 def _of_api(text: str) -> str:
     """Return NAME@VERSION as filters and the API write it."""
     name, version = name_and_version(text)
@@ -63,7 +116,7 @@ def _evaluate(client: Any, answer: dict[str, Any], where: Any) -> Any:
     from quadriga.engine.commands.server_client import wait_for_job
 
     live, other = answer["a"], answer["b"]
-    if live["model"].endswith("~shadow"):
+    if "~" in live["model"]:
         live, other = other, live
     parameters: dict[str, Any] = {
         "model": live["model"],
@@ -86,7 +139,7 @@ def _show_progress(done: int, total: int | None) -> None:
 def _print(answer: dict[str, Any]) -> None:
     console = Console()
     share, interval = answer["share"], answer["share_ci95"]
-    by = "as live and shadow" if answer["paired_by"] == "shadow" else "on the same images"
+    by = "on the same images" if answer["paired_by"] == "image" else f"of a {answer['paired_by']}"
     if share is None:
         console.print(Text(f"no pairs {by}: nothing to compare"))
         return

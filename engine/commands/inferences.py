@@ -251,7 +251,7 @@ def import_command(
         inferences, _ = open_reader(settings, served=tuple)
         with closing(inferences):
             model = inferences.names.resolve(model)
-    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
+    blobs = open_blobs(settings.blob_location)
     importer = Importer(
         settings.journal_directory,
         settings.database_url,

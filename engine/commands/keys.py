@@ -24,8 +24,8 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 _MAX_DAYS = 36500
 _limit_option = option(
     "--limit",
-    "What the key may use, such as requests=100/second, concurrency=8, bytes=1GB/hour, jobs=4, export-bytes=10GB/day or"
-    " stored-bytes=50GB/day; none for no limits, also where the server has a default; may be repeated.",
+    "What the key may use, such as requests=100/second, concurrency=8 or jobs=4; none for no limits, also where the server"
+    " has a default; may be repeated.",
     multiple=True,
 )  # fmt: skip
 

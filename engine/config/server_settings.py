@@ -94,10 +94,6 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Roles and teams by claims, as CLAIM:VALUE=ROLE+ROLE@TEAM, separated by commas, such as groups:line-4=annotate@quality, groups:ops=operate. Who has none of these is refused."
         ),
     ] = ""
-    session_hours: Annotated[
-        float,
-        Meta(gt=0, le=720, description="Hours after which people have to log in again."),
-    ] = 8.0
     session_key: Annotated[
         str,
         Meta(
@@ -181,24 +177,9 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=1,
-            description="Share of the requests that have a line in the log: 1 for all, 0.01 for one in a hundred at random, 0 for none. Those that are refused or fail have one if this or log_slow_ms is not 0.",
+            description="Share of the requests that have a line in the log: 1 for all, 0.01 for one in a hundred at random, 0 for none. Those that are refused or fail have one if it is not 0.",
         ),
     ] = 0.0
-    log_slow_ms: Annotated[
-        float,
-        Meta(
-            ge=0,
-            description="Milliseconds from which a request has a line in the log, whatever its share; 0: no such limit.",
-        ),
-    ] = 0.0
-    trace_endpoint: Annotated[
-        str,
-        Meta(
-            pattern=r"^(https?://[^\s]+)?$",
-            extra=SECRET,
-            description="URL of a collector that takes traces of OpenTelemetry by OTLP over HTTP, such as http://localhost:4318; default: no traces. The variables OTEL_… say the rest.",
-        ),
-    ] = ""
     audit_days: Annotated[
         int,
         Meta(
@@ -207,20 +188,6 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Days after which a file of the audit log is removed; 0: there is no audit log.",
         ),
     ] = 365
-    events: Annotated[
-        str,
-        Meta(
-            description="Folder in which a logged request and its response wait for each other; replicas behind one address share one. Default: events in the data folder."
-        ),
-    ] = ""
-    event_wait_s: Annotated[
-        float,
-        Meta(
-            ge=1,
-            le=86400,
-            description="Seconds after which a logged request or response whose other half has not come is stored alone.",
-        ),
-    ] = 300.0
     label_studio_hosts: Annotated[
         str,
         Meta(

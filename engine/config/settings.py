@@ -12,6 +12,10 @@ from quadriga.engine.config.server_settings import SECRET, ServerSettings
 from quadriga.store.redaction import HIDDEN, without_secrets
 
 PREFIX = "QUADRIGA_"
+
+SESSION_HOURS = 8.0
+"""Hours after which a session ends: a working day."""
+
 Durability = Literal["memory", "process", "power", "database"]
 """What an acknowledged inference survives: nothing, a crash of the process, a power cut, or it is committed."""
 
@@ -50,17 +54,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="Folder of input images, or s3://, gs:// or az:// with a bucket; default: blobs in the data folder.",
         ),
     ] = ""
-    blob_grace_s: Annotated[
-        float,
-        Meta(
-            ge=600,
-            description="Seconds that an input image stays after its arrival, even if no inference needs it.",
-        ),
-    ] = 3600.0
-    presign_s: Annotated[
-        float,
-        Meta(ge=1, le=604800, description="Seconds that a signed URL of an image stays valid."),
-    ] = 3600.0
     extensions: Annotated[
         str,
         Meta(
@@ -87,13 +80,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="What happens to an inference when the journal is full, unless the model says otherwise: block (wait), shed (answer without storing) or fail (refuse)."
         ),
     ] = "fail"
-    journal_soft_bytes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Unread journal bytes above which answers report the journal lag; 0: half the hard limit.",
-        ),
-    ] = 0
     journal_hard_bytes: Annotated[
         int,
         Meta(
@@ -101,22 +87,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="Unread journal bytes above which the journal is full; 0: 1 GiB or 10 % of the free disk, whichever is less.",
         ),
     ] = 0
-    journal_block_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=600_000,
-            description="Milliseconds that the policy block waits for room in the journal.",
-        ),
-    ] = 1000
-    first_worker: Annotated[
-        int,
-        Meta(
-            ge=-1,
-            le=1022,
-            description="Number of the first worker in inference ids; -1 takes free numbers of the database.",
-        ),
-    ] = -1
     max_input_bytes: Annotated[
         int,
         Meta(
@@ -186,16 +156,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
     max_images: Annotated[
         int, Meta(ge=1, description="Images, or rows of features, allowed in one request.")
     ] = 1000
-    max_request_pixels: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Pixels of all images of a request; a chunk or strip of a file above 100 counts as 1000.",
-        ),
-    ] = 320_000_000
-    max_tiles: Annotated[
-        int, Meta(ge=1, description="Tiles of all images of a request that has tiling.")
-    ] = 5_000
     max_tokens: Annotated[
         int,
         Meta(
@@ -209,36 +169,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="How JSON answers write NaN and infinities: token (NaN, as Triton and TF Serving write it), null, or error."
         ),
     ] = "token"
-    v1_inputs: Annotated[
-        Literal["tf-serving", "kserve"],
-        Meta(
-            description="Meaning of `inputs` under /v1: tf-serving (columns, answered as `outputs`; a list also as `predictions`) or kserve (the same as `instances`)."
-        ),
-    ] = "tf-serving"
-    ce_type: Annotated[
-        str, Meta(description="Type of the CloudEvents that answer CloudEvents.")
-    ] = "io.kserve.inference.response"
-    ce_source: Annotated[
-        str,
-        Meta(
-            description="Source of the CloudEvents that answer CloudEvents; default: `io.kserve.inference.` and the model's name."
-        ),
-    ] = ""
-    ce_merge: Annotated[
-        bool, Meta(description="Copy the attributes of a CloudEvent into its answer.")
-    ] = False
-    grpc_stream: Annotated[
-        Literal["triton", "mlserver"],
-        Meta(
-            description="Messages that ModelStreamInfer answers with: triton (an error is an answer and the stream goes on) or mlserver (an error ends the stream)."
-        ),
-    ] = "triton"
-    grpc_compression: Annotated[
-        bool,
-        Meta(
-            description="Take compressed messages over gRPC, decompressed to at most `max_body_bytes`."
-        ),
-    ] = True
     grpc_connection_age_s: Annotated[
         float,
         Meta(
@@ -247,12 +177,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="Seconds after which a gRPC client is asked to open a new connection; running calls are finished. 0: never.",
         ),
     ] = 0.0
-    header_timeout_s: Annotated[
-        float,
-        Meta(
-            gt=0, le=3600, description="Seconds within which the headers of a request must arrive."
-        ),
-    ] = 15.0
     body_timeout_s: Annotated[
         float,
         Meta(
@@ -261,13 +185,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="Seconds within which the body of a request must arrive, and for which one that goes on may stand still; or the message of a gRPC call.",
         ),
     ] = 30.0
-    body_bytes_per_s: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Bytes of a body that add a second to the time that it has: its lowest rate.",
-        ),
-    ] = 32 * 1024
     max_connections: Annotated[
         int,
         Meta(
@@ -281,36 +198,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="Folder whose images clients may run models on as jobs, by POST /api/inferences/bulk; default: none."
         ),
     ] = ""
-    query_threads: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=64,
-            description="Searches of the store that a worker runs at once; other requests do not wait for them.",
-        ),
-    ] = 4
-    max_waiting_queries: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Searches of a worker that may wait, each for at most 10 s; more are refused with 503.",
-        ),
-    ] = 32
-    max_waiting_jobs: Annotated[
-        int,
-        Meta(ge=1, description="Submitted jobs that may wait or run; more are refused with 503."),
-    ] = 100
-    job_timeout_s: Annotated[
-        float,
-        Meta(gt=0, description="Seconds that a job may run; after that it has failed."),
-    ] = 86400.0
-    max_job_bytes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Bytes of the files of all jobs; a job that would need more fails. 0: half of what the disk has for them.",
-        ),
-    ] = 0
     job_days: Annotated[
         float, Meta(ge=0, le=36500, description="Days after which a finished job is removed.")
     ] = 7.0
@@ -320,17 +207,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="Hosts that alerts may be sent to: names, *.example.org, addresses, networks such as 10.0.0.0/8, and public for every public address, separated by commas; default: public."
         ),
     ] = ""
-    semantic_score_header: Annotated[
-        str,
-        Meta(
-            pattern=r"^(?![Gg][Rr][Pp][Cc]-)[A-Za-z][A-Za-z0-9_.-]{0,62}[A-Za-z0-9](?<!-[Bb][Ii][Nn])$",
-            description="Response header with the semantic score of each image: its similarity to the model's baseline.",
-        ),
-    ] = "Quadriga-Semantic-Score"
-    semantic_score_in_parameters: Annotated[
-        bool,
-        Meta(description="Add the semantic score to `parameters.semantic_score` of each output."),
-    ] = False
     strict_readiness: Annotated[
         bool,
         Meta(description="Not ready if a model failed to load; otherwise only while models load."),
@@ -352,17 +228,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="Seconds within which the warm-up of a model must end, and a model that a client loads must be tried.",
         ),
     ] = 60.0
-    max_client_models: Annotated[
-        int,
-        Meta(ge=0, description="Models that clients may have loaded from files that they sent."),
-    ] = 16
-    client_model_mb: Annotated[
-        int,
-        Meta(
-            ge=16,
-            description="MiB that a model may take while it is tried, before a client's load makes a worker open it; and four times the size of its files.",
-        ),
-    ] = 2048
     drain_s: Annotated[
         float,
         Meta(
@@ -371,14 +236,6 @@ class Settings(ServerSettings, frozen=True, forbid_unknown_fields=True):
             description="Seconds to go on serving after SIGTERM, while readiness says no.",
         ),
     ] = 0.3
-    hang_timeout_s: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=86400,
-            description="Seconds without a sign of life until a child process is killed and started again, ten times as many if it uses the processor; 0: never.",
-        ),
-    ] = 60.0
     exit_timeout_s: Annotated[
         float,
         Meta(ge=1, le=3600, description="Seconds after SIGTERM until child processes are killed."),
@@ -493,3 +350,38 @@ def shown_secret(value: Any) -> str:
     if not value:
         return ""
     return without_secrets(value) if isinstance(value, str) else HIDDEN
+
+
+REMOVED = {
+    "blob_grace_s": "an image that no inference needs is removed an hour after its arrival",
+    "body_bytes_per_s": "each 32 KiB of a body add a second to body_timeout_s",
+    "ce_merge": "set the environment variable CE_MERGE",
+    "ce_source": "set the environment variable CE_SOURCE",
+    "ce_type": "set the environment variable CE_TYPE",
+    "client_model_mb": "a model of a client may take 2048 MiB while it is tried; memory_limit_mb of model.toml may say less",
+    "event_wait_s": "an event of KServe's logger waits five minutes for its other half",
+    "events": "events of KServe's logger wait in the folder events of the data folder",
+    "first_worker": "workers take numbers that are free in the database",
+    "grpc_compression": "compressed messages are taken, up to max_body_bytes",
+    "grpc_stream": "streams answer as Triton's do; a client ends them at an error with the metadata triton_grpc_error: true",
+    "hang_timeout_s": "a process without a sign of life is killed after 60 s",
+    "header_timeout_s": "headers must be complete within 15 s",
+    "job_timeout_s": "a job may run for a day",
+    "journal_block_ms": "the policy block waits a second",
+    "journal_soft_bytes": "answers tell of the journal's lag from half of journal_hard_bytes on",
+    "log_slow_ms": "log_requests chooses the requests that have a line; latencies are in /metrics",
+    "max_client_models": "clients may have 16 models loaded from files that they sent",
+    "max_job_bytes": "the files of all jobs may take half of the free disk",
+    "max_request_pixels": "the images of a request may have 320 million pixels",
+    "max_tiles": "the images of a request may have 5,000 tiles",
+    "max_waiting_jobs": "100 jobs may wait or run",
+    "max_waiting_queries": "32 searches of a worker may wait",
+    "presign_s": "a signed URL of an image holds for an hour",
+    "query_threads": "a worker runs four searches at once",
+    "semantic_score_header": "the header is Quadriga-Semantic-Score",
+    "semantic_score_in_parameters": "a request asks for it with store.semantic_score",
+    "session_hours": "a session lasts eight hours",
+    "trace_endpoint": "set the environment variable OTEL_EXPORTER_OTLP_ENDPOINT",
+    "v1_inputs": "`inputs` under /v1 are columns, and a list is answered as `outputs` and as `predictions`",
+}
+"""Settings of release 0.2.0 that are none any more, and what holds in their place: a server that has one warns and starts."""

@@ -5,6 +5,7 @@ engine variables, `quadriga.toml`, default. A setting that may hold a secret may
 `QUADRIGA_<NAME>_FILE` names, instead of `QUADRIGA_<NAME>`.
 """
 
+import logging
 import re
 import stat
 import sys
@@ -13,20 +14,46 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from quadriga.engine.config.claim_roles import parse_role_entries
-from quadriga.engine.config.model_url import check_models
 from quadriga.engine.config.schema import explain_validation_error
 from quadriga.engine.config.server_settings import parse_proxies
-from quadriga.engine.config.settings import PREFIX, Settings, secret_names, shown_secret
+from quadriga.engine.config.settings import PREFIX, REMOVED, Settings, secret_names, shown_secret
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.store.disk import write_atomically
-from quadriga.store.ids import WORKERS
-from quadriga.store.key_limits import parse_limits, split_limits
+from quadriga.store.key_limits import is_retired, parse_limits, split_limits
 from quadriga.store.redaction import HIDDEN, without_secrets
+
+
+def check_models(text: str) -> None:
+    """Check that the setting `models` is a folder, or a URL of an object store without secrets.
+
+    Raises:
+        ValueError: It is not; the text has nothing of the URL.
+    """
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return
+    if scheme not in ("s3", "gs", "az"):
+        raise ValueError("expected models in a folder, or at s3://, gs:// or az://")
+    try:
+        parts = urlsplit(text)
+        has_secrets = "@" in parts.netloc or parts.query or parts.fragment
+    except ValueError:
+        has_secrets = True
+    if has_secrets or not parts.netloc:
+        raise ValueError(
+            "expected a bucket and a folder in the URL of models, without user, password and parameters: "
+            "credentials come from the environment, such as AWS_ACCESS_KEY_ID"
+        )
+    if re.search(r"[\s\x00-\x1f]|/\.\.?(/|$)", text):
+        raise ValueError("expected a URL of models without spaces and `..`")
+
+
+_log = logging.getLogger("quadriga.settings")
 
 FILE_SUFFIX = "_FILE"
 """Ending of the variables that name a file with the value of a secret setting, as secrets of containers are given."""
@@ -57,9 +84,6 @@ CHARIOT_VARIABLES = {
     "WEB_CONCURRENCY": "workers",
     "DEFAULT_SCORE_THRESHOLD": "score_threshold",
     "CHARIOT_INFERENCE_PROTOCOL": "protocol",
-    "CE_TYPE": "ce_type",
-    "CE_SOURCE": "ce_source",
-    "CE_MERGE": "ce_merge",
     "INFERENCE_SERVICE_NAME": "name",
 }
 """Environment variables of Chariot and of KServe, and the settings that they set."""
@@ -105,10 +129,8 @@ def load(
     origins: dict[str, str] = {}
 
     def take(name: str, value: Any, origin: str) -> None:
-        if name not in Settings.__struct_fields__:
-            names = ", ".join(Settings.__struct_fields__)
-            raise SettingsError(f"{origin}: expected a setting among {names}, got {name!r}")
-        values[name], origins[name] = value, origin
+        if _check_name(name, origin):
+            values[name], origins[name] = value, origin
 
     explicit_file = file or environment.get(PREFIX + "CONFIG")
     path = Path(explicit_file or "quadriga.toml")
@@ -131,6 +153,21 @@ def load(
     for name, value in flags.items():
         take(name, value, f"flag --{name.replace('_', '-')}")
     return _convert(values, origins)
+
+
+def _check_name(name: str, origin: str) -> bool:
+    """Check that there is a setting of a name; return whether it still is one.
+
+    Raises:
+        SettingsError: It is none, and never was.
+    """
+    if name in REMOVED:
+        _log.warning("%s: the setting %s is gone: %s", origin, name, REMOVED[name])
+        return False
+    if name not in Settings.__struct_fields__:
+        names = ", ".join(Settings.__struct_fields__)
+        raise SettingsError(f"{origin}: expected a setting among {names}, got {name!r}")
+    return True
 
 
 def _secret_files(environment: Mapping[str, str]) -> dict[str, str]:
@@ -195,7 +232,9 @@ _PARSED: Mapping[str, Callable[[str], object]] = {
     "models": check_models,
     "webhook_hosts": parse_webhook_hosts,
     "label_studio_hosts": partial(parse_webhook_hosts, setting="label_studio_hosts"),
-    "key_limits": lambda text: parse_limits(split_limits(text)),
+    "key_limits": lambda text: parse_limits(
+        part for part in split_limits(text) if not is_retired(part)
+    ),
     "oidc_roles": parse_role_entries,
     "trusted_proxies": parse_proxies,
 }
@@ -214,11 +253,6 @@ def _convert(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         if origins[name].startswith("flag "):
             text = text.removeprefix(f"{name}: ")
         raise SettingsError(f"{origins[name]}: {_in_words(text, values[name], name)}") from error
-    if max(settings.first_worker, 0) + settings.workers >= WORKERS:  # imports use the last number
-        raise SettingsError(
-            f"expected first_worker plus workers to be at most {WORKERS - 1}, got "
-            f"{settings.first_worker} and {settings.workers}"
-        )
     for name, parse in _PARSED.items():
         try:
             parse(getattr(settings, name))
@@ -238,9 +272,7 @@ EXAMPLES = {
     "label_studio_url": "https://label.example.org",
     "oidc_issuer": "https://login.example.org/realms/vision",
     "public_url": "https://models.example.org",
-    "semantic_score_header": "Quadriga-Semantic-Score",
     "session_key": "$(openssl rand -hex 32)",
-    "trace_endpoint": "http://localhost:4318",
 }
 """A value, as a shell reads it in double quotes, of each setting whose texts have a form: an error shows it instead of a pattern."""
 

@@ -52,7 +52,7 @@ class WorkerIds:
 
         In a database of the data folder itself nobody else writes: its numbers need no claim.
         """
-        number = max(self._settings.first_worker, 0) + self._worker
+        number = self._worker
         if self._settings.database and self._run_id:
             number = self._claimed_number(on_wait)
         directory = self._settings.journal_directory

@@ -43,8 +43,8 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import ENDED, Job, Jobs
 from quadriga.store.query.compact_form import split_url
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.replays import replay_name
 from quadriga.store.scope import Scoped
-from quadriga.store.shadows import shadow_name
 
 PATH = "/console/compare"
 SHOWN = 12
@@ -206,9 +206,9 @@ def _choices(entries: list[ModelEntry]) -> list[Side]:
         for version in entry.versions
         if version.inferences
     } | {
-        Side(shadow_name(entry.name), version.version)
+        Side(replay_name(entry.name), version.version)
         for entry in entries
-        for version in entry.shadows
+        for version in entry.replays
     }
     return sorted(sides, key=lambda side: (side.name, len(side.version), side.version))
 
@@ -308,7 +308,7 @@ def _job(jobs: Jobs, job_id: str) -> Job | None:
 
 def _images(page: Disagreements) -> ImageRows:
     return ImageRows(
-        rows=[image_row(disagreement) for disagreement in page.disagreements],
+        rows=[_image_row(disagreement) for disagreement in page.disagreements],
         compared=page.compared,
         alone=page.alone,
         cursor=page.cursor,
@@ -316,7 +316,7 @@ def _images(page: Disagreements) -> ImageRows:
     )
 
 
-def image_row(disagreement: Disagreement) -> ImageRow:
+def _image_row(disagreement: Disagreement) -> ImageRow:
     """Return two different answers on one image, as a page shows them."""
     return ImageRow(
         card(disagreement.a, only_here=disagreement.only_a, least_score=LEAST_SCORE),

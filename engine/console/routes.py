@@ -10,7 +10,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
-from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.access.sessions import BrowserSessions
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
@@ -40,7 +40,7 @@ from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.traffic_pages import traffic_pages
 from quadriga.engine.console.view_pages import view_pages
-from quadriga.engine.console.visitors import VisitorPage, Visitors, key_log_in_routes
+from quadriga.engine.console.visitors import Visitors, session_routes
 from quadriga.engine.console.words_page import words_page
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.watch.current import CurrentDrift
@@ -77,10 +77,12 @@ class ConsoleParts(msgspec.Struct, frozen=True, kw_only=True):
     store: ConsoleStore | None
     """None where nothing is stored."""
     audit: Audit
-    key_sessions: KeySessions | None
-    """Sessions of keys; None where no keys are needed, and where people log in with a provider."""
-    provider_page: VisitorPage | None
-    """Leads to the identity provider; None without one."""
+    sessions: BrowserSessions | None
+    """Sessions of keys, or of people where they log in with an identity provider; None where no keys are needed."""
+    log_in_routes: Callable[[Visitors, Any, Audit], list[HTTPRouteHandler]]
+    """Makes the handlers of log-in, with a key or an identity provider."""
+    provider: str = ""
+    """Name of the identity provider; empty without one."""
     traffic: TrafficControl | None = None
     """Shows and changes the traffic of models; None where nothing is stored."""
 
@@ -89,7 +91,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
     """Return the handlers of all pages."""
     settings = parts.settings
     frame = Frame(settings.public_url, has_store=parts.store is not None)
-    visitors = Visitors(frame, settings.session_hours, parts.provider_page)
+    visitors = Visitors(frame, parts.provider)
     options: dict[str, Any] = {
         "include_in_schema": False,
         "exception_handlers": failure_handlers(frame, visitors),
@@ -131,11 +133,7 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
                 ComparedMonitoring(store.jobs, store.inferences, store.reports),
                 options=options,
             ),
-            *(
-                traffic_pages(frame, store.queries, parts.models, parts.traffic, options=options)
-                if parts.traffic is not None
-                else ()
-            ),
+            *(traffic_pages(frame, parts.traffic, options) if parts.traffic is not None else ()),
             *drift_pages(frame, drift_monitoring, options),
             *drift_forms(frame, drift_monitoring, options),
             *job_pages(frame, store.jobs, options),
@@ -150,8 +148,9 @@ def console_page_routes(parts: ConsoleParts) -> list[HTTPRouteHandler]:
         raise NotFound(f"no page of the console: {page[:100]!r}")
 
     handlers = [get_static_file, overview_page(frame, parts, options), *pages]
-    if parts.key_sessions is not None:
-        handlers += key_log_in_routes(frame, visitors, parts.key_sessions, parts.audit)
+    if parts.sessions is not None:
+        handlers += parts.log_in_routes(visitors, parts.sessions, parts.audit)
+        handlers += session_routes(visitors, parts.sessions, parts.audit)
     return [*handlers, show_nothing]
 
 

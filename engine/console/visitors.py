@@ -1,11 +1,7 @@
-"""Who has not logged in: the form for a key, sessions of keys, and the page of who has logged in.
-
-Where people log in with an identity provider, `quadriga.engine.api.console` has these pages.
-"""
+"""Who has not logged in: the page that asks for a key or leads to an identity provider; and who has logged in."""
 
 import asyncio
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
@@ -14,17 +10,23 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from quadriga.engine.access.key_sessions import KeySessions
+from quadriga.engine.access.sessions import (
+    FIRST_PATH,
+    SESSION_COOKIE,
+    BrowserSessions,
+    KeySessions,
+    cookie_value,
+    own_path,
+)
 from quadriga.engine.api.session_cookies import (
     cookies_of,
     keeps_cookies,
     server_url,
     session_cookie,
 )
+from quadriga.engine.config.settings import SESSION_HOURS
 from quadriga.engine.console.frame import Frame, PageRequest, path_of, redirect
 from quadriga.engine.console.texts import TEXTS, text
-from quadriga.engine.sign_on.paths import FIRST_PATH, own_path
-from quadriga.engine.sign_on.sessions import SESSION_COOKIE, cookie_value
 from quadriga.proto.access import Caller, current_caller
 from quadriga.proto.audit import Audit, Notes, Visit, client_address
 from quadriga.proto.http.asgi import error_request_id
@@ -33,36 +35,29 @@ LOG_IN_PATH = "/console/login"
 _MAX_FORM_BYTES = 4096
 _log = logging.getLogger("quadriga.http")
 
-VisitorPage = Callable[[PageRequest, str], Response[Any]]
-"""Returns the page for who has not logged in, and wants to go to a path."""
-
 
 class Visitors:
     """Answers who has not logged in.
 
     Args:
         frame: The frame of all pages.
-        session_hours: Hours until a session of a key ends.
-        provider_page: The page that leads to the identity provider; None without one.
+        provider: Name of the identity provider that people log in with; empty for log-in with a key.
     """
 
-    def __init__(
-        self, frame: Frame, session_hours: float, provider_page: VisitorPage | None = None
-    ) -> None:
-        self._frame = frame
-        self._provider_page = provider_page
-        self._session_text = text("key_session", hours=f"{session_hours:g} hours")
+    def __init__(self, frame: Frame, provider: str = "") -> None:
+        self.frame = frame
+        self._provider = provider
+        self._session_text = text("key_session", hours=f"{SESSION_HOURS:g} hours")
 
-    def answer(self, request: PageRequest, next_path: str) -> Response[Any]:
-        """Return the page that asks for a key, or leads to the provider; from there the way goes on to a path."""
-        if self._provider_page is not None:
-            return self._provider_page(request, next_path)
+    def answer(self, request: PageRequest, next_path: str, status: int = 401) -> Response[bytes]:
+        """Return the page where to log in; from there the way goes on to a path."""
         next_path = own_path(next_path)
         if request.headers.get("sec-fetch-site") == "cross-site":
             # The browser keeps the cookie of the session back on the way from another site.
-            return self.form(request, next_path, status=200, go_to=self._frame.base + next_path)
+            return self.form(request, next_path, status=200, go_to=self.frame.base + next_path)
         was_here = bool(cookie_value(cookies_of(request), SESSION_COOKIE))
-        return self.form(request, next_path, note=TEXTS["session_ended"] if was_here else "")
+        note = TEXTS["session_ended"] if was_here else ""
+        return self.form(request, next_path, status=status, note=note)
 
     def form(
         self,
@@ -74,8 +69,8 @@ class Visitors:
         note: str = "",
         go_to: str = "",
     ) -> Response[bytes]:
-        """Return the page with the form for a key."""
-        return self._frame.page(
+        """Return the page with the form for a key, or the link to the provider."""
+        return self.frame.page(
             "log_in",
             status=status,
             page="",
@@ -85,20 +80,20 @@ class Visitors:
             note=note,
             go_to=go_to,
             key_session=self._session_text,
-            can_log_in=keeps_cookies(server_url(request, self._frame.public_url)),
+            provider=self._provider,
+            can_log_in=keeps_cookies(server_url(request, self.frame.public_url)),
         )
 
 
 def key_log_in_routes(
-    frame: Frame, visitors: Visitors, sessions: KeySessions, audit: Audit
+    visitors: Visitors, sessions: KeySessions, audit: Audit
 ) -> list[HTTPRouteHandler]:
-    """Return the handlers of log-in with a key, log-out and account.
+    """Return the handlers of log-in with a key.
 
     Args:
-        frame: The frame of all pages.
         visitors: Has the form.
         sessions: Sessions of keys.
-        audit: The audit log, in which log-ins, failed log-ins and log-outs stand.
+        audit: The audit log, in which log-ins and failed log-ins stand.
     """
     options: dict[str, Any] = {"need": "nothing", "include_in_schema": False}
 
@@ -121,12 +116,28 @@ def key_log_in_routes(
             _log.warning("a session of a key cannot begin: %s", error)
             return visitors.form(request, next_path, status=503, problem=TEXTS["log_in_not_now"])
         if not value:
-            audit.refuse(_visit(request, "log-in", caller, "unknown key"), 400)
+            audit.refuse(visit(request, "log-in", caller, "unknown key"), 400)
             return visitors.form(request, next_path, status=400, problem=TEXTS["key_unknown"])
-        audit.write(_visit(request, "log-in", caller), 303)
-        answer = redirect(frame.base + next_path)
+        audit.write(visit(request, "log-in", caller), 303)
+        answer = redirect(visitors.frame.base + next_path)
         answer.cookies.append(session_cookie(SESSION_COOKIE, value, sessions.seconds, "strict"))
         return answer
+
+    return [show_log_in, log_in]
+
+
+def session_routes(
+    visitors: Visitors, sessions: BrowserSessions, audit: Audit
+) -> list[HTTPRouteHandler]:
+    """Return the handlers of log-out and account.
+
+    Args:
+        visitors: Has the page where to log in.
+        sessions: Sessions of keys or of people.
+        audit: The audit log, in which log-outs stand.
+    """
+    frame = visitors.frame
+    options: dict[str, Any] = {"need": "nothing", "include_in_schema": False}
 
     @post("/console/logout", status_code=303, **options)
     async def log_out(request: PageRequest) -> Response[bytes]:
@@ -137,7 +148,7 @@ def key_log_in_routes(
         if session is None or caller.key_id != session.key_id:
             return redirect(home)
         await asyncio.to_thread(sessions.end, session, caller.name)
-        audit.write(_visit(request, "log-out", caller), 303)
+        audit.write(visit(request, "log-out", caller), 303)
         answer = redirect(home)
         answer.cookies.append(session_cookie(SESSION_COOKIE, "", 0, "strict"))
         return answer
@@ -147,16 +158,23 @@ def key_log_in_routes(
         """Show who sends the request, and until when."""
         caller = current_caller()
         if not caller.rights:
-            return visitors.answer(request, path_of(request))
-        session, expires = sessions.find(cookies_of(request)), None
-        if session is not None and session.key_id == caller.key_id:
-            expires = datetime.fromtimestamp(session.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return visitors.answer(request, path_of(request), status=200)
+        expires = session_end(request, sessions)
         return frame.page("you", page="", title=TEXTS["you"], expires=expires)
 
-    return [show_log_in, log_in, log_out, show_caller]
+    return [log_out, show_caller]
 
 
-def _visit(request: PageRequest, action: str, caller: Caller, reason: str = "") -> Visit:
+def session_end(request: PageRequest, sessions: BrowserSessions) -> str | None:
+    """Return when the session ends by which a request counts, in UTC; None for a request with a key."""
+    session = sessions.find(cookies_of(request))
+    if session is None or session.key_id != current_caller().key_id:
+        return None
+    return datetime.fromtimestamp(session.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def visit(request: PageRequest, action: str, caller: Caller, reason: str = "") -> Visit:
+    """Return a line of the audit log about a log-in or log-out."""
     return Visit(
         caller=caller,
         action=action,

@@ -69,7 +69,6 @@ _SERVER = {
     "p95": Word("p95", "Of 100 answers 95 took no longer than this; p50 is the same of 50."),
     "crops": Word("Answers crops", "The model that answers the crops of a detector: each object that is found is cut out and sent to that model."),
     "stored": Word("stored", "All inferences that were stored, also those that retention removed since: a list has those that are there."),
-    "shadow": Word("shadow", "A version that sees live requests after they are answered, and answers nobody; what it says is stored apart.", glossary=True),
     "meta": Word("meta.…", "A key of the metadata: what a client says about an image, such as its camera."),
     "std": Word("std.…", "Standard metadata, which the server adds by itself, such as the size of an image."),
     "sig": Word("sig.image.…", "A number that was measured on the image for drift, such as its brightness."),

@@ -95,11 +95,11 @@ class EventPairs:
     """
 
     def __init__(
-        self, service: LogService, halves: EventHalves, *, alone_s: float = ALONE_S
+        self, service: LogService, halves: EventHalves, *, alone_s: float | None = None
     ) -> None:
         self._service = service
         self._halves = halves
-        self._alone_s = alone_s
+        self._alone_s = ALONE_S if alone_s is None else alone_s
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._waiting = (0, 0)

@@ -16,7 +16,7 @@ from quadriga.proto.messages import check_name
 from quadriga.quoting import quoted
 from quadriga.store.clock import MAX_LEAD_MS
 from quadriga.store.ids import EPOCH_MS
-from quadriga.store.shadows import is_shadow
+from quadriga.store.replays import is_replay
 
 MAX_ITEMS = 1000
 """Maximum inferences of a request."""
@@ -83,7 +83,7 @@ def check_model_name(name: str) -> None:
     """
     if not name:
         raise InvalidRequest("model is required: the name of the model that made the inference")
-    if len(name) > MAX_MODEL_CHARACTERS or _MODEL.fullmatch(name) is None or is_shadow(name):
+    if len(name) > MAX_MODEL_CHARACTERS or _MODEL.fullmatch(name) is None or is_replay(name):
         raise InvalidRequest(
             f"expected model to be at most {MAX_MODEL_CHARACTERS} letters, digits, single spaces, '.', '_' and '-', which "
             f"begins with a letter or a digit, got {quoted(name, 100)}"

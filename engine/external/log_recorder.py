@@ -12,7 +12,6 @@ from quadriga.engine.external.log_items import ItemTime
 from quadriga.engine.external.logged_images import LoggedImage
 from quadriga.engine.serving.journal_capacity import OutcomeCounters
 from quadriga.engine.serving.recording import COMMIT_TIMEOUT_S, Recorder
-from quadriga.proto.access import current_caller
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.durability import GroupSync, wait_until_committed
 from quadriga.store.errors import JournalError, UnconfirmedError
@@ -91,14 +90,10 @@ class LogRecorder:
         """Store inferences, or find those that are stored already; on return the server's durability holds.
 
         Raises:
-            quadriga.proto.errors.LimitReached: The key may store nothing more.
             JournalError: Nothing is certain to be stored, and so nothing may be acknowledged.
         """
         if not inferences:
             return []
-        quota = current_caller().quota
-        if quota is not None:
-            quota.check_storing()
         capacity = self._recorder.capacity
         capacity.admit(self._policy)
         results: list[LogResult] = []
@@ -167,7 +162,7 @@ class LogRecorder:
         """Journal what is not stored yet."""
         records: dict[int, InferenceRecord] = {}
         signals = []
-        kept_bytes = repeated = 0
+        repeated = 0
         for item, row, item_claims in zip(inferences, references, claims, strict=True):
             is_new = False
             images = zip(item.images, row, item_claims, strict=True)
@@ -179,7 +174,6 @@ class LogRecorder:
                 records[claim.seq] = _record(
                     claim.seq, item, number, image=image, reference=reference
                 )
-                kept_bytes += reference.bytes or 0
                 if image.statistics:
                     signals.append(ImageSignals(claim.seq, image.statistics))
             ids = [str(claim.seq) for claim in item_claims]
@@ -188,11 +182,7 @@ class LogRecorder:
             entries: list[Any] = list(records.values())
             if signals:
                 entries.append(JournaledChange(self._ids.next(), SignalsOfImages(signals)))
-            end = self._journal.append(entries, hold_segment=self._is_synced)
-            self._wait(end)
-            quota = current_caller().quota
-            if quota is not None:
-                quota.add_stored(end.bytes + kept_bytes)
+            self._wait(self._journal.append(entries, hold_segment=self._is_synced))
         self._recorder.capacity.counts.add("stored", len(records))
         self.counts.add("logged", len(records))
         self.counts.add("logged_repeated", repeated)

@@ -28,6 +28,7 @@ from quadriga.engine.external.logged_images import ImageLimits, SentInference, r
 from quadriga.engine.external.logged_predictions import read_task
 from quadriga.engine.external.payloads import ReadRequest, ReadResponse, read_request, read_response
 from quadriga.engine.models.recognition.model_toml import ModelToml
+from quadriga.engine.serving.image_inference import MAX_REQUEST_PIXELS
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.proto.http.chariot import parse_metadata_value
@@ -150,7 +151,7 @@ class LogService:
         settings = self._settings
         return ImageLimits(
             settings.max_pixels,
-            Budget(settings.max_request_pixels, "pixels"),
+            Budget(MAX_REQUEST_PIXELS, "pixels"),
             Budget(settings.max_images, "images"),
             with_statistics=settings.signals_per_s > 0,
         )

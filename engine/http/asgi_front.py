@@ -3,39 +3,41 @@
 import codecs
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.engine.measures.counted_request import CountedRequest, ObservedAnswer
 from quadriga.proto.access import (
     ANYBODY,
     Gate,
-    admit,
+    Quota,
+    RateHeaders,
     headers_by_name,
     set_current_caller,
     set_identification,
 )
-from quadriga.proto.audit import Audit
+from quadriga.proto.audit import Audit, current_notes
 from quadriga.proto.errors import Forbidden, ProtocolError
 from quadriga.proto.http.asgi import (
     CALLER_EXTENSION,
-    COUNTED_EXTENSION,
-    REQUEST_ID_HEADER,
-    WholeAnswer,
+    LEFT_EXTENSION,
     error_response,
     identify_request,
     send_body,
 )
 from quadriga.proto.http.chariot import without_gateway_prefix
 from quadriga.proto.http.intake import Intake
-from quadriga.proto.http.operations import MAX_REMEMBERED_PATH, Dispatcher, Match, Operation
-from quadriga.proto.idempotency import HEADER as IDEMPOTENCY_HEADER
-from quadriga.proto.outcomes import Outcome, RequestCounter, outcome_of_status
-from quadriga.proto.quota import UNKNOWN_SIZE, Quota, RateHeaders
+from quadriga.proto.http.operations import Dispatcher, Match, Operation
+from quadriga.proto.outcomes import (
+    OtherWire,
+    Outcome,
+    RequestCounter,
+    WireProtocol,
+    outcome_of_status,
+)
 from quadriga.proto.request_facts import (
     NoObserver,
     RequestFacts,
@@ -44,14 +46,103 @@ from quadriga.proto.request_facts import (
 )
 from quadriga.proto.trace_context import EVENT_HEADER, TRACEPARENT_HEADER
 
-_NOT_AT_ONCE = frozenset(
-    {
-        *(b"cookie", b"origin", b"sec-fetch-site", b"content-encoding", b"transfer-encoding"),
-        *(b"expect", b"upgrade", IDEMPOTENCY_HEADER),
-    }
-)
-"""Headers of requests that take the long way: those of browsers, bodies that are not what they seem, keys that are noted in a
-file."""
+_STATE_PATHS = ("/metrics", "/health")
+_CONSOLE = "/console"
+
+
+class CountedRequest:
+    """Counts a request as its whole answer is about to be sent, and one whose answer comes in pieces at its end.
+
+    Args:
+        counter: Counts requests.
+        scope: Scope of the request.
+        send: Sends its answer.
+    """
+
+    __slots__ = (
+        "_counter",
+        "_is_counted",
+        "_scope",
+        "_send",
+        "_status",
+        "outcome",
+        "protocol",
+        "route",
+        "route_scope",
+    )
+
+    def __init__(self, counter: RequestCounter, scope: Any, send: Send) -> None:
+        self._counter = counter
+        self._scope = scope
+        self._send = send
+        self._status = 0
+        self._is_counted = False
+        self.protocol: WireProtocol | OtherWire | None = None
+        """Protocol of the request's operation, or what stands for it once the request is counted."""
+        self.route = ""
+        """Path of the request's operation, as a template; empty if none has it."""
+        self.outcome: Outcome | None = None
+        """How the request ended, once it is counted."""
+        self.route_scope: Mapping[str, Any] = {}
+        """Scope in which the framework leaves the route of the request, once it is found."""
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+        elif message["type"] == "http.response.body" and not message.get("more_body"):
+            self._count(outcome_of_status(self._status))
+        await self._send(message)
+
+    def end(self, error: BaseException | None) -> None:
+        """Count the request if it got no whole answer, as one whose client left, or by a fault of the server."""
+        if not self._is_counted:
+            self._count("server_error" if isinstance(error, Exception) else "gone")
+
+    def _count(self, outcome: Outcome) -> None:
+        if self._is_counted:
+            return
+        self._is_counted = True
+        noted = current_notes().outcome
+        if LEFT_EXTENSION in (self._scope.get("extensions") or {}):
+            noted = "gone"
+        self.protocol, self.outcome = self.protocol or self._route(), noted or outcome
+        self._counter.count(self.protocol, self.outcome)
+
+    def _route(self) -> OtherWire:
+        """Return what stands for a protocol of a request that no operation answers."""
+        if "route_handler" not in self.route_scope or self._status == 404:
+            return "none"
+        path = self.route_scope["path"]
+        if path in _STATE_PATHS:
+            return "state"
+        return "console" if path.startswith(_CONSOLE) else "api"
+
+
+class ObservedAnswer:
+    """Notes status and size of an answer, and adds the trace that it is part of.
+
+    Args:
+        facts: What is known of the request.
+        send: Sends the answer.
+    """
+
+    def __init__(self, facts: RequestFacts, send: Send) -> None:
+        self._facts = facts
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        facts = self._facts
+        if message["type"] == "http.response.start":
+            facts.status = message["status"]
+            if facts.trace is not None:
+                traceparent = (TRACEPARENT_HEADER, facts.trace.traceparent.encode())
+                message["headers"] = [*message.get("headers", []), traceparent]
+        elif message["type"] == "http.response.body":
+            facts.bytes_out += len(message.get("body", b""))
+        await self._send(message)
+
 
 _SMALL_ANSWER_BYTES = 64 * 1024
 """Bytes of an answer that leave at once, or wait in the buffer of their connection."""
@@ -96,68 +187,8 @@ class AsgiFront:
         self._audit = audit
         self._intake = intake
         self._protocols = protocols
-        self._match_at_once = lru_cache(maxsize=256)(self._find_at_once)
         self.closing = False
         """Whether every response closes its connection, as the server ends."""
-
-    def answer_at_once(self, scope: Scope, body: bytes | None) -> WholeAnswer | None:
-        """Answer a request for an inference without a task, if that is cheap; None leaves it to `__call__`. Raises nothing.
-
-        Nothing is answered here that the audit log has to know of.
-
-        Args:
-            scope: Scope of a POST.
-            body: Its body; None while not all of it is there.
-        """
-        headers = headers_by_name(scope["headers"])
-        if self.closing or not headers.keys().isdisjoint(_NOT_AT_ONCE):
-            return None
-        path = scope["path"]
-        match = self._match_at_once(path) if len(path) <= MAX_REMEMBERED_PATH else None
-        if match is None or len(body or b"") > self._intake.max_bytes - self._intake.held_bytes:
-            return None
-        caller = self._gate.identify(headers.get)
-        quota = caller.quota
-        if quota is not None and (quota.is_limited or body is None):
-            return None
-        try:
-            self._rules.check("POST", path, headers, scheme=scope["scheme"])
-            admit(caller, match[0]["POST"].need)
-        except ProtocolError:
-            return None
-        extensions: Any = scope["extensions"]
-        if caller is not ANYBODY:
-            extensions[CALLER_EXTENSION] = {}
-        if quota is not None and body is not None:
-            quota.begin(len(body))
-        request_id = identify_request(scope, headers)
-        facts = self._observe("POST", path, request_id, headers)
-        answer = self._protocols.respond_at_once(match, headers, body, scope=scope, caller=caller)
-        if quota is not None:
-            if answer is None:
-                extensions[COUNTED_EXTENSION] = {}
-            else:
-                quota.end()
-        if answer is not None:
-            if not answer.outcome:  # that of an error has it
-                answer.headers.append((REQUEST_ID_HEADER, request_id))
-            outcome = answer.outcome or outcome_of_status(answer.status)
-            self._counter.count(match[0]["POST"].protocol, outcome)
-            if facts is not None:
-                facts.key_id, facts.bytes_in = caller.key_id, len(body or b"")
-                self._end_at_once(facts, match[0]["POST"], answer, outcome)
-        return answer
-
-    def _end_at_once(
-        self, facts: RequestFacts, operation: Operation, answer: WholeAnswer, outcome: Outcome
-    ) -> None:
-        """Take note of a request that is answered at once."""
-        facts.protocol, facts.route = operation.protocol, operation.path
-        facts.status, facts.outcome = answer.status, outcome
-        facts.bytes_out = len(answer.body)
-        if facts.trace is not None:
-            answer.headers.append((TRACEPARENT_HEADER, facts.trace.traceparent.encode()))
-        self._observer.end(facts)
 
     def _observe(
         self, method: str, path: str, request_id: bytes, headers: Mapping[bytes, bytes]
@@ -170,22 +201,13 @@ class AsgiFront:
         set_current_facts(facts)
         return facts
 
-    def _find_at_once(self, full_path: str) -> Match | None:
-        """Return the operation of a path, if it runs a model; None for others."""
-        path = full_path.rstrip("/")
-        if without_gateway_prefix(path) != path:
-            return None
-        match = self._protocols.match(path, "POST")
-        operation = None if match is None else match[0].get("POST")
-        return match if operation is not None and operation.need == "infer" else None
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; its end is seen by the audit log, and counted."""
         headers = headers_by_name(scope["headers"])
         request_id = identify_request(scope, headers)
         facts = self._observe(str(scope.get("method")), scope["path"], request_id, headers)
         if facts is not None:
-            facts.bytes_in = max(body_bytes(headers, self._intake.max_bytes), 0)
+            facts.bytes_in = announced_bytes(headers, self._intake.max_bytes)
             observed: Any = ObservedAnswer(facts, send)
             send = observed.send
         counted = CountedRequest(self._counter, scope, send)
@@ -245,16 +267,13 @@ class AsgiFront:
             await self._answer(request, match, scope=scope, receive=receive, send=send)
             return
         rate_headers: RateHeaders = ()
-        if extensions.pop(COUNTED_EXTENSION, None) is None:
-            try:
-                rate_headers = quota.begin(body_bytes(headers, self._intake.max_bytes))
-            except ProtocolError as error:
-                await send_body(send, *error_response(error, request.request_id))
-                return
+        try:
+            rate_headers = quota.begin()
+        except ProtocolError as error:
+            await send_body(send, *error_response(error, request.request_id))
+            return
         place = _Place(quota, send)
         try:
-            if b"transfer-encoding" in headers:
-                receive = _counted(quota, receive)
             send = place.send
             if rate_headers:
                 send = _with_headers(send, list(rate_headers), unless=b"ratelimit")
@@ -366,29 +385,16 @@ def without_cookies(headers: Mapping[bytes, bytes]) -> Callable[[bytes], bytes |
     return lambda name: None if name == b"cookie" else headers.get(name)
 
 
-def body_bytes(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
-    """Return how many bytes the body of a request has, as it announces them.
+def announced_bytes(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
+    """Return how many bytes the body of a request has, as it announces them; 0 if it does not.
 
-    It is 0 for a body of more than `max_bytes`, which is refused without being read, and `UNKNOWN_SIZE` for one whose
-    size is not announced.
+    It is 0 also for a body of more than `max_bytes`, which is refused without being read.
     """
     length = headers.get(b"content-length", b"")
-    if length.isdigit():
-        size = int(length[:_MAX_DIGITS])
-        return 0 if len(length) > _MAX_DIGITS or size > max_bytes else size
-    return UNKNOWN_SIZE if b"transfer-encoding" in headers else 0
-
-
-def _counted(quota: Quota, receive: Receive) -> Receive:
-    """Count the bytes of a body that was not announced, as they arrive."""
-
-    async def receive_counted() -> Any:
-        message = await receive()
-        if message["type"] == "http.request":
-            quota.add_bytes(len(message["body"]))
-        return message
-
-    return receive_counted
+    if not length.isdigit() or len(length) > _MAX_DIGITS:
+        return 0
+    size = int(length)
+    return 0 if size > max_bytes else size
 
 
 def _with_headers(

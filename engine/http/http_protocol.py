@@ -10,31 +10,33 @@ one that was idle for longest; requests ahead of answers have one, and nothing i
 """
 
 import asyncio
-import contextvars
 import re
-from collections.abc import Callable
-from functools import partial
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from http import HTTPStatus
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quadriga.engine.http.answers import encode_head, encode_refusal
-from quadriga.engine.http.framing import FramingError, check_headers
-from quadriga.engine.http.idle_connections import IdleConnections
-from quadriga.engine.http.transports import LingeringTransport, OrderedFlow, arrived_bytes
+from quadriga.proto.handshakes import arrived_bytes
 from quadriga.proto.http.asgi import (
     ABORT_EXTENSION,
     BODY_EXTENSION,
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
-    WholeAnswer,
+    REQUEST_ID_HEADER,
+    error_body,
+    error_request_id,
 )
 from quadriga.proto.http.intake import Intake
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_HEADERS = 1000
 """Maximum number of headers of a request: short ones take twenty times their bytes in memory."""
+HEADER_TIMEOUT_S = 15.0
+"""Time in which the headers of a request, and a handshake of TLS, must be complete: slow links take a few seconds."""
 LINGER_TIMEOUT_S = 30.0
 """Maximum time to read and discard the rest of a body after the response to it."""
 DISCARD_TIMEOUT_S = 2.0
@@ -47,11 +49,157 @@ FRAMING_PER_BYTE = 8
 """Maximum bytes of framing for each byte of a body, besides `MAX_HEADER_BYTES`: chunks of one byte have five."""
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
-AnswerAtOnce = Callable[[Any, bytes | None], WholeAnswer | None]
-"""Answers a request by its scope and its body, or None while it is not all there; None if it takes longer."""
 
 _COPIED_BYTES = 64 * 1024
 """Largest response that is copied so that it leaves by one call of the system."""
+
+
+_HOST = re.compile(
+    rb"(?:\[[0-9A-Fa-fvV.:]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?", re.ASCII
+)
+"""Source: RFC 3986, section 3.2.2: an address in brackets, or a name, which may be empty; and a port."""
+
+
+MAX_REMEMBERED_HOST = 256
+"""Maximum length of a Host that is remembered: clients choose it, and memory is limited."""
+
+
+class FramingError(ValueError):
+    """Headers that two servers might read differently."""
+
+
+def check_headers(headers: Sequence[tuple[bytes, bytes]], http_version: str) -> None:
+    """Check that the headers of a request name its host, and frame its body, in one way.
+
+    Health checkers that speak HTTP/1.0 send no Host.
+
+    Source: RFC 9112, sections 3.2 and 6.1.
+
+    Raises:
+        FramingError: They do not.
+    """
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and http_version == "1.1"):
+        raise FramingError(f"expected one header Host, got {len(hosts)}")
+    if hosts and not _is_host(hosts[0]):
+        raise FramingError(f"expected Host to be a name or an address, got {hosts[0]!r:.80}")
+    if http_version != "1.1" and any(name == b"transfer-encoding" for name, _ in headers):
+        raise FramingError(f"expected no Transfer-Encoding in HTTP/{http_version}, got one")
+
+
+def _is_host(value: bytes) -> bool:
+    if len(value) > MAX_REMEMBERED_HOST:
+        return _HOST.fullmatch(value) is not None
+    return _is_short_host(value)
+
+
+@lru_cache(maxsize=64)
+def _is_short_host(value: bytes) -> bool:
+    return _HOST.fullmatch(value) is not None
+
+
+_STATUS_LINES = {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+}
+_REFUSAL = (
+    b"%bx-request-id: %b\r\n%bcontent-type: application/json\r\ncontent-length: %d\r\n"
+    b"connection: close\r\n\r\n%b"
+)
+
+
+def encode_refusal(
+    status: int, text: str, sent: Sequence[tuple[bytes, bytes]] | None, headers: bytes = b""
+) -> bytes:
+    """Encode an error that ends its connection before any application sees the request.
+
+    Args:
+        status: The HTTP status.
+        text: The message.
+        sent: Headers of the request as far as they are known, in small letters, whose `X-Request-ID` is answered; None
+            where there are none, and a new one is.
+        headers: Further headers of the answer, each with its end of line.
+    """
+    request_id = error_request_id(dict(sent or ()).get(REQUEST_ID_HEADER)).encode()
+    body = error_body(text)
+    return _REFUSAL % (_STATUS_LINES[status], request_id, headers, len(body), body)
+
+
+class OrderedFlow(FlowControl):
+    """The flow of a connection: nothing is read while requests wait for the answers before theirs.
+
+    Each answer would let in as many requests as fit a read, which are more than one.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read on, unless requests wait."""
+        if not self._waiting:
+            super().resume_reading()
+
+
+class LingeringTransport(asyncio.Transport):
+    """A connection to close after a response, once the request has been read."""
+
+    def __init__(self, protocol: "HttpProtocol") -> None:
+        self._protocol = protocol
+
+    def write(self, data: Any) -> None:
+        """Write a part of the response."""
+        self._protocol.write_soon(data)
+
+    def is_closing(self) -> bool:
+        """Check whether the connection ends."""
+        return self._protocol.transport.is_closing()
+
+    def close(self) -> None:
+        """Close the connection once the request has been read."""
+        self._protocol.close_when_read()
+
+
+class IdleConnections:
+    """Connections that wait for a request, for the rest of its headers, or for the rest of one that is answered.
+
+    Used on one event loop.
+
+    Args:
+        intake: Counts those that are closed for others.
+    """
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._strangers: OrderedDict[HttpProtocol, None] = OrderedDict()
+        self._callers: OrderedDict[HttpProtocol, None] = OrderedDict()
+
+    def add(self, connection: "HttpProtocol", *, has_key: bool) -> None:
+        """Add a connection that waits from now on; `has_key` says whether its last request came with a key that counts."""
+        (self._callers if has_key else self._strangers)[connection] = None
+
+    def discard(self, connection: "HttpProtocol") -> None:
+        """Leave out a connection that has a request, or is closed."""
+        if self._callers.pop(connection, connection) is connection:
+            self._strangers.pop(connection, None)
+
+    def close_one(self, *, of_strangers: bool = False) -> bool:
+        """Close the connection that has waited longest; return whether there was one.
+
+        Those without a key go first, and alone with `of_strangers`. One whose client has yet to read a response is closed
+        behind that, and another one with it.
+        """
+        for idle in (self._strangers,) if of_strangers else (self._strangers, self._callers):
+            while idle:
+                connection, _ = idle.popitem(last=False)
+                transport = connection.transport
+                if transport.get_write_buffer_size():
+                    connection.close()
+                    continue
+                connection.connections.discard(connection)
+                transport.abort()  # with TLS, `close` would wait for the client
+                self._intake.displaced += 1
+                return True
+        return False
 
 
 class RequestsAheadError(ValueError):
@@ -61,7 +209,6 @@ class RequestsAheadError(ValueError):
 class HttpProtocol(HttpToolsProtocol):
     """One connection; the attributes of the class are set by `with_limits`."""
 
-    header_timeout_s: ClassVar[float] = 15.0
     max_connections: ClassVar[int] = 1000
     intake: ClassVar[Intake] = Intake()
     idle: ClassVar[IdleConnections] = IdleConnections(intake)
@@ -84,12 +231,6 @@ class HttpProtocol(HttpToolsProtocol):
     _framing_problem = ""
     _framing_status = 400
     _on_disconnect: Callable[[], object] | None = None
-    answer_at_once: ClassVar[Any] = None
-    """An `AnswerAtOnce`; None if each request has a task."""
-    _is_reading = False
-    """Whether headers that are complete now may belong to a request that is answered at once."""
-    _to_begin: RequestResponseCycle | None = None
-    """Request whose headers are in what is being read: it gets a task afterwards, unless it is answered at once."""
     _reading_check: asyncio.TimerHandle | None = None
     """When the client must have read enough; None while nothing of it is awaited."""
 
@@ -98,8 +239,6 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = OrderedFlow(transport, self.pipeline)
         self._unsent: list[bytes] = []
-        self._pieces: list[bytes] = []
-        """Parts of the body of the request that is to begin."""
         if len(self.connections) > self.max_connections and not self.idle.close_one():
             self.intake.refused_connections += 1
             text = f"expected at most {self.max_connections} connections, got one more"
@@ -215,11 +354,7 @@ class HttpProtocol(HttpToolsProtocol):
             end = len(data) if end < 0 else end
             if data.find(b"h2c", 0, end) >= 0:
                 data = _OFFER_OF_HTTP_2.sub(b"", data[:end]) + data[end:]
-        self._is_reading = self.answer_at_once is not None
         super().data_received(data)
-        if self._to_begin is not None:
-            self._begin(self._to_begin)
-        self._is_reading = False
         if self._body_open:
             self._check_framing()
         elif self._header_open:  # most headers come whole, and need no timer
@@ -264,16 +399,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Start the task of a request, but of one that has just been read once it is known that it needs one."""
-        if (
-            self._is_reading
-            and cycle is self.cycle
-            and cycle.more_body
-            and cycle.scope["method"] == "POST"
-        ):
-            self._to_begin = cycle
-            cycle.scope["extensions"] = {}
-            return
+        """Start the task of a request."""
         cycle.transport = LingeringTransport(self)
         extensions: Any = {
             **cycle.scope.get("extensions", {}),
@@ -283,41 +409,6 @@ class HttpProtocol(HttpToolsProtocol):
         }
         cycle.scope["extensions"] = extensions
         super()._start_asgi_task(cycle, app)
-
-    def _begin(self, cycle: RequestResponseCycle) -> None:
-        """Answer a request at once, or start its task."""
-        self._to_begin, self._is_reading = None, False
-        may_be_at_once = not (
-            cycle.disconnected or cycle.response_complete or self.flow.write_paused
-        )
-        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        if may_be_at_once and self._answer_at_once(cycle, None if cycle.more_body else body):
-            return
-        self._start_asgi_task(cycle, self.app)
-        if body:
-            cycle.body += body
-            cycle.message_event.set()
-        if len(body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-
-    def _answer_at_once(self, cycle: RequestResponseCycle, body: bytes | None) -> bool:
-        """Answer a request without a task, if that is cheap; its body may still be arriving if it is refused."""
-        context = contextvars.copy_context()  # as a task has
-        answer: WholeAnswer | None = context.run(self.answer_at_once, cycle.scope, body)
-        if answer is None:
-            return False
-        head, cycle.keep_alive = encode_head(
-            answer.status, answer.headers, keep_alive=cycle.keep_alive
-        )
-        if self._unsent:
-            self.flush()
-        self._unsent.append(head + answer.body)  # which is written as the response is complete
-        cycle.response_started = cycle.response_complete = True
-        if not cycle.keep_alive:
-            self.close_when_read()
-        self.on_response_complete()
-        return True
 
     def _take_body(self, cycle: RequestResponseCycle) -> bytes | None:
         """Return the body of a request if all of it is there; what is received behind it is the end of the connection.
@@ -335,10 +426,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Take a part of the body."""
         self._body_bytes += len(body)
         self._quiet_bytes = 0
-        if self.cycle is self._to_begin:
-            self._pieces.append(body)
-        else:
-            super().on_body(body)
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         """End the response; the rest of the body has some time to arrive, and is discarded."""
@@ -455,11 +543,17 @@ class HttpProtocol(HttpToolsProtocol):
     def _await_reading(self) -> None:
         """Give the client the time of a body to read, in which each byte that arrives adds as much as one of a body."""
         if self._reading_check is None:
-            arrived, timeout_s = arrived_bytes(self.transport), self.intake.body_timeout_s
+            arrived, timeout_s = (
+                arrived_bytes(self.transport.get_extra_info("socket")),
+                self.intake.body_timeout_s,
+            )
             self._reading_check = self.loop.call_later(timeout_s, self._check_reading, arrived)
 
     def _check_reading(self, before_bytes: int) -> None:
-        arrived, timeout_s = arrived_bytes(self.transport), self.intake.body_timeout_s
+        arrived, timeout_s = (
+            arrived_bytes(self.transport.get_extra_info("socket")),
+            self.intake.body_timeout_s,
+        )
         gained_s = min((arrived - before_bytes) / self.intake.bytes_per_s, timeout_s)
         if gained_s > 0:
             self._reading_check = self.loop.call_later(gained_s, self._check_reading, arrived)
@@ -474,12 +568,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _expect_header(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.header_timeout_s, self._late)
+            self._deadline = self.loop.call_later(HEADER_TIMEOUT_S, self._late)
 
     def _late(self) -> None:
         self._deadline = None
         if not self.transport.is_closing():
-            text = f"expected whole headers within {self.header_timeout_s:g} s"
+            text = f"expected whole headers within {HEADER_TIMEOUT_S:g} s"
             self._refuse(408, text)
 
     def _forget_deadline(self) -> None:
@@ -489,17 +583,13 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def with_limits(
-    header_timeout_s: float,
     max_connections: int,
     intake: Intake,
-    answer_at_once: AnswerAtOnce | None = None,
 ) -> type[HttpProtocol]:
-    """Return the protocol class with a time limit for headers, a maximum of connections, and what needs no task."""
+    """Return the protocol class with a maximum of connections."""
     attributes: dict[str, Any] = {
-        "header_timeout_s": header_timeout_s,
         "max_connections": max_connections,
         "intake": intake,
         "idle": IdleConnections(intake),
-        "answer_at_once": None if answer_at_once is None else staticmethod(answer_at_once),
     }
     return type("HttpProtocol", (HttpProtocol,), attributes)

@@ -6,10 +6,58 @@ refusals hides no other request, and none fills a disk.
 
 import logging
 import random
+import time
 from typing import Any
 
 from quadriga.engine.config.line_budget import LineBudget
 from quadriga.proto.request_facts import RequestFacts
+from quadriga.proto.trace_context import parse_traceparent
+
+
+class RequestObservation:
+    """A `quadriga.proto.request_facts.RequestObserver`.
+
+    Args:
+        log: The log of requests.
+        tracing: Records spans, a `quadriga.engine.measures.tracing.Tracing`; None for none.
+    """
+
+    def __init__(self, log: "RequestLog", tracing: Any = None) -> None:
+        self._request_log = log
+        self._tracing = tracing
+        self.observes_all = log.is_on or tracing is not None
+
+    def begin(
+        self, request_id: str, method: str, path: str, traceparent: bytes | None
+    ) -> RequestFacts | None:
+        """Begin to take note of a request; one that is part of no trace only where all are observed."""
+        parent = parse_traceparent(traceparent)
+        if parent is None and not self.observes_all:
+            return None
+        facts = RequestFacts(
+            request_id=request_id,
+            method=method,
+            path=path,
+            trace=parent,
+            parent=parent,
+            begun_ns=time.perf_counter_ns(),
+            begun_epoch_ns=time.time_ns(),
+        )
+        if self._tracing is not None:
+            self._tracing.begin(facts)
+        return facts
+
+    def end(self, facts: RequestFacts) -> None:
+        """Take note of a request that is over; a fault of that is logged, as the request is answered."""
+        facts.ended_ns = time.perf_counter_ns()
+        try:
+            if self._request_log.is_on:
+                self._request_log.write(facts)
+            if self._tracing is not None:
+                self._tracing.end(facts)
+        except Exception:  # noqa: BLE001 - the edge: the answer has left
+            _log.exception("cannot take note of request %s", facts.request_id)
+
 
 LINES_PER_S = 500
 """Maximum lines of a process in a second about requests that were answered."""
@@ -33,13 +81,11 @@ class RequestLog:
 
     Args:
         share: Share of the requests that are written whatever their end; 0 for none.
-        slow_ms: Milliseconds from which a request is written; 0 for no limit.
     """
 
-    def __init__(self, share: float, slow_ms: float) -> None:
+    def __init__(self, share: float) -> None:
         self._share = share
-        self._slow_ms = slow_ms
-        self.is_on = share > 0 or slow_ms > 0
+        self.is_on = share > 0
         self._answered, self._failed = LineBudget(LINES_PER_S), LineBudget(FAILURES_PER_S)
 
     def write(self, facts: RequestFacts) -> None:
@@ -61,9 +107,7 @@ class RequestLog:
         _log.log(level, "%s", text, extra={"fields": fields})
 
     def _is_chosen(self, facts: RequestFacts) -> bool:
-        """Check whether a request that was answered has a line: probes of state only where they are slow."""
-        if self._slow_ms and facts.duration_ms >= self._slow_ms:
-            return True
+        """Check whether a request that was answered has a line: probes of state have none."""
         if facts.protocol == "state" or not self._share:
             return False
         return self._share >= 1 or random.random() < self._share  # noqa: S311 - which requests have a line is no secret

@@ -22,11 +22,8 @@ from quadriga.proto.outcomes import (
 NUMBER, REFUSED, STOPPED, REQUESTS = "number", "refused", "stopped", "requests"
 """Kinds of rows, the first text of their names; the last has a cell for each of `OUTCOMES`."""
 
-SHADOW, REDIRECTED = "shadow", "redirected"
-"""Kinds of rows of the traffic of versions; the first has a cell for each of `SHADOW_OUTCOMES`."""
-
-SHADOW_OUTCOMES = ("answered", "failed", "dropped")
-"""How requests end that a shadow was to see."""
+REDIRECTED = "redirected"
+"""Kind of rows of requests whose share of a version went to others."""
 
 _INTERVAL_S = 0.5
 _log = logging.getLogger(__name__)
@@ -96,9 +93,8 @@ class ServerNumbers:
     def totals(self) -> dict[str, float]:
         """Publish the numbers of this worker, and return those of all; what is no sum is this worker's own."""
         numbers = self.publish()
-        for row in self._counts.totals():
-            if row.name[0] == NUMBER:
-                numbers[row.name[1]] = row.cells[0]
+        for row in self._counts.totals(NUMBER):
+            numbers[row.name[1]] = row.cells[0]
         return numbers
 
     def _add_to(self, name: tuple[str, ...], value: int) -> None:

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-MAX_ROWS = 4096
-"""Rows of a server, with those of `OTHER_ROWS`."""
+MAX_ROWS = 16_384
+"""Rows of a server, with those of `OTHER_ROWS`: about ten for each version of a model, and one for each key that was used."""
 
 OTHER_ROWS = 128
 """Rows that are left for what finds no row of its own."""
@@ -29,6 +29,9 @@ CELLS = 18
 
 OTHER = "other"
 """Text in place of a model's name and version, in the name of the row of what finds none of its own."""
+
+IN_FLIGHT = 0
+"""Cell of what is in flight, in rows that count it: what a process had there ends with it."""
 
 ENDS = "ends"
 """Kind of the rows of ends of processes, by process and cause: what the supervisor counts."""
@@ -68,7 +71,7 @@ class SharedCounts:
         self.lock = threading.RLock()
         """Lock of what this process writes; whoever holds it may ask for a row."""
         self._writers = writers
-        self._writer = writer
+        self.writer = writer
         self._rows: dict[RowName, int] = {}
         self._is_full = False
 
@@ -88,20 +91,32 @@ class SharedCounts:
                     place = self._place(name, other)
         if place is None:
             raise ValueError(f"expected at most {OTHER_ROWS} rows of what finds none of its own")
-        begin = _HEAD + place * self._row_cells + _HEAD_CELLS + self._writer * CELLS
-        return CountRow(self._cells[begin : begin + CELLS], self.lock)
+        is_other = self._rows.get(name) != place
+        return CountRow(self._cells_at(place), self.writer, self.lock, is_other=is_other)
 
-    def totals(self) -> list[RowTotals]:
-        """Return all rows, in the order in which they were made."""
+    def totals(self, kind: str = "") -> list[RowTotals]:
+        """Return all rows, or those of a kind, in the order in which they were made."""
+        rows = [(name, self._cells_at(place).tolist()) for name, place in self._places(kind)]
+        return [
+            RowTotals(name, [sum(cells[cell::CELLS]) for cell in range(CELLS)])
+            for name, cells in rows
+        ]
+
+    def of_process(self, kind: str, writer: int) -> list[tuple[RowName, "memoryview[int]"]]:
+        """Return the names of the rows of a kind, and the cells that one process has in each."""
+        begin, end = writer * CELLS, (writer + 1) * CELLS
+        return [(name, self._cells_at(place)[begin:end]) for name, place in self._places(kind)]
+
+    def _places(self, kind: str) -> list[tuple[RowName, int]]:
+        """Return name and place of all rows, or of those of a kind."""
         with self.lock:
             self._read_rows()
-            rows = list(self._rows.items())
-        return [RowTotals(name, self._sums(place)) for name, place in rows]
+            return [row for row in self._rows.items() if not kind or row[0][0] == kind]
 
-    def _sums(self, place: int) -> list[int]:
+    def _cells_at(self, place: int) -> "memoryview[int]":
+        """Return the cells that all processes have in a row, one process after the other."""
         begin = _HEAD + place * self._row_cells + _HEAD_CELLS
-        cells = self._cells[begin : begin + self._writers * CELLS].tolist()
-        return [sum(cells[cell::CELLS]) for cell in range(CELLS)]
+        return self._cells[begin : begin + self._writers * CELLS]
 
     def _place(self, name: RowName, other: RowName) -> int | None:
         """Return the place of a row, all of which were read, or that of the other one; None if neither has room."""
@@ -138,21 +153,38 @@ class SharedCounts:
     def _note_full(self) -> None:
         if not self._is_full:
             _log.error(
-                "more than %d rows of counts are needed, or one with a longer name: further models are counted together, as %r",
+                "more than %d rows of counts are needed, or one with a longer name: further models or keys are counted together, as %r",
                 MAX_ROWS - OTHER_ROWS, OTHER,
             )  # fmt: skip
         self._is_full = True
 
 
 class CountRow:
-    """The cells of this process in one row."""
+    """One row, as a process counts in it.
 
-    __slots__ = ("cells", "lock")
+    Args:
+        cells: `CELLS` numbers of each process.
+        writer: Number of the process that counts.
+        lock: Lock of what it writes.
+        is_other: Whether the row counts for all that found none of their own.
+    """
 
-    def __init__(self, cells: "memoryview[int]", lock: "threading.RLock") -> None:
-        self.cells = cells
-        """`CELLS` numbers; written with `lock` held."""
+    __slots__ = ("all_cells", "cells", "is_other", "lock")
+
+    def __init__(
+        self,
+        cells: "memoryview[int]",
+        writer: int,
+        lock: "threading.RLock",
+        *,
+        is_other: bool = False,
+    ) -> None:
+        self.all_cells = cells
+        """`CELLS` numbers of each process, one process after the other."""
+        self.cells = cells[writer * CELLS : (writer + 1) * CELLS]
+        """`CELLS` numbers of this process; written with `lock` held."""
         self.lock = lock
+        self.is_other = is_other
 
     def add(self, cell: int, amount: int = 1) -> None:
         """Add to a number."""

@@ -1,35 +1,36 @@
 """Whether a process records traces: only one that does imports what records them."""
 
+import logging
+import os
 from importlib.util import find_spec
 from typing import Any
 
-from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import SettingsError
 from quadriga.proto.request_facts import current_facts
 
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""Variables of OpenTelemetry that switch traces on."""
 
-def check_tracing(settings: Settings) -> None:
-    """Check that traces can be recorded, if the settings want it.
-
-    Raises:
-        SettingsError: The extra is not installed.
-    """
-    if settings.trace_endpoint and find_spec("opentelemetry") is None:
-        raise SettingsError("trace_endpoint requires OpenTelemetry: pip install 'quadriga[otel]'")
+_log = logging.getLogger(__name__)
 
 
-def open_tracing(settings: Settings, process: str) -> Any:
+def open_tracing(process: str) -> Any:
     """Return what records the spans of a process, a `quadriga.engine.measures.tracing.Tracing`; None if nothing is to.
 
-    Raises:
-        SettingsError: As `check_tracing`.
+    Source: OpenTelemetry, environment variable specification and protocol exporter.
     """
-    if not settings.trace_endpoint:
+    is_off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if is_off or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
         return None
-    check_tracing(settings)
+    if not any(map(os.environ.get, _ENDPOINTS)):
+        return None
+    if find_spec("opentelemetry") is None:
+        _log.warning(
+            "no traces are recorded: pip install 'quadriga[otel]', or unset %s", _ENDPOINTS[1]
+        )
+        return None
     from quadriga.engine.measures.tracing import Tracing  # noqa: PLC0415 - it is an extra
 
-    return Tracing(settings.trace_endpoint, process)
+    return Tracing(process)
 
 
 def request_traceparent() -> str:

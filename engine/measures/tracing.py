@@ -1,25 +1,22 @@
 """Traces of OpenTelemetry: spans of requests, batches of the writer, jobs and deliveries, sent by each process for itself.
 
-This is the only module that imports opentelemetry, and only a process with `trace_endpoint` imports it. The usual
-variables of OpenTelemetry say the rest: `OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_…`,
-`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`.
+This is the only module that imports opentelemetry. The SDK's own variables configure it: `OTEL_EXPORTER_OTLP_ENDPOINT`,
+`OTEL_TRACES_SAMPLER`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_…`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_SERVICE_NAME`.
 """
 
-import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import Span, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -40,88 +37,22 @@ FLUSH_S = 3.0
 MAX_LINKS = 128
 """Maximum requests that a batch of the writer is linked to."""
 
-_QUEUE_SPANS = 2048
 _FAILED = frozenset({"model_failure", "server_error", "deadline", "refused"})
 _STAGES = (("input", "preprocess"), ("infer", "infer"), ("output", "postprocess"))
-_log = logging.getLogger(__name__)
-
-
-class _CountedExporter(SpanExporter):
-    """Sends spans, counts those that do not arrive, and logs once that they do not."""
-
-    def __init__(self, exporter: Any) -> None:
-        self._exporter: Any = exporter
-        self._is_failing = False
-        self.taken = self.sent = self.lost = 0
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans; called by the thread of the processor alone."""
-        self.taken += len(spans)
-        result = SpanExportResult.FAILURE
-        with suppress(Exception):  # whatever it is, spans are lost and nothing else
-            result = self._exporter.export(spans)
-        if has_failed := result is not SpanExportResult.SUCCESS:
-            self.lost += len(spans)
-        else:
-            self.sent += len(spans)
-        if has_failed and not self._is_failing:
-            _log.warning("traces cannot be sent to trace_endpoint; their spans are dropped")
-        elif self._is_failing and not has_failed:
-            _log.warning("traces are sent again, %d spans were dropped", self.lost)
-        self._is_failing = has_failed
-        return result
-
-    def shutdown(self) -> None:
-        """Send no more."""
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Wait for nothing, as nothing waits here."""
-        return bool(self._exporter.force_flush(timeout_millis))
-
-
-class _BoundedProcessor(SpanProcessor):
-    """Hands spans to a batch processor while its queue has room; counts the others."""
-
-    def __init__(self, exporter: _CountedExporter, max_spans: int) -> None:
-        self._exporter = exporter
-        self._max_spans = max_spans
-        self._processor: Any = BatchSpanProcessor(exporter, max_queue_size=max_spans)
-        self._lock = threading.Lock()
-        self._queued = 0
-        self.refused = 0
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Queue a span, or count it as dropped; never waits for the collector."""
-        with self._lock:
-            if self._queued - self._exporter.taken >= self._max_spans:
-                self.refused += 1
-                return
-            self._queued += 1
-        self._processor.on_end(span)
-
-    def shutdown(self) -> None:
-        """Send what is queued, and end."""
-        self._processor.shutdown()
 
 
 class Tracing:
     """The spans of one process; a `quadriga.store.spans.Spans`. Safe to use from several threads.
 
     Args:
-        endpoint: URL of the collector, for OTLP over HTTP; `/v1/traces` is added to one without a path.
         process: Name of the process.
     """
 
-    def __init__(self, endpoint: str, process: str) -> None:
-        # Its own lines come with each try; what matters is logged once.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        self._exporter = _CountedExporter(OTLPSpanExporter(endpoint=traces_url(endpoint)))
-        self._processor = _BoundedProcessor(self._exporter, _queue_spans(os.environ))
+    def __init__(self, process: str) -> None:
         self._provider = TracerProvider(
             resource=Resource.create(_resource(process, os.environ)), shutdown_on_exit=False
         )
-        self._provider.add_span_processor(self._processor)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("quadriga", version("quadriga"))
 
     def begin(self, facts: RequestFacts) -> None:
@@ -192,13 +123,6 @@ class Tracing:
             span.set_attributes({"server.address": host, "quadriga.model": model})
             yield _trace_context(span).traceparent
 
-    def counters(self) -> dict[str, int]:
-        """Return how many spans were sent, and how many dropped, since the start of this process."""
-        return {
-            "trace_spans_sent_total": self._exporter.sent,
-            "trace_spans_dropped_total": self._exporter.lost + self._processor.refused,
-        }
-
     def close(self) -> None:
         """Send the last spans, for at most `FLUSH_S` seconds."""
         ending = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
@@ -257,21 +181,6 @@ def _stored_context(payload: bytes) -> TraceContext | None:
     except msgspec.DecodeError:
         return None
     return parse_traceparent(f"00-{standard.trace_id}-{standard.span_id}-01")
-
-
-def traces_url(endpoint: str) -> str:
-    """Return where spans are sent.
-
-    Source: OpenTelemetry, protocol exporter: the path of OTLP over HTTP.
-    """
-    parts = urlsplit(endpoint)
-    return endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
-
-
-def _queue_spans(environment: Mapping[str, str]) -> int:
-    with suppress(ValueError):
-        return max(int(environment.get("OTEL_BSP_MAX_QUEUE_SIZE", _QUEUE_SPANS)), 512)
-    return _QUEUE_SPANS
 
 
 def _resource(process: str, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -24,8 +24,7 @@ from quadriga.engine.models.onnx.embedding_finder import (
 )
 from quadriga.engine.models.onnx.onnx_file import Graph, OnnxFileError, add_output, read_onnx
 from quadriga.engine.models.recognition.model_toml import ModelToml
-from quadriga.engine.models.runners.graph_source import GraphSource
-from quadriga.engine.models.runners.session import LoadError, Session
+from quadriga.engine.models.runners.session import GraphSource, LoadError, Session
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import full_name
 

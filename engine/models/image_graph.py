@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from quadriga.engine.config.schema import explain_validation_error
 from quadriga.engine.models.embedding import Vector, mean_vector, pool_vectors
-from quadriga.engine.models.independent_rows import largest_difference
 from quadriga.engine.models.recognition.families import FAMILIES
+from quadriga.engine.models.runners.batched_runs import largest_difference
 from quadriga.engine.models.runners.providers import CPU
 from quadriga.engine.models.runners.session import MAPS, LoadError, RunError, Session
 from quadriga.proto.datatypes import NUMPY_TYPES

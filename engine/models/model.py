@@ -22,9 +22,8 @@ from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import check_activation
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions, read_model_toml
 from quadriga.engine.models.recognition.recognise import Recognition, recognise
-from quadriga.engine.models.runners.graph_source import GraphSource
 from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import LoadError, LocalGraphs, RunError
+from quadriga.engine.models.runners.session import GraphSource, LoadError, LocalGraphs, RunError
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo
@@ -49,14 +48,6 @@ ONNX_NAMES = tuple(f"model{end}.onnx" for end in VARIANTS)
 """Names of a model's graph in several precisions, in order of preference."""
 
 _log = logging.getLogger("quadriga.models")
-
-
-class ModelOrigin(msgspec.Struct, frozen=True):
-    """What a model was loaded from, so that it can be loaded once more in another process; as the arguments of `Model`."""
-
-    path: Path
-    overrides: Mapping[str, Any] | None
-    score_threshold: float | None
 
 
 OpenGraphs = Callable[[RuntimeOptions], GraphSource]
@@ -86,7 +77,7 @@ class Model:
     ) -> None:
         host = host or ModelHost()
         self.run_mark = host.mark(name, version)
-        """Notes which request the current thread answers."""
+        """Counts the runs of the model, for the case that one ends the process."""
         self._graphs: GraphSource = LocalGraphs()
 
         def open_graphs(runtime: RuntimeOptions) -> GraphSource:
@@ -95,7 +86,6 @@ class Model:
 
         self.name = name
         self.version = version
-        self.origin = ModelOrigin(path, overrides, score_threshold)
         self.image_predictor: ImageGraph | TextPackage | None = None
         """Predicts what images show; None where the model takes tensors."""
         self.row_classifier: RowClassification | None = None
@@ -114,9 +104,10 @@ class Model:
         if self.spec is not None:
             encoded = msgspec.json.encode(self.spec.input)
             self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
-        if self.recognition.written.runtime.warmup or host.always_warms_up:
-            self._warm_up()
-        self._share_runs()
+        with self.run_mark.running():
+            if self.recognition.written.runtime.warmup or host.always_warms_up:
+                self._warm_up()
+            self._share_runs()
         self._graphs.end_loading()
         self.is_light = self._is_light()
         """Whether the work for tensors follows from their shapes, and is done by the thread that asks for it."""
@@ -209,7 +200,10 @@ class Model:
 
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image decoded for this model; None where the model has none."""
-        return None if self.image_predictor is None else self.image_predictor.embed(image)
+        if self.image_predictor is None:
+            return None
+        with self.run_mark.running():
+            return self.image_predictor.embed(image)
 
     def _warm_up(self) -> None:
         """Run once, so that the first request is as fast as the next and a wrong model fails here."""

@@ -13,16 +13,15 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from quadriga.engine.measures.stopwatch import merge_statistics
 from quadriga.engine.models.model_lane import merge_queue_statistics
-from quadriga.engine.models.model_source.source_watch import SourceWatch, reason_of
 from quadriga.engine.models.overrides import Override, write_files
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.session import LoadError
@@ -44,6 +43,25 @@ _MAX_TRIALS, _MAX_TRIALS_OF_KEY = 4, 2
 """Maximum models of clients that a worker loads at once, of all keys and of one: each may take a core, and some GB."""
 
 _log = logging.getLogger("quadriga.models")
+
+
+class ModelWatch(Protocol):
+    """The watch of this worker over an object store or a polled folder that the models come from: an extra has it."""
+
+    def look_for_client(self, timeout_s: float) -> None:
+        """Look for new states, before a load that a client asks for."""
+
+    def newest(self) -> dict[str, str]:
+        """Return the newest state of each model, as the last look has it."""
+
+    def find(self, states: Mapping[str, str]) -> Mapping[str, Mapping[str, Path]]:
+        """Return the versions of models in some states, whose files stay until `release`."""
+
+    def note_loaded(self, name: str, states: Mapping[str, str]) -> None:
+        """Note that a model of these states is served from now on."""
+
+    def release(self, paths: Collection[Path]) -> None:
+        """Let go of all files but those of some models."""
 
 
 class _ModelChange(msgspec.Struct, frozen=True):
@@ -97,7 +115,7 @@ class ModelControl:
         timeout_s: float = 120.0,
         allowed: bool = True,
         queues: Callable[[], Sequence[QueueStatistics]] = list,
-        watch: SourceWatch | None = None,
+        watch: ModelWatch | None = None,
     ) -> None:
         self._repository = repository
         self._directory = directory
@@ -164,7 +182,7 @@ class ModelControl:
                 self._trial_ended.notify_all()
 
     def _load_from_source(
-        self, watch: SourceWatch, name: str, config: dict[str, Any], deadline_s: float
+        self, watch: ModelWatch, name: str, config: dict[str, Any], deadline_s: float
     ) -> None:
         """Look at the source, and load what it has now."""
         try:
@@ -197,17 +215,14 @@ class ModelControl:
             return True
 
     def _load_newest(
-        self, watch: SourceWatch, name: str, override: Override, deadline_s: float
+        self, watch: ModelWatch, name: str, override: Override, deadline_s: float
     ) -> None:
-        source = watch.source
-        states = source.newest()
-        find = partial(source.find, states)
+        states = watch.newest()
+        find = partial(watch.find, states)
         model_name = self._repository.load(name, override, by_client=True, find=find)
-        if model_name in states:
-            source.keep({**source.served(), model_name: states[model_name]})
-            watch.note_loaded(model_name)
+        watch.note_loaded(model_name, states)
         self._publish(model_name, override, deadline_s)
-        source.release(self._repository.paths())
+        watch.release(self._repository.paths())
 
     def unload(self, name: str) -> None:
         """Stop serving a model in every worker; see `quadriga.proto.messages.Serving.unload_model`."""
@@ -314,7 +329,7 @@ class ModelControl:
                     else:
                         self._repository.load(name, change.override)
                         if self._watch is not None:
-                            self._watch.source.release(self._repository.paths())
+                            self._watch.release(self._repository.paths())
                 except (LoadError, ProtocolError) as error:
                     errors[name] = str(error)
                 except Exception as error:  # noqa: BLE001 - the loop must go on
@@ -383,6 +398,11 @@ class ModelControl:
         new = self._directory / f"{name}.{self._worker}.new"
         new.write_bytes(msgspec.json.encode(value))
         new.replace(self._directory / name)
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason of an error, for clients."""
+    return error.strerror or "the log of the server has the reason"
 
 
 @contextlib.contextmanager

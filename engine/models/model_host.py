@@ -8,14 +8,12 @@ from typing import Literal
 import msgspec
 
 from quadriga.engine.measures.model_counts import ModelCounts
-from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.measures.shared_counts import OTHER, SharedCounts
 from quadriga.engine.measures.stopwatch import ModelCounters
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions
-from quadriga.engine.models.runners.crash_record import CrashRecord
+from quadriga.engine.models.runners.crash_record import RUNNING, CrashRecord, RunMark
 from quadriga.engine.models.runners.graph_process import ProcessGraphs, ProcessLimits
-from quadriga.engine.models.runners.graph_source import GraphSource
-from quadriga.engine.models.runners.native_runs import NativeRuns, RunMark
-from quadriga.engine.models.runners.session import LocalGraphs
+from quadriga.engine.models.runners.session import GraphSource, LocalGraphs
 
 DEFAULT_MEMORY_MB = 2048
 """MiB that the process of a model may take besides four times the size of its files."""
@@ -26,8 +24,6 @@ _MIB = 1024 * 1024
 class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The part of a worker that its models share."""
 
-    native_runs: NativeRuns = msgspec.field(default_factory=NativeRuns)
-    """Slots in which threads note what they run."""
     crashes: CrashRecord = msgspec.field(default_factory=CrashRecord)
     """Crashes of the models of the server."""
     counts: SharedCounts | None = None
@@ -36,8 +32,6 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Models that run in a process of their own, unless their model.toml says otherwise."""
     load_timeout_s: float = 60.0
     """Seconds within which a warm-up must end."""
-    client_model_mb: int = DEFAULT_MEMORY_MB
-    """MiB that a model of a client may take, besides four times the size of its files."""
     origin: Literal["repository", "client", "trial"] = "repository"
     """Origin of the model: our own folder, files of a client, or a trial before a load."""
     is_server: bool = False
@@ -58,7 +52,9 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def mark(self, name: str, version: str) -> RunMark:
         """Return the mark of a model's runs in this process."""
-        return self.native_runs.mark(name, version)
+        if self.counts is None:
+            return RunMark()
+        return RunMark(self.counts.row((RUNNING, name, version), (RUNNING, OTHER, OTHER)))
 
     def is_isolated(self, runtime: RuntimeOptions, name: str, version: str) -> bool:
         """Check whether a model runs in a process of its own."""
@@ -74,12 +70,14 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         self, mark: RunMark, runtime: RuntimeOptions, name: str, version: str, path: Path
     ) -> GraphSource:
         """Return what opens the graphs of a model version, whose file or folder is `path`."""
-        if not self.is_isolated(runtime, name, version):
+        is_isolated = mark.is_shared or self.is_isolated(runtime, name, version)
+        mark.note_isolation(is_isolated=is_isolated)
+        if not is_isolated:
             return LocalGraphs(mark, self.load_timeout_s, ends_with_device=self.is_server)
         own_mb = 4 * math.ceil(files_bytes(path) / _MIB)
         memory_mb = runtime.memory_limit_mb or DEFAULT_MEMORY_MB + own_mb
         if self.origin != "repository":
-            memory_mb = min(memory_mb, self.client_model_mb + own_mb)
+            memory_mb = min(memory_mb, DEFAULT_MEMORY_MB + own_mb)
         cpu_s = 0
         if self.origin == "trial":
             cpu_s = math.ceil(self.load_timeout_s * (os.cpu_count() or 1))

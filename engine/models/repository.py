@@ -7,41 +7,208 @@ request keeps the model that it started with.
 import logging
 import math
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from quadriga.engine.models.model import Model
+from quadriga.engine.models.model import Model, model_folder
 from quadriga.engine.models.model_archives import NO_ROOM, UnpackedArchives, archive_name
 from quadriga.engine.models.model_chains import check_chains
 from quadriga.engine.models.model_folders import NAME, FindModels, find_models, find_versions
 from quadriga.engine.models.model_host import ModelHost, files_bytes
 from quadriga.engine.models.overrides import Override, check_config, read_config
-from quadriga.engine.models.recognition.model_toml import ThenOptions
+from quadriga.engine.models.recognition.model_toml import ThenOptions, read_model_toml
 from quadriga.engine.models.runners.free_memory import return_free_memory
+from quadriga.engine.models.runners.providers import CPU
 from quadriga.engine.models.runners.session import LoadError
-from quadriga.engine.models.served_version import ServedVersion
-from quadriga.engine.models.version_entry import (
-    VersionEntry,
-    warn_of_changed_file,
-    warn_of_changed_labels,
-)
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.quoting import quoted
 from quadriga.store.model_names import find_model_name, unknown_model_text
 from quadriga.store.redaction import without_folders
 
+_SHOWN_DIGITS = 12
+_SHOWN_LABEL = 60
+
+_log = logging.getLogger("quadriga.models")
+
+
+class VersionEntry(msgspec.Struct, eq=False):
+    """One version of one model: its path and state."""
+
+    name: str
+    version: str
+    path: Path
+    overrides: Mapping[str, Any] | None = None
+    state: ModelState = "LOADING"
+    reason: str = ""
+    model: Model | None = None
+    is_from_client: bool = False
+    """Whether a client sent its files."""
+    sha256: str = ""
+    """SHA-256 of the file that was loaded last, also after an unload; empty before the first load."""
+
+    def written_then(self) -> ThenOptions | None:
+        """Return what model.toml says of the model behind this one, also before it is loaded."""
+        if self.model is not None:
+            return self.model.recognition.written.then
+        if self.state == "UNLOADED" or archive_name(self.path) is not None:
+            return None
+        folder = self.path if self.path.is_dir() else model_folder(self.path)
+        with suppress(LoadError, OSError):
+            return read_model_toml(folder, self.overrides).then
+        return None
+
+    def load(
+        self, score_threshold: float | None, host: ModelHost, check: Callable[[Model], None]
+    ) -> None:
+        """Load the version, and log the outcome; raises as `Model` and the further `check` do."""
+        started = time.perf_counter()
+        if self.is_from_client:
+            host = msgspec.structs.replace(host, origin="client")
+        try:
+            model = self._open(score_threshold, host)
+            check(model)
+            self.model = model
+        except LoadError as error:
+            _log.error("%s %s: failed to load: %s", self.name, self.version, error)
+            raise
+        self.state, self.sha256 = "READY", model.sha256
+        task = self.model.recognition.task
+        elapsed_s = time.perf_counter() - started
+        providers = self.model.session.providers
+        by = "" if providers == (CPU,) else f" by {', '.join(providers)}"
+        _log.info("%s %s: %s%s, ready in %.2f s", self.name, self.version, task, by, elapsed_s)
+
+    def try_first(self, score_threshold: float | None, host: ModelHost) -> None:
+        """Load the version in a process of its own and drop it, so that the worker opens nothing that crashes it.
+
+        A version that has its own process anyway is not tried.
+        """
+        overrides = self.overrides or {}
+        isolation = overrides.get("runtime", {}).get("isolation")
+        if isolation == "process" or (self.is_from_client and host.isolation != "none"):
+            return
+        self._open(score_threshold, msgspec.structs.replace(host, origin="trial"))
+
+    def _open(self, score_threshold: float | None, host: ModelHost) -> Model:
+        return Model(
+            self.name,
+            self.version,
+            self.path,
+            score_threshold=score_threshold,
+            overrides=self.overrides,
+            host=host,
+        )
+
+    def take_over(self, standing: "VersionEntry | None") -> bool:
+        """Take the loaded model of the entry in this one's place; return whether it is one of the same files.
+
+        They are the same if they are at another path as links to them: a snapshot of a source has those of the one before.
+        """
+        if (
+            standing is None
+            or standing.model is None
+            or standing.is_from_client
+            or standing.path == self.path
+            or (standing.overrides or {}) != (self.overrides or {})
+            or _file_ids(standing.path) != _file_ids(self.path)
+        ):
+            return False
+        self.path, self.model, self.state = standing.path, standing.model, "READY"
+        self.sha256 = standing.sha256
+        return True
+
+
+def _file_ids(path: Path) -> dict[str, tuple[int, int]]:
+    """Return the device and number of each file of a model's folder, by its path below it."""
+    folder = path if path.is_dir() else model_folder(path)
+    return {
+        str(file.relative_to(folder)): ((status := file.stat()).st_dev, status.st_ino)
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+def warn_of_changed_file(entry: VersionEntry, standing: VersionEntry | None) -> None:
+    """Warn if a version was loaded from another file than the one that was served under its name before."""
+    if standing is None or not standing.sha256 or standing.sha256 == entry.sha256:
+        return
+    _log.warning(
+        "%s %s: the file changed, sha256 %s was %s: give it a new version so that reports can tell them apart",
+        entry.name,
+        entry.version,
+        entry.sha256[:_SHOWN_DIGITS],
+        standing.sha256[:_SHOWN_DIGITS],
+    )
+
+
+def warn_of_changed_labels(entries: Iterable[VersionEntry]) -> None:
+    """Warn if the highest version that is ready has other labels than the one before it; versions come highest first."""
+    ready = [entry.model for entry in entries if entry.model is not None]
+    if len(ready) < 2:
+        return
+    newest, before = ready[:2]
+    if not newest.labels or not before.labels or newest.labels == before.labels:
+        return
+    index, label, former = next(
+        (index, label, former)
+        for index, (label, former) in enumerate(zip_longest(newest.labels, before.labels))
+        if label != former
+    )
+    _log.warning(
+        "%s %s: its labels differ from those of version %s: class %d is %s, was %s",
+        newest.name,
+        newest.version,
+        before.version,
+        index,
+        "absent" if label is None else quoted(label, _SHOWN_LABEL),
+        "absent" if former is None else quoted(former, _SHOWN_LABEL),
+    )
+
+
+class ServedVersion(msgspec.Struct, frozen=True):
+    """One version of a model, as lists show it."""
+
+    name: str
+    version: str
+    state: ModelState
+    reason: str
+    sha256: str | None = None
+    """Hash of the model's file; None where it is not loaded, as `task` and `labels`."""
+    task: str | None = None
+    labels: Sequence[str] = ()
+    behind: str | None = None
+    """Name of the model behind it; None without one."""
+
+    def with_model(self, model: Model | None) -> "ServedVersion":
+        """Return it with what is known of its model, if that is loaded."""
+        if model is None:
+            return self
+        then = model.recognition.written.then
+        return msgspec.structs.replace(
+            self,
+            sha256=model.reference.sha256,
+            task=model.recognition.task,
+            labels=model.labels,
+            behind=None if then is None else then.model,
+        )
+
+
 _LOAD_THREADS = 4
 """Models that load at once when the server starts."""
 
-_LARGE_MODEL_BYTES = 512 * 1024 * 1024
+MAX_CLIENT_MODELS = 16
+"""Maximum models of clients that are loaded: each takes memory that the operator did not plan for."""
 
-_log = logging.getLogger("quadriga.models")
+_LARGE_MODEL_BYTES = 512 * 1024 * 1024
 
 
 class ModelRepository:
@@ -54,7 +221,6 @@ class ModelRepository:
         score_threshold: Lowest score of detections where the model says nothing.
         archives: Unpacks archives; without it they fail to load.
         host: What the process gives to its models.
-        max_client_models: Maximum number of models from files of clients.
         find: Finds the models of a source, once `fill` is called; by default they are found in the root.
         name: Name of the model in the root if there is only one; empty for that of its folder.
         remark: Returns what is to be said of a model that is ready, by its name.
@@ -70,13 +236,11 @@ class ModelRepository:
         archives: UnpackedArchives | None = None,
         host: ModelHost | None = None,
         *,
-        max_client_models: int = 16,
         find: FindModels | None = None,
         name: str = "",
         remark: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._root = root
-        self._max_client_models = max_client_models
         self._host = host or ModelHost()
         self._score_threshold = score_threshold
         self._archives = archives
@@ -329,9 +493,9 @@ class ModelRepository:
             for other in self._all()
             if other.is_from_client and other.state != "UNLOADED" and other.name != entry.name
         }
-        if len(others) >= self._max_client_models:
+        if len(others) >= MAX_CLIENT_MODELS:
             raise LoadError(
-                f"expected at most {self._max_client_models} models of clients (max_client_models), got one more: "
+                f"expected at most {MAX_CLIENT_MODELS} models of clients, got one more: "
                 "unload one first"
             )
 

@@ -15,18 +15,17 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from quadriga.engine.access.key_counts import KeyCounts
-from quadriga.engine.access.tls_renewal import RenewedContext, RenewedFiles
+from quadriga.engine.access.quotas import KEY
+from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.server_settings import parse_proxies
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.http.http_protocol import with_limits
+from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S, with_limits
 from quadriga.engine.http.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.measures.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
-from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.measures.shared_counts import IN_FLIGHT, SharedCounts
 from quadriga.engine.models.model_host import ModelHost
-from quadriga.engine.models.runners.crash_record import CrashRecord
-from quadriga.engine.models.runners.native_runs import NativeRuns
+from quadriga.engine.models.runners.crash_record import RUNNING, CrashRecord
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.proto.handshakes import Handshakes
 
@@ -69,7 +68,6 @@ class _Server(uvicorn.Server):
     """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes."""
 
     tls: RenewedContext | None = None
-    handshake_timeout_s = 15.0
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -93,7 +91,7 @@ class _Server(uvicorn.Server):
                 self.new_connection,
                 connection,
                 ssl=self.tls,
-                ssl_handshake_timeout=self.handshake_timeout_s,
+                ssl_handshake_timeout=HEADER_TIMEOUT_S,
                 ssl_shutdown_timeout=_LAST_BYTES_TIMEOUT_S,
             )
 
@@ -175,7 +173,6 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     if tls_files is not None:
         tls_files.start()
         server.tls = RenewedContext.of(lambda: tls_files.context)
-        server.handshake_timeout_s = task.settings.header_timeout_s
     listener = socket.socket(fileno=task.listener_fd)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -222,13 +219,11 @@ async def wait_until(
 
 def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Application:
     """Open the server of this worker, with the memory that it shares with the other processes."""
-    host = ModelHost(
-        native_runs=NativeRuns(task.native_runs_fd, task.number),
-        crashes=CrashRecord(task.crashes_fd),
-        is_server=True,
-    )
-    key_counts = KeyCounts(task.settings.workers, task.number, task.key_counts_fd)
-    key_counts.begin()
+    counts = SharedCounts(task.settings.workers + 1, task.number, task.counts_fd)
+    for kind in (KEY, RUNNING):
+        for _, cells in counts.of_process(kind, task.number):
+            cells[IN_FLIGHT] = 0  # the requests of an earlier process of this worker ended with it
+    host = ModelHost(crashes=CrashRecord(task.crashes_fd), is_server=True)
     application = Application(
         task.settings,
         task.number,
@@ -237,8 +232,7 @@ def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Applic
         host=host,
         internal_key=task.internal_key,
         tls_files=tls_files,
-        key_counts=key_counts,
-        counts=SharedCounts(task.settings.workers + 1, task.number, task.counts_fd),
+        counts=counts,
     )
     gc.collect()
     gc.freeze()  # what there is before models and requests stays: a search through it would stop the loop for 80 ms
@@ -248,10 +242,8 @@ def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Applic
 
 def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Config:
     protocol = with_limits(
-        settings.header_timeout_s,
         connection_limit(settings.max_connections),
         application.intake,
-        answer_at_once=None if settings.trusted_proxies else application.asgi.answer_at_once,
     )
     return uvicorn.Config(
         application.asgi,

@@ -22,9 +22,7 @@ from typing import Literal
 
 import msgspec
 
-from quadriga.engine.access.key_counts import KeyCounts
-from quadriga.engine.access.tls_files import TlsFiles, read_tls_files
-from quadriga.engine.access.tls_renewal import RenewedFiles
+from quadriga.engine.access.tls import RenewedFiles, TlsFiles, read_tls_files
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import (
     STORE_FILE,
@@ -35,10 +33,14 @@ from quadriga.engine.config.settings_reading import (
 from quadriga.engine.http.listener import format_address, listen, reserve
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
 from quadriga.engine.measures.shared_counts import ENDS, OTHER, SharedCounts
-from quadriga.engine.models.runners.crash_record import CrashRecord, blame, describe_exit
-from quadriga.engine.models.runners.native_runs import NativeRuns, create_native_runs
+from quadriga.engine.models.runners.crash_record import (
+    CrashRecord,
+    blame,
+    describe_exit,
+    runs_in_flight,
+)
 from quadriga.engine.processes.data_folder import DataFolder
-from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
+from quadriga.engine.processes.watchdog import HANG_TIMEOUT_S, Watchdog, cpu_ticks
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
 
@@ -68,14 +70,10 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The listening socket, inherited."""
     processes_fd: int = -1
     """The shared memory of the states of the processes, inherited."""
-    native_runs_fd: int = -1
-    """The shared memory in which workers note what their threads run, inherited."""
     crashes_fd: int = -1
     """The shared memory of the crashes of models, inherited."""
-    key_counts_fd: int = -1
-    """The shared memory of what keys have used, inherited."""
     counts_fd: int = -1
-    """The shared memory of the counts for metrics, inherited."""
+    """The shared memory of counts, inherited."""
     grpc_address: str = ""
     """Address to serve gRPC on, shared with the other workers; empty for none."""
     run_id: str = ""
@@ -106,7 +104,7 @@ class _Child:
         self._counts = counts or SharedCounts()
         self._name = worker_name(task.number) if task.role == "worker" else task.role
         self._states = states
-        self._watchdog = Watchdog(task.settings.hang_timeout_s)
+        self._watchdog = Watchdog(HANG_TIMEOUT_S)
         self._is_hung = False
         self._on_exit = on_exit
         self._max_delay_s = max_delay_s
@@ -124,9 +122,7 @@ class _Child:
         inherited = (
             task.listener_fd,
             task.processes_fd,
-            task.native_runs_fd,
             task.crashes_fd,
-            task.key_counts_fd,
             task.counts_fd,
         )
         descriptors = [fd for fd in inherited if fd >= 0]
@@ -134,7 +130,7 @@ class _Child:
         command = [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", name]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)  # noqa: S603 - our own module
         self._started_at = time.monotonic()
-        self._watchdog = Watchdog(self._task.settings.hang_timeout_s)
+        self._watchdog = Watchdog(HANG_TIMEOUT_S)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it was ended already, which `watch` sees
             self._process.stdin.write(msgspec.json.encode(task) + b"\n")
@@ -215,11 +211,7 @@ class _Child:
 
 def end_cause(code: int) -> str:
     """Return what ended a process, by its exit status: the name of a signal, or `exit-` and the status."""
-    if code >= 0:
-        return f"exit-{code}"
-    with contextlib.suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"signal-{-code}"
+    return describe_exit(code).replace("status ", "exit-").replace(" ", "-")
 
 
 def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
@@ -304,25 +296,18 @@ def _make_workers(
     tls_files: RenewedFiles | None,
 ) -> list[_Child]:
     """Return the workers of a server; `task` is what they have in common but the memory that they share."""
-    workers = task.settings.workers
-    native_runs, crashes = create_native_runs(workers), CrashRecord()
-    task = msgspec.structs.replace(
-        task,
-        native_runs_fd=native_runs.descriptor,
-        crashes_fd=crashes.descriptor,
-        key_counts_fd=KeyCounts(workers).descriptor,
-        counts_fd=counts.descriptor,
-    )
+    crashes = CrashRecord()
+    task = msgspec.structs.replace(task, crashes_fd=crashes.descriptor, counts_fd=counts.descriptor)
     return [
         _Child(
             msgspec.structs.replace(task, number=number),
             states,
-            partial(_note_exit, number, native_runs, crashes),
+            partial(_note_exit, number, counts, crashes),
             _MAX_WORKER_DELAY_S,
             tls_files=tls_files,
             counts=counts,
         )
-        for number in range(workers)
+        for number in range(task.settings.workers)
     ]
 
 
@@ -393,9 +378,9 @@ def _records_wait(settings: Settings) -> bool:
     return inferences + changes > 0
 
 
-def _note_exit(number: int, native_runs: NativeRuns, crashes: CrashRecord, code: int) -> str:
-    """Note that a worker has ended; return what its threads ran, for the log, if a signal ended it."""
-    return "" if code >= 0 else blame(native_runs.read(number), crashes, code)
+def _note_exit(number: int, counts: SharedCounts, crashes: CrashRecord, code: int) -> str:
+    """Note that a worker has ended; return what it ran, for the log, if a signal ended it."""
+    return "" if code >= 0 else blame(runs_in_flight(counts, number), crashes, code)
 
 
 def _open_socket(

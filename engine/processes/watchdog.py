@@ -8,6 +8,9 @@ database does not hang: the timeouts of the connection end that.
 from contextlib import suppress
 from pathlib import Path
 
+HANG_TIMEOUT_S = 60.0
+"""Seconds without a sign of life after which a process is killed: longer than garbage collection and a slow disk take."""
+
 PATIENCE = 10
 """How many times as long a process has that uses the processor, or that is starting or loading models: native code
 that loads a large model may hold Python's lock for minutes."""

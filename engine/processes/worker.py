@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from quadriga.engine.access.tls_files import TlsFiles
-from quadriga.engine.access.tls_renewal import OwnServerTrust
+from quadriga.engine.access.tls import RenewedFiles, TlsFiles
 from quadriga.engine.config.retrying import retry_until_done
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import SettingsError, add_extensions
@@ -127,14 +126,14 @@ def _run_writer(
 
     stop = threading.Event()
     _call_on_stop(stop.set)
-    blobs = open_blobs(settings.blob_location, settings.blob_grace_s)
+    blobs = open_blobs(settings.blob_location)
     retention = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
     url, journal_directory = settings.database_url, settings.journal_directory
     _start_thread("sweep", sweep_periodically, blobs, url, journal_directory, stop)
     if not url.startswith("sqlite"):  # metrics read the size of SQLite's file
         _start_thread("sizes", measure_periodically, url, Path(settings.data), stop)
     numbers = _worker_numbers(settings, run_id)
-    tracing = open_tracing(settings, WRITER)
+    tracing = open_tracing(WRITER)
 
     def on_wait(failure: Exception | None) -> None:
         if isinstance(failure, OtherVersionError | MissingPartitionError):
@@ -230,12 +229,10 @@ def _worker_numbers(settings: Settings, run_id: str) -> Any:
         return None
     from quadriga.store.worker_numbers import WorkerNumbers
 
-    first = settings.first_worker if settings.first_worker >= 0 else None
     return WorkerNumbers(
         Path(settings.data),
         settings.database_url,
         settings.workers,
-        first_worker=first,
         run=run_id,
     )
 
@@ -245,37 +242,41 @@ def _run_jobs(
 ) -> None:
     stop = threading.Event()
     _call_on_stop(stop.set)
-    tracing = open_tracing(settings, JOBS)
+    tracing = open_tracing(JOBS)
     _start_thread("watch", _run_schedules, settings, stop, tracing)
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_POLL_INTERVAL_S):
             return
     from quadriga.engine.assembly.store_access import open_reader
-    from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, bulk_inference
-    from quadriga.store.job_runner import QUERY_TIMEOUT_S, JobLimits, JobRunner
+    from quadriga.engine.jobs.job_kinds import JOB_KINDS, model_jobs
+    from quadriga.store.job_runner import (
+        JOB_TIMEOUT_S,
+        MAX_JOB_BYTES,
+        QUERY_TIMEOUT_S,
+        JobLimits,
+        JobRunner,
+    )
     from quadriga.store.jobs import Jobs
 
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     jobs = Jobs(settings.jobs_directory)
-    bulk = {
-        BULK_INFERENCE: bulk_inference(
-            url,
-            settings.bulk_folder,
-            settings.max_body_bytes,
-            internal_key,
-            tls=None if tls is None else OwnServerTrust(settings, tls).context,
-        )
-    }
+    long_jobs = model_jobs(
+        url,
+        settings.bulk_folder,
+        settings.max_body_bytes,
+        internal_key,
+        tls=None if tls is None else RenewedFiles(settings, tls).trusting_context,
+    )
     options: Any = {
         "keep_days": settings.job_days,
-        "limits": JobLimits(settings.job_timeout_s, settings.max_job_bytes),
+        "limits": JobLimits(JOB_TIMEOUT_S, MAX_JOB_BYTES),
         "spans": tracing,
         "on_end": partial(_queue_end, settings),
     }
-    bulk_runner = JobRunner(jobs, bulk, inferences, blobs, leave=JOB_KINDS, **options)
-    thread = threading.Thread(target=bulk_runner.run, args=(stop,), name="bulk-inference")
+    long_runner = JobRunner(jobs, long_jobs, inferences, blobs, leave=JOB_KINDS, **options)
+    thread = threading.Thread(target=long_runner.run, args=(stop,), name="model-jobs")
     thread.start()
-    runner = JobRunner(jobs, JOB_KINDS, inferences, blobs, leave=bulk, **options)
+    runner = JobRunner(jobs, JOB_KINDS, inferences, blobs, leave=long_jobs, **options)
     runner.run(stop)
     thread.join()
     _close(tracing)

@@ -1,4 +1,4 @@
 """The way of a request once it is parsed: queue, images or tensors, the model's run, recording, the answer.
 
-`tensors` answers requests without images; `shadows` runs second versions beside what is answered.
+`tensors` answers requests without images.
 """

@@ -12,7 +12,7 @@ import msgspec
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import Model
-from quadriga.engine.serving.image_inference import describe_crops, infer_crops
+from quadriga.engine.serving.image_inference import MAX_REQUEST_PIXELS, describe_crops, infer_crops
 from quadriga.engine.serving.recording import (
     CutCrops,
     ImageResult,
@@ -66,7 +66,7 @@ class CropRun:
         self._keeping = keeping
         self._request = request
         self._max_pixels = settings.max_pixels
-        self._pixels = Budget(settings.max_request_pixels, "pixels of crops")
+        self._pixels = Budget(MAX_REQUEST_PIXELS, "pixels of crops")
         self._below: CropRun | None = None
         if others:
             self._below = CropRun(self._model, others, keeping, settings=settings, request=request)

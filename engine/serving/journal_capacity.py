@@ -17,6 +17,9 @@ from quadriga.engine.config.settings import FullPolicy, Settings
 from quadriga.store.errors import JournalError, UnconfirmedError
 from quadriga.store.journal_lag import JournalLag, default_limit_bytes
 
+BLOCK_S = 1.0
+"""Maximum time that the policy `block` waits for room: longer than a pause of the writer, shorter than clients' patience."""
+
 _RETRY_INTERVAL_S = 0.02
 _LIMITS_INTERVAL_S = 10.0
 _TRIAL_INTERVAL_S = 1.0
@@ -113,7 +116,7 @@ class JournalCapacity:
         self._settings = settings
         self._set_limits()
         self._policy = settings.journal_full
-        self._block_s = settings.journal_block_ms / 1000
+        self._block_s = BLOCK_S
         self.lag_bytes = JournalLag(journal_directory).bytes
         """Returns the bytes of the journal lag, as of at most 0.1 s ago."""
         self.counts = OutcomeCounters(
@@ -128,8 +131,7 @@ class JournalCapacity:
     def _set_limits(self) -> None:
         settings = self._settings
         self.hard_bytes = settings.journal_hard_bytes or default_limit_bytes(self._directory)
-        soft_bytes = settings.journal_soft_bytes or self.hard_bytes // 2
-        self.soft_bytes = min(soft_bytes, self.hard_bytes)
+        self.soft_bytes = self.hard_bytes // 2
         self._limits_until_s = time.monotonic() + _LIMITS_INTERVAL_S
 
     def _has_room(self, lag_bytes: int) -> bool:

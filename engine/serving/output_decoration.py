@@ -9,6 +9,7 @@ from quadriga.engine.serving.recording import ImageResult, StoreResult
 from quadriga.proto.messages import RequestedOutput, Tensor
 from quadriga.tasks.predictions import TruncatedPredictions
 
+SCORE_HEADER = "Quadriga-Semantic-Score"
 TRUNCATED_HEADER = "Quadriga-Truncated"
 
 ECHOED_PARAMETERS = ("action", "metadata")
@@ -28,7 +29,6 @@ def decorate_outputs(
     stored: StoreResult,
     *,
     per_image: bool,
-    with_scores: bool,
 ) -> Sequence[Tensor]:
     """Add to the parameters of each output: ids, semantic scores, and whether predictions were cut.
 
@@ -37,7 +37,6 @@ def decorate_outputs(
         results: Of all images, in the order of the outputs' data.
         stored: What the store made of them.
         per_image: Whether an output holds one element for each image; those of a graph belong to one inference.
-        with_scores: Whether scores are added where a request does not say.
     """
     if not per_image and stored.stored and not stored.ids:
         return outputs
@@ -47,7 +46,7 @@ def decorate_outputs(
         added: dict[str, Any] = {} if stored.stored else {"stored": False}
         if per_image:
             stop = start + len(tensor.data)
-            added |= _score_parameters(results[start:stop], with_scores=with_scores)
+            added |= _score_parameters(results[start:stop])
             added |= _truncation_parameters(results[start:stop])
         if ids := ",".join(filter(None, stored.ids[start:stop])):
             added["inference_id"] = ids
@@ -74,10 +73,10 @@ def select_outputs(
     return [tensor for name in names for tensor in by_name[name]]
 
 
-def score_headers(results: Sequence[ImageResult], header: str) -> list[tuple[str, str]]:
-    """Write the response header of this name: one semantic score per image; none where no image has one."""
+def score_headers(results: Sequence[ImageResult]) -> list[tuple[str, str]]:
+    """Write the response header with one semantic score per image; none if no image has one."""
     scores = _join_scores(results)
-    return [(header, scores)] if scores else []
+    return [(SCORE_HEADER, scores)] if scores else []
 
 
 def truncation_headers(results: Sequence[ImageResult]) -> list[tuple[str, str]]:
@@ -106,10 +105,9 @@ def _truncated(result: ImageResult) -> TruncatedPredictions | None:
     return predictions if isinstance(predictions, TruncatedPredictions) else None
 
 
-def _score_parameters(results: Sequence[ImageResult], *, with_scores: bool) -> dict[str, Any]:
+def _score_parameters(results: Sequence[ImageResult]) -> dict[str, Any]:
     """Return the scores of an output's images as its parameter: a number for one image, else a text."""
-    requested = results[0].storage.semantic_score
-    scores = _join_scores(results) if (with_scores if requested is None else requested) else ""
+    scores = _join_scores(results) if results[0].storage.semantic_score else ""
     if not scores:
         return {}
     return {"semantic_score": results[0].semantic_score if len(results) == 1 else scores}

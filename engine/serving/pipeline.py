@@ -28,13 +28,12 @@ from quadriga.engine.serving.output_decoration import (
     select_outputs,
     truncation_headers,
 )
-from quadriga.engine.serving.recording import Recorder
+from quadriga.engine.serving.recording import Recorder, replayed_id
 from quadriga.engine.serving.request_kinds import ImageRequest, RequestKind, request_kind
-from quadriga.engine.serving.request_queue import NOT_RUN, RequestQueue
+from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error
 from quadriga.engine.serving.result_keeping import NOT_STORED, ResultKeeping
 from quadriga.engine.serving.semantic_score import SemanticScores
-from quadriga.engine.serving.shadows.shadow_runs import Shadows
 from quadriga.engine.serving.traffic import Traffic
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.deadline import Deadline, check_deadline, limit_by_parameter
@@ -57,7 +56,7 @@ Result = TypeVar("Result")
 class Pipeline:
     """Answers requests; satisfies `quadriga.proto.messages.Serving`.
 
-    Without a recorder nothing is stored, without scores or shadows there are none, without traffic the highest version
+    Without a recorder nothing is stored, without scores there are none, without traffic the highest version
     answers, and without a control models are loaded in this process alone. The queue holds the requests of `run`; by
     default it is made from the settings.
     """
@@ -72,11 +71,9 @@ class Pipeline:
         *,
         queue: RequestQueue | None = None,
         traffic: Traffic | None = None,
-        shadows: Shadows | None = None,
     ) -> None:
         self._repository = repository
         self._traffic = traffic or Traffic(repository)
-        self._shadows = shadows
         self._queue = queue or request_queue(settings)
         control = control or ModelControl(repository, queues=self._queue.statistics)
         self._control = control
@@ -107,19 +104,6 @@ class Pipeline:
             is_begun=is_begun,
             body_bytes=body_bytes,
         )
-
-    def run_at_once(
-        self, task: Callable[[], Result], *, model: str, deadline: Deadline, body_bytes: int
-    ) -> Result | None:
-        """Run a task on the event loop if it is cheap; see `quadriga.proto.messages.Serving.run_at_once`."""
-        result: Result = self._queue.run_on_loop(
-            task, model=self._folder_name(model), deadline=deadline, body_bytes=body_bytes
-        )
-        return None if result is NOT_RUN else result
-
-    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
-        """Refuse a request that would wait too long; see `quadriga.proto.messages.Serving.refuse_early`."""
-        self._queue.refuse_early(self._folder_name(model), deadline, connection)
 
     def _folder_name(self, model: str) -> str:
         """Return the name of a model as its folder has it; empty for an unknown one."""
@@ -229,21 +213,11 @@ class Pipeline:
             results,
             stored,
             per_image=kind.has_output_per_image,
-            with_scores=self._settings.semantic_score_in_parameters,
         )
         headers = trace.timing_headers(0.0 if behind is None else behind.elapsed_ms)
         if kind.has_output_per_image:
-            scores = score_headers(results, self._settings.semantic_score_header)
+            scores = score_headers(results)
             headers = [*scores, *truncation_headers(results), *headers]
-        if self._shadows is not None and request.version is None and not stored.repeated:
-            self._shadows.offer(
-                model,
-                request,
-                results,
-                stored.ids,
-                protocol=kind.protocol,
-                team=current_caller().team,
-            )
         return InferResponse(
             model=model.name,
             version=model.version,
@@ -304,12 +278,12 @@ class Pipeline:
             raise to_protocol_error(model.name, error) from error
 
     def _crop_run(self, model: Model, request: InferRequest) -> CropRun | None:
-        """Prepare the crops of a request; None for a model that has none behind it.
+        """Prepare the crops of a request; None where none is behind the model, and of a replay, which is one inference.
 
         Raises:
             quadriga.proto.errors.ModelNotReady: A model behind it cannot answer.
         """
-        if model.recognition.written.then is None:
+        if model.recognition.written.then is None or replayed_id(request) is not None:
             return None
 
         def get(name: str, version: str | None) -> Model:
@@ -340,8 +314,6 @@ class Pipeline:
     def close(self) -> None:
         """Stop what still runs, then close the journal."""
         self._queue.close()
-        if self._shadows is not None:
-            self._shadows.close()
         self._keeping.close()
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -14,19 +14,20 @@ from quadriga.engine.models.recognition.model_toml import StoreOptions
 from quadriga.engine.models.runners.loop_runs import leave_loop, stay_on_loop
 from quadriga.engine.serving.journal_capacity import FailedWrites, JournalCapacity
 from quadriga.engine.serving.signal_worker import Embed, SignalRecorder, SignalTask
-from quadriga.proto.access import current_caller
+from quadriga.proto.access import ANYBODY, current_caller
 from quadriga.proto.idempotency import RequestPart, current_repeatable
-from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
-from quadriga.proto.quota import Quota
+from quadriga.proto.messages import DEFAULT_STORAGE, InferRequest, StorageOptions
 from quadriga.proto.trace_context import TraceContext
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.disk import check_writable
 from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
 from quadriga.store.errors import JournalError, UnconfirmedError
-from quadriga.store.ids import IdSource
+from quadriga.store.ids import LARGEST_ID, IdSource
 from quadriga.store.journal import Journal
+from quadriga.store.logged_keys import key_digest
 from quadriga.store.records import IDEMPOTENCY_KEY, InferenceRecord, InputReference
 from quadriga.store.repeat_claims import FILE, RepeatClaims
+from quadriga.store.replays import REPLAY_OF, replay_id, replay_name
 from quadriga.tasks.crops import Crop
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Prediction
@@ -43,15 +44,14 @@ _RECORD_BYTES = 1024
 
 
 class ResultOrigin(msgspec.Struct, frozen=True):
-    """What a record says of the inference that it comes from, if it is about a crop of it, or is its shadow."""
+    """What a record about a crop says of the inference that the crop is of."""
 
     request_id: str
     """Id of that inference, in place of the request's id."""
     image_no: int
-    """Number of the crop among those of that inference, from 0; 0 for a shadow."""
+    """Number of the crop among those of that inference, from 0."""
     description: Mapping[str, Any]
-    """Value of the key `kind` of the standard metadata."""
-    kind: Literal["crop", "shadow"] = "crop"
+    """Value of the key `crop` of the standard metadata."""
 
 
 class CutCrops(msgspec.Struct, frozen=True, eq=False):
@@ -84,7 +84,7 @@ class ImageResult(msgspec.Struct, frozen=True):
     cut_crops: CutCrops | None = None
     """Crops for the model behind this one; None where there is none."""
     origin: ResultOrigin | None = None
-    """ResultOrigin of the image, if it is a crop, or of the result, if it is a shadow's."""
+    """ResultOrigin of the image, if it is a crop."""
 
 
 class RequestSummary(msgspec.Struct, frozen=True):
@@ -101,6 +101,23 @@ class RequestSummary(msgspec.Struct, frozen=True):
     """Team of the caller, to which the inferences belong; empty for none."""
     trace: TraceContext | None = None
     """Trace that the request is part of; None for none."""
+    replay_of: int | None = None
+    """Id of the inference that the request replays, as `replayed_id` returns it."""
+
+
+def replayed_id(request: InferRequest) -> int | None:
+    """Return the id of the inference that a job of the server replays with a request of one image; None for other requests.
+
+    The parameter has a meaning from the server's own jobs alone: a replay has the time of the inference.
+    """
+    caller = current_caller()
+    if not (caller.is_of_jobs or caller is ANYBODY):  # without keys, nobody can tell who sends it
+        return None
+    for tensor in request.inputs:
+        text = tensor.parameters.get(REPLAY_OF)
+        if isinstance(text, str) and text.isdecimal() and len(text) < 20:
+            return min(int(text), LARGEST_ID)
+    return None
 
 
 class StoreResult(msgspec.Struct, frozen=True):
@@ -165,14 +182,15 @@ class Recorder:
         policy, durability = options.journal_full, options.durability or self._settings.durability
         if summary.error:  # it is not acknowledged, and so nobody waits for it
             policy, durability = "shed", "process"
-        elif options.share < 1:
+        elif options.share < 1 and summary.replay_of is None:
             results = _choose_to_store(results, options.share)
         request = None if summary.error else current_repeatable()
         part = None if request is None else request.next_part()
         seqs = _Ids()
+        if summary.replay_of is not None:
+            seqs.add(0, replay_id(summary.replay_of, summary.model.reference))
         write = partial(
             self._write_later if durability == "memory" else self._write,
-            quota=current_caller().quota,
             part=part,
         )
         if not shed:
@@ -192,7 +210,7 @@ class Recorder:
         ids = [""] * len(results)
         for position, seq in seqs.items():
             ids[position] = str(seq)
-        if not summary.error and self._has_signals(summary.model):
+        if not summary.error and summary.replay_of is None and self._has_signals(summary.model):
             self._signal(summary.model, results, seqs)
         return StoreResult(ids, repeated=part is not None and seqs.new < len(seqs))
 
@@ -292,7 +310,6 @@ class Recorder:
         seqs: "_Ids",
         _: Durability,
         *,
-        quota: Quota | None,
         part: RequestPart | None,
     ) -> None:
         """Write in another thread; predictions are encoded here, so that their size is known."""
@@ -305,7 +322,7 @@ class Recorder:
                 encoded[position] = msgspec.structs.replace(result, predictions=msgspec.Raw(text))
                 size_bytes += _RECORD_BYTES + len(result.image or b"") + len(text)
         if seqs:
-            later = partial(self._write, summary, encoded, seqs, "memory", quota=quota, part=part)
+            later = partial(self._write, summary, encoded, seqs, "memory", part=part)
             self._backlog.put(later, size_bytes)
 
     def _write(
@@ -315,7 +332,6 @@ class Recorder:
         seqs: "_Ids",
         durability: Durability,
         *,
-        quota: Quota | None,
         part: RequestPart | None,
     ) -> None:
         """Store the images, then journal the request, so that no record points to nothing.
@@ -346,9 +362,6 @@ class Recorder:
                 own = {**own, IDEMPOTENCY_KEY: part.name(position).hex()}
             records.append(_record(summary, result, input_, seq=seq, position=position, own=own))
         end = self._journal.append(records, hold_segment=on_disk)
-        if quota is not None:
-            images = (input_.bytes or 0 for _, _, input_ in inputs if input_.kept)
-            quota.add_stored(end.bytes + sum(images))
         if on_disk:
             self._syncing.wait(end)
         elif durability == "database":
@@ -447,15 +460,22 @@ def _record(
     own: dict[str, Any],
 ) -> InferenceRecord:
     """Return the record of one inference; one with an origin has the request and the image of that."""
+    model = summary.model.reference
     request_id, image_no, origin = summary.request_id, position, result.origin
     if origin is not None:
-        own = {**own, origin.kind: origin.description}
+        own = {**own, "crop": origin.description}
         request_id, image_no = origin.request_id, origin.image_no
+    if summary.replay_of is not None:
+        request_id = str(summary.replay_of)
+        # The writer stores one of several records with the same id and name.
+        name = key_digest(model.name, model.version, model.sha256, request_id).hex()
+        own = {**own, REPLAY_OF: request_id, IDEMPOTENCY_KEY: name}
+        model = msgspec.structs.replace(model, name=replay_name(model.name))
     return InferenceRecord(
         seq=seq,
         request_id=request_id,
         image_no=image_no,
-        model=summary.model.reference,
+        model=model,
         task=summary.model.recognition.task,
         action=result.action,
         latency_ms=summary.latency_ms,

@@ -10,13 +10,15 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.model import Model
 from quadriga.engine.serving.image_inference import (
+    MAX_REQUEST_PIXELS,
+    MAX_TILES,
     CutDetections,
     ImageBudgets,
     ImageModel,
     failed_image_results,
     infer_images,
 )
-from quadriga.engine.serving.recording import ImageResult
+from quadriga.engine.serving.recording import ImageResult, replayed_id
 from quadriga.engine.serving.result_keeping import ResultKeeping
 from quadriga.engine.serving.tensors.explanation import explain_images, read_explain_options
 from quadriga.engine.serving.tensors.row_explanation import explain_rows, read_rows_to_explain
@@ -168,7 +170,10 @@ def request_kind(
     if predictor is not None:
         if isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request):
             return TensorRequest(model, request, keeping.recorder_of(model) is not None)
-        return ImageRequest(image_model(model, settings, keeping, cut), request)
+        images = image_model(model, settings, keeping, cut)
+        if replayed_id(request) is not None:  # what live images have for their signals stays theirs
+            images = msgspec.structs.replace(images, choose_for_signals=None)
+        return ImageRequest(images, request)
     if classifier is not None and not _is_raw(request):
         return RowRequest(model, classifier, request, max_rows=settings.max_images)
     return TensorRequest(model, request, keeping.recorder_of(model) is not None)
@@ -183,8 +188,8 @@ def image_model(
     """Return a model whose inputs are images with the limits of one request; arguments as of `request_kind`."""
     assert model.image_predictor is not None, "the caller has looked"
     budgets = ImageBudgets(
-        Budget(settings.max_request_pixels, "pixels"),
-        Budget(settings.max_tiles, "tiles"),
+        Budget(MAX_REQUEST_PIXELS, "pixels"),
+        Budget(MAX_TILES, "tiles"),
         Budget(settings.max_tokens, "new tokens"),
     )
     return ImageModel(

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from quadriga.engine.models.model_lane import ModelLane, Ticket, WaitedTime
+from quadriga.engine.models.runners.batched_runs import set_current_place
 from quadriga.engine.models.runners.loop_runs import (
     DEAR_S,
     MAX_BODY_BYTES,
@@ -29,7 +30,6 @@ from quadriga.engine.models.runners.loop_runs import (
     begin_loop_run,
     take_light,
 )
-from quadriga.engine.models.runners.thread_place import set_current_place
 from quadriga.proto.deadline import Deadline, LeavesLoop, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
@@ -209,19 +209,6 @@ class RequestQueue:
             if is_left:
                 deadline.resume()
 
-    def refuse_early(self, model: str, deadline: Deadline, connection: Hashable) -> None:
-        """Raise `WaitTooLong` if `run` would do so for a request to a known model, and count it."""
-        lane = self._lanes.get(model)
-        if not model or lane is None or not lane.waiting:
-            return
-        with self._lock:
-            if self._may_begin(lane):
-                return
-            self._check_wait(lane, connection, deadline)
-            if lane.waiting >= self._max_waiting and lane.newest_of_longest(connection) is None:
-                self._count(lane, QUEUE_FULL, lane.refused)
-                raise self._too_many(lane)
-
     def watch(self, deadline: Deadline) -> None:
         """Take note that the deadline of a running request was shortened."""
         self.watch_until(deadline.expires_s)
@@ -239,10 +226,6 @@ class RequestQueue:
                 lane.statistics(now_s, may_begin=self._may_begin(lane))
                 for lane in self._lanes.values()
             ]
-
-    def has_spare(self, threads: int) -> bool:
-        """Check whether nobody waits, and fewer requests run than a number of threads; a hint, read without the lock."""
-        return not self._turns and self._running < threads
 
     def close(self) -> None:
         """Stop what waits and runs, and end the threads."""

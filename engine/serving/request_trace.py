@@ -9,7 +9,12 @@ from typing import Self, TypeVar
 from quadriga.engine.measures.stopwatch import Event, stages_ms
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import RunError
-from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary
+from quadriga.engine.serving.recording import (
+    ImageResult,
+    Recorder,
+    RequestSummary,
+    replayed_id,
+)
 from quadriga.proto.deadline import LeavesLoop, current_deadline
 from quadriga.proto.errors import (
     InternalError,
@@ -64,6 +69,7 @@ class RequestTrace:
     ) -> None:
         self._model = model
         self._request_id = request.id
+        self._replay_of = replayed_id(request)
         self._protocol = protocol
         self._queue_ns = queue_ns
         self.recorder = recorder
@@ -129,6 +135,7 @@ class RequestTrace:
             error=error,
             team=self._team,
             trace=None if self._facts is None else self._facts.trace,
+            replay_of=self._replay_of,
         )
 
     def timing_headers(self, behind_ms: float = 0.0) -> list[tuple[str, str]]:
@@ -157,8 +164,7 @@ class RequestTrace:
         self._model.counters.count_success(images, self._queue_ns, self._events, self._protocol)
 
     def _start(self) -> None:
-        self._model.run_mark.note_request(self._request_id)
-        self._model.run_mark.begin()
+        self._model.run_mark.begin(self._request_id)
         self._model.stopwatch.start()
         self._is_running = True
 

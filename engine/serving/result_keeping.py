@@ -35,9 +35,6 @@ class ResultKeeping:
         recorder = self.recorder_of(model)
         if recorder is None or _opts_out(request):
             return ADMITTED
-        quota = current_caller().quota
-        if quota is not None:
-            quota.check_storing()
         if recorder.capacity.is_behind():
             leave_loop()  # it may wait for room
         return recorder.capacity.admit(model.recognition.written.store.journal_full)

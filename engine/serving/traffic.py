@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -93,9 +94,7 @@ class TrafficRules:
             StoreError: The database does not answer.
         """
         if self._database is None:
-            raise Unsupported(
-                "expected a server with a store, as shares and shadows are kept there"
-            )
+            raise Unsupported("expected a server with a store, as shares are kept there")
         if not self._database.has_database():  # to open it for writing would make one
             raise NotReadyError("the database is not there yet: try again")
         with writer_engine(self._settings.database_url) as engine:
@@ -143,7 +142,13 @@ class TrafficRules:
         rules = {}
         for rule in stored:
             try:
-                rules[rule.model] = msgspec.json.decode(rule.rule, type=TrafficRule)
+                fields = msgspec.json.decode(rule.rule, type=dict[str, Any])
+                if fields.pop("shadow", None) is not None:
+                    _log.warning(
+                        "%s: the shadow of its traffic rule, of release 0.2.0, sees nothing any more: replay stored images instead",
+                        rule.model,
+                    )
+                rules[rule.model] = msgspec.convert(fields, TrafficRule)
             except JSON_ERRORS:
                 _log.error(
                     "%s: its traffic rule cannot be read: a newer version wrote it", rule.model
@@ -197,11 +202,6 @@ class Traffic:
             return rules.get(name)
         return rules.get(find_model_name(name, self._repository.names()) or "")
 
-    def ready_version(self, name: str, version: str) -> Model | None:
-        """Return a version of a model if it can answer now."""
-        ready = self._repository.ready_versions(name)
-        return next((model for model in ready if model.version == version), None)
-
     def model_named(self, name: str, version: str | None, request: InferRequest) -> Model:
         """Return a model that a request needs: a named version, or the one that the request's draw decides for.
 
@@ -224,7 +224,8 @@ class Traffic:
         rule = self.rule_of(name)
         if rule is None or (version := rule.main_version) is None:
             return None
-        return None if self.ready_version(name, version) is None else version
+        ready = {model.version for model in self._repository.ready_versions(name)}
+        return version if version in ready else None
 
     def _note_redirected(self, model: str, version: str) -> None:
         """Count and log that the share of a version goes to others."""

@@ -1,4 +1,4 @@
-"""The traffic rule of a model: the shares of its versions, the key whose values keep to one version, and its shadow.
+"""The traffic rule of a model: the shares of its versions, and the key whose values keep to one version.
 
 All workers of all servers draw alike, as a draw is a hash of what the request brings, and of nothing else.
 """
@@ -26,14 +26,6 @@ _TOLERANCE = 1e-6
 """How far the sum of shares may be from 1, as decimal fractions are rounded."""
 
 
-class ShadowRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The version that sees a share of the live requests, and answers nobody."""
-
-    version: str
-    share: float = 1.0
-    """Share of the requests that it sees, above 0 and at most 1."""
-
-
 class TrafficRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How requests to a model that name no version are divided."""
 
@@ -41,12 +33,11 @@ class TrafficRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Share of each version, together 1; empty: the highest version that is ready answers all."""
     sticky_by: str | None = None
     """Metadata key: requests with the same value of it are answered by the same version."""
-    shadow: ShadowRule | None = None
 
     @property
     def is_default(self) -> bool:
         """Whether it changes nothing."""
-        return not self.shares and self.shadow is None
+        return not self.shares
 
     @property
     def main_version(self) -> str | None:
@@ -74,7 +65,7 @@ def decode_rule(body: bytes) -> TrafficRule:
         rule = msgspec.json.decode(body or b"{}", type=TrafficRule)
     except JSON_ERRORS as error:
         raise InvalidRequest(
-            f"expected a JSON object with shares, sticky_by and shadow, got: {quoted(str(error), 300)}"
+            f"expected a JSON object with shares and sticky_by, got: {quoted(str(error), 300)}"
         ) from error
     check_rule(rule)
     return rule
@@ -102,10 +93,6 @@ def check_rule(rule: TrafficRule) -> None:
                 f"expected sticky_by to be a metadata key of 1 to {MAX_KEY_CHARACTERS} characters, "
                 f"got {len(rule.sticky_by)}"
             )
-    if rule.shadow is not None and not 0 < rule.shadow.share <= 1:
-        raise InvalidRequest(
-            f"expected shadow.share to be above 0 and at most 1, got {rule.shadow.share:g}"
-        )
 
 
 def check_versions(rule: TrafficRule, model: str, versions: Collection[str]) -> None:
@@ -114,17 +101,12 @@ def check_versions(rule: TrafficRule, model: str, versions: Collection[str]) -> 
     Raises:
         InvalidRequest: It has not; the text names those that it has.
     """
-    named = [*rule.shares, *([rule.shadow.version] if rule.shadow else [])]
-    for version in named:
+    for version in rule.shares:
         if version not in versions:
             known = ", ".join(sorted(versions, key=version_order)[:20])
             raise InvalidRequest(
                 f"expected a version of {model!r} among {known}, got {quoted(version, 40)}"
             )
-    if rule.shadow is not None and rule.shares.get(rule.shadow.version, 0.0) >= 1:
-        raise InvalidRequest(
-            f"expected a shadow beside the version that answers, got {rule.shadow.version} for both"
-        )
 
 
 def draw_version(
@@ -143,12 +125,6 @@ def draw_version(
         del shares[version]
         version = _drawn(shares, model, subject, version)
     return Draw(version, wanted)
-
-
-def is_shadowed(rule: TrafficRule, model: str, request: InferRequest) -> bool:
-    """Check whether the shadow of a rule sees a request; independent of the version that answers."""
-    shadow = rule.shadow
-    return shadow is not None and _point(model, request.id, "shadow") < shadow.share
 
 
 def version_order(version: str) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from quadriga.proto.access import (
     Caller,
     Gate,
     Need,
+    Quota,
     admit,
     headers_by_name,
     set_current_caller,
@@ -45,7 +46,6 @@ from quadriga.proto.outcomes import (
     WireProtocol,
     outcome_of_error,
 )
-from quadriga.proto.quota import Quota
 from quadriga.proto.request_facts import (
     NoObserver,
     RequestFacts,
@@ -362,8 +362,6 @@ class _Call:
             size_bytes = len(message) if isinstance(message, bytes) else 0
             if (facts := current_facts()) is not None:
                 facts.bytes_in = size_bytes
-            if self.quota is not None and size_bytes:
-                self.quota.take_bytes(size_bytes)
         except ProtocolError as error:
             await self._abort(error, current_notes(), context)
             raise AssertionError from error  # it has raised

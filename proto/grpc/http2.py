@@ -32,9 +32,8 @@ from hpack.hpack import encode_integer
 
 from quadriga.proto.access import current_caller
 from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge, TooSlow, Unsupported
-from quadriga.proto.handshakes import Handshakes
+from quadriga.proto.handshakes import Handshakes, arrived_bytes
 from quadriga.proto.http.intake import Intake
-from quadriga.proto.sockets import arrived_bytes
 
 MAX_HEADER_BYTES = 64 * 1024
 """Maximum bytes of the headers of a call, both as they come and decoded; proxies take no more either."""
@@ -126,7 +125,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """0: connections may grow old."""
     keepalive_s: float
     keepalive_timeout_s: float
-    allows_compression: bool
 
 
 class CallDetails(NamedTuple):
@@ -377,8 +375,6 @@ class Call:
             self._wake()
 
     def _expanded(self, message: bytes) -> bytes:
-        if not self._connection.server.limits.allows_compression:
-            raise Unsupported("expected messages without compression, got a compressed one")
         if self._encoding not in _WINDOW_BITS:
             raise Unsupported("expected the encoding gzip or deflate of a compressed message")
         expanding = zlib.decompressobj(_WINDOW_BITS[self._encoding])

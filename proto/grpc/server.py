@@ -17,7 +17,7 @@ from quadriga.proto.grpc.access import HEALTH_SERVICE, AccessHandler, CallServic
 from quadriga.proto.grpc.arrival import MAX_STRANGERS
 from quadriga.proto.grpc.http2 import Http2Server, Limits
 from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.grpc.service import GrpcService, StreamForm
+from quadriga.proto.grpc.service import GrpcService
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import Serving
 from quadriga.proto.outcomes import RequestCounter
@@ -54,10 +54,8 @@ class GrpcServer:
         max_message_bytes: int,
         max_connections: int,
         intake: Intake,
-        stream_form: StreamForm = "triton",
         request_timeout_s: float = math.inf,
         max_connection_age_s: float = 0.0,
-        allows_compression: bool = True,
         handshake_timeout_s: float = 15.0,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         gate: Gate | None = None,
@@ -71,7 +69,6 @@ class GrpcServer:
         self._service = GrpcService(
             serving,
             server_version,
-            stream_form,
             shared=shared,
             request_timeout_s=request_timeout_s,
         )
@@ -85,7 +82,6 @@ class GrpcServer:
             max_age_s=max_connection_age_s,
             keepalive_s=KEEPALIVE_S,
             keepalive_timeout_s=KEEPALIVE_TIMEOUT_S,
-            allows_compression=allows_compression,
         )
         services = AccessHandler(gate or OpenGate(), shared)
         self._server = Http2Server(services, limits, intake)

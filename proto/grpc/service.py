@@ -8,16 +8,18 @@ they differ.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from google.protobuf import json_format
 
-from quadriga.proto import idempotency
+from quadriga.proto import datatypes, idempotency
 from quadriga.proto.access import (
     Caller,
     admit,
@@ -26,6 +28,7 @@ from quadriga.proto.access import (
     set_current_caller,
 )
 from quadriga.proto.audit import Notes, current_notes, note_target, set_notes
+from quadriga.proto.datatypes import NUMPY_TYPES, elements_as_bytes
 from quadriga.proto.deadline import CALL_LIMIT, Deadline
 from quadriga.proto.errors import (
     Forbidden,
@@ -46,7 +49,6 @@ from quadriga.proto.grpc.access import (
     error_metadata,
     observe_call,
 )
-from quadriga.proto.grpc.envelope import parse_infer, read_parameters, render_infer
 from quadriga.proto.grpc.messages import (
     POOL,
     REPOSITORY_SERVICE,
@@ -70,14 +72,21 @@ from quadriga.proto.http.v2_extensions import (
     statistics_json,
 )
 from quadriga.proto.http.v2_rest import EXTENSIONS, model_metadata
+from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import (
+    InferRequest,
     InferResponse,
     ModelInfo,
+    RequestedOutput,
     Result,
     Serving,
+    Tensor,
+    check_input_count,
     check_model_exists,
     check_name,
+    first_request_id,
     new_request_id,
+    refuse_shared_memory,
 )
 from quadriga.proto.outcomes import Outcome, outcome_of_error
 from quadriga.proto.request_facts import (
@@ -88,8 +97,147 @@ from quadriga.proto.request_facts import (
 from quadriga.proto.trace_context import TRACEPARENT
 from quadriga.quoting import quoted
 
-StreamForm = Literal["triton", "mlserver"]
-"""Server whose response messages ModelStreamInfer uses: the request does not tell which one the client expects."""
+CONTENTS: dict[str, str] = {
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    **{
+        kind: f"{kind.lower()}_contents"
+        for kind in ("BOOL", "INT64", "UINT64", "FP32", "FP64", "BYTES")
+    },
+}
+"""Field of typed contents by datatype; FP16 has none."""
+
+JSON_PARAMETERS = ("prompts", "tiling")
+"""Parameters that are lists or objects, and so come as JSON texts. (`metadata` is one everywhere.)"""
+
+_WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np.uint32}
+
+
+def parse_infer(message: Any, call_id: str = "") -> InferRequest:
+    """Parse an inference request, a `ModelInferRequest`; without an id of its own it has that of its call."""
+    if not message.inputs:
+        raise InvalidRequest("inputs is empty: at least one input is required")
+    check_input_count(len(message.inputs))
+    for index, tensor in enumerate(message.inputs):
+        refuse_shared_memory(tensor.parameters, f"inputs[{index}] ({quoted(tensor.name, 60)})")
+    for index, output in enumerate(message.outputs):
+        refuse_shared_memory(output.parameters, f"outputs[{index}] ({quoted(output.name, 60)})")
+    raws: Sequence[bytes | None] = message.raw_input_contents or [None] * len(message.inputs)
+    if len(raws) != len(message.inputs):
+        raise InvalidRequest(
+            f"expected raw_input_contents of all {len(message.inputs)} inputs or of none, got {len(raws)}"
+        )
+    return InferRequest(
+        model=message.model_name,
+        version=message.model_version or None,
+        id=first_request_id(message.id, call_id),
+        inputs=[
+            _tensor(tensor, raw, f"inputs[{index}] ({quoted(tensor.name, 60)})")
+            for index, (tensor, raw) in enumerate(zip(message.inputs, raws, strict=True))
+        ],
+        requested_outputs=[
+            RequestedOutput(
+                output.name, read_parameters(output.parameters, f"output {output.name!r}")
+            )
+            for output in message.outputs
+        ],
+        parameters=read_parameters(message.parameters, "the request"),
+        protocol="v2-grpc",
+        has_text_numbers=True,
+    )
+
+
+def render_infer(response: InferResponse, message: Any, *, raw: bool) -> None:
+    """Write an inference response to an empty `ModelInferResponse`, of `response_class`.
+
+    Tensors are written as bytes if `raw`, or if any of them has no typed contents.
+    """
+    message.model_name, message.model_version = response.model, response.version
+    message.id = response.id
+    raw = raw or any(tensor.datatype not in CONTENTS for tensor in response.outputs)
+    for tensor in response.outputs:
+        output = message.outputs.add(
+            name=tensor.name, datatype=tensor.datatype, shape=map(int, tensor.shape)
+        )
+        _set_parameters(output.parameters, tensor.parameters)
+        if raw:
+            message.raw_output_contents.append(datatypes.to_raw(tensor))
+        elif isinstance(tensor.data, np.ndarray):
+            getattr(output.contents, CONTENTS[tensor.datatype]).extend(tensor.data.ravel().tolist())
+        else:
+            output.contents.bytes_contents.extend(elements_as_bytes(tensor.data))
+
+
+def _tensor(tensor: Any, raw: bytes | None, location: str) -> Tensor:
+    check_name("name", tensor.name)
+    parameters = read_parameters(tensor.parameters, location)
+    datatypes.check_datatype(tensor.datatype, location)
+    filled: list[str] = []
+    if tensor.HasField("contents"):
+        filled = [field.name for field, _ in tensor.contents.ListFields()]
+    if raw is not None:
+        if filled:
+            raise InvalidRequest(
+                f"{location}: expected raw_input_contents or contents, got both ({filled[0]})"
+            )
+        data, shape = datatypes.from_raw(memoryview(raw), tensor.datatype, tensor.shape, location)
+    else:
+        data, shape = _typed(tensor, filled, location)
+    return Tensor(tensor.name, tensor.datatype, shape, data, parameters=parameters)
+
+
+def _typed(
+    tensor: Any, filled: Sequence[str], location: str
+) -> tuple[npt.NDArray[Any] | list[bytes], tuple[int, ...]]:
+    """Read typed contents: return an array, or the elements of BYTES; and the shape."""
+    name = CONTENTS.get(tensor.datatype)
+    if name is None:
+        raise InvalidRequest(
+            f"{location}: expected {tensor.datatype} in raw_input_contents, got none: it has no contents"
+        )
+    if any(field != name for field in filled):
+        raise InvalidRequest(
+            f"{location}: expected {tensor.datatype} in contents.{name}, got {', '.join(filled)}"
+        )
+    values = getattr(tensor.contents, name)
+    shape = datatypes.checked_shape(tensor.shape, len(values), location)
+    if tensor.datatype == "BYTES":
+        return list(values), shape
+    array = np.fromiter(values, _WIDE.get(name, NUMPY_TYPES[tensor.datatype]), len(values))
+    return datatypes.cast_exactly(array, tensor.datatype, location).reshape(shape), shape
+
+
+def read_parameters(parameters: Mapping[str, Any], location: str) -> dict[str, Any]:
+    """Read parameters, some of which are JSON texts; one without a value is None."""
+    values: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        value = None if choice is None else getattr(parameter, choice)
+        if name in JSON_PARAMETERS and isinstance(value, str):
+            value = parse_json(value, f"the JSON text parameters.{name}", object, f"{location}: ")
+        values[name] = value
+    return values
+
+
+def _set_parameters(target: Any, parameters: Mapping[str, Any]) -> None:
+    """Write parameters; values other than numbers, truth values and texts become JSON texts.
+
+    Messages of MLServer and KServe have neither `double_param` nor `uint64_param`, so a text of the number comes
+    before these: a client reads the last one that its own messages know.
+    """
+    for name, value in parameters.items():
+        if isinstance(value, bool):
+            target[name].bool_param = value
+        elif isinstance(value, int) and -(2**63) <= value < 2**63:
+            target[name].int64_param = value
+        elif value is not None:
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            target[name].string_param = repr(value) if isinstance(value, float) else text
+            if isinstance(value, float):
+                target[name].double_param = value
+            elif isinstance(value, int) and 0 <= value < 2**64:
+                target[name].uint64_param = value
+
 
 MAX_DETAILS_BYTES = 2000
 """Maximum length of an error's details: they travel in a header, up to three bytes for each, and clients accept 8 KiB
@@ -131,7 +279,6 @@ class GrpcService:
         self,
         serving: Serving,
         server_version: str,
-        stream_form: StreamForm = "triton",
         *,
         shared: CallServices | None = None,
         request_timeout_s: float = math.inf,
@@ -139,7 +286,6 @@ class GrpcService:
         self._serving = serving
         self._shared = shared or CallServices(Intake())
         self._request_timeout_s = request_timeout_s
-        self._stream_form = stream_form
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
         self._handlers = {
@@ -187,7 +333,7 @@ class GrpcService:
                 key = idempotency.key_of_call(context.invocation_metadata())
                 task = partial(self._infer, model, body, current_caller(), request_id, key=key)
                 response, trailer = await self._run(
-                    task, model, body, context=context, may_be_at_once=key is None
+                    task, model, context=context, body_bytes=len(body) if key is None else None
                 )
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
@@ -199,10 +345,9 @@ class GrpcService:
         self,
         task: Callable[[], Result],
         model: str,
-        body: bytes,
         *,
         context: Any,
-        may_be_at_once: bool = True,
+        body_bytes: int | None = None,
     ) -> Result:
         """Run an inference at once if it is cheap, else in the pool of threads; its time ends with that of the call.
 
@@ -213,14 +358,8 @@ class GrpcService:
         deadline.facts = current_facts()
         if (remaining_s := context.time_remaining()) is not None:
             deadline.shorten(remaining_s, CALL_LIMIT)
-        if may_be_at_once:
-            result = self._serving.run_at_once(
-                task, model=model, deadline=deadline, body_bytes=len(body)
-            )
-            if result is not None:
-                return result
         return await self._serving.run(
-            task, model=model, deadline=deadline, connection=context.peer()
+            task, model=model, deadline=deadline, connection=context.peer(), body_bytes=body_bytes
         )
 
     def _infer(
@@ -259,9 +398,7 @@ class GrpcService:
     async def _stream(self, _: object, context: Any) -> None:
         """Answer requests side by side and in their order, until the client or the server closes the stream."""
         metadata = dict(context.invocation_metadata() or ())
-        ends_at_error = (
-            self._stream_form == "mlserver" or metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
-        )
+        ends_at_error = metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
         closing = asyncio.ensure_future(self._closing.wait())
         reading: asyncio.Future[Any] | None = None
         answers: dict[asyncio.Task[bytes | Exception], int] = {}
@@ -382,16 +519,15 @@ class GrpcService:
 
         One that finds the queue full waits until the message before it is answered, as if it had not been read ahead.
         """
-        if caller.quota is not None:
-            if previous is None:  # the call counted as a request
-                caller.quota.add_bytes(len(body))
-            else:
-                caller.quota.add_message(len(body))
+        if caller.quota is not None and previous is not None:  # the call counted as the first
+            caller.quota.add_message()
         task = partial(self._stream_answer, body, caller)
         with self._shared.intake.hold(len(body)):
             while True:
                 try:
-                    return await self._run(task, read_model_name(body), body, context=context)
+                    return await self._run(
+                        task, read_model_name(body), context=context, body_bytes=len(body)
+                    )
                 except WaitTooLong:
                     if previous is None or previous.done():
                         raise
@@ -406,8 +542,6 @@ class GrpcService:
         stream_response = response_class("ModelStreamInferResponse")()
         infer_response = stream_response.infer_response
         _infer(self._serving, request, infer_response)
-        if self._stream_form == "mlserver":
-            return bytes(infer_response.SerializeToString())
         infer_response.parameters[FINAL_NAME].bool_param = True
         return bytes(stream_response.SerializeToString())
 

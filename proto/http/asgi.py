@@ -91,10 +91,6 @@ LEFT_EXTENSION = "quadriga.left"
 """Extension of a scope: there once the client has left before the end of its body."""
 
 
-COUNTED_EXTENSION = "quadriga.counted"
-"""Extension of a scope: there if the request counts for its key already."""
-
-
 CALLER_EXTENSION = "quadriga.caller"
 """Extension of a scope: there if the request came with a key, token or session that counts."""
 

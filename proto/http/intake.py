@@ -18,6 +18,9 @@ from quadriga.proto.errors import IntakeFull, TooSlow
 from quadriga.proto.http.asgi import BODY_EXTENSION, LEFT_EXTENSION
 from quadriga.proto.outcomes import NoRequestCounter, RequestCounter, outcome_of_status
 
+BYTES_PER_S = 32 * 1024
+"""Bytes of a body, or of an answer that a client reads, that add a second to its time: slower clients hold memory for hours."""
+
 
 class _Hold:
     """A context in which bytes are held; as a class it takes a third of what a generator does."""
@@ -42,7 +45,7 @@ class Intake:
     Args:
         max_bytes: Maximum bytes of all bodies together.
         body_timeout_s: Time that a body has to arrive, and for which one may stand still.
-        bytes_per_s: Rate at which a body goes on for as long as it takes.
+        bytes_per_s: Rate at which a body goes on for as long as it takes; None for `BYTES_PER_S`.
         counter: Counts requests.
     """
 
@@ -50,14 +53,14 @@ class Intake:
         self,
         max_bytes: int = 512 * 1024 * 1024,
         body_timeout_s: float = 30.0,
-        bytes_per_s: int = 32 * 1024,
+        bytes_per_s: int | None = None,
         *,
         counter: RequestCounter | None = None,
     ) -> None:
         self._counter = counter or NoRequestCounter()
         self.max_bytes = max_bytes
         self.body_timeout_s = body_timeout_s
-        self.bytes_per_s = bytes_per_s
+        self.bytes_per_s = BYTES_PER_S if bytes_per_s is None else bytes_per_s
         self.held_bytes = 0
         self.refused_bodies = 0
         self.late_bodies = 0

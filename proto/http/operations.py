@@ -78,7 +78,6 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     server_version: str
     not_finite: NotFinite = "token"
-    v1_inputs: Literal["tf-serving", "kserve"] = "tf-serving"
     ce_type: str = "io.kserve.inference.response"
     ce_source: str = ""
     ce_merge: bool = False
@@ -302,45 +301,6 @@ class Dispatcher:
             raise InvalidRequest(
                 f"expected one model in the path, got {quoted(before, 60)} in its prefix and {quoted(behind, 60)}"
             )
-
-    def respond_at_once(
-        self,
-        match: Match,
-        headers: Mapping[bytes, bytes],
-        body: bytes | None,
-        *,
-        scope: Scope,
-        caller: Caller,
-    ) -> WholeAnswer | None:
-        """Respond to an admitted POST on the event loop, if its model is cheap, or if it is refused; None leaves it to `respond`.
-
-        Args:
-            match: What `match` resolved.
-            headers: Values by name, none of which codes the body.
-            body: The body; None while it is not all there, which is no obstacle to a refusal.
-            scope: Scope of the request.
-            caller: Its caller.
-        """
-        verbs, parameters = match
-        operation, model = verbs["POST"], parameters.get("name")
-        if model is None or not operation.in_thread or operation.own_thread:
-            return None
-        try:
-            deadline = self._deadline(headers)
-            response = None
-            if body is not None and len(body) <= self._max_body_bytes:
-                http_request = HttpRequest(parameters, headers, body, query=scope["query_string"])
-                task = partial(self._answer, operation, http_request, caller)
-                response = self._serving.run_at_once(
-                    task, model=model, deadline=deadline, body_bytes=len(body)
-                )
-            if response is None:
-                self._serving.refuse_early(model, deadline, scope.get("client"))
-        except Exception as error:  # noqa: BLE001 - the edge: every error has a response
-            return _error_answer(error, headers)
-        if response is None or not isinstance(response.body, bytes):  # a stream has not begun
-            return None
-        return whole_answer(response.status, response.body, response.headers, response.media_type)
 
     def _answer(
         self, operation: Operation, http_request: HttpRequest, caller: Caller

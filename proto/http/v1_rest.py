@@ -5,14 +5,17 @@ docs/protocols-reference.md says which one is followed if the two conflict.
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
-from quadriga.proto.http import v1_requests
+from quadriga.proto.http import tf_json
 from quadriga.proto.http.cloud_events import with_cloud_events
 from quadriga.proto.http.operations import (
     HttpRequest,
@@ -27,8 +30,391 @@ from quadriga.proto.http.operations import (
     state_endpoint,
     store_headers,
 )
-from quadriga.proto.http.tf_json import TYPES
-from quadriga.proto.messages import ModelInfo, Serving, TensorInfo
+from quadriga.proto.http.tf_json import TYPES, shorten_value
+from quadriga.proto.json_text import base64_bytes, is_base64, take_parameters
+from quadriga.proto.messages import (
+    InferRequest,
+    InferResponse,
+    ModelInfo,
+    NotFinite,
+    Serving,
+    Tensor,
+    TensorInfo,
+    check_input_count,
+)
+from quadriga.quoting import quoted
+from quadriga.tasks import SHORT_NAMES
+
+Method = Literal["predict", "classify", "regress"]
+
+DEFAULT_SIGNATURE = "serving_default"
+MAX_FEATURE_CHARACTERS = 1024
+"""Maximum length of an image's key, which is stored with its inference; the rest is cut off."""
+
+_NOUNS = {"classify": "classification", "regress": "regression"}
+_TENSOR = SHORT_NAMES["tensor"]
+_MAX_KEYS, _LONGEST_KEY = 20, 40
+"""Keys of a body that are compared with those that it should have."""
+
+_NEAR = 0.75
+"""Likeness from which a key is near, 0 to 1."""
+
+_FLOATS = ("FP16", "FP32", "FP64")
+
+
+class PredictRequest(msgspec.Struct, frozen=True):
+    """Request to predict, and the form of its response."""
+
+    request: InferRequest
+    has_predictions: bool
+    """Whether the response holds predictions, one list for each image or row, instead of tensors."""
+    by_rows: bool
+    """Whether `predictions` has a value for each row; `outputs` has tensors."""
+    keys: tuple[Literal["predictions", "outputs"], ...]
+
+
+def signatures(info: ModelInfo) -> dict[str, str]:
+    """Return the methods of a model's signatures by name: the default one, and classify or regress if it can."""
+    methods = {DEFAULT_SIGNATURE: _method("predict")}
+    if info.task == SHORT_NAMES["classification"]:
+        methods[_method("classify")] = _method("classify")
+    elif _is_regression(info):
+        methods[_method("regress")] = _method("regress")
+    return methods
+
+
+def parse_predict(
+    body: bytes, info: ModelInfo, request_id: str, *, inputs_are_rows: bool
+) -> PredictRequest:
+    """Parse a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
+
+    A list of `inputs` may be either: KServe's clients read `predictions` of its answer, those of TF Serving `outputs`. With
+    `inputs_are_rows`, `inputs` is another name of `instances`; so are objects in a list of it, which are no columns.
+    """
+    document = tf_json.parse_document(body)
+    _check_signature(document, info, "predict")
+    data, by_rows = _instances_or_inputs(document)
+    keys: tuple[Literal["predictions", "outputs"], ...] = ("outputs",)
+    is_list = isinstance(data, list)
+    if by_rows or inputs_are_rows:
+        by_rows, keys = by_rows or is_list, ("predictions",)
+    elif is_list:
+        keys = ("predictions", "outputs")
+    by_rows = by_rows or (not info.takes_images and _are_objects(data))
+    if by_rows and not isinstance(data, list):
+        raise InvalidRequest(
+            f"JSON Value: {shorten_value(data)} Expecting 'instances' to be an list/array"
+        )
+    items = _images(data) if info.takes_images else data
+    if (by_rows or info.takes_images) and not items:
+        raise InvalidRequest("JSON Value: [] No values in 'instances' array")
+    if info.takes_images:
+        check_input_count(len(items))
+        inputs = [_image_input(item, number) for number, item in enumerate(items)]
+    elif by_rows:
+        inputs = tf_json.tensors_from_rows(data, info.inputs)
+    else:
+        inputs = tf_json.tensors_from_columns(data, info.inputs)
+    request = _make_request(info, request_id, inputs, document)
+    return PredictRequest(request, info.task != _TENSOR, by_rows or is_list, keys)
+
+
+def _instances_or_inputs(document: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return the value of `instances` or `inputs`, and whether it is that of `instances`."""
+    if "instances" in document and "inputs" in document:
+        raise InvalidRequest(
+            f"JSON Value: {shorten_value(document)} Not formatted correctly expecting only one of 'inputs' or "
+            "'instances' keys to exist"
+        )
+    if "instances" not in document and "inputs" not in document:
+        raise InvalidRequest(f"Missing 'inputs' or 'instances' key{_meant_key(document)}")
+    by_rows = "instances" in document
+    return document["instances" if by_rows else "inputs"], by_rows
+
+
+def _meant_key(document: Mapping[str, Any]) -> str:
+    """Return which key may have been meant by one of a body, as the end of a sentence; empty for none."""
+    keys = {key.lower(): key for key in islice(document, _MAX_KEYS) if len(key) < _LONGEST_KEY}
+    for known in ("instances", "inputs"):
+        if near := get_close_matches(known, keys, 1, _NEAR):
+            return f"; did you mean '{known}' by {quoted(keys[near[0]], _LONGEST_KEY)}?"
+    return ""
+
+
+def render_predict(
+    predict: PredictRequest,
+    response: InferResponse,
+    not_finite: NotFinite,
+    explanations: Any = None,
+) -> bytes:
+    """Encode the response to a request to predict, or to explain if there are explanations.
+
+    Raises:
+        InvalidRequest: An output of a request by rows has no rows, or not as many as the others.
+    """
+    prediction: dict[str, Any] = {}
+    for key in predict.keys:
+        try:
+            text = _outputs_text(predict, key, response.outputs, not_finite)
+        except InvalidRequest:
+            if key == predict.keys[-1]:
+                raise
+            continue  # outputs without rows are no predictions
+        prediction[key] = msgspec.Raw(text.encode())
+    if explanations is not None:
+        prediction["explanations"] = explanations
+    return msgspec.json.encode(prediction)
+
+
+def _outputs_text(
+    predict: PredictRequest, key: str, outputs: Sequence[Tensor], not_finite: NotFinite
+) -> str:
+    """Encode the outputs as the value of a key of the response."""
+    if predict.has_predictions:
+        rows = [prediction for tensor in outputs for prediction in tensor.data]
+        return msgspec.json.encode(rows).decode()
+    if predict.by_rows and key == "predictions":
+        return f"[{','.join(_by_rows(outputs, not_finite))}]"
+    if len(outputs) == 1:
+        return tf_json.tensor_text(outputs[0], not_finite)
+    return _object({tensor.name: tf_json.tensor_text(tensor, not_finite) for tensor in outputs})
+
+
+def _image_input(value: Any, index: int) -> Tensor:
+    """Read an image and its parameters.
+
+    The image is base64 as a text or as `{"b64": ...}`, or an object that has one of them under any key and may have
+    `parameters`, too.
+    """
+    name, image, parameters = "image", value, {}
+    if isinstance(value, dict) and not is_base64(value):
+        parameters = take_parameters(value, f"instances[{index}]: ")
+        features = {key: feature for key, feature in value.items() if key != "parameters"}
+        if isinstance(features.get("b64"), str):  # with a key of the client's beside it
+            features = {name: {"b64": features["b64"]}}
+        elif len(features) > 1:
+            features = {k: v for k, v in features.items() if is_base64(v)} or features
+        if len(features) != 1:
+            raise InvalidRequest(
+                f"instances[{index}]: expected one image, got the features {quoted(', '.join(features), 200)}"
+            )
+        ((name, image),) = features.items()
+    if isinstance(image, list) and len(image) == 1:
+        (image,) = image
+    if is_base64(image):
+        image = base64_bytes(image)
+    elif not isinstance(image, str):
+        raise InvalidRequest(
+            f'instances[{index}]: expected an image as base64 or {{"b64": "<base64>"}}, '
+            f"got {shorten_value(image)}"
+        )
+    return Tensor(name[:MAX_FEATURE_CHARACTERS], "BYTES", (1,), [image], parameters=parameters)
+
+
+def _are_objects(data: Any) -> bool:
+    """Check whether data is a list of objects, each with the values of one row."""
+    return (
+        isinstance(data, list)
+        and bool(data)
+        and all(isinstance(item, dict) and not is_base64(item) for item in data)
+    )
+
+
+def _images(data: Any) -> list[Any]:
+    """Return the instances for an image model; a column of one feature is turned into rows."""
+    if isinstance(data, list):
+        return data
+    if isinstance(data, dict) and len(data) == 1:
+        ((name, column),) = data.items()
+        if isinstance(column, list):
+            return [{name: image} for image in column]
+    return [data]
+
+
+def _make_request(
+    info: ModelInfo, request_id: str, inputs: list[Tensor], document: Mapping[str, Any]
+) -> InferRequest:
+    return InferRequest(
+        model=info.name,
+        version=info.version,
+        id=request_id,
+        inputs=inputs,
+        parameters=take_parameters(document),
+        protocol="v1",
+    )
+
+
+def _check_signature(document: Mapping[str, Any], info: ModelInfo, method: Method) -> None:
+    name = document.get("signature_name")
+    if name is not None and not isinstance(name, str):
+        raise InvalidRequest(
+            f"JSON Value: {shorten_value(document)} not formatted correctly. 'signature_name' key must be a "
+            "string value."
+        )
+    methods = signatures(info)
+    method_name = methods.get(name or DEFAULT_SIGNATURE)
+    if method_name is None:
+        raise InvalidRequest(f'Serving signature name: "{name:.60}" not found in signature def')
+    if method == "predict" or method_name == _method(method):
+        return
+    if method_name != _method("predict") or _method(method) not in methods:
+        raise InvalidRequest(
+            f"Expected {_NOUNS[method]} signature method_name to be {_method(method)}. Was: {method_name}: "
+            f"model {info.name!r} is of task {info.task}"
+        )
+
+
+def _method(method: Method) -> str:
+    return f"tensorflow/serving/{method}"
+
+
+def _is_regression(info: ModelInfo) -> bool:
+    if info.task != _TENSOR or len(info.outputs) != 1:
+        return False
+    (output,) = info.outputs
+    return output.datatype in _FLOATS and (len(output.shape) == 1 or output.shape[1:] == (1,))
+
+
+def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
+    """Encode one value for each instance; an object of values if there are several outputs."""
+    for tensor in outputs:
+        if not tensor.shape:
+            raise InvalidRequest(f"Tensor name: {tensor.name} has no shape information")
+        if tensor.shape[0] != outputs[0].shape[0]:
+            raise InvalidRequest(
+                f"Tensor name: {tensor.name} has inconsistent batch size: {tensor.shape[0]} "
+                f"expecting: {outputs[0].shape[0]}"
+            )
+    columns = [tf_json.row_texts(tensor, not_finite) for tensor in outputs]
+    if len(columns) == 1:
+        return columns[0]
+    names = [tensor.name for tensor in outputs]
+    return [_object(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def _object(members: Mapping[str, str]) -> str:
+    raw = {name: msgspec.Raw(text.encode()) for name, text in members.items()}
+    return msgspec.json.encode(raw).decode()
+
+
+def parse_examples(
+    body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
+) -> InferRequest:
+    """Parse a request to classify or regress: `examples` of features, and a `context` that they share."""
+    document = tf_json.parse_document(body)
+    _check_signature(document, info, method)
+    examples = _merged_examples(document, method)
+    if method == "classify":
+        parameters = {"metadata": take_parameters(document).get("metadata")}
+        parameters["action"] = "predict_proba"
+        document = {"parameters": parameters}
+    if info.takes_images:
+        inputs = [_image_input(example, number) for number, example in enumerate(examples)]
+    else:
+        rows = [_with_input(example, info) for example in examples]
+        columns = {tensor.name: _column(rows, tensor) for tensor in info.inputs}
+        inputs = tf_json.tensors_from_columns(columns, info.inputs)
+    return _make_request(info, request_id, inputs, document)
+
+
+def _merged_examples(document: Mapping[str, Any], method: Method) -> list[dict[str, Any]]:
+    """Return the features of each example, those of the context among them."""
+    if "examples" not in document:
+        raise InvalidRequest(
+            f"JSON Value: {shorten_value(document)} When method is {method}, key 'examples' is expected and "
+            "was not found"
+        )
+    examples = document["examples"]
+    if not isinstance(examples, list):
+        raise InvalidRequest(
+            f"JSON Value: {shorten_value(examples)} Expecting 'examples' value to be an list/array"
+        )
+    if not examples:
+        raise InvalidRequest("JSON Value: [] 'examples' value is an empty array")
+    context = _features({} if document.get("context") is None else document["context"])
+    merged = []
+    for example in examples:
+        features = _features(example)
+        for name in features.keys() & context.keys():
+            raise InvalidRequest(
+                f"expected feature {quoted(name, 60)} in context or examples, got both"
+            )
+        merged.append({**context, **features})
+    return merged
+
+
+def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
+    """Encode the labels and scores of each image or row, in the order of the model's classes."""
+    positions = {label: position for position, label in reversed([*enumerate(labels)])}
+    results = [
+        [
+            (prediction.label, prediction.score)
+            for prediction in sorted(
+                predictions, key=lambda prediction: positions.get(prediction.label, 0)
+            )
+        ]
+        for tensor in response.outputs
+        for predictions in tensor.data
+    ]
+    return msgspec.json.encode({"results": results})
+
+
+def render_regressions(response: InferResponse, not_finite: NotFinite) -> bytes:
+    """Encode one number for each example."""
+    numbers = tf_json.float_texts(np.asarray(response.outputs[0].data).ravel(), not_finite)
+    return f'{{"results":[{",".join(numbers)}]}}'.encode()
+
+
+def _features(example: Any) -> dict[str, Any]:
+    """Check the features of an example: values, or lists of values of one kind."""
+    if not isinstance(example, dict):
+        kind = "Array" if isinstance(example, list) else type(example).__name__
+        raise InvalidRequest(f"Example must be JSON object but got JSON {kind}")
+    for name, value in example.items():
+        kinds = set()
+        for element in value if isinstance(value, list) else [value]:
+            if element is None or (isinstance(element, list | dict) and not is_base64(element)):
+                raise InvalidRequest(
+                    f"Feature: {name:.60} has element with unexpected JSON type: {shorten_value(element)}"
+                )
+            if isinstance(element, int) and not -(2**63) <= element < 2**63:
+                raise InvalidRequest(
+                    f"Feature: {name:.60} has uint64 element. Only int64_t is supported."
+                )
+            kinds.add({float: "float", int: "int64", bool: "int64"}.get(type(element), "bytes"))
+        if len(kinds) > 1:
+            raise InvalidRequest(
+                f"Unexpected element type in feature: {name:.60} expecting type: {min(kinds)}"
+            )
+    return example
+
+
+def _with_input(example: Mapping[str, Any], info: ModelInfo) -> Mapping[str, Any]:
+    """Return an example with the features of a row as the list that the model's only input takes."""
+    if len(info.inputs) != 1 or info.inputs[0].name in example or not info.features:
+        return example
+    if missing := [feature for feature in info.features if feature not in example]:
+        raise InvalidRequest(f"Feature: {missing[0]:.60} is required but could not be found.")
+    row = [example[feature] for feature in info.features]
+    values = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in row]
+    return {info.inputs[0].name: values}
+
+
+def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any]:
+    """Return one feature of all examples; lists of one value become the value if the input has one axis."""
+    column = []
+    for example in examples:
+        if info.name not in example:
+            kind = tf_json.TYPES.get(info.datatype, info.datatype.lower())
+            raise InvalidRequest(
+                f"Feature: {info.name} (data type: {kind}) is required but could not be found."
+            )
+        value = example[info.name]
+        if isinstance(value, list) and len(value) == 1 and len(info.shape) == 1:
+            (value,) = value
+        column.append(value)
+    return column
+
 
 _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1
@@ -108,9 +494,8 @@ def _predict(
     http_request: HttpRequest,
 ) -> HttpResponse:
     info = _served(serving, http_request)
-    rows = verb == "explain" or options.v1_inputs == "kserve"
-    predict = v1_requests.parse_predict(
-        http_request.body, info, request_id(http_request), inputs_are_rows=rows
+    predict = parse_predict(
+        http_request.body, info, request_id(http_request), inputs_are_rows=verb == "explain"
     )
     request = mark_cloud_event(http_request, predict.request)
     explanations = None
@@ -118,7 +503,7 @@ def _predict(
         response, explanations = serving.explain(request)
     else:
         response = serving.infer(request)
-    body = v1_requests.render_predict(predict, response, options.not_finite, explanations)
+    body = render_predict(predict, response, options.not_finite, explanations)
     return HttpResponse(body, headers=store_headers(response))
 
 
@@ -130,12 +515,12 @@ def _read_examples(
 ) -> HttpResponse:
     info = _served(serving, http_request)
     response = serving.infer(
-        v1_requests.parse_examples(http_request.body, info, request_id(http_request), method)
+        parse_examples(http_request.body, info, request_id(http_request), method)
     )
     if method == "classify":
-        body = v1_requests.render_classes(response, info.labels)
+        body = render_classes(response, info.labels)
     else:
-        body = v1_requests.render_regressions(response, options.not_finite)
+        body = render_regressions(response, options.not_finite)
     return HttpResponse(body, headers=store_headers(response))
 
 
@@ -170,19 +555,19 @@ def _status(serving: Serving, http_request: HttpRequest) -> HttpResponse:
 
 def _metadata(serving: Serving, http_request: HttpRequest) -> HttpResponse:
     info = _served(serving, http_request)
-    signatures = {
+    described = {
         name: {
             "inputs": _tensors(info.inputs),
             "outputs": _tensors(info.outputs),
             "method_name": method,
             "defaults": {},
         }
-        for name, method in v1_requests.signatures(info).items()
+        for name, method in signatures(info).items()
     }
     return json_response(
         {
             "model_spec": {"name": info.name, "signature_name": "", "version": info.version},
-            "metadata": {"signature_def": {"signature_def": signatures}},
+            "metadata": {"signature_def": {"signature_def": described}},
         }
     )
 

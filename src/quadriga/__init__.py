@@ -1,6 +1,6 @@
 """An inference engine that knows what its computer-vision models are for.
 
-`quadriga.engine`, `quadriga.proto`, `quadriga.tasks`, `quadriga.store` and `quadriga.monitor` are its parts.
+`quadriga.engine`, `quadriga.extras`, `quadriga.proto`, `quadriga.tasks`, `quadriga.store` and `quadriga.monitor` are its parts.
 Importing this package loads none of them. `quadriga.Client` and `quadriga.AsyncClient` are those of `quadriga.client`.
 """
 

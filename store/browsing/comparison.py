@@ -1,6 +1,6 @@
 """Two models, or two versions of one, over the images that both answered: how often and where they differ, and how fast both are.
 
-A shadow is compared with the live inferences that it is linked to. Without a shadow, inferences on the same image are a pair.
+A replay is compared with the inferences that it is a replay of. Without one, inferences on the same image are a pair.
 """
 
 import heapq
@@ -26,8 +26,8 @@ from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.catalog import split_version
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import StoredInference
+from quadriga.store.replays import REPLAY_SUFFIX, SHADOW_SUFFIX, is_replay, live_name
 from quadriga.store.rows import decode_label_scores, is_number
-from quadriga.store.shadows import is_shadow, live_name, shadow_name
 
 MAX_PAIRS = 5000
 """Maximum pairs of one request: the newest."""
@@ -36,6 +36,7 @@ MAX_S = 3.0
 """Seconds after which is answered what was compared so far."""
 
 MAX_LABELS = 100
+PairedBy = Literal["replay", "shadow", "image"]
 _BATCH = 200
 _Z = 1.959964  # of an interval of 95 %
 
@@ -46,7 +47,7 @@ class ComparisonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     a: Annotated[str, msgspec.Meta(min_length=1)]
     """The first model, as `name` or `name@version`."""
     b: Annotated[str, msgspec.Meta(min_length=1)]
-    """The model that it is compared with, which may have answered as its shadow."""
+    """The model that it is compared with, which may have been replayed on its images."""
     where: Any = None
     """A filter of the inferences, as of a query."""
     score: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
@@ -71,13 +72,13 @@ class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
     """What one of the two said on the images of all pairs."""
 
     model: str
-    """Name under which its inferences are stored, that of the shadow for a shadow."""
+    """Name under which its inferences are stored, that of replays for a replay."""
     version: str | None
     """Version; null if several answered."""
     failed: int
     """Number of inferences that it failed to answer."""
     latency_ms: Quantiles | None
-    """Times of its answers; those of a shadow include waiting for a processor, as it has a low priority."""
+    """Times of its answers; those of a replay were measured while the job ran, beside other load than the original's."""
     scores: Quantiles | None
     """Scores of all predictions; null without any."""
     predictions: int
@@ -96,8 +97,8 @@ class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     a: ComparedSide
     b: ComparedSide
-    paired_by: Literal["shadow", "image"]
-    """Whether pairs are of a shadow and its live inference, or of inferences on the same image."""
+    paired_by: PairedBy
+    """Whether pairs are of an inference and its replay (in a store of 0.2.0 its shadow), or of inferences on the same image."""
     pairs: int
     """Pairs that both answered without a failure."""
     different: int
@@ -165,22 +166,40 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
     for name in (live_a, live_b):
         inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
     deadline_s = time.monotonic() + MAX_S
-    ways: list[tuple[Literal["shadow", "image"], Any, tuple[str, str]]] = [
-        ("shadow", _linked(inferences, live_a, live_b, request.where), (live_a, _shadow(live_b))),
-        (
-            "shadow",
-            ((b, a) for a, b in _linked(inferences, live_b, live_a, request.where)),
-            (_shadow(live_a), live_b),
-        ),
-        ("image", _same_images(inferences, request, live_a, live_b), (live_a, live_b)),
-    ]
+    ways: list[tuple[PairedBy, Any, tuple[str, str]]] = []
+    suffixes: tuple[tuple[PairedBy, str], ...] = (("replay", REPLAY_SUFFIX), ("shadow", SHADOW_SUFFIX))  # fmt: skip
+    for kind, suffix in suffixes:
+        replay_a, replay_b = _replay(live_a, suffix), _replay(live_b, suffix)
+        linked = _linked(inferences, live_b, replay_a, request.where)
+        ways += [
+            (kind, _linked(inferences, live_a, replay_b, request.where), (live_a, replay_b)),
+            (kind, ((b, a) for a, b in linked), (replay_a, live_b)),
+        ]
     for paired_by, pairs, names in ways:
         first = next(pairs, None)
-        if first is not None or paired_by == "image":
-            comparison = _Comparison(request, names)
-            is_partial = first is not None and comparison.add_all(chain([first], pairs), deadline_s)
-            return comparison.result(paired_by, is_partial=is_partial)
-    raise AssertionError("the last way answers in any case")
+        if first is not None:
+            return compare_pairs(chain([first], pairs), request, names, paired_by, deadline_s)
+    same_images = _same_images(inferences, request, live_a, live_b)
+    return compare_pairs(same_images, request, (live_a, live_b), "image", deadline_s)
+
+
+def compare_pairs(
+    pairs: Iterable[tuple[StoredInference, StoredInference]],
+    request: ComparisonRequest,
+    names: tuple[str, str],
+    paired_by: PairedBy,
+    deadline_s: float = math.inf,
+    *,
+    max_pairs: int = MAX_PAIRS,
+) -> ModelComparison:
+    """Compare the inferences of pairs, until a time of `time.monotonic`; `names` are those of both sides."""
+    comparison, is_partial = _Comparison(request, names), False
+    for number, (a, b) in enumerate(pairs):
+        if number >= max_pairs or time.monotonic() > deadline_s:
+            is_partial = True
+            break
+        comparison.add(a, b)
+    return comparison.result(paired_by, is_partial=is_partial)
 
 
 class _Comparison:
@@ -193,17 +212,8 @@ class _Comparison:
         self._largest: list[tuple[float, int, Disagreement]] = []
         """A heap of the largest disagreements, each with its size and the negative number of its pair."""
 
-    def add_all(
-        self, pairs: Iterable[tuple[StoredInference, StoredInference]], deadline_s: float
-    ) -> bool:
-        """Add pairs; return whether a limit left out the last ones."""
-        for a, b in pairs:
-            if self._seen >= MAX_PAIRS or time.monotonic() > deadline_s:
-                return True
-            self._add(a, b)
-        return False
-
-    def _add(self, a: StoredInference, b: StoredInference) -> None:
+    def add(self, a: StoredInference, b: StoredInference) -> None:
+        """Add a pair."""
         self._seen += 1
         for side, inference in ((self._a, a), (self._b, b)):
             side.versions.add(inference.model.version)
@@ -224,7 +234,7 @@ class _Comparison:
             if len(self._largest) > request.limit:
                 heapq.heappop(self._largest)
 
-    def result(self, paired_by: Literal["shadow", "image"], *, is_partial: bool) -> ModelComparison:
+    def result(self, paired_by: PairedBy, *, is_partial: bool) -> ModelComparison:
         """Return what the two say on the images of all pairs."""
         a, b = self._a.labels, self._b.labels
         labels = [LabelDifference(label, a[label], b[label]) for label in a.keys() | b.keys()]
@@ -247,24 +257,24 @@ class _Comparison:
 
 
 def _linked(
-    inferences: InferenceReader, live: str, shadowed: str, where: Any
+    inferences: InferenceReader, live: str, replayed: str, where: Any
 ) -> Iterator[tuple[StoredInference, StoredInference]]:
-    """Yield the inferences of a model with those that a shadow made of the same requests, the newest first."""
-    condition = {"and": [{"model": _shadow(shadowed)}, *([where] if where else [])]}
-    if _name(_shadow(shadowed)) not in _stored(inferences):
+    """Yield the inferences of a model with their replays, or shadows, of a name; the newest first."""
+    condition = {"and": [{"model": replayed}, *([where] if where else [])]}
+    if _name(replayed).lower() not in {name.lower() for name in inferences.stored_names()}:
         return
     name, version = split_version(live)
     for page in inferences.pages(QueryRequest(condition, limit=_BATCH)):
-        ids = {shadow.request_id for shadow in page.inferences}
+        ids = {replay.request_id for replay in page.inferences}
         live_ids = [id_ for id_ in ids if id_.isdecimal() and len(id_) < 20]
         if not live_ids:
             continue
         query = QueryRequest({"id": {"in": live_ids}}, limit=len(live_ids))
         by_id = {inference.id: inference for inference in inferences.query(query).inferences}
-        for shadow in page.inferences:
-            inference = by_id.get(shadow.request_id)
+        for replay in page.inferences:
+            inference = by_id.get(replay.request_id)
             if inference is not None and _is_of(inference, name, version):
-                yield inference, shadow
+                yield inference, replay
 
 
 def _same_images(
@@ -284,20 +294,15 @@ def _same_images(
                 yield inference, others[image]
 
 
-def _stored(inferences: InferenceReader) -> set[str]:
-    """Return the names of stored models, in lower case as filters compare them."""
-    return {name.lower() for name in inferences.stored_names()}
-
-
 def _live(text: str) -> str:
-    """Return what a client calls a version, with the name of its model even if it names the shadow."""
+    """Return what a client calls a version, with the name of its model even if it names replays."""
     name, version = split_version(text)
     return f"{live_name(name)}:{version}" if version else live_name(name)
 
 
-def _shadow(live: str) -> str:
+def _replay(live: str, suffix: str) -> str:
     name, version = split_version(live)
-    return f"{shadow_name(name)}:{version}" if version else shadow_name(name)
+    return f"{name}{suffix}:{version}" if version else f"{name}{suffix}"
 
 
 def _name(text: str) -> str:
@@ -306,7 +311,7 @@ def _name(text: str) -> str:
 
 def _is_of(inference: StoredInference, name: str, version: str) -> bool:
     model = inference.model
-    if is_shadow(model.name) or version not in ("", model.version):
+    if is_replay(model.name) or version not in ("", model.version):
         return False
     return model.name.lower() in (name.lower(), name.lower().removeprefix("m-"))
 

@@ -205,7 +205,7 @@ class ChangeService:
         deadline = time.monotonic() + DELETE_SEARCH_TIMEOUT_S
         self._inferences.wait_for_journal()
         ids: list[int] = []
-        for batch in self._inferences.with_shadows().matching_ids(where):
+        for batch in self._inferences.with_replays().matching_ids(where):
             ids += batch
             if len(ids) > MAX_ERASED or time.monotonic() >= deadline:
                 return ids[:MAX_ERASED], True
@@ -251,7 +251,7 @@ class ChangeService:
         deadline = time.monotonic() + DELETE_SEARCH_TIMEOUT_S
         self._inferences.wait_for_journal()
         ids: list[str] = []
-        stored = self._inferences.with_shadows()  # what is to go has no copies that stay
+        stored = self._inferences.with_replays()  # what is to go has no copies that stay
         for page in stored.pages(QueryRequest(where=where, limit=_PAGE_SIZE)):
             ids += [inference.id for inference in page.inferences]
             if len(ids) >= MAX_DELETED or time.monotonic() >= deadline:

@@ -44,7 +44,7 @@ from quadriga.store.records import (
     TruthStatement,
     timestamp_text,
 )
-from quadriga.store.shadows import live_name
+from quadriga.store.replays import live_name
 from quadriga.store.truth_scope import check_fit
 
 MAX_HISTORY = 100

@@ -19,8 +19,8 @@ from quadriga.store.database import execute_in
 from quadriga.store.errors import ChangeError
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.records import TruthStatement, json_text
+from quadriga.store.replays import live_name
 from quadriga.store.scope import Scope
-from quadriga.store.shadows import live_name
 from quadriga.store.truth_scope import annotated_task, check_fit, describe_kinds, fits
 
 MAX_MATCHED = 20_000
@@ -63,7 +63,7 @@ def joined_subjects(
         ChangeError: There are more than `MAX_MATCHED`.
     """
     pairs = {(line.statement.join, line.statement.value) for line in lines}
-    admitted = Catalog(connection, scope, with_shadows=True).admitted_ids
+    admitted = Catalog(connection, scope, with_replays=True).admitted_ids
     ids = candidate_ids(connection, pairs, MAX_MATCHED, admitted)
     if len(ids) > MAX_MATCHED:
         raise ChangeError(

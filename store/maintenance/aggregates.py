@@ -13,7 +13,7 @@ from quadriga.store.database import execute, placeholders
 from quadriga.store.errors import QueryError
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import Catalog, label_names, mentions_shadows
+from quadriga.store.query.catalog import Catalog, label_names, mentions_replays
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.moments import UNITS_S
 from quadriga.store.query.request import QueryRequest
@@ -138,7 +138,7 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
     latency = bool(metrics & _LATENCIES)
     labels = "labels" in metrics or grouping.by_label
     with inferences.snapshot() as connection:
-        catalog = Catalog(connection, inferences.scope, with_shadows=mentions_shadows(tree))
+        catalog = Catalog(connection, inferences.scope, with_replays=mentions_replays(tree))
         if labels:
             groups.add_labels(connection, inferences.scope)
         _add_rollups(connection, catalog, span, groups=groups, latency=latency, labels=labels)

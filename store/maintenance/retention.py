@@ -21,9 +21,9 @@ from quadriga.store.database import execute, execute_in
 from quadriga.store.errors import StoreError
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.partitions import Month, drop_month, list_months
+from quadriga.store.replays import SUFFIXES
 from quadriga.store.rollups import MINUTE_MS
 from quadriga.store.rows import NameIds
-from quadriga.store.shadows import SHADOW_SUFFIX
 
 STEP_ROWS = 250  # rows of one transaction
 MAX_TIME_SHARE = 0.2  # share of the writer's time while there is something to remove
@@ -173,9 +173,9 @@ def limits_of(connection: sa.Connection, now_ms: int) -> list[RetentionLimit]:
     rules = execute(
         connection,
         "SELECT k.id, r.inputs_days, r.inferences_days"
-        " FROM retention AS r JOIN model AS k ON k.name IN (r.model, r.model || ?) AND r.team IN ('', k.team)"
+        " FROM retention AS r JOIN model AS k ON k.name IN (r.model, r.model || ?, r.model || ?) AND r.team IN ('', k.team)"
         " WHERE r.inputs_days IS NOT NULL OR r.inferences_days IS NOT NULL ORDER BY k.id",
-        (SHADOW_SUFFIX,),
+        SUFFIXES,
     )
     limits: dict[int, RetentionLimit] = {}
     # Of a team's own rule and that for all, the shorter holds.

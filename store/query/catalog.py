@@ -8,9 +8,9 @@ import sqlalchemy as sa
 
 from quadriga.store.database import execute, fetch_all, fetch_in
 from quadriga.store.query.syntax import MIN_HASH_DIGITS, Compare, Filter, IdList, leaves
+from quadriga.store.replays import is_replay
 from quadriga.store.schema import KeyType
 from quadriga.store.scope import Scope
-from quadriga.store.shadows import is_shadow
 
 CLASSIFICATION = "IMAGE_CLASSIFICATION"
 """Task whose inferences have one label: the best one, that of the highest score."""
@@ -62,8 +62,8 @@ class Catalog:
     """Ids of the names in a filter, in one snapshot of the database: those of a team, or of all teams for a scope of none.
 
     The ids of the metadata paths in `paths` are read at once. A name of a team never changes its id, so they are cached
-    with the connection; which teams have a name does change. Shadows are found by their names alone, unless they are
-    wanted `with_shadows`.
+    with the connection; which teams have a name does change. Replays are found by their names alone, unless they are
+    wanted `with_replays`.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Catalog:
         scope: Scope,
         paths: Iterable[str] = (),
         *,
-        with_shadows: bool = False,
+        with_replays: bool = False,
     ) -> None:
         self._connection = connection
         self._scope = scope
-        self._with_shadows = with_shadows
+        self._with_replays = with_replays
         self._keys: _KeyIds = {}
         self._labels: dict[str, tuple[int, ...]] = {}
         if scope.team:
@@ -155,21 +155,21 @@ class Catalog:
         return [model for model in models if self._scope.admits_model(model.name)]
 
     @cached_property
-    def hides_shadows(self) -> bool:
-        """Whether there are shadows that are not to be found without their names."""
-        return not self._with_shadows and any(is_shadow(model.name) for model in self.models)
+    def hides_replays(self) -> bool:
+        """Whether there are replays that are not to be found without their names."""
+        return not self._with_replays and any(is_replay(model.name) for model in self.models)
 
     @property
     def listed_models(self) -> list[ModelRow]:
-        """The models that the scope admits, without shadows if those are hidden."""
-        if not self.hides_shadows:
+        """The models that the scope admits, without replays if those are hidden."""
+        if not self.hides_replays:
             return self.models
-        return [model for model in self.models if not is_shadow(model.name)]
+        return [model for model in self.models if not is_replay(model.name)]
 
     @cached_property
     def admitted_ids(self) -> tuple[int, ...] | None:
         """Ids of the models whose inferences may be found; None if all may."""
-        if self.hides_shadows:
+        if self.hides_replays:
             return tuple(model.id for model in self.listed_models)
         if self._scope.is_everything:
             return None
@@ -201,8 +201,8 @@ class Catalog:
         )
 
 
-def mentions_shadows(tree: Filter) -> bool:
-    """Check whether a filter can mean inferences of shadows: by their names, their ids, or what links them to others."""
+def mentions_replays(tree: Filter) -> bool:
+    """Check whether a filter can mean replays: by their names, their ids, or what links them to others."""
     for leaf in leaves(tree):
         if isinstance(leaf, IdList):
             return True
@@ -210,10 +210,10 @@ def mentions_shadows(tree: Filter) -> bool:
             continue
         if leaf.field == "model":
             values = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
-            if any(is_shadow(split_version(str(value))[0]) for value in values):
+            if any(is_replay(split_version(str(value))[0]) for value in values):
                 return True
         is_listed = leaf.field in {"id", "request_id"} and leaf.operator in {"eq", "in"}
-        if is_listed or leaf.field.startswith("std.shadow"):
+        if is_listed or leaf.field.startswith(("std.replay_of", "std.shadow")):
             return True
     return False
 

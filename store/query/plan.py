@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from quadriga.store.database import fetch_all
 from quadriga.store.ids import LARGEST_ID
-from quadriga.store.query.catalog import Catalog, mentions_shadows
+from quadriga.store.query.catalog import Catalog, mentions_replays
 from quadriga.store.query.dialects import DIALECTS
 from quadriga.store.query.geo_sql import compile_place
 from quadriga.store.query.metadata_sql import compile_metadata
@@ -109,7 +109,7 @@ class Planner:
         connection: Connection with the snapshot.
         tree: The filter.
         scope: What may be seen: the filter is one of these rows alone.
-        with_shadows: Whether inferences of shadows are found that the filter does not name.
+        with_replays: Whether replays are found that the filter does not name.
         narrow_rows: See `NARROW_ROWS`; a parameter so that tests can force each plan.
     """
 
@@ -119,7 +119,7 @@ class Planner:
         tree: Filter,
         scope: Scope,
         *,
-        with_shadows: bool = False,
+        with_replays: bool = False,
         narrow_rows: int = NARROW_ROWS,
     ) -> None:
         self._connection = connection
@@ -129,8 +129,8 @@ class Planner:
         self._wide: set[Any] = connection.info.setdefault("wide", set())
         fields = [leaf.field for leaf in leaves(tree) if isinstance(leaf, Compare | Range)]
         paths = [field[5:] for field in fields if field.startswith("meta.")]
-        with_shadows = with_shadows or mentions_shadows(tree)
-        self._catalog = Catalog(connection, scope, paths, with_shadows=with_shadows)
+        with_replays = with_replays or mentions_replays(tree)
+        self._catalog = Catalog(connection, scope, paths, with_replays=with_replays)
         id_range, operands = IdRange(), []
         for operand in conjuncts(tree):
             if isinstance(operand, Compare) and _is_range(operand):
@@ -145,10 +145,10 @@ class Planner:
         ]
         self._usable = _usable(self._predicates)
         is_among_models = any(map(_is_among_models, operands))
-        hides_shadows = not is_among_models and self._catalog.hides_shadows
-        self._is_of_team = bool(scope.team) and not scope.models and not hides_shadows
-        self._is_scoped = hides_shadows or not (scope.is_everything or is_among_models)
-        self._may_see_all = scope.is_everything and not hides_shadows
+        hides_replays = not is_among_models and self._catalog.hides_replays
+        self._is_of_team = bool(scope.team) and not scope.models and not hides_replays
+        self._is_scoped = hides_replays or not (scope.is_everything or is_among_models)
+        self._may_see_all = scope.is_everything and not hides_replays
 
     @property
     def admitted_ids(self) -> tuple[int, ...] | None:

@@ -21,6 +21,8 @@ from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
 
 POLICIES = ("fail", "shed", "block")
 
+QUICK = {"engine.serving.journal_capacity": {"BLOCK_S": 0.2}}
+
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
@@ -69,8 +71,8 @@ def check_refused(status, headers, answer) -> None:
 
 
 def test_each_policy_holds_while_the_writer_stands_still(data, models, shape):
-    flags = ("--journal-hard-bytes", "20000", "--journal-block-ms", "300")
-    with ServerProcess(data, models, *flags) as server:
+    flags = ("--journal-hard-bytes", "20000")
+    with ServerProcess(data, models, *flags, constants=QUICK) as server:
         status, headers, answer = infer(server, "fail", shape[0])
         acknowledged = [check_stored(headers, answer)]
         assert "quadriga-store-lag" not in headers
@@ -155,8 +157,8 @@ def disk(request, data) -> Iterator[SmallDisk | NoMoreBytes]:
 
 @pytest.mark.parametrize("durability", ["process", "power"])
 def test_a_full_disk_acknowledges_nothing_and_the_server_recovers(data, models, disk, durability):
-    flags = ("--durability", durability, "--journal-block-ms", "100")
-    with ServerProcess(data, models, *flags) as server:
+    flags = ("--durability", durability)
+    with ServerProcess(data, models, *flags, constants=QUICK) as server:
         children = server.child_pids()
         acknowledged = [check_stored(*infer(server, "fail", noise(0))[1:])]
         server.query({})  # by now the database is there

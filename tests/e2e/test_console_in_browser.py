@@ -69,8 +69,10 @@ def test_log_in_log_out_and_expiry_in_a_browser(tmp_path):
     browser = Browser()
     try:
         with ProviderProcess() as provider:  # at `localhost`: another site than 127.0.0.1
-            flags = [*provider.flags(), "--session-hours", str(SESSION_S / 3600)]
-            with ServerProcess(tmp_path / "data", tmp_path / "models", *flags) as server:
+            short = {"engine.config.settings": {"SESSION_HOURS": SESSION_S / 3600}}
+            with ServerProcess(
+                tmp_path / "data", tmp_path / "models", *provider.flags(), constants=short
+            ) as server:
                 address = f"http://{server.host}"
                 server.wait_until(lambda: server.request("GET", "/console/login")[0] == 302)
                 log_in(browser, server)

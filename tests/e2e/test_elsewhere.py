@@ -36,8 +36,9 @@ EVENT = "org.kubeflow.serving.inference."
 def server(tmp_path_factory):
     """Serve the detector by two workers."""
     data = tmp_path_factory.mktemp("elsewhere") / "data"
-    flags = ("--workers", "2", "--event-wait-s", "2")
-    with ServerProcess(data, SAMPLE_MODELS / "shapes-detector", *flags) as running:
+    quick = {"engine.external.event_pairs": {"ALONE_S": 2}}
+    flags = ("--workers", "2")
+    with ServerProcess(data, SAMPLE_MODELS / "shapes-detector", *flags, constants=quick) as running:
         yield running
 
 

@@ -18,6 +18,7 @@ from tests.clients import PATH, Clients
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input
 
 MODEL = SAMPLE_MODELS / "shapes-classifier"
+QUICK_TO_HANG = {"engine.processes.watchdog": {"HANG_TIMEOUT_S": 2}}
 
 
 class SmallDisk:
@@ -129,8 +130,8 @@ def test_an_archive_that_finds_no_room_is_loaded_once_there_is_some(disk, tmp_pa
 
 
 def test_a_stopped_worker_is_replaced_while_others_go_on(data, shape):
-    flags = ("--workers", "2", "--hang-timeout-s", "3")
-    with ServerProcess(data, MODEL, *flags) as server:
+    quick = {"engine.processes.watchdog": {"HANG_TIMEOUT_S": 3}}
+    with ServerProcess(data, MODEL, "--workers", "2", constants=quick) as server:
         clients = Clients(server, shape[0])
         server.wait_until(lambda: len(clients.acknowledged) > 50)
         pid = server.child_pid("worker")
@@ -157,7 +158,7 @@ def test_a_stopped_worker_is_replaced_while_others_go_on(data, shape):
 
 @pytest.mark.parametrize("role", ["writer", "jobs"])
 def test_a_stopped_writer_and_stopped_jobs_are_replaced(data, shape, role):
-    with ServerProcess(data, MODEL, "--hang-timeout-s", "2") as server:
+    with ServerProcess(data, MODEL, constants=QUICK_TO_HANG) as server:
         server.store("shapes-classifier", shape[0])
         server.wait_until(lambda: process(server, role)["state"] == "ready")
         pid = server.child_pid(role)
@@ -169,7 +170,7 @@ def test_a_stopped_writer_and_stopped_jobs_are_replaced(data, shape, role):
 
 
 def test_a_stopped_supervisor_takes_nobody_for_hung(data):
-    with ServerProcess(data, MODEL, "--hang-timeout-s", "2") as server:
+    with ServerProcess(data, MODEL, constants=QUICK_TO_HANG) as server:
         children = server.child_pids()
         for pid in children:
             os.kill(pid, signal.SIGSTOP)

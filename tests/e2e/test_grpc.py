@@ -295,21 +295,6 @@ def test_what_cannot_be_kept_may_be_sent_again(tmp_path, photo):
         assert (status, headers["retry-after"]) == (503, "1")
 
 
-def test_a_stream_of_mlserver_ends_with_its_error(tmp_path):
-    doubling(tmp_path / "models" / "doubling" / "model.onnx")
-    flags = ("--grpc-port", "0", "--grpc-stream", "mlserver")
-    with (
-        ServerProcess(tmp_path / "data", tmp_path / "models", *flags) as server,
-        Client(server.grpc) as client,
-    ):
-        requests = [rows_request(ROW), rows_request(ROW, model="absent"), rows_request(ROW)]
-        answers = client.stream(iter(requests), "ModelInferResponse")
-        assert list(next(answers).raw_output_contents) == [(ROW * 2).tobytes()]
-        with pytest.raises(grpc.RpcError, match="absent"):
-            next(answers)
-        assert answers.code() == grpc.StatusCode.NOT_FOUND
-
-
 @pytest.mark.parametrize(
     ("name", "state"),
     [

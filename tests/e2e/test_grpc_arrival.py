@@ -9,7 +9,6 @@ from contextlib import ExitStack
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quadriga.proto.grpc.arrival import MAX_STRANGERS
 from quadriga.proto.grpc.messages import SERVICE
@@ -173,17 +172,3 @@ def test_a_call_counts_for_its_key_before_its_message(server, silent, method):
         assert "RESOURCE_EXHAUSTED" in codes
         assert outcome(call)[0] == "DEADLINE_EXCEEDED"
         server.wait_until(lambda: code() == "OK")
-
-
-def test_refused_compression_does_not_fill_the_log(tmp_path):
-    flags = ("--grpc-port", "0", "--no-grpc-compression", "--workers", "1")
-    with ServerProcess(tmp_path / "data", SAMPLE_MODELS / "shapes-classifier", *flags) as server:
-        before = server.log.read_text()
-        with Client(server.grpc) as client:
-            check = health_pb2_grpc.HealthStub(client.channel).Check
-            request = health_pb2.HealthCheckRequest(service="of nobody " * 40)
-            for _ in range(20):
-                with pytest.raises(grpc.RpcError) as refusal:
-                    check(request, timeout=20, compression=grpc.Compression.Gzip)
-                assert refusal.value.code().name == "UNIMPLEMENTED"
-        assert server.log.read_text() == before

@@ -13,6 +13,7 @@ import pytest
 from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
 
 PATH = "/v2/models/shapes-detector/infer"
+QUICK_HEADERS: dict[str, dict[str, float]] = {"engine.http.http_protocol": {"HEADER_TIMEOUT_S": 1}}
 
 
 def speak(server: ServerProcess, raw: bytes) -> bytes:
@@ -111,10 +112,10 @@ def answered(connection: socket.socket) -> int:
 
 
 def test_a_body_too_large_is_answered_once_and_the_connection_goes_on(tmp_path):
-    flags = ("--max-body-bytes", "100000", "--header-timeout-s", "1")
+    flags, quick = ("--max-body-bytes", "100000"), QUICK_HEADERS
     body = b"a" * 1_000_000
     head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server:
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags, constants=quick) as server:
         host, port = server.host.split(":")
         with socket.create_connection((host, int(port)), timeout=20) as connection:
             connection.sendall(head.encode() + body[:500_000])
@@ -160,7 +161,7 @@ def test_headers_have_a_size(server: ServerProcess):
 
 
 def test_headers_have_a_time(tmp_path):
-    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, "--header-timeout-s", "1") as server:
+    with ServerProcess(tmp_path / "data", constants=QUICK_HEADERS) as server:
         begun = time.monotonic()
         assert speak(server, b"GET /ready HTTP/1.1\r\nX: ").startswith(b"HTTP/1.1 408")
         assert time.monotonic() - begun < 14  # by default they have 15

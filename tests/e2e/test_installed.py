@@ -15,7 +15,7 @@ import pytest
 
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS
 
-NAMES = ("client", "engine", "monitor", "proto", "store", "tasks")
+NAMES = ("client", "engine", "extras", "monitor", "proto", "store", "tasks")
 COMMAND = "import sys; from quadriga.engine.cli import main; sys.exit(main())"
 DETECTOR = SAMPLE_MODELS / "shapes-detector"
 PHOTO = IMAGES / "detection" / "scene_05.jpg"

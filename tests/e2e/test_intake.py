@@ -241,9 +241,9 @@ def test_connections_without_a_key_give_way_first(tmp_path):
 
 
 def test_the_head_of_a_later_request_has_a_time_too(tmp_path):
-    flags = (*FLAGS, "--header-timeout-s", "0.5")
+    quick = {"engine.http.http_protocol": {"HEADER_TIMEOUT_S": 0.5}}
     with (
-        ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server,
+        ServerProcess(tmp_path / "data", SAMPLE_MODELS, *FLAGS, constants=quick) as server,
         connect(server) as connection,
     ):
         connection.sendall(LIVE)
@@ -275,8 +275,9 @@ def test_bytes_that_are_no_http_make_a_line_a_second(server):
 
 
 def test_bodies_have_a_time(tmp_path):
-    flags = (*FLAGS, "--body-timeout-s", "0.5", "--body-bytes-per-s", "100000")
-    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server:
+    flags = (*FLAGS, "--body-timeout-s", "0.5")
+    quick = {"proto.http.intake": {"BYTES_PER_S": 100_000}}
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags, constants=quick) as server:
         with connect(server) as connection:
             connection.sendall(head(length=len(BODY)) + BODY[:50_000])
             status, headers, body = answer(connection)

@@ -199,6 +199,8 @@ def is_answered_alike(server: ServerProcess, entry: dict[str, Any], kept: KeptSt
         digest: str = hashlib.sha256(answer).hexdigest()
         return digest == entry["sha256"]
     left_out = {*entry.get("without", []), *GONE}
+    if entry["path"].endswith("/traffic"):
+        left_out.add("shadow")
     if entry["path"].rpartition("/")[2] in kept.waiting_jobs:
         left_out |= BETTER
     return is_same(entry["answer"], json.loads(answer), left_out)
@@ -244,6 +246,15 @@ def test_waiting_records_arrive(kept_store, continued) -> None:
 def test_answers_are_those_of_0_2_0(kept_store, different) -> None:
     assert len(kept_store.recorded) > 250
     assert [(entry["path"], entry.get("body")) for entry in different] == []
+
+
+def test_a_rule_of_traffic_with_a_shadow_keeps_its_shares(continued) -> None:
+    rule = continued.call("GET", "/api/models/shapes-classifier/traffic")[1]
+    assert (rule["shares"], rule["sticky_by"]) == ({"1": 0.5, "2": 0.5}, "camera_id")
+    warning = (
+        "shapes-classifier: the shadow of its traffic rule, of release 0.2.0, sees nothing any more"
+    )
+    assert warning in continued.log.read_text()
 
 
 def test_waiting_jobs_are_done(kept_store, continued) -> None:
@@ -341,6 +352,18 @@ def test_keys_go_on_with_their_limits(kept_store, continued) -> None:
     status, answered, _ = continued.request("GET", "/v2/models/shapes-detector", None, headers)
     assert status == 200
     assert '"requests";q=500;w=60' in answered["ratelimit-policy"]
+    (key_id,) = (key["id"] for key in listed if key["name"] == "line")
+    retired = sorted(limit for limit in limits if "bytes=" in limit)
+    assert [limit.partition("=")[0] for limit in retired] == [
+        "bytes",
+        "export-bytes",
+        "stored-bytes",
+    ]
+    for limit in retired:
+        assert (
+            f"the key {key_id} has a limit that does not count, {limit}"
+            in continued.log.read_text()
+        )
 
 
 def test_the_audit_log_goes_on(kept_store, continued) -> None:

@@ -137,15 +137,13 @@ def wait_for_the_beginning_of_a_minute():
 
 
 def test_what_is_left_stands_in_every_answer(server):
-    key = new_key(server, "requests=1000/hour", "bytes=1MB/day", "concurrency=5")
+    key = new_key(server, "requests=1000/hour", "concurrency=5", "jobs=3")
     status, headers, _ = send(server, "POST", INFER, key["key"], BODY)
     assert status == 200
     assert headers["ratelimit-policy"] == (
-        '"requests";q=1000;w=3600, "concurrency";q=5;qu="concurrent-requests", '
-        '"bytes";q=1000000;w=86400;qu="content-bytes"'
+        '"requests";q=1000;w=3600, "concurrency";q=5;qu="concurrent-requests", "jobs";q=3'
     )
-    left = rf'"requests";r=999;t=\d+, "bytes";r={10**6 - len(BODY)};t=\d+'
-    assert re.fullmatch(left, headers["ratelimit"])
+    assert re.fullmatch(r'"requests";r=999;t=\d+', headers["ratelimit"])
     assert "ratelimit" not in send(server, "GET", "/v2", server.admin)[1]
 
 
@@ -182,19 +180,6 @@ def test_requests_at_once(server, tmp_path):
     server.wait_until(lambda: running() == 0)
 
 
-def test_bytes_of_bodies(server):
-    key = new_key(server, f"bytes={3 * len(BODY)}/day")
-    codes = [send(server, "POST", INFER, key["key"], BODY)[0] for _ in range(4)]
-    assert codes == [200, 200, 200, 429]
-    assert send(server, "GET", "/v2", key["key"])[0] == 200
-    status, _, answer = send(server, "POST", INFER, key["key"], BODY * 4)
-    assert status == 413
-    assert b"request bodies a day" in answer
-    samples = samples_of(server, key["id"])
-    assert samples["body_bytes_total",] == 3 * len(BODY)
-    assert samples["requests_refused_total", "bytes"] == 2
-
-
 def test_each_message_of_a_stream_counts(server):
     key = new_key(server, "requests=3/day")
     request = message_class("ModelInferRequest")(model_name="doubling")
@@ -214,24 +199,9 @@ def test_each_message_of_a_stream_counts(server):
     assert (line["status"], line["times"]) == ("RESOURCE_EXHAUSTED", 2)
 
 
-def test_stored_bytes(server):
-    key = new_key(server, "stored-bytes=1/day")
-    assert send(server, "POST", INFER, key["key"], BODY)[0] == 200
-    status, _, answer = send(server, "POST", INFER, key["key"], BODY)
-    assert status == 429
-    assert b"1 byte of stored images and records a day" in answer
-    unstored = json.dumps({**json.loads(BODY), "parameters": {"store": False}})
-    assert send(server, "POST", INFER, key["key"], unstored)[0] == 200
-    assert send(server, "GET", "/api/jobs", key["key"])[0] == 200
-    samples = samples_of(server, key["id"])
-    assert 100 < samples["stored_bytes_total",] < 10_000
-    assert samples["requests_refused_total", "stored-bytes"] == 1
-
-
-def test_jobs_and_exports(server):
+def test_jobs(server):
     assert send(server, "POST", INFER, server.admin, BODY)[0] == 200
-    key = new_key(server, "export-bytes=100kB/day", name="analyst")
-    kept = new_key(server, name="with the default")
+    key = new_key(server, name="with the default")
 
     def submit(key):
         status, headers, answer = send(server, "POST", "/api/exports", key["key"], "{}")
@@ -240,36 +210,21 @@ def test_jobs_and_exports(server):
     status, _, job = submit(key)
     assert (status, job["key_id"]) == (202, key["id"])
     path = f"/api/jobs/{job['id']}"
-
-    def state(key_text=server.admin):
-        return json.loads(send(server, "GET", path, key_text)[2])
-
-    server.wait_until(lambda: state()["ended_at"])
-    size = state()["result"]["bytes"]
-    assert send(server, "GET", f"{path}/result", key["key"])[0] == 200
-    assert samples_of(server, key["id"])["export_bytes_total",] == size
-    quadriga("keys", "limit", key["id"], "--limit", f"export-bytes={size}/day", "--data", server.data)  # fmt: skip
-    time.sleep(2.5)
-    status, headers, answer = send(server, "GET", f"{path}/result", key["key"])
-    assert status == 429
-    assert b"of exports a day of the key 'analyst'" in answer
-    assert int(headers["retry-after"]) > 60
-    assert submit(key)[0] == 429
-    assert send(server, "GET", f"{path}/result", server.admin)[0] == 200
+    server.wait_until(lambda: json.loads(send(server, "GET", path, key["key"])[2])["ended_at"])
 
     # The default of the server: three jobs at once. A stopped process of jobs ends none.
     pid = server.child_pid("jobs")
     os.kill(pid, 19)
     try:
-        codes = [submit(kept)[0] for _ in range(4)]
+        codes = [submit(key)[0] for _ in range(4)]
         assert codes == [202, 202, 202, 429]
-        _, headers, answer = submit(kept)
+        _, headers, answer = submit(key)
         assert headers["retry-after"] == "30"
         assert "at most 3 jobs that wait or run" in answer["error"]
         assert submit({"key": server.admin})[0] == 202
     finally:
         os.kill(pid, 18)
-    server.wait_until(lambda: submit(kept)[0] == 202)
+    server.wait_until(lambda: submit(key)[0] == 202)
 
 
 def test_a_runaway_script_does_not_hinder_another_key(server):
@@ -331,12 +286,12 @@ def test_limits_are_listed_changed_and_kept_by_a_rotation(server):
         return {row["id"]: row["limits"] for row in keys}
 
     assert listed()[key["id"]] == ["requests=5/second", "jobs=1"] == key["limits"]
-    said = quadriga("keys", "limit", key["id"], "--limit", "bytes=1000kB/hour", "--data", server.data)  # fmt: skip
-    assert said.stdout == f"limits of {key['id']}: bytes=1MB/hour\n"
+    said = quadriga("keys", "limit", key["id"], "--limit", "requests=9/hour", "--data", server.data)  # fmt: skip
+    assert said.stdout == f"limits of {key['id']}: requests=9/hour\n"
     rotated = json.loads(
         quadriga("keys", "rotate", key["id"], "--json", "--data", server.data).stdout
     )
-    assert listed()[rotated["id"]] == ["bytes=1MB/hour"]
+    assert listed()[rotated["id"]] == ["requests=9/hour"]
     said = quadriga("keys", "limit", rotated["id"], "--data", server.data)
     assert said.stdout == f"limits of {rotated['id']}: default\n"
     assert listed()[rotated["id"]] == []
@@ -351,6 +306,10 @@ def test_limits_are_listed_changed_and_kept_by_a_rotation(server):
         (["requests=1"], "requests=1/second"),
         (["none", "jobs=1"], "expected --limit none alone"),
         (["jobs=1", "jobs=2"], "expected one limit of jobs"),
+        (
+            ["bytes=1GB/hour"],
+            "a name of requests, concurrency, jobs, got 'bytes=1GB/hour', a limit that no longer exists",
+        ),
     ],
 )
 def test_wrong_limits_are_explained(tmp_path, limits, text):

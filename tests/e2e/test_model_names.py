@@ -64,6 +64,7 @@ NAMED_IN_BODY: dict[str, Any] = {
     "/api/inferences/comparison": lambda name: {"a": name, "b": "shapes-detector"},
     "/api/inferences/delete": lambda name: {"where": {"model": name}, "dry_run": True},
     "/api/inferences/bulk": lambda name: {"model": name, "source": "."},
+    "/api/replays": lambda name: {"model": name, "version": "1"},
     "/api/exports": lambda name: {"where": {"model": name}},
     "/api/evaluations": lambda name: {"model": name},
     "/api/drift": lambda name: {"model": name, "baseline": {"from": "-2h", "to": "-1h"}},

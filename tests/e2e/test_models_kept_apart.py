@@ -166,13 +166,14 @@ def test_a_model_that_ends_the_process_while_it_loads_does_not_keep_the_server_d
 
 
 def test_models_that_a_client_sends_are_tried_before_a_worker_opens_them(data, models, tmp_path):
-    flags = "--no-store", "--load-timeout-s", "15", "--client-model-mb", "256"
+    flags = "--no-store", "--load-timeout-s", "15"
+    small = {"engine.models.model_host": {"DEFAULT_MEMORY_MB": 256}}
     bad = {
         "SIGFPE": dividing_by_itself(tmp_path / "crash.onnx"),
         "more than the 260 MiB": greedy(tmp_path / "greedy.onnx", 10**9),
         "not loaded within 15 s": endless(tmp_path / "endless.onnx"),
     }
-    with ServerProcess(data, models, *flags) as server:
+    with ServerProcess(data, models, *flags, constants=small) as server:
         workers = server.child_pids()
         for reason, path in bad.items():
             content = base64.b64encode(path.read_bytes()).decode()

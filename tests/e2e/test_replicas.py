@@ -194,17 +194,6 @@ def test_a_copied_data_folder_is_refused_while_the_original_serves(
         assert len(original.query({})) == 2
 
 
-def test_a_number_in_use_is_refused_with_what_to_do(tmp_path: Path, url: str, image: bytes) -> None:
-    with replica(tmp_path / "a", url, "--first-worker", "5") as first:
-        assert worker_of(first.store(MODEL, image)) == 5
-        second = replica(tmp_path / "b", url, "--first-worker", "4", "--workers", "2")
-        second.start(ready=False)
-        assert second.process is not None
-        assert second.process.wait(60) != 0
-        second.stop()
-        assert "choose another first_worker, or leave it out" in second.log.read_text()
-
-
 def test_a_server_that_was_here_before_starts_while_the_database_is_away(
     tmp_path: Path, postgres: PostgresServer, url: str, image: bytes
 ) -> None:

@@ -131,16 +131,6 @@ def test_each_protocol_has_a_line_with_the_id_of_its_answer(tmp_path, image):
     assert "id-grpc" in {inference["request_id"] for inference in stored}
 
 
-def test_slow_and_failed_requests_alone_where_the_settings_say_so(tmp_path, image):
-    flags = "--log-format", "json", "--log-slow-ms", "600000"
-    with ServerProcess(tmp_path / "data", SAMPLE_MODELS / DETECTOR, *flags) as server:
-        for _ in range(3):
-            server.infer(DETECTOR, image)
-        assert server.request("GET", "/no/such/path")[0] == 404
-        assert server.request("POST", "/v2/health/ready", "")[0] == 405
-        assert requests_of(server) == []
-
-
 def test_a_server_that_cannot_start_says_so_in_json(tmp_path):
     flags = "--log-format", "json", "--data", tmp_path / "data", "--host", "192.0.2.1"
     ended = quadriga("serve", tmp_path, *flags, "--insecure", code=2)

@@ -86,7 +86,7 @@ def test_the_search_finds_a_page_in_a_site_of_files(site, browser):
     browser.run("document.querySelector('label[for=__search]').click()")
     browser.run(
         """(() => { const field = document.querySelector('[data-md-component=search-query]');
-        field.focus(); field.value = 'journal_soft_bytes'; field.dispatchEvent(new Event('keyup'));
+        field.focus(); field.value = 'journal_hard_bytes'; field.dispatchEvent(new Event('keyup'));
         field.dispatchEvent(new Event('input')); })()"""
     )
     results = browser.wait_for(

@@ -55,7 +55,11 @@ def stored(tmp_path_factory) -> tuple[Path, str]:
 
 @pytest.fixture
 def server(stored) -> Iterator[ServerProcess]:
-    running = ServerProcess(stored[0], MODEL, "--query-threads", "2", "--max-waiting-queries", "8")
+    few = {
+        "engine.assembly.opened_store": {"QUERY_THREADS": 2},
+        "engine.assembly.app": {"MAX_WAITING_QUERIES": 8},
+    }
+    running = ServerProcess(stored[0], MODEL, constants=few)
     running.start()
     yield running
     running.kill()
@@ -117,7 +121,8 @@ def test_the_searches_of_clients_that_left_are_ended(server) -> None:
 def test_a_flood_of_exports_is_refused_and_the_accepted_are_done_after_a_restart(
     tmp_path,
 ) -> None:
-    server = ServerProcess(tmp_path / "data", MODEL, "--max-waiting-jobs", "20").start()
+    few = {"engine.assembly.app": {"MAX_WAITING_JOBS": 20}}
+    server = ServerProcess(tmp_path / "data", MODEL, constants=few).start()
     with ThreadPoolExecutor(8) as pool:
         answers = [*pool.map(lambda _: server.request("POST", "/api/exports", "{}"), range(500))]
     accepted = [json.loads(body)["id"] for status, _, body in answers if status == 202]
@@ -140,7 +145,8 @@ def test_exports_stop_at_the_quota_and_the_results_before_stay(tmp_path) -> None
     data = tmp_path / "data"
     data.mkdir()
     store_entries(f"sqlite:///{data}/store.db", data / "other" / "journal", records(3000))
-    server = ServerProcess(data, MODEL, "--max-job-bytes", "3000000").start()
+    small = {"store.job_runner": {"MAX_JOB_BYTES": 3_000_000}}
+    server = ServerProcess(data, MODEL, constants=small).start()
 
     def export() -> dict[str, object]:
         status, job = server.call("POST", "/api/exports", {})
@@ -150,7 +156,7 @@ def test_exports_stop_at_the_quota_and_the_results_before_stay(tmp_path) -> None
 
     first, second = export(), export()
     assert (first["state"], second["state"]) == ("succeeded", "failed"), (first, second)
-    assert "the setting max_job_bytes" in str(second["error"])
+    assert "the files of all jobs to take at most 3000000 bytes" in str(second["error"])
     assert {path.name for path in (data / "jobs" / str(second["id"])).iterdir()} == {
         "job.json",
         "lock",

@@ -41,22 +41,22 @@ def stranger(folder):
     return Authority(folder / "stranger")
 
 
-def new_server(folder, name, *flags):
+def new_server(folder, name, *flags, constants=None):
     """Return a server whose certificate is behind a link, and that may run a model over an image."""
     source = folder / name / "allowed" / "set"
     source.mkdir(parents=True)
     shutil.copy(next((IMAGES / "classification").glob("*.jpg")), source)
     flags = ("--grpc-port", "0", "--bulk-folder", str(source.parent), *flags)
     flags += ("--tls-certificate", str(folder / name / "tls.pem"))
-    return ServerProcess(folder / name / "data", SAMPLE_MODELS / MODEL, *flags)
+    return ServerProcess(folder / name / "data", SAMPLE_MODELS / MODEL, *flags, constants=constants)
 
 
 @pytest.fixture(scope="module")
 def server(folder, authority):
     """Yield a server of two workers."""
-    flags = ("--workers", "2", "--header-timeout-s", str(HEADER_TIMEOUT_S))
-    limit = ("--max-connections", str(MAX_CONNECTIONS))
-    server = new_server(folder, "server", *flags, *limit)
+    flags = ("--workers", "2", "--max-connections", str(MAX_CONNECTIONS))
+    quick = {"engine.http.http_protocol": {"HEADER_TIMEOUT_S": HEADER_TIMEOUT_S}}
+    server = new_server(folder, "server", *flags, constants=quick)
     (server.data.parent / "tls.pem").symlink_to(authority.sign("first"))
     server.tls = ssl.create_default_context(cafile=authority.certificate)
     yield server.start()

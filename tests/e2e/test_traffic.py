@@ -17,7 +17,7 @@ from quadriga.engine.serving.traffic_rules import TrafficRule, draw_version
 from quadriga.proto.messages import InferRequest
 from tests.pages import blocks, shell
 from tests.server_process import ROOT, ServerProcess
-from tests.two_versions import MODEL, images, truths, write_two_versions
+from tests.two_versions import MODEL, images, write_two_versions
 
 PATH = f"/api/models/{MODEL}/traffic"
 REFRESH_S = 2.5
@@ -43,33 +43,6 @@ def versions_by_camera(server: ServerProcess) -> dict[str, set[str]]:
     for inference in server.call("POST", "/api/inferences/query", body)[1]["inferences"]:
         versions[inference["metadata"]["camera_id"]].add(inference["model"]["version"])
     return dict(versions)
-
-
-def shadows(server: ServerProcess, outcome: str) -> int:
-    text = server.request("GET", "/metrics")[2].decode()
-    pattern = rf'^quadriga_shadow_requests_total{{[^}}]*outcome="{outcome}"[^}}]*}} (\S+)$'
-    return int(sum(float(value) for value in re.findall(pattern, text, re.MULTILINE)))
-
-
-def send_until_shadowed(server: ServerProcess, count: int) -> list[tuple[str, str]]:
-    """Send images, each again until its shadow has answered; return the names and the ids of the live inferences."""
-    sent = []
-    until_s = time.monotonic() + 300
-    for name, light, image in list(images())[:count]:
-        metadata = json.dumps({"path": name, "light": light})
-        answered, inference_id = shadows(server, "answered"), ""
-        while shadows(server, "answered") == answered:
-            assert time.monotonic() < until_s, server.log.read_text()[-2000:]
-            others = shadows(server, "dropped") + shadows(server, "failed")
-            output = server.infer(MODEL, image, metadata=metadata)
-            inference_id = output["parameters"]["inference_id"]
-            while shadows(server, "answered") == answered and (
-                shadows(server, "dropped") + shadows(server, "failed") == others
-            ):
-                assert time.monotonic() < until_s, server.log.read_text()[-2000:]
-                time.sleep(0.1)
-        sent.append((name, inference_id))
-    return sent
 
 
 def test_every_door_of_every_worker_keeps_a_camera_to_its_version_over_a_restart(tmp_path):
@@ -153,57 +126,10 @@ def test_a_version_that_is_unloaded_under_traffic_fails_no_request(server):
     assert versions == {"1", "2"}
 
 
-def metric_values(report: dict[str, Any]) -> Any:
-    """Return all numbers of a comparison, and those of the live side."""
-    (comparison,) = report["comparisons"]
-    own = [(metric["type"], metric["value"]) for metric in report["metrics"]]
-    return own, comparison["n"], comparison["metrics"], comparison["differences"]
-
-
-def evaluate(server: ServerProcess, other: dict[str, str]) -> dict[str, Any]:
-    body = {"model": MODEL, "version": "1", "compare": [other]}
-    status, job = server.call("POST", "/api/evaluations", body)
-    assert status == 202, job
-    server.wait_until(lambda: server.call("GET", f"/api/jobs/{job['id']}")[1]["state"] not in ("queued", "running"))  # fmt: skip
-    status, report = server.call("GET", f"/api/reports/{job['id']}")
-    assert status == 200, report
-    return report
-
-
-def test_what_a_shadow_says_equals_an_offline_evaluation_of_both_versions(server):
-    set_rule(server, shares={"1": 1}, shadow={"version": "2"})
-    sent = send_until_shadowed(server, 12)
-    names = {name for name, _ in sent}
-    lines = [line for line in truths().splitlines() if json.loads(line)["path"] in names]
-    status, _, answer = server.request("POST", "/api/ground-truth", b"\n".join(lines))
-    assert status == 200, answer
-    body = {"a": f"{MODEL}:1", "b": f"{MODEL}:2", "score": 0.25}
-    by_link = server.call("POST", "/api/inferences/comparison", body)[1]
-    assert by_link["paired_by"] == "shadow"
-    assert by_link["pairs"] >= len(sent)
-    assert by_link["b"]["model"] == f"{MODEL}~shadow"
-    shadowed = evaluate(server, {"model": f"{MODEL}~shadow", "version": "2"})
-    for name, light, image in list(images())[: len(sent)]:
-        server.store(
-            f"{MODEL}/versions/2", image, metadata=json.dumps({"path": name, "light": light})
-        )
-    server.query({"model": MODEL}, limit=1, consistency="journal")
-    offline = evaluate(server, {"model": MODEL, "version": "2"})
-    assert metric_values(shadowed) == metric_values(offline)
-    page = {"a": f"{MODEL}:1", "b": f"{MODEL}:2", "score": 0.25, "limit": 200}
-    disagreements = server.call("POST", "/api/inferences/disagreements", page)[1]
-    by_image, linked = (
-        {pair["a"]["input"]["hash"] for pair in found["disagreements"]}
-        for found in (disagreements, by_link)
-    )
-    assert by_image == linked
-    assert by_link["different"] >= len(linked) > 0
-
-
 def test_the_commands_of_the_page_try_a_version_and_promote_it(server, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("COLUMNS", "200")
-    shares, shadow, comparison, promotion = (
+    shares, comparison, promotion = (
         block.text
         for block in blocks("docs/serving.md")
         if "/traffic -d" in block.text or "compare" in block.text or "/promote" in block.text
@@ -216,17 +142,15 @@ def test_the_commands_of_the_page_try_a_version_and_promote_it(server, tmp_path,
 
     state = json.loads(run(shares))
     assert (state["shares"], state["sticky_by"]) == ({"1": 0.9, "2": 0.1}, "camera_id")
-    state = json.loads(run(shadow))
-    assert state["shadow"] == {"version": "2", "share": 0.2}
-    set_rule(server, shares={"1": 1}, shadow={"version": "2"})
-    send_until_shadowed(server, 3)
-    server.query({"model": MODEL}, limit=1, consistency="journal")
+    for version in ("1", "2"):
+        for _, _, image in list(images())[:3]:
+            server.store(f"{MODEL}/versions/{version}", image)
     printed = run(comparison)
-    assert "as live and shadow differ" in printed
-    assert f"{MODEL}~shadow 2" in printed
+    assert "of 3 pairs on the same images differ" in printed
+    assert f"{MODEL} 2" in printed
     assert "latency ms p95" in printed
     state = json.loads(run(promotion))
-    assert (state["shares"], state["shadow"]) == ({"2": 1.0}, None)
+    assert state["shares"] == {"2": 1.0}
     time.sleep(REFRESH_S)
     for _ in range(4):
         send(server, f"/v2/models/{MODEL}/infer", next(images())[2], "after")

@@ -320,15 +320,16 @@ def test_the_page_s_lines_run(server: ServerProcess):
     assert event["data"]["predictions"][0]
 
 
-def test_settings_reach_the_wire(tmp_path):
+def test_variables_of_kserve_reach_the_wire(tmp_path):
     models = tmp_path / "models"
     half_plus(models / "half_plus_three" / "model.onnx", 3, ["n"])
-    flags = ("--v1-inputs", "kserve", "--ce-type", "seen", "--ce-source", "/north", "--ce-merge")
     event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/a", "ce-type": "b"}
-    with ServerProcess(tmp_path / "data", models, *flags) as server:
+    server = ServerProcess(tmp_path / "data", models)
+    server.environment |= {"CE_TYPE": "seen", "CE_SOURCE": "/north", "CE_MERGE": "true"}
+    with server:
         path = "/v1/models/half_plus_three:predict"
         headers = {**event, "ce-subject": "x"}
-        _, received, body = server.request("POST", path, '{"inputs": [1.0]}', headers)
+        _, received, body = server.request("POST", path, '{"instances": [1.0]}', headers)
         assert body == b'{"predictions":[3.5]}'
         assert (received["ce-type"], received["ce-source"]) == ("seen", "/north")
         assert received["ce-subject"] == "x"

@@ -27,7 +27,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FROZEN = Path(__file__).with_name("mutants.json")
-ROOMS = ("client", "engine", "monitor", "proto", "store", "tasks")
+ROOMS = ("client", "engine", "extras", "monitor", "proto", "store", "tasks")
 SEED = 20261129
 TIMEOUT_S = 600
 MAX_TEST_FILES = 6

@@ -47,7 +47,7 @@ def stopped_replica(stage: Stage, watch: Watch) -> None:
 
 def hung_workers(stage: Stage, watch: Watch) -> None:
     """Stop all workers by SIGSTOP, on a server that does not end them: nothing answers."""
-    with stage.running(stage.server("hung", "--hang-timeout-s", "0")) as server:
+    with stage.running(stage.server("hung", hang_timeout_s=3600)) as server:
         pid = server.child_pid("worker-0")
         watch.begin(server)
         os.kill(pid, signal.SIGSTOP)
@@ -129,8 +129,8 @@ def killed_workers(stage: Stage, watch: Watch) -> None:
 
 def hanging_worker(stage: Stage, watch: Watch) -> None:
     """Stop a worker by SIGSTOP three times; the supervisor ends it and starts it again."""
-    flags = ("--workers", "2", "--hang-timeout-s", str(HANG_TIMEOUT_S))
-    with stage.running(stage.server("hanging", *flags)) as server:
+    server = stage.server("hanging", "--workers", "2", hang_timeout_s=HANG_TIMEOUT_S)
+    with stage.running(server):
         watch.begin(server)
         for _ in range(3):
             server.wait_until(lambda: server.child_pid("worker-1"))

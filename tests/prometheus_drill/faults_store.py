@@ -56,7 +56,7 @@ def lost_database(stage: Stage, watch: Watch) -> None:
 def stuck_writer(stage: Stage, watch: Watch) -> None:
     """Stop the writer by SIGSTOP, on a server that does not end it."""
     with (
-        stage.running(stage.server("stuck-writer", "--hang-timeout-s", "0")) as server,
+        stage.running(stage.server("stuck-writer", hang_timeout_s=3600)) as server,
         usual_requests(server, 0.5),
     ):
         pid = server.child_pid("writer")

@@ -41,10 +41,15 @@ class Stage:
         if "postgres" in self.__dict__:
             self.postgres.close()
 
-    def server(self, name: str, *flags: str, models: Path = MODEL) -> ServerProcess:
+    def server(
+        self, name: str, *flags: str, models: Path = MODEL, hang_timeout_s: float = 60
+    ) -> ServerProcess:
         """Return a server of HTTP and gRPC that is not started yet."""
         port = ("--port", str(free_port()))
-        return ServerProcess(self.folder / name, models, "--grpc-port", "0", *port, *flags)
+        constants = {"engine.processes.watchdog": {"HANG_TIMEOUT_S": hang_timeout_s}}
+        return ServerProcess(
+            self.folder / name, models, "--grpc-port", "0", *port, *flags, constants=constants
+        )
 
     @contextmanager
     def running(self, server: ServerProcess, *, ready: bool = True) -> Iterator[ServerProcess]:

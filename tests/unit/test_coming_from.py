@@ -84,6 +84,8 @@ def test_what_is_named_is_there(token, tmp_path, monkeypatch):
         parse(token, now_us=0)
     elif token.startswith("QUADRIGA_…"):
         assert "`QUADRIGA_MAX_QUEUE`" in (ROOT / "docs" / "serving.md").read_text()
+    elif token.startswith("OTEL_"):
+        assert f"`{token}" in (ROOT / "docs" / "operations.md").read_text()
     elif token == "/console/":
         assert "/console/" in (ROOT / "docs" / "console.md").read_text()
     else:

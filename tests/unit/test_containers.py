@@ -73,7 +73,7 @@ def test_all_packages_are_in_the_image_and_sent_to_who_builds_it() -> None:
     hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
     (package,) = hatch["build"]["targets"]["wheel"]["packages"]
     parts = {path.name for path in (ROOT / package).iterdir() if path.is_symlink()}
-    assert parts == {"client", "engine", "proto", "tasks", "store", "monitor"}
+    assert parts == {"client", "engine", "extras", "proto", "tasks", "store", "monitor"}
     assert {package.partition("/")[0], *parts} <= sources
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in ignored

@@ -21,7 +21,7 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import load
 from quadriga.engine.models.recognition.model_toml import read_model_toml
 from quadriga.engine.models.repository import ModelRepository
-from quadriga.engine.sign_on.people import caller_of_claims
+from quadriga.extras.sign_on.sign_on import caller_of_claims
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.access import ROLES
 from quadriga.store.database import writer_engine
@@ -149,7 +149,7 @@ def test_the_page_of_an_index_has_no_picture_as_it_would_not_find_it() -> None:
 
 
 def test_the_packages_are_drawn_in_their_layers() -> None:
-    (drawing,) = texts("docs/architecture.md", "        engine ")
+    (drawing,) = texts("docs/architecture.md", "        extras ")
     contract = PYPROJECT["tool"]["importlinter"]["contracts"][0]
     drawn = [re.match(r" *(\w+)(?: +\| +(\w+))?", line).groups() for line in drawing.splitlines()]
     assert [" | ".join(filter(None, names)) for names in drawn] == contract["layers"]

@@ -240,7 +240,7 @@ def test_messages_of_the_first_hour_are_those_of_the_code():
     text = (ROOT / "docs" / "first-hour.md").read_text().partition("## When it does not work")[2]
     code = "".join(
         path.read_text()
-        for package in ("engine", "monitor", "proto", "store", "tasks")
+        for package in ("engine", "extras", "monitor", "proto", "store", "tasks")
         for path in (ROOT / package).rglob("*.py")
     )
     first_cells = "".join(re.findall(r"^\|([^|]*)\|", text, re.MULTILINE))
@@ -275,7 +275,7 @@ def test_links_lead_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_and_names_of_code_are_there(page):
-    packages = "engine|proto|tasks|store|monitor"
+    packages = "engine|extras|proto|tasks|store|monitor"
     text = page.read_text()
     for path in re.findall(rf"`((?:{packages}|bench|tests|sample_models)/[\w./]+)`", text):
         assert (ROOT / path).exists() or "acme" in path, path

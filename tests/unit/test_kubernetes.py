@@ -168,7 +168,7 @@ PATCHED = yaml.safe_load((REPLICAS / "statefulset.yaml").read_text())["spec"]["t
 
 def test_replicas_share_what_one_address_needs():
     values = {entry["name"]: entry["value"] for entry in PATCHED["containers"][0]["env"]}
-    shared = {"DATABASE_FILE", "BLOBS", "SESSION_KEY_FILE", "EVENTS"}
+    shared = {"DATABASE_FILE", "BLOBS", "SESSION_KEY_FILE"}
     assert {name.removeprefix(PREFIX) for name in values} == shared
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     for name, value in values.items():
@@ -177,7 +177,7 @@ def test_replicas_share_what_one_address_needs():
             assert folder == "/run/secrets/quadriga"
             assert f"--from-literal={entry}=" in page
     (mount,) = PATCHED["containers"][0]["volumeMounts"]
-    assert mount["mountPath"] == values["QUADRIGA_EVENTS"]
+    assert mount["mountPath"] == "/data/events"
     (volume,) = PATCHED["volumes"]
     claim = yaml.safe_load((REPLICAS / "events.yaml").read_text())
     assert volume["name"] == mount["name"]

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CODE = ("client", "engine", "proto", "tasks", "store", "monitor", "bench", "sample_models")
+CODE = (
+    "client",
+    "engine",
+    "extras",
+    "proto",
+    "tasks",
+    "store",
+    "monitor",
+    "bench",
+    "sample_models",
+)
 EMPTY_NAMES = {"asked", "each", "found", "kept", "one", "said", "some", "thing", "told", "whole"}
 FRAGMENT_STARTS = (
     "Of ",

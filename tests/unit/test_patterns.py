@@ -17,7 +17,7 @@ from quadriga.proto.http import table
 from quadriga.proto.http.operations import WireOptions, path_pattern
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("engine", "proto", "tasks", "store", "monitor")
+PACKAGES = ("engine", "extras", "proto", "tasks", "store", "monitor")
 REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT)
 MANY = 1000
 """A repeat of fewer characters is bounded."""

@@ -2,19 +2,232 @@
 
 The file is memory-mapped and unneeded fields are skipped. Nodes inside control flow are not read.
 
-Source: onnx/onnx.proto (field numbers).
+External data, the parts of other files that tensors name, is checked before anything reads it. Such tensors are looked for
+wherever a file may hold them: in graphs, in the graphs inside of nodes, in functions and in training. Where a field is there
+twice, both count, as programs differ in which they take.
+
+Source: onnx/onnx.proto (field numbers), "ONNX External Data"; Protocol Buffers, "Encoding" (messages are merged by joining
+bytes).
 """
 
 import mmap
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
+from itertools import product
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from quadriga.engine.models.onnx.external_data import ExternalData, read_external_data
-from quadriga.engine.models.onnx.protobuf import Message, encode_bytes
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_KEY = (1 << 32) - 1
+"""Largest key of a field; readers in C++ drop the bits above and see another field."""
+
+
+class ProtobufError(ValueError):
+    """The bytes are not a message."""
+
+
+class Message:
+    """The fields of one message by number: integers, and the bytes of longer values."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._fields: dict[int, list[int | memoryview]] = {}
+        for number, value in read_fields(data):
+            self._fields.setdefault(number, []).append(value)
+
+    def parts(self, number: int) -> list[memoryview]:
+        """Return the bytes of a field, once for each time that it is there."""
+        return [value for value in self._fields.get(number, ()) if not isinstance(value, int)]
+
+    def messages(self, *path: int) -> list["Message"]:
+        """Return the messages of a field, or of fields within each other."""
+        messages = [self]
+        for number in path:
+            messages = [
+                Message(payload) for message in messages for payload in message.parts(number)
+            ]
+        return messages
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        """Return the texts of a field."""
+        return tuple(bytes(payload).decode("utf-8", "replace") for payload in self.parts(number))
+
+    def text(self, number: int) -> str:
+        """Return the last text of a field; empty if there is none."""
+        return "".join(self.texts(number)[-1:])
+
+    def integers(self, number: int) -> tuple[int, ...]:
+        """Return the integers of a field, which may be packed."""
+        integers: list[int] = []
+        for value in self._fields.get(number, ()):
+            if isinstance(value, int):
+                integers.append(value)
+                continue
+            position = 0
+            while position < len(value):
+                integer, position = _read_varint(value, position)
+                integers.append(integer)
+        return tuple(integers)
+
+    def integer(self, number: int, default: int = 0) -> int:
+        """Return the first integer of a field, or the default."""
+        return next(iter(self.integers(number)), default)
+
+    def pairs(self, number: int) -> dict[str, str]:
+        """Return messages of a key and a value as a dictionary."""
+        return {entry.text(1): entry.text(2) for entry in self.messages(number)}
+
+
+def read_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield the fields of one message: number with an integer or with the bytes."""
+    position, end = 0, len(data)
+    while position < end:
+        key, position = _read_varint(data, position)
+        number, kind = key >> 3, key & 7
+        if number == 0 or key > _MAX_KEY:
+            raise ProtobufError(f"a field numbered {number}")
+        if kind == _VARINT:
+            value, position = _read_varint(data, position)
+            yield number, value
+            continue
+        if kind == _BYTES:
+            length, position = _read_varint(data, position)
+        else:
+            length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
+        if length < 0 or position + length > end:
+            raise ProtobufError(f"a field that does not fit at byte {position}")
+        yield number, data[position : position + length]
+        position += length
+
+
+def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Read an integer of variable length; return its value and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 63:
+            raise ProtobufError(f"a number too long at byte {position}")
+
+
+def encode_bytes(number: int, payload: bytes) -> bytes:
+    """Return a field of bytes, a text or a message."""
+    return bytes([*_encode_varint(number << 3 | _BYTES), *_encode_varint(len(payload))]) + payload
+
+
+def _encode_varint(value: int) -> list[int]:
+    groups = []
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return [*groups, value]
+
+
+_MAX_DEPTH = 100
+"""Maximum depth of messages; Protocol Buffers in C++ refuse more."""
+
+_LOCATION = re.compile(rb"location")
+"""Key of the file's name; an attribute without it is not read, as those of trees have millions of values."""
+
+_EXTERNAL_DATA = 13
+_FIELDS: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "node": {5: "attribute"},
+    "attribute": {
+        **dict.fromkeys((5, 10), "tensor"),
+        **dict.fromkeys((6, 11), "graph"),
+        **dict.fromkeys((22, 23), "sparse"),
+    },
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+"""Kinds of the messages inside of a message that may hold tensors, by the number of their field."""
+
+
+class ExternalDataError(ValueError):
+    """A file that a model refers to is missing, too short, or not in the model's folder."""
+
+
+class ExternalData(msgspec.Struct, frozen=True):
+    """A part of another file that holds one tensor's bytes."""
+
+    location: str
+    offset: int
+    length: int
+
+
+def read_external_data(model: memoryview) -> Iterator[ExternalData]:
+    """Yield the parts of other files that the tensors of a serialized model name; raises as `read_fields`."""
+    if not _LOCATION.search(model):
+        return
+    waiting = [("model", model, 1)]
+    while waiting:
+        kind, message, depth = waiting.pop()
+        if kind == "tensor":
+            yield from _tensor_files(message)
+            continue
+        if depth > _MAX_DEPTH:
+            raise ProtobufError(f"messages nested more than {_MAX_DEPTH} deep")
+        for number, value in read_fields(message):
+            inner = _FIELDS[kind].get(number)
+            if inner is None or isinstance(value, int):
+                continue
+            if inner != "attribute" or _LOCATION.search(value):
+                waiting.append((inner, value, depth + 1))
+
+
+def _tensor_files(tensor: memoryview) -> Iterator[ExternalData]:
+    values: dict[str, list[str]] = {}
+    for entry in Message(tensor).messages(_EXTERNAL_DATA):
+        for key, value in product(entry.texts(1), entry.texts(2) or ("",)):
+            values.setdefault(key, []).append(value)
+    offset, length = (int(values.get(key, ["0"])[-1] or 0) for key in ("offset", "length"))
+    for location in values.get("location", ()):
+        yield ExternalData(location, offset, length)
+
+
+def check_external_data(path: Path, external_data: tuple[ExternalData, ...]) -> None:
+    """Check that every file with external weights is in the folder of the model's file, and long enough.
+
+    Raises:
+        ExternalDataError: A file is missing, too short, or elsewhere, also behind a link.
+    """
+    folder = path.parent.resolve()
+    for external in external_data:
+        name, end = external.location, external.offset + external.length
+        try:
+            target = (folder / name).resolve()
+            is_file = target.is_file()
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # no name of a file, or a circle of links
+            raise ExternalDataError(f"expected the name of a file, got {name!r:.200}") from error
+        if not target.is_relative_to(folder):
+            raise ExternalDataError(
+                f"expected external data inside the model's folder, got {name!r:.200}"
+            )
+        if not is_file:
+            raise ExternalDataError(
+                f"expected the weights in {name!r:.200} beside {path.name}, got no such file: "
+                "copy it there, or export again with external_data=False"
+            )
+        if min(external.offset, external.length) < 0:
+            raise ExternalDataError(f"expected {name!r:.200} from byte 0 on, got {external.offset}")
+        if end > (size := target.stat().st_size):
+            raise ExternalDataError(
+                f"expected {name!r:.200} to hold {end} bytes, got {size}: the copy may be incomplete"
+            )
+
 
 Shape = tuple[int, ...]
 """Sizes of a tensor's axes, -1 where one is open."""

@@ -1,8 +1,12 @@
-"""Crashes of models, in memory that the supervisor and all workers share, and the refusals that follow from them.
+"""What models run in each worker, their crashes, and the refusals that follow from them, in memory that outlives workers.
+
+A crash in native code, of a graph or of an image's decoder, ends the whole process before it can say anything. So each worker
+counts the runs of each model, and the supervisor reads these counts once a signal has ended it.
 
 A model that ends its process twice within `WINDOW_S` is refused for a time that doubles with each further crash. A
 model that ran beside others when their process ended is only suspected: it is not refused, but a worker that starts
-next runs it in a process of its own, where the next crash shows whose it is.
+next runs it in a process of its own, where the next crash shows whose it is. What ends the worker even so, as the code
+around a graph may, counts as a crash of each model that ran.
 """
 
 import contextlib
@@ -17,7 +21,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from quadriga.engine.models.runners.native_runs import NativeRun
+from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, CountRow, SharedCounts
+
+RUNNING = "running"
+"""Kind of the rows of runs in flight, each named by a model and its version."""
 
 WINDOW_S = 300.0
 """Seconds within which two crashes of a model lead to a refusal."""
@@ -30,11 +37,101 @@ PROBATION_S = 3600.0
 
 _CRASHES = 2
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-_LOGGED_REQUESTS = 8
+_ID = slice(IN_FLIGHT + 1, IN_FLIGHT + 11)
+"""Cells of the id of the request that began last, cut to its first bytes."""
+_IS_ISOLATED = _ID.stop
 _MAX_MODELS = 256
 _BYTES = 256 * 1024
 _HEADER_BYTES = 8
 _GENERATION_BYTES = 4
+
+
+class RunMark:
+    """Counts the runs of a model version in this process, for the case that they end it; safe to use from several threads.
+
+    Args:
+        row: Row of the kind `RUNNING`; None for a process that nobody watches.
+    """
+
+    def __init__(self, row: CountRow | None = None) -> None:
+        if row is None:
+            row = CountRow(memoryview(bytearray(8 * CELLS)).cast("q"), 0, threading.RLock())
+        self._row = row
+        self._id = row.cells[_ID].cast("B")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other models count in the same row, for want of more: none of them can be told by it."""
+        return self._row.is_other
+
+    def note_isolation(self, *, is_isolated: bool) -> None:
+        """Note whether the model runs in a process of its own."""
+        self._row.cells[_IS_ISOLATED] = is_isolated
+
+    def begin(self, request_id: str = "") -> None:
+        """Note that a run begins, with the id that the client gave its request."""
+        text = request_id.encode(errors="replace")[: len(self._id)].ljust(len(self._id), b"\0")
+        with self._row.lock:
+            self._row.cells[IN_FLIGHT] += 1
+            self._id[:] = text
+
+    def end(self) -> None:
+        """Note that a run ends."""
+        self._row.add(IN_FLIGHT, -1)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the context as a run that is of no request."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Note that a run waits for another process: a crash of this one is not its doing."""
+        self.end()
+        try:
+            yield
+        finally:
+            self._row.add(IN_FLIGHT)
+
+
+class RunsInFlight(msgspec.Struct, frozen=True):
+    """The runs of a model version that did not end before their process did."""
+
+    model: str
+    version: str
+    count: int = 1
+    request_id: str = ""
+    """Id that the client gave the request that began last, shortened; empty if there is none."""
+    is_isolated: bool = False
+    """Whether the graph runs in a process of its own."""
+
+    def __str__(self) -> str:
+        """Describe them for the log."""
+        parts = [f"{self.count} requests"] if self.count > 1 else []
+        if self.request_id:
+            parts.append(f"{'the last' if parts else 'request'} {self.request_id!r}")
+        return f"model {self.model!r} version {self.version}" + (
+            f" ({', '.join(parts)})" if parts else ""
+        )
+
+
+def runs_in_flight(counts: SharedCounts, worker: int) -> list[RunsInFlight]:
+    """Return what a worker runs, or ran when it ended."""
+    return [
+        RunsInFlight(
+            model,
+            version,
+            cells[IN_FLIGHT],
+            bytes(cells[_ID]).rstrip(b"\0").decode(errors="replace"),
+            is_isolated=bool(cells[_IS_ISOLATED]),
+        )
+        for (_, model, version), cells in counts.of_process(RUNNING, worker)
+        if cells[IN_FLIGHT] > 0
+    ]
 
 
 class ModelCrashes(msgspec.Struct):
@@ -210,24 +307,19 @@ def describe_exit(code: int) -> str:
         return f"signal {-code}"
 
 
-def blame(runs: Sequence[NativeRun], crashes: CrashRecord, code: int) -> str:
+def blame(runs: Sequence[RunsInFlight], crashes: CrashRecord, code: int) -> str:
     """Count or suspect the models that a process ran when a signal ended it; return what it ran, for the log.
 
     SIGKILL, SIGTERM and SIGINT come from outside, so that no model is blamed for them.
     """
-    models = list(dict.fromkeys((run.model, run.version) for run in runs))
-    if not models:
+    if not runs:
         return " while it ran no model"
-    requests = [repr(run.request_id) for run in runs if run.request_id]
-    names = ", ".join(f"model {name!r} version {version}" for name, version in models)
-    text = f" while it ran {names}"
-    if requests:
-        text += f" (request {', '.join(requests[:_LOGGED_REQUESTS])})"
+    text = f" while it ran {', '.join(map(str, runs))}"
     if -code in _FROM_OUTSIDE:
         return text
-    if len(models) > 1:
-        crashes.suspect(models)
+    if len(runs) > 1 and not all(run.is_isolated for run in runs):
+        crashes.suspect([(run.model, run.version) for run in runs])
         return f"{text}, any of which may be the cause"
-    if (refusal := crashes.count(*models[0], describe_exit(code))) is not None:
-        text += f": {refusal.reason}"
-    return text
+    counted = [crashes.count(run.model, run.version, describe_exit(code)) for run in runs]
+    reasons = "; ".join(refusal.reason for refusal in counted if refusal is not None)
+    return f"{text}: {reasons}" if reasons else text

@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.config.settings import PREFIX
-from quadriga.engine.models.runners.crash_record import CrashRecord, describe_exit
+from quadriga.engine.models.runners.crash_record import CrashRecord, RunMark, describe_exit
 from quadriga.engine.models.runners.graph_messages import (
     Answer,
+    BlockFullError,
     Failed,
     NodeInfo,
     Opened,
@@ -29,15 +30,12 @@ from quadriga.engine.models.runners.graph_messages import (
     PeerEndedError,
     Receiver,
     RunGraph,
+    TensorBlock,
     send,
 )
 from quadriga.engine.models.runners.graph_server import ServerOptions
-from quadriga.engine.models.runners.graph_source import GraphOptions
-from quadriga.engine.models.runners.native_runs import NativeRuns, RunMark
 from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.runtime_texts import first_line
-from quadriga.engine.models.runners.session import LoadError, RunError
-from quadriga.engine.models.runners.tensor_block import BlockFullError, TensorBlock
+from quadriga.engine.models.runners.session import GraphOptions, LoadError, RunError, first_line
 from quadriga.proto.errors import ModelNotReady
 
 _POLL_INTERVAL_S = 0.02
@@ -217,7 +215,7 @@ class ProcessGraphs:
         version: Its version.
         limits: Limits of the process.
         crashes: Counts how often the process ends.
-        mark: Notes which threads of this process work for the model; not those that wait for its own process.
+        mark: Counts the runs of the model in this process; not those that wait for its own process.
     """
 
     shares_memory = False
@@ -230,7 +228,7 @@ class ProcessGraphs:
         crashes: CrashRecord | None = None,
         mark: RunMark | None = None,
     ) -> None:
-        self._mark = mark or NativeRuns().mark(name, version)
+        self._mark = mark or RunMark()
         self._name, self._version = name, version
         self._limits = limits
         self._crashes = crashes
@@ -301,7 +299,8 @@ class ProcessGraphs:
             running.give_back(lane)
             raise RunError(str(error)) from error
         deadline_s = self._load_deadline_s or time.monotonic() + self._limits.run_s
-        answer = self._exchange(running, lane, request, deadline_s=deadline_s, options=options)
+        with self._mark.paused():
+            answer = self._exchange(running, lane, request, deadline_s=deadline_s, options=options)
         assert not isinstance(answer, Opened | Failed)
         outputs = lane.block.read(answer.outputs, copy=True)
         running.give_back(lane)
@@ -323,8 +322,7 @@ class ProcessGraphs:
     ) -> Answer:
         """Exchange messages; raises as `run` does, after the lane is closed or given back."""
         try:
-            with self._mark.paused():
-                answer = lane.exchange(message, deadline_s, options)
+            answer = lane.exchange(message, deadline_s, options)
         except PeerEndedError:
             lane.close()
             raise ModelNotReady(self._note_end(running)) from None
@@ -417,7 +415,7 @@ def _restart(reference: "weakref.ref[ProcessGraphs]") -> None:
 
 
 class ProcessGraph:
-    """A graph in the process of its model; a `quadriga.engine.models.runners.graph_source.OpenedGraph`."""
+    """A graph in the process of its model; a `quadriga.engine.models.runners.session.OpenedGraph`."""
 
     def __init__(self, graphs: ProcessGraphs, opened: Opened) -> None:
         self._graphs = graphs

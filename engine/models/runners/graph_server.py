@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.models.runners.graph_messages import (
+    HEADER_BYTES,
     Answer,
     Answered,
     Failed,
@@ -29,12 +30,16 @@ from quadriga.engine.models.runners.graph_messages import (
     Receiver,
     Request,
     RunGraph,
+    TensorBlock,
     send,
 )
-from quadriga.engine.models.runners.graph_source import GraphOptions
-from quadriga.engine.models.runners.runtime_texts import is_out_of_memory
-from quadriga.engine.models.runners.session import LocalGraph, LocalGraphs, run_options
-from quadriga.engine.models.runners.tensor_block import HEADER_BYTES, TensorBlock
+from quadriga.engine.models.runners.session import (
+    GraphOptions,
+    LocalGraph,
+    LocalGraphs,
+    is_out_of_memory,
+    run_options,
+)
 
 _STOP_INTERVAL_S = 0.02
 _OOM_SCORE = "700"

@@ -1,6 +1,17 @@
-"""Execution providers with their options, as model.toml names them; which ones run a graph is onnxruntime's to say."""
+"""Execution providers with their options, as model.toml names them; which ones run a graph is onnxruntime's to say.
 
-from collections.abc import Mapping, Sequence
+Libraries of CUDA and cuDNN are loaded from where pip puts them, and named where they are missing.
+
+Source: onnxruntime, "Install ONNX Runtime: CUDA and cuDNN", `preload_dlls`.
+"""
+
+import contextlib
+import ctypes
+import io
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 ProviderOptions = tuple[str, dict[str, str]]
 """Name of a provider, and its options as onnxruntime takes them: texts."""
@@ -104,3 +115,46 @@ def device_number(options: Mapping[str, str]) -> int:
     """Return the number of the device that a provider uses; 0 where its options have none."""
     text = options.get("device_id", "0")
     return int(text) if text.isdecimal() else 0
+
+
+PROVIDER_FILES = {
+    "CUDAExecutionProvider": "libonnxruntime_providers_cuda.so",
+    "TensorrtExecutionProvider": "libonnxruntime_providers_tensorrt.so",
+}
+"""File of each provider that needs these libraries, beside onnxruntime's own."""
+
+DRIVER = "libcuda.so"
+"""Library that only the driver brings."""
+
+_lock = threading.Lock()
+
+
+def load_cuda_libraries(providers: Iterable[str], preload: Callable[[], object]) -> None:
+    """Load the libraries that a provider needs, before a graph is opened; the system's own are found without it.
+
+    Args:
+        providers: Names of the providers of the graph.
+        preload: Loads them, as `onnxruntime.preload_dlls` does, which prints what it does not find; standard output
+            is where the server prints its address.
+    """
+    if any(name in PROVIDER_FILES for name in providers):
+        with _lock, contextlib.redirect_stdout(io.StringIO()):
+            preload()
+
+
+def missing_library(provider: str, folder: Path) -> str:
+    """Return why the file of a provider cannot be loaded, in the words of the system; empty if it can.
+
+    Args:
+        provider: Name of the provider.
+        folder: Folder of onnxruntime's libraries.
+    """
+    file = PROVIDER_FILES.get(provider)
+    if file is None:
+        return ""
+    try:
+        ctypes.CDLL(str(folder / file), mode=os.RTLD_LAZY)
+    except OSError as error:
+        text = str(error).removeprefix(f"{folder}/")
+        return f"{text} (it comes with NVIDIA's driver)" if text.startswith(DRIVER) else text
+    return ""

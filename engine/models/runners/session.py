@@ -2,6 +2,9 @@
 
 One thread per call and no spinning: concurrent calls use the cores better than threads inside one call (1.45x
 more requests per second on two cores) at the price of a longer single call.
+
+A `GraphSource` opens graphs: `LocalGraphs` in this process, `ProcessGraphs` in one of the model's own. Errors of onnxruntime
+become ours: what users can do comes first, and its codes are left out.
 """
 
 import logging
@@ -14,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -22,33 +25,79 @@ import numpy.typing as npt
 import onnxruntime
 
 from quadriga.engine.measures.stopwatch import Stopwatch
-from quadriga.engine.models.independent_rows import DependentRowsError, Feeds, check_independent
-from quadriga.engine.models.onnx.external_data import ExternalDataError, check_external_data
-from quadriga.engine.models.onnx.onnx_file import OnnxFileError, OnnxHeader, read_onnx
-from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching
-from quadriga.engine.models.runners.cuda_libraries import load_cuda_libraries, missing_library
-from quadriga.engine.models.runners.graph_source import GraphOptions, GraphSource, OpenedGraph
-from quadriga.engine.models.runners.native_runs import NativeRuns, RunMark
+from quadriga.engine.models.onnx.onnx_file import (
+    ExternalDataError,
+    OnnxFileError,
+    OnnxHeader,
+    check_external_data,
+    read_onnx,
+)
+from quadriga.engine.models.runners.batched_runs import (
+    BatchedRuns,
+    Batching,
+    DependentRowsError,
+    Feeds,
+    check_independent,
+)
+from quadriga.engine.models.runners.crash_record import RunMark
 from quadriga.engine.models.runners.providers import (
     CPU,
     ExecutionProviderError,
+    ProviderOptions,
     WrittenProvider,
     batching_advice,
     choose_available,
     device_number,
     fallen_back,
+    load_cuda_libraries,
+    missing_library,
     read_providers,
-)
-from quadriga.engine.models.runners.runtime_texts import (
-    first_line,
-    has_lost_device,
-    is_out_of_memory,
-    load_advice,
 )
 from quadriga.proto.datatypes import NAMES
 from quadriga.proto.deadline import check_deadline, current_deadline
 from quadriga.proto.errors import ModelNotReady, ProtocolError
 from quadriga.proto.messages import TensorInfo
+
+
+class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is opened, and how it is run."""
+
+    path: str
+    """The ONNX file; loaded by path, so that external weights are found."""
+    modified_model: bytes | None = None
+    """Serialized model to load in place of the file."""
+    providers: tuple[ProviderOptions, ...] = ((CPU, {}),)
+    intra_op_threads: int = 1
+
+
+class OpenedGraph(Protocol):
+    """An opened graph, with the methods of onnxruntime's `InferenceSession` that are used."""
+
+    def get_inputs(self) -> Sequence[Any]:
+        """Return name, type and shape of each input."""
+
+    def get_outputs(self) -> Sequence[Any]:
+        """Return name, type and shape of each output."""
+
+    def get_providers(self) -> Sequence[str]:
+        """Return the names of the providers that run it."""
+
+    def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
+        """Run once, with the `RunOptions` of onnxruntime; raises onnxruntime's errors or a `RunError`."""
+
+
+class GraphSource(Protocol):
+    """Opens the graphs of one model version."""
+
+    shares_memory: bool
+    """Whether outputs may stay on the device of the model, as it is opened in this process."""
+
+    def end_loading(self) -> None:
+        """Note that the model is loaded, so that its runs are no longer part of its warm-up."""
+
+    def open(self, options: GraphOptions) -> OpenedGraph:
+        """Open a graph; raises onnxruntime's errors or a `LoadError`."""
+
 
 _NAMES = {"FP16": "float16", "FP32": "float", "FP64": "double", "BYTES": "string"}
 """onnxruntime's names of datatypes, where they differ from V2's in lower case."""
@@ -100,7 +149,7 @@ class LocalGraphs:
     """Opens graphs in this process.
 
     Args:
-        mark: Notes which threads run the model, for the case that it ends the process; default: nobody reads it.
+        mark: Counts the model as running while a graph is opened; runs are counted by whoever asks for them.
         load_s: Seconds within which the runs of the warm-up must end; None for no limit.
         ends_with_device: Whether this process ends, to be started again, once it cannot use its GPU any more.
     """
@@ -114,7 +163,7 @@ class LocalGraphs:
         *,
         ends_with_device: bool = False,
     ) -> None:
-        self._mark = mark or NativeRuns().mark("", "")
+        self._mark = mark or RunMark()
         self._ends_with_device = ends_with_device
         self._load_s = load_s
         self.load_deadline_s = None if load_s is None else time.monotonic() + load_s
@@ -165,25 +214,21 @@ class LocalGraphs:
         folder = str(Path(options.path).parent.resolve())
         session_options.add_session_config_entry(_WEIGHTS_FOLDER, folder)
         load_cuda_libraries([name for name, _ in options.providers], onnxruntime.preload_dlls)
-        before = self._mark.begin()
-        try:
+        with self._mark.running():
             session = onnxruntime.InferenceSession(
                 options.modified_model or options.path,
                 session_options,
                 providers=list(options.providers),
                 enable_fallback=0,  # it would print that it takes other providers, and go on
             )
-        finally:
-            self._mark.end(before)
-        return LocalGraph(session, self._mark, self)
+        return LocalGraph(session, self)
 
 
 class LocalGraph:
-    """A graph in this process; its runs are marked."""
+    """A graph in this process."""
 
-    def __init__(self, session: Any, mark: RunMark, source: LocalGraphs) -> None:
+    def __init__(self, session: Any, source: LocalGraphs) -> None:
         self._session = session
-        self._mark = mark
         self._source = source
         self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
         self.get_providers, self.io_binding = session.get_providers, session.io_binding
@@ -193,7 +238,7 @@ class LocalGraph:
 
     def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
         """Run once; raises onnxruntime's errors."""
-        before, began_s = self._mark.begin(), time.monotonic()
+        began_s = time.monotonic()
         try:
             if self._source.load_deadline_s is not None:
                 run = partial(self._session.run, names, feeds)
@@ -203,7 +248,6 @@ class LocalGraph:
             self._source.note_error(error, self.get_providers())
             raise
         finally:
-            self._mark.end(before)
             if time.monotonic() - began_s > _LONG_RUN_S and self._release is None:
                 self._look_at_memory(feeds)
         return results
@@ -219,14 +263,11 @@ class LocalGraph:
 
     def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         """Run once with inputs and outputs on a device; raises onnxruntime's errors."""
-        before = self._mark.begin()
         try:
             self._session.run_with_iobinding(binding, options)
         except Exception as error:
             self._source.note_error(error, self.get_providers())
             raise
-        finally:
-            self._mark.end(before)
 
 
 def _release_memory(graph: "weakref.ref[LocalGraph]", inputs: Mapping[str, Any]) -> None:
@@ -546,3 +587,86 @@ def _tensor_info(node: Any) -> TensorInfo:
         )
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
     return TensorInfo(node.name, datatype, shape)
+
+
+_OPERATOR = re.compile(r"(?<!\S)(\S+) is not a registered function/op|No Op registered for (\S+)")
+"""onnxruntime's text about an unknown operator, which begins after a space: the file's names may be long."""
+
+_SOURCE = re.compile(
+    r"(?:/onnxruntime_src/)\S+:\d+ [^()]*\([^()]*\)(?: const)?(?: \[with [^\]]*\])? "
+)
+"""Place in onnxruntime's source with the signature of a function, with which its exceptions begin."""
+_PARSER = re.compile(r"\b\w+\.h:\d+ \w+ ")
+"""The same of its parsers of options."""
+_CUDA_FAILURE = re.compile(
+    r"(?P<failure>\b[A-Z]{1,20} failure \d{1,9}: .{0,500}?) ; GPU=(?P<device>-?\d{1,4})"
+    r" ; hostname=.{0,500}?(?: ; expr=[^;]{0,500};|$) ?"
+)
+"""An error of CUDA's libraries, which names the machine, a source file and an expression."""
+_MEMORY = (
+    "Failed to allocate memory",
+    "bad_alloc",
+    "bad allocation",
+    "is smaller than requested bytes of",  # gpu_mem_limit
+    "CUDA failure 2:",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+_LOST = (214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911)
+"""Errors of CUDA after which a process must be started again."""
+
+
+def load_advice(text: str, path: Path, version: str) -> str:
+    """Rewrite onnxruntime's errors that users meet when they load a model, with the way out.
+
+    Args:
+        text: Text of the error.
+        path: The ONNX file.
+        version: Version of onnxruntime.
+    """
+    runtime = f"onnxruntime {version}"
+    ir_version = r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"
+    if match := re.search(ir_version, text):
+        return (
+            f"expected IR version {match[2]} or lower in {path.name}, got {match[1]}: export again with an "
+            f"older opset, or set model.ir_version = {match[2]} with the onnx package"
+        )
+    if match := re.search(r"Opset (\d+) is under development", text):
+        return (
+            f"expected an operator set that {runtime} supports in {path.name}, got {match[1]}: "
+            "export again with a lower opset"
+        )
+    if match := _OPERATOR.search(text):
+        name = (match[1] or match[2]).rstrip(".")
+        return (
+            f"expected operators of ONNX, got {name}, which {runtime} does not know: "
+            "export again without custom operators"
+        )
+    return f"onnxruntime refuses {path.name}: {first_line(text)}"
+
+
+def first_line(text: str) -> str:
+    """Return the first line of an error of onnxruntime: neither its codes, nor its source, nor the name of the machine."""
+    line = text.strip().splitlines()[0] if text.strip() else "no reason given"
+    line = _CUDA_FAILURE.sub(_cuda_failure, _SOURCE.sub("", line))
+    line = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ :\s*", "", line)
+    return _PARSER.sub("", line).strip() or "no reason given"
+
+
+def _cuda_failure(match: re.Match[str]) -> str:
+    device = "" if match["device"].startswith("-") else f" on GPU {match['device']}"
+    return f"{match['failure']}{device} "
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Check whether an error of onnxruntime is one of memory, of the machine or of a device."""
+    return any(part in text for part in _MEMORY)
+
+
+def has_lost_device(text: str) -> bool:
+    """Check whether an error of onnxruntime says that this process cannot use its GPU any more.
+
+    Source: CUDA Runtime API 13.0, `cudaError_t`: "the process must be terminated and relaunched".
+    """
+    match = re.search(r"\bCUDA failure (\d+): [^;]* ; GPU=-?\d+ ; hostname=", text)
+    return match is not None and int(match[1]) in _LOST

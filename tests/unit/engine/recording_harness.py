@@ -58,18 +58,21 @@ class RecordingHarness:
         classifier(self.models / name / "model.onnx")
         (self.models / name / "model.toml").write_text(f"{COLOURS_TOML}[store]\n{store}\n")
 
-    def pipeline(self, soft: int = 1 << 30, hard: int = 1 << 30, **options) -> Pipeline:
+    def pipeline(
+        self, soft: int = 1 << 30, hard: int = 1 << 30, block_s: float = 0.05, **options
+    ) -> Pipeline:
         settings = small_settings(
-            journal_soft_bytes=soft, journal_hard_bytes=hard,
+            journal_hard_bytes=hard,
             journal_full=options.pop("full", "fail"),
-            journal_block_ms=1000 * options.pop("block_s", 0.05),
             **options,
-        )  # fmt: skip
+        )
         journal = Journal(self.directory, 0)
         blobs = FileBlobs(self.blobs)
         self.recorder = Recorder(
             IdSource(0), journal, blobs, settings=settings, engine_version="1.2.3"
         )
+        capacity = self.recorder.capacity
+        capacity.soft_bytes, capacity._block_s = soft, block_s
         pipeline = load_pipeline(self.models, self.recorder, settings)
         self.opened.append(pipeline)
         return pipeline

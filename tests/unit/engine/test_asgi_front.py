@@ -1,4 +1,4 @@
-"""What the front answers without a task: the same as with one, and only what the long way has nothing to do with."""
+"""Requests at the front: their ids and traces, how they are counted, and the places of a key."""
 
 import asyncio
 import json
@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
+from quadriga.engine.access import quotas
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.model_counts import REQUEST, SUM
 from quadriga.engine.measures.server_numbers import REQUESTS, outcomes_of
-from quadriga.engine.models.runners.loop_runs import MAX_BODY_BYTES, SAMPLES
+from quadriga.engine.measures.shared_counts import IN_FLIGHT
+from quadriga.engine.models.runners.loop_runs import SAMPLES
 from quadriga.proto.http.asgi import BODY_EXTENSION
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
@@ -80,35 +82,6 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("front")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "headers", "status"),
-    [
-        (PATH, JSON, {}, 200),
-        (f"{PATH}/", JSON, {}, 200),
-        ("/v2/models/m-DOUBLING/versions/1/infer", JSON, {}, 200),
-        (PATH, *binary(), 200),
-        (PATH, *binary(rows=100), 200),
-        (PATH, JSON, {"quadriga-timing": "false", "accept-encoding": "gzip"}, 200),
-        ("/v1/models/doubling:predict", b'{"instances": [[1, 2, 3]]}', {}, 200),
-        (PATH, b"{", {"x-request-id": "c"}, 400),
-        (PATH, JSON.replace(b"FP32", b"FP16"), {"x-request-id": "c"}, 400),
-        (PATH, *binary(timeout=-1), 400),
-        (PATH, JSON, {"request-timeout": "-1", "x-request-id": "c"}, 400),
-    ],
-)
-async def test_the_answer_is_the_same_as_with_a_task(folder, path, body, headers, status):
-    async with warm_application(folder, insecure=True, store=False) as application:
-        answer = application.asgi.answer_at_once(scope_of(path, body, **headers), body)
-        assert answer is not None
-        expected = await with_task(application, scope_of(path, body, **headers), body)
-        assert answer.status == status == expected[0]
-        assert answer.body == expected[2]
-        own = {b"x-request-id"} if "x-request-id" not in headers else set()
-        assert {header for header in answer.headers if header[0] not in own} == {
-            header for header in expected[1] if header[0] not in own
-        }
-
-
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -129,21 +102,14 @@ async def test_an_answer_names_its_request_and_its_trace(folder, headers, reques
     body = json.dumps({"inputs": [{**TENSOR, "data": [1.0, 2.0, 3.5]}]}).encode()
     async with warm_application(folder, insecure=True, store=False) as application:
         scope = scope_of(body=body, **headers)
-        at_once = application.asgi.answer_at_once(scope_of(body=body, **headers), body)
-        answers = [await with_task(application, scope, body)]
-        if at_once is not None:
-            answers.append((at_once.status, at_once.headers, at_once.body))
-        for status, sent, content in answers:
-            values = [value.decode() for name, value in sent if name == b"x-request-id"]
-            assert (status, values) == (200, [json.loads(content)["id"]])
-            assert values == [request_id] if request_id else len(values[0]) == 36
-            assert dict(sent).get(b"traceparent", b"").decode() == (traceparent or "")
-        assert len({dict(sent)[b"x-request-id"] for _, sent, _ in answers}) == (
-            1 if request_id else len(answers)
-        )
+        status, sent, content = await with_task(application, scope, body)
+        values = [value.decode() for name, value in sent if name == b"x-request-id"]
+        assert (status, values) == (200, [json.loads(content)["id"]])
+        assert values == [request_id] if request_id else len(values[0]) == 36
+        assert dict(sent).get(b"traceparent", b"").decode() == (traceparent or "")
 
 
-async def test_a_request_counts_once_whichever_way_it_is_answered(folder):
+async def test_a_request_counts_once(folder):
     def counted():
         rows = {row.name: row for row in application._numbers._counts.totals()}
         return {
@@ -155,16 +121,13 @@ async def test_a_request_counts_once_whichever_way_it_is_answered(folder):
 
     async with warm_application(folder, insecure=True, store=False) as application:
         begun = counted()[("v2", "success")]
-        assert application.asgi.answer_at_once(scope_of(), JSON).status == 200
-        assert application.asgi.answer_at_once(scope_of(), b"{").status == 400
         await with_task(application, scope_of(), JSON)
         await with_task(application, scope_of(), b"{")
         await with_task(application, scope_of("/no/such/path"), JSON)
         await with_task(application, scope_of("/v2/models/absent/infer"), JSON)
-        assert application.asgi.answer_at_once(scope_of(cookie="a=b"), JSON) is None
         assert counted() == {
-            ("v2", "success"): begun + 2,
-            ("v2", "client_error"): 3,
+            ("v2", "success"): begun + 1,
+            ("v2", "client_error"): 2,
             ("none", "client_error"): 1,
         }
         durations = {
@@ -172,62 +135,24 @@ async def test_a_request_counts_once_whichever_way_it_is_answered(folder):
             for row in application._numbers._counts.totals()
             if row.name[:3] == (REQUEST, "doubling", "1")
         }
-        assert durations["success", "v2"] == begun + 2
+        assert durations["success", "v2"] == begun + 1
 
 
-@pytest.mark.parametrize(
-    ("scope", "body"),
-    [
-        pytest.param(scope_of(cookie="a=b"), JSON, id="session"),
-        pytest.param(scope_of(origin="http://localhost"), JSON, id="page"),
-        pytest.param(scope_of(sec_fetch_site="cross-site"), JSON, id="page of another site"),
-        pytest.param(scope_of(content_encoding="gzip"), JSON, id="compressed"),
-        pytest.param(scope_of(transfer_encoding="chunked"), JSON, id="chunked"),
-        pytest.param(scope_of(expect="100-continue"), JSON, id="waits"),
-        pytest.param(scope_of(host="evil.example"), JSON, id="another host"),
-        pytest.param(scope_of("/v2/models/other/infer"), JSON, id="another model"),
-        pytest.param(scope_of("/v2/repository/index"), b"{}", id="no inference"),
-        pytest.param(scope_of("/api/inferences/query"), b"{}", id="a route"),
-        pytest.param(scope_of(f"/{'x' * 1000}"), JSON, id="long path"),
-        pytest.param(scope_of(), None, id="no body yet"),
-        pytest.param(scope_of(), JSON + b" " * MAX_BODY_BYTES, id="large body"),
-    ],
-)
-async def test_everything_else_takes_the_long_way(folder, scope, body):
-    async with warm_application(folder, insecure=True, store=False) as application:
-        assert application.asgi.answer_at_once(scope_of(), JSON) is not None
-        assert application.asgi.answer_at_once(scope, body) is None
-
-
-async def test_a_server_that_ends_answers_with_a_task(folder):
-    async with warm_application(folder, insecure=True, store=False) as application:
-        application.asgi.closing = True
-        assert application.asgi.answer_at_once(scope_of(), JSON) is None
-
-
-@pytest.mark.parametrize(
-    ("limits", "is_at_once"),
-    [("", True), ("requests=100/second", False)],  # whose headers the long way adds
-)
-async def test_a_key_is_needed_and_counts_each_request_once(tmp_path, limits, is_at_once):
+@pytest.mark.parametrize("limits", ["", "requests=100/second"])
+async def test_a_key_is_needed_and_counts_each_request_once(tmp_path, limits):
     settings = Settings(data=str(tmp_path / "data"))
     migrate(settings.database_url)
     with writer_engine(settings.database_url) as engine:
         _, secret = create_key(engine, name="caller", roles=["infer"], limits=limits)
     async with warm_application(tmp_path) as application:
         application._keys.refresh()
-        assert application.asgi.answer_at_once(scope_of(), JSON) is None  # the audit log has it
         assert (await with_task(application, scope_of(), JSON))[0] == 401
         allowed = {"authorization": f"Bearer {secret}"}
         for _ in range(2 * SAMPLES):
-            scope = scope_of(**allowed)
-            answer = application.asgi.answer_at_once(scope, JSON)
-            if answer is None:
-                assert (await with_task(application, scope, JSON))[0] == 200
-        assert (answer is not None) == is_at_once
-        (use,) = application._keys.key_uses()
-        assert use.totals.totals["requests"] == 2 * SAMPLES
-        assert use.totals.in_flight == 0
+            assert (await with_task(application, scope_of(**allowed), JSON))[0] == 200
+        ((_, _, cells),) = application._keys.key_uses()
+        assert cells[quotas.REQUESTS] == 2 * SAMPLES
+        assert cells[IN_FLIGHT] == 0
 
 
 @pytest.mark.parametrize(("rows", "second"), [(1, 200), (30_000, 429)])
@@ -254,5 +179,5 @@ async def test_who_has_a_small_answer_may_ask_again_at_once(tmp_path, rows, seco
         await application.asgi(scope, asyncio.Event().wait, send)
         assert statuses == [200, second]
         assert (await with_task(application, scope_of(**allowed), JSON))[0] == 200
-        (use,) = application._keys.key_uses()
-        assert use.totals.in_flight == 0
+        ((_, _, cells),) = application._keys.key_uses()
+        assert cells[IN_FLIGHT] == 0

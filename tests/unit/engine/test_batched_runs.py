@@ -13,8 +13,7 @@ import pytest
 
 from quadriga.engine.measures.stopwatch import Stopwatch, stages_ms
 from quadriga.engine.models.runners import batched_runs
-from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching
-from quadriga.engine.models.runners.thread_place import set_current_place
+from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching, set_current_place
 from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded
 

@@ -9,12 +9,10 @@ import pytest
 
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions
-from quadriga.engine.models.runners.cuda_libraries import load_cuda_libraries, missing_library
 from quadriga.engine.models.runners.graph_messages import OpenGraph
 from quadriga.engine.models.runners.graph_process import ProcessGraphs, ProcessLimits
-from quadriga.engine.models.runners.graph_source import GraphOptions
-from quadriga.engine.models.runners.providers import CPU, CUDA
-from quadriga.engine.models.runners.session import LocalGraphs, RunError, Session
+from quadriga.engine.models.runners.providers import CPU, CUDA, load_cuda_libraries, missing_library
+from quadriga.engine.models.runners.session import GraphOptions, LocalGraphs, RunError, Session
 from quadriga.proto.errors import ModelNotReady
 from tests.onnx_models import doubling
 
@@ -127,7 +125,6 @@ LOSES_ITS_GPU = """
 import sys
 from pathlib import Path
 from quadriga.engine.models.runners.session import LocalGraph, LocalGraphs
-from quadriga.engine.models.runners.native_runs import NativeRuns
 
 class Lost:
     get_inputs = get_outputs = io_binding = None
@@ -138,7 +135,7 @@ class Lost:
     run_with_iobinding = run
 
 source = LocalGraphs(ends_with_device={ends})
-graph = LocalGraph(Lost(), NativeRuns().mark("numbers", "1"), source)
+graph = LocalGraph(Lost(), source)
 try:
     graph.{method}
 except RuntimeError:

@@ -4,14 +4,15 @@ import onnx
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
-from quadriga.engine.models.onnx.external_data import (
+from quadriga.engine.models.onnx.onnx_file import (
     ExternalData,
     ExternalDataError,
+    ProtobufError,
     check_external_data,
+    encode_bytes,
     read_external_data,
+    read_onnx,
 )
-from quadriga.engine.models.onnx.onnx_file import read_onnx
-from quadriga.engine.models.onnx.protobuf import ProtobufError, encode_bytes
 from quadriga.engine.models.runners.session import LoadError, Session
 from tests.onnx_models import doubling
 

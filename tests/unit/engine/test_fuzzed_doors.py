@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from quadriga.engine.assembly import app
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.store.access_keys import create_key
@@ -135,11 +136,13 @@ class Fuzzer:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     data = tmp_path_factory.mktemp("fuzzed") / "data"
-    settings = Settings(models=str(SAMPLE_MODELS), data=str(data), max_waiting_jobs=5)
+    settings = Settings(models=str(SAMPLE_MODELS), data=str(data))
     migrate(settings.database_url)
     with writer_engine(settings.database_url) as engine:
         keys = {role: create_key(engine, name=role, roles=[role])[1] for role in ROLES}
-    application = Application(settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "MAX_WAITING_JOBS", 5)
+        application = Application(settings)
     application._keys.refresh()
     application.repository.load_all()
     yield application, keys

@@ -9,8 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from quadriga.engine.http import http_protocol
-from quadriga.engine.http.framing import FramingError, check_headers
-from quadriga.engine.http.http_protocol import with_limits
+from quadriga.engine.http.http_protocol import FramingError, check_headers, with_limits
 from quadriga.proto.http.asgi import send_body
 from quadriga.proto.http.intake import Intake
 
@@ -23,7 +22,7 @@ async def refuse(_, __, send):
 async def connect(headers):
     """Send the headers of a request to a server of one's own; gives the reader, the writer and the server."""
     config = uvicorn.Config(refuse, lifespan="off", log_config=None)
-    protocol = with_limits(5, 10, Intake())
+    protocol = with_limits(10, Intake())
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(
         lambda: protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
@@ -58,10 +57,12 @@ REFUSED_REQUESTS = {
 @pytest.mark.parametrize(
     ("sent", "status", "expected"), REFUSED_REQUESTS.values(), ids=REFUSED_REQUESTS
 )
-def test_what_is_no_request_is_refused_with_an_id(sent, status, expected):
+def test_what_is_no_request_is_refused_with_an_id(monkeypatch, sent, status, expected):
+    monkeypatch.setattr(http_protocol, "HEADER_TIMEOUT_S", 0.5)
+
     async def ask():
         config = uvicorn.Config(refuse, lifespan="off", log_config=None)
-        protocol, state = with_limits(0.5, 10, Intake()), ServerState()
+        protocol, state = with_limits(10, Intake()), ServerState()
         server = await asyncio.get_running_loop().create_server(
             lambda: protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
         )

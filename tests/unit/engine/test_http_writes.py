@@ -13,6 +13,7 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
+from quadriga.engine.http import http_protocol
 from quadriga.engine.http.http_protocol import with_limits
 from quadriga.proto.http.asgi import BODY_EXTENSION, DISCONNECT_EXTENSION, send_body
 from quadriga.proto.http.intake import Intake
@@ -21,7 +22,6 @@ from tests.certificates import Authority
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 CHUNK = bytes(range(256)) * 256
 TIMEOUT_S = 30
-HEADER_TIMEOUT_S = 1.5
 
 
 class CountingTransport(asyncio.Transport):
@@ -88,7 +88,7 @@ async def connect(app, surroundings, intake):
     """Serve an application, and connect to it."""
     config = uvicorn.Config(app, lifespan="off", log_config=None)
     config.load()
-    protocol_class = with_limits(HEADER_TIMEOUT_S, 10, intake)
+    protocol_class = with_limits(10, intake)
     state = ServerState()
     transports: list[CountingTransport] = []
 
@@ -420,7 +420,9 @@ def test_a_client_that_waits_to_be_told_to_go_on_is_told(surroundings):
 @pytest.mark.parametrize(
     "head", [b"G", b"GET / HTTP/1.1\r\nHost: a", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nG"]
 )
-def test_headers_that_do_not_end_have_a_time(surroundings, head):
+def test_headers_that_do_not_end_have_a_time(monkeypatch, surroundings, head):
+    monkeypatch.setattr(http_protocol, "HEADER_TIMEOUT_S", 1.5)
+
     async def case(connection):
         connection.writer.write(head)
         if head.endswith(b"\r\n\r\nG"):

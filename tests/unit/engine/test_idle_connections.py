@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quadriga.engine.http.idle_connections import IdleConnections
+from quadriga.engine.http.http_protocol import IdleConnections
 from quadriga.proto.http.intake import Intake
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quadriga.engine.models.independent_rows import (
+from quadriga.engine.models.runners.batched_runs import (
     DependentRowsError,
     check_independent,
     check_rows,

@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_metrics import KeyMetrics
-from quadriga.engine.access.key_ring import COPY_FILE, FIRST_KEY_FILE, KeyRing, is_loopback
+from quadriga.engine.access.key_ring import (
+    COPY_FILE,
+    FIRST_KEY_FILE,
+    KeyMetrics,
+    KeyRing,
+    is_loopback,
+)
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.processes.serving import wait_until
 from quadriga.proto.access import admit

@@ -12,9 +12,8 @@ from prometheus_client.registry import Collector
 
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.measures.metric_texts import TEXTS
-from quadriga.engine.measures.metrics import PrometheusMetrics
+from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
 from quadriga.engine.measures.model_counts import ModelCounts
-from quadriga.engine.measures.process_metrics import ProcessMetrics
 from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.measures.stopwatch import ModelCounters

@@ -6,6 +6,8 @@ import time
 import numpy as np
 import pytest
 
+from quadriga.engine.models import model_host
+from quadriga.engine.models import repository as model_repository
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
@@ -30,6 +32,12 @@ ONES = {"x": np.ones((1, 3), np.float32)}
 BILLION = 10**9
 
 
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(model_host, "DEFAULT_MEMORY_MB", 64)
+    monkeypatch.setattr(model_repository, "MAX_CLIENT_MODELS", 2)
+
+
 @pytest.fixture
 def root(tmp_path):
     doubling(tmp_path / "models" / "double" / "model.onnx")
@@ -42,7 +50,7 @@ def is_isolated(model):
 
 def serve(root, **host):
     """Load the models of a folder; gives the repository, and what clients load models with."""
-    repository = ModelRepository(root, host=ModelHost(**host), max_client_models=2)
+    repository = ModelRepository(root, host=ModelHost(**host))
     repository.load_all()
     directory = root.parent / "run"
     return repository, ModelControl(repository, directory, max_file_bytes=10**6)
@@ -103,9 +111,7 @@ def test_a_bad_model_of_a_client_is_refused_before_the_worker_opens_it(
     root = tmp_path / "models"
     doubling(root / "double" / "model.onnx")
     load_timeout_s = 3 if make is endless else 60
-    repository, control = serve(
-        root, isolation=isolation, load_timeout_s=load_timeout_s, client_model_mb=64
-    )
+    repository, control = serve(root, isolation=isolation, load_timeout_s=load_timeout_s)
     with pytest.raises(InvalidRequest, match=reason):
         send(control, "bad", make, *arguments, folder=tmp_path)
     assert "bad" not in states(repository)
@@ -121,7 +127,7 @@ def test_a_client_cannot_switch_the_warm_up_of_its_trial_off(root, tmp_path):
 
 
 def test_a_client_cannot_give_itself_more_memory(root, tmp_path):
-    _, control = serve(root, isolation="clients", client_model_mb=64)
+    _, control = serve(root, isolation="clients")
     config = {"runtime": {"memory_limit_mb": 100_000, "isolation": "none"}}
     with pytest.raises(InvalidRequest, match="more than the 68 MiB"):
         send(control, "bad", greedy, BILLION, config=config, folder=tmp_path)

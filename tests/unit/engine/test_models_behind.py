@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from quadriga.engine.serving import crop_run
 from quadriga.engine.serving.recording import Recorder
 from quadriga.proto.access import Caller, set_current_caller
 from quadriga.proto.errors import InvalidRequest
@@ -119,9 +120,10 @@ def test_what_is_left_out_is_said_for_each_image(chain):
     assert response.outputs[0].parameters["crops_left_out"] == "1,1"
 
 
-def test_crops_beyond_the_pixels_of_a_request_are_left_out(chain):
+def test_crops_beyond_the_pixels_of_a_request_are_left_out(chain, monkeypatch):
     chain.detector("cars", 'model = "marks"\nmargin = 10')  # each crop is the whole image
-    pipeline = chain.pipeline(max_request_pixels=SIDE * SIDE + 10)
+    monkeypatch.setattr(crop_run, "MAX_REQUEST_PIXELS", SIDE * SIDE + 10)
+    pipeline = chain.pipeline()
     response = pipeline.infer(ask("cars", scene()))
     assert answers(response) == [marks(0, None, None, None)]
     assert response.outputs[0].parameters["crops_left_out"] == 3

@@ -131,7 +131,7 @@ def test_a_full_journal_is_answered_as_the_model_behind_says(chain, policy):
     count = len(chain.records())
     chain.detector("cars", 'model = "marks"\n[store]\nenabled = false')
     marking(chain.models / "marks", MAX_NUMBER, f'[store]\njournal_full = "{policy}"\n')
-    pipeline = chain.pipeline(journal_soft_bytes=1, journal_hard_bytes=1)
+    pipeline = chain.pipeline(journal_hard_bytes=1)
     if policy == "fail":
         with pytest.raises(Overloaded, match="bytes of the journal to wait"):
             pipeline.infer(ask("cars", scene(1)))

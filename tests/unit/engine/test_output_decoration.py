@@ -23,10 +23,8 @@ def output(name: str, images: int, **parameters) -> Tensor:
     return Tensor(name, "BYTES", (images,), data=[[]] * images, parameters=parameters)
 
 
-def added(outputs, results, stored, *, per_image: bool = True, with_scores: bool = False):
-    decorated = decorate_outputs(
-        outputs, results, stored, per_image=per_image, with_scores=with_scores
-    )
+def added(outputs, results, stored, *, per_image: bool = True):
+    decorated = decorate_outputs(outputs, results, stored, per_image=per_image)
     return [dict(tensor.parameters) for tensor in decorated]
 
 
@@ -62,9 +60,7 @@ def test_an_output_says_that_a_limit_cut_its_predictions(results, parameters, he
 def test_an_output_to_which_nothing_is_added_stays_the_same_object():
     first = output("a", 1)
     for stored in (StoreResult(), StoreResult([""])):
-        (decorated,) = decorate_outputs(
-            [first], [image()], stored, per_image=True, with_scores=True
-        )
+        (decorated,) = decorate_outputs([first], [image()], stored, per_image=True)
         assert decorated is first
 
 
@@ -97,26 +93,30 @@ def test_what_a_request_said_of_an_inference_is_echoed_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("results", "with_scores", "expected"),
+    ("results", "expected"),
     [
-        ([image(0.5)], False, {}),
-        ([image(0.5)], True, {"semantic_score": 0.5}),
-        ([image(0.5, requested=True)], False, {"semantic_score": 0.5}),
-        ([image(0.5, requested=False)], True, {}),
-        ([image(0.5), image(), image(0.25)], True, {"semantic_score": "0.5,,0.25"}),
-        ([image(), image()], True, {}),
+        ([image(0.5)], {}),
+        ([image(0.5, requested=True)], {"semantic_score": 0.5}),
+        ([image(0.5, requested=False)], {}),
+        (
+            [image(0.5, requested=True), image(requested=True), image(0.25, requested=True)],
+            {"semantic_score": "0.5,,0.25"},
+        ),
+        ([image(requested=True), image(requested=True)], {}),
     ],
-    ids=["not-wanted", "by-the-setting", "by-the-request", "declined", "several", "none-scored"],
+    ids=["not-wanted", "by-the-request", "declined", "several", "none-scored"],
 )
-def test_requested_scores_are_in_the_parameters(results, with_scores, expected):
+def test_requested_scores_are_in_the_parameters(results, expected):
     outputs = [output("a", len(results))]
-    assert added(outputs, results, StoreResult(), with_scores=with_scores) == [expected]
+    assert added(outputs, results, StoreResult()) == [expected]
 
 
 def test_the_header_has_one_score_an_image():
-    assert score_headers([image(0.123456789), image()], "Likeness") == [("Likeness", "0.123457,")]
-    assert score_headers([image(), image()], "Likeness") == []
-    assert score_headers([], "Likeness") == []
+    assert score_headers([image(0.123456789), image()]) == [
+        ("Quadriga-Semantic-Score", "0.123457,")
+    ]
+    assert score_headers([image(), image()]) == []
+    assert score_headers([]) == []
 
 
 def test_requested_outputs_come_once_each_in_the_order_of_the_request():

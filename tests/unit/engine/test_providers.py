@@ -8,7 +8,6 @@ import pytest
 
 from quadriga.engine.models.recognition.model_toml import read_model_toml
 from quadriga.engine.models.runners.batched_runs import Batching
-from quadriga.engine.models.runners.graph_source import GraphOptions
 from quadriga.engine.models.runners.providers import (
     CPU,
     CUDA,
@@ -18,7 +17,7 @@ from quadriga.engine.models.runners.providers import (
     fallen_back,
     read_providers,
 )
-from quadriga.engine.models.runners.session import LoadError, LocalGraphs, Session
+from quadriga.engine.models.runners.session import GraphOptions, LoadError, LocalGraphs, Session
 from tests.onnx_models import doubling
 
 WRITTEN = {

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from quadriga.engine.access import key_counts
-from quadriga.engine.access.key_counts import KeyCounts
-from quadriga.engine.access.key_metrics import KeyMetrics
-from quadriga.engine.access.quotas import KeyQuota, KeyQuotas, RefusalLog
-from quadriga.engine.http.asgi_front import body_bytes
-from quadriga.proto.errors import LimitReached, ProtocolError, TooLarge
-from quadriga.proto.quota import UNKNOWN_SIZE
+from quadriga.engine.access.key_ring import KeyMetrics
+from quadriga.engine.access.quotas import KEY, REFUSED, REQUESTS, KeyQuota, KeyQuotas, RefusalLog
+from quadriga.engine.http.asgi_front import announced_bytes
+from quadriga.engine.measures import shared_counts
+from quadriga.engine.measures.shared_counts import IN_FLIGHT, SharedCounts
+from quadriga.proto.errors import LimitReached, ProtocolError
 from quadriga.store.key_limits import parse_limits, split_limits
 from quadriga.store.key_texts import AccessKey
 
@@ -34,7 +33,7 @@ def clock() -> Clock:
 @pytest.fixture
 def memory() -> Iterator[int]:
     """Yield the descriptor of the memory of a server with two workers."""
-    descriptor = KeyCounts(2).descriptor
+    descriptor = SharedCounts(2).descriptor
     yield descriptor
     os.close(descriptor)
 
@@ -42,19 +41,26 @@ def memory() -> Iterator[int]:
 def quota_of(
     limits: str, memory: int, clock: Callable[[], float], *, worker: int = 0, key_id: str = "a"
 ) -> KeyQuota:
-    counts = KeyCounts(2, worker, memory)
+    counts = SharedCounts(2, worker, memory)
     parsed = parse_limits(split_limits(limits))
     return KeyQuota(
         counts, RefusalLog(), key_id=key_id, name="line 4", limits=parsed, clock=clock
     )  # fmt: skip
 
 
-def admitted(quota: KeyQuota, times: int, size: int = 0) -> int:
+def cells_of(memory: int) -> list[int]:
+    """Return the numbers of the only key, as another worker sees them."""
+    ((name, cells),) = [(row.name, row.cells) for row in SharedCounts(2, 1, memory).totals(KEY)]
+    assert name == (KEY, "a")
+    return cells
+
+
+def admitted(quota: KeyQuota, times: int) -> int:
     """Return how many of so many requests are admitted."""
     count = 0
     for _ in range(times):
         try:
-            quota.begin(size)
+            quota.begin()
         except LimitReached:
             continue
         quota.end()
@@ -64,13 +70,11 @@ def admitted(quota: KeyQuota, times: int, size: int = 0) -> int:
 
 def test_a_key_without_limits_is_counted(memory: int, clock: Clock):
     quota = quota_of("", memory, clock)
-    assert [quota.begin(7), quota.begin(UNKNOWN_SIZE)] == [(), ()]
-    quota.add_bytes(3)
+    assert [quota.begin(), quota.begin()] == [(), ()]
     quota.end()
-    (totals,) = KeyCounts(2, 1, memory).totals(["a"])
-    assert (totals.key_id, totals.in_flight) == ("a", 1)
-    assert (totals.totals["requests"], totals.totals["bytes"]) == (2, 10)
-    assert not any(totals.refused.values())
+    cells = cells_of(memory)
+    assert (cells[IN_FLIGHT], cells[REQUESTS]) == (1, 2)
+    assert not any(cells[cell] for cell in REFUSED.values())
 
 
 def test_all_workers_share_a_rate(memory: int, clock: Clock):
@@ -100,41 +104,34 @@ def test_nobody_gets_more_than_the_limit_on_average(
         assert last - first >= 60  # in no minute more than twice the limit
 
 
-@pytest.mark.parametrize("limits", ["requests=5/minute", "bytes=50/minute"])
-def test_after_the_time_that_a_refusal_names_there_is_room(memory: int, clock: Clock, limits: str):
+@pytest.mark.parametrize("limit", [1, 5])
+def test_after_the_time_that_a_refusal_names_there_is_room(memory: int, clock: Clock, limit: int):
     generator = random.Random(5)
-    quota = quota_of(limits, memory, clock)
+    quota = quota_of(f"requests={limit}/minute", memory, clock)
     waits: list[tuple[float, int]] = []
     for _ in range(2000):
         try:
-            quota.begin(10)
+            quota.begin()
         except LimitReached as refusal:
             text = str(refusal).rpartition("try again in ")[2].removesuffix(" s")
             waits.append((float(text), refusal.retry_after_s))
             clock.now_s += generator.choice(waits[-1])
-            quota.begin(10)
+            quota.begin()
         quota.end()
-        clock.now_s += generator.expovariate(1 / 5)
+        clock.now_s += generator.expovariate(limit / 25)
     assert len(waits) > 100
     assert all(0 < shown_s <= retry_after_s for shown_s, retry_after_s in waits)
 
 
 def test_a_refusal_names_limit_key_and_time(memory: int, clock: Clock):
-    quota = quota_of("requests=2/second,concurrency=9,bytes=1GB/hour", memory, clock)
+    quota = quota_of("requests=2/second,concurrency=9,jobs=3", memory, clock)
     clock.now_s = 1_000_000.25
-    headers = dict(quota.begin(10**6))
-    policy = (
-        b'"requests";q=2;w=1, "concurrency";q=9;qu="concurrent-requests", '
-        b'"bytes";q=1000000000;w=3600;qu="content-bytes"'
-    )
-    rest_s = 3600 - 1_000_000 % 3600
-    assert headers == {
-        b"ratelimit-policy": policy,
-        b"ratelimit": f'"requests";r=1;t=1, "bytes";r=999000000;t={rest_s}'.encode(),
-    }
-    quota.begin(0)
+    headers = dict(quota.begin())
+    policy = b'"requests";q=2;w=1, "concurrency";q=9;qu="concurrent-requests", "jobs";q=3'
+    assert headers == {b"ratelimit-policy": policy, b"ratelimit": b'"requests";r=1;t=1'}
+    quota.begin()
     with pytest.raises(LimitReached) as raised:
-        quota.begin(0)
+        quota.begin()
     text = "expected at most 2 requests a second of the key 'line 4', got more: try again in 0.8 s"
     assert str(raised.value) == text
     assert raised.value.retry_after_s == 1
@@ -145,37 +142,14 @@ def test_a_refusal_names_limit_key_and_time(memory: int, clock: Clock):
 
 
 def test_a_refused_request_takes_nothing(memory: int, clock: Clock):
-    quota = quota_of("requests=5/minute,bytes=100/minute", memory, clock)
-    assert admitted(quota, 10, size=40) == 2
-    assert admitted(quota, 10, size=20) == 1
-    assert admitted(quota, 10) == 2
-    (totals,) = KeyCounts(2, 1, memory).totals(["a"])
-    assert (totals.in_flight, totals.totals["requests"], totals.totals["bytes"]) == (0, 5, 100)
-    assert totals.refused["bytes"] == 17
-    assert totals.refused["requests"] == 8
-
-
-def test_what_never_fits_is_too_large(memory: int, clock: Clock):
-    quota = quota_of("bytes=1kB/hour,export-bytes=10kB/day", memory, clock)
-    with pytest.raises(
-        TooLarge, match="at most 1 kB of request bodies an hour of the key 'line 4'"
-    ):
-        quota.begin(1001)
-    quota.begin(1000)
-    with pytest.raises(TooLarge, match="at most 10 kB of exports a day"):
-        quota.take_export(10_001)
-
-
-def test_a_body_of_unknown_size_counts_as_it_arrives(memory: int, clock: Clock):
-    quota = quota_of("bytes=100/minute", memory, clock)
-    quota.begin(UNKNOWN_SIZE)
-    quota.add_bytes(150)
-    for size in (1, UNKNOWN_SIZE):
-        with pytest.raises(LimitReached):
-            quota.begin(size)
-    with pytest.raises(LimitReached):
-        quota.check()
-    quota.begin(0)
+    quota = quota_of("requests=5/minute,concurrency=1", memory, clock)
+    quota.begin()
+    assert admitted(quota, 10) == 0
+    quota.end()
+    assert admitted(quota, 10) == 4
+    cells = cells_of(memory)
+    assert (cells[IN_FLIGHT], cells[REQUESTS]) == (0, 5)
+    assert (cells[REFUSED["concurrency"]], cells[REFUSED["requests"]]) == (10, 6)
 
 
 def test_requests_at_once_are_counted_over_all_workers(memory: int, clock: Clock):
@@ -194,9 +168,9 @@ def test_requests_at_once_are_counted_over_all_workers(memory: int, clock: Clock
 def test_a_worker_that_died_holds_no_request(memory: int, clock: Clock):
     for worker in (0, 1):
         quota_of("concurrency=2", memory, clock, worker=worker).begin()
-    restarted = KeyCounts(2, 0, memory)
-    restarted.begin()
-    assert [totals.in_flight for totals in restarted.totals(["a"])] == [1]
+    for _, cells in SharedCounts(2, 0, memory).of_process(KEY, 0):
+        cells[IN_FLIGHT] = 0  # as a worker does that starts again
+    assert cells_of(memory)[IN_FLIGHT] == 1
     quota_of("concurrency=2", memory, clock).begin()
     with pytest.raises(LimitReached):
         quota_of("concurrency=2", memory, clock).begin()
@@ -205,47 +179,21 @@ def test_a_worker_that_died_holds_no_request(memory: int, clock: Clock):
 def test_a_message_of_a_stream_is_a_request(memory: int, clock: Clock):
     quota = quota_of("requests=3/minute,concurrency=1", memory, clock)
     quota.begin()
-    quota.add_message(5)
-    quota.add_message(5)
+    quota.add_message()
+    quota.add_message()
     with pytest.raises(LimitReached, match="3 requests a minute"):
-        quota.add_message(5)
-    (totals,) = KeyCounts(2, 1, memory).totals(["a"])
-    assert (totals.in_flight, totals.totals["requests"]) == (1, 3)
+        quota.add_message()
+    cells = cells_of(memory)
+    assert (cells[IN_FLIGHT], cells[REQUESTS]) == (1, 3)
 
 
-def test_a_message_is_counted_or_refused_once_it_is_there(memory: int, clock: Clock):
-    quota = quota_of("bytes=100/minute,concurrency=1", memory, clock)
-    quota.begin()
-    with pytest.raises(LimitReached, match="1 request at once"):
-        quota.begin()
-    quota.take_bytes(60)
-    with pytest.raises(LimitReached, match="100 bytes of request bodies a minute"):
-        quota.take_bytes(60)
-    with pytest.raises(TooLarge, match="got 101 at once"):
-        quota.take_bytes(101)
-    quota.take_bytes(40)
-    (totals,) = KeyCounts(2, 1, memory).totals(["a"])
-    assert (totals.in_flight, totals.totals["bytes"]) == (1, 100)
-
-
-def test_exports_stored_bytes_and_jobs(memory: int, clock: Clock):
-    quota = quota_of("jobs=2,export-bytes=10/day,stored-bytes=10/day", memory, clock)
+def test_jobs_are_limited(memory: int, clock: Clock):
+    quota = quota_of("jobs=2", memory, clock)
     quota.check_jobs(1)
     with pytest.raises(LimitReached, match="at most 2 jobs that wait or run of the key") as raised:
         quota.check_jobs(2)
     assert raised.value.retry_after_s == 30
-    quota.take_export(7)
-    quota.check_export()
-    with pytest.raises(LimitReached, match="10 bytes of exports a day"):
-        quota.take_export(7)
-    quota.take_export(3)
-    with pytest.raises(LimitReached):
-        quota.check_export()
-    quota.check_storing()
-    quota.add_stored(12)
-    with pytest.raises(LimitReached, match="10 bytes of stored images and records a day"):
-        quota.check_storing()
-    quota.begin(100)
+    quota.begin()
 
 
 def test_refusals_are_logged_once_a_second(memory: int, clock: Clock, caplog):
@@ -256,7 +204,7 @@ def test_refusals_are_logged_once_a_second(memory: int, clock: Clock, caplog):
 
 
 def test_the_default_is_for_keys_that_have_no_limits_of_their_own(caplog):
-    quotas = KeyQuotas(KeyCounts(1), "requests=5/second")
+    quotas = KeyQuotas(SharedCounts(), "requests=5/second")
     cases = {
         "": "requests", "none": "", "jobs=2": "jobs", "jobs=2,of-the-future=3": "jobs",
     }  # fmt: skip
@@ -271,6 +219,29 @@ def test_the_default_is_for_keys_that_have_no_limits_of_their_own(caplog):
     assert quotas.quota(AccessKey(id="id", hash=""), has_default=True).limits
 
 
+def test_a_limit_that_no_longer_exists_is_warned_of_once_and_the_others_hold(
+    caplog: pytest.LogCaptureFixture,
+):
+    text = "requests=5/second,bytes=1GB/hour,stored-bytes=50GB/day"
+    quotas = KeyQuotas(SharedCounts(2), "jobs=1,export-bytes=10GB/day")
+    for name in ("line 4", "line 5"):  # as after its name has changed
+        key = AccessKey(id="k1", hash="", name=name, limits=text)
+        assert set(quotas.quota(key, has_default=True).limits) == {"requests"}
+    other = AccessKey(id="k2", hash="")
+    assert set(quotas.quota(other, has_default=True).limits) == {"jobs"}
+    assert caplog.messages == [
+        f"{owner} has a limit that does not count, {limit}: this limit no longer exists"
+        for owner, limit in (
+            ("the setting key_limits", "export-bytes=10GB/day"),
+            ("the key k1", "bytes=1GB/hour"),
+            ("the key k1", "stored-bytes=50GB/day"),
+        )
+    ]
+    caplog.clear()
+    assert KeyQuotas(SharedCounts(2, 1), "bytes=1GB/hour").quota(other, has_default=True)
+    assert not caplog.messages  # the first worker has said so
+
+
 class Ring:
     """The keys that a test used."""
 
@@ -282,10 +253,10 @@ class Ring:
 
 
 def test_10_000_keys_have_a_thousand_series(clock: Clock):
-    quotas = KeyQuotas(KeyCounts(1), "")
+    quotas = KeyQuotas(SharedCounts(), "")
     for number in range(10_000):
         key = AccessKey(id=f"{number:05}", hash="", name=f"key {number}")
-        quotas.quota(key, has_default=True).begin(3)
+        quotas.quota(key, has_default=True).begin()
     quotas.quota(AccessKey(id="unused", hash=""), has_default=True)
     families = {family.name: family.samples for family in KeyMetrics(Ring(quotas)).collect()}
     requests = families["quadriga_key_requests"]
@@ -294,7 +265,6 @@ def test_10_000_keys_have_a_thousand_series(clock: Clock):
     assert requests[0].labels == {"key": "00000", "name": "key 0"}
     assert requests[-1].labels == {"key": "other", "name": "other"}
     assert requests[-1].value == 9000
-    assert families["quadriga_key_body_bytes"][-1].value == 27_000
     assert families["quadriga_key_requests_running"][-1].value == 9000
     assert families["quadriga_key_requests_refused"] == []
 
@@ -304,10 +274,11 @@ def test_without_keys_there_are_no_series():
 
 
 def test_further_keys_are_answered(memory: int, clock: Clock, monkeypatch, caplog):
-    monkeypatch.setattr(key_counts, "MAX_KEYS", 2)
-    quotas = [quota_of("requests=1/day", memory, clock, key_id=f"{n}") for n in range(4)]
+    monkeypatch.setattr(shared_counts, "MAX_ROWS", 2 + shared_counts.OTHER_ROWS)
+    limits = "requests=1/day,concurrency=1"
+    quotas = [quota_of(limits, memory, clock, key_id=f"{n}") for n in range(4)]
     assert [admitted(quota, 3) for quota in quotas] == [1, 1, 3, 3]
-    assert "further ones are not counted" in caplog.text
+    assert "further models or keys are counted together" in caplog.text
     assert admitted(quota_of("requests=1/day", memory, clock, key_id="1", worker=1), 3) == 0
 
 
@@ -321,11 +292,11 @@ def test_further_keys_are_answered(memory: int, clock: Clock, monkeypatch, caplo
         ({b"content-length": b"9" * 5000}, 0),
         ({b"content-length": b"-1"}, 0),
         ({b"content-length": b"x"}, 0),
-        ({b"transfer-encoding": b"chunked"}, UNKNOWN_SIZE),
+        ({b"transfer-encoding": b"chunked"}, 0),
     ],
 )
 def test_the_size_of_a_body(headers: dict[bytes, bytes], expected: int):
-    assert body_bytes(headers, 1000) == expected
+    assert announced_bytes(headers, 1000) == expected
 
 
 def test_refusals_are_errors_of_the_wire():

@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 
 from quadriga.engine.models.model_lane import ModelLane, Ticket, merge_queue_statistics
-from quadriga.engine.models.runners.thread_place import without_place
+from quadriga.engine.models.runners.batched_runs import without_place
 from quadriga.engine.serving import request_queue
 from quadriga.engine.serving.request_queue import (
     LONG_RUN_NICE,
@@ -267,9 +267,9 @@ async def test_a_request_whose_time_is_over_in_the_queue_is_never_begun():
     async with queue_of(threads=1) as (queue, gate):
         running = queue.run(gate.task("runs"), model="a")
         await until(lambda: gate.begun)
-        with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
+        with pytest.raises(DeadlineExceeded, match="within 1 s"):
             await asyncio.wait_for(
-                queue.run(gate.task("late"), model="a", deadline=Deadline(0.05)), LONG_S
+                queue.run(gate.task("late"), model="a", deadline=Deadline(1.0)), LONG_S
             )
         entry = numbers(queue, "a")
         assert (entry.waiting, entry.stopped) == (0, {"deadline": 1})
@@ -474,25 +474,3 @@ def test_statistics_of_workers_are_added_up():
         QueueStatistics("a", 4, 3, {"queue_full": 3, "wait_too_long": 4}, {"deadline": 1}),
         QueueStatistics("b", 5),
     ]
-
-
-@pytest.mark.parametrize(
-    ("waiting", "raises"),
-    [(0, False), (1, False), (2, True)],
-)
-async def test_a_request_is_refused_before_its_body_is_read_as_it_would_be_later(waiting, raises):
-    async with queue_of(threads=1, max_waiting=2) as (queue, gate):
-        for n in range(1 + waiting):
-            queue.run(gate.task(n), model="a", connection=n)
-        await until(lambda: gate.begun)
-        queue.refuse_early("unknown", Deadline(), "late")
-        queue.refuse_early("", Deadline(), "late")
-        if not raises:
-            queue.refuse_early("a", Deadline(), "late")
-            return
-        for refuse in (queue.refuse_early, lambda *_: queue.run(str, model="a", connection="late")):
-            with pytest.raises(WaitTooLong, match="max_queue"):
-                refuse("a", Deadline(), "late")
-        (statistics,) = [entry for entry in queue.statistics() if entry.model == "a"]
-        assert statistics.refused == {"queue_full": 2}
-        assert statistics.waiting == 2

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine.models.runners.runtime_texts import (
+from quadriga.engine.models.runners.session import (
     first_line,
     has_lost_device,
     is_out_of_memory,

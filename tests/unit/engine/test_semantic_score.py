@@ -96,21 +96,16 @@ def test_each_image_has_its_score_in_the_header_and_its_record(harness):
 
 
 @pytest.mark.parametrize(
-    ("setting", "shared", "own", "shown"),
+    ("shared", "own", "shown"),
     [
-        (False, {}, {}, False),
-        (False, {"semantic_score": True}, {}, True),
-        (False, {}, {"semantic_score": True}, True),
-        (False, {"semantic_score": True}, {"semantic_score": False}, False),
-        (True, {}, {}, True),
-        (True, {}, {"semantic_score": False}, False),
-        (True, {"semantic_score": None}, {}, True),
+        ({}, {}, False),
+        ({"semantic_score": True}, {}, True),
+        ({}, {"semantic_score": True}, True),
+        ({"semantic_score": True}, {"semantic_score": False}, False),
     ],
 )
-def test_requested_score_is_in_the_parameters(tmp_path, setting, shared, own, shown):
-    harness = ScoreHarness(
-        tmp_path, semantic_score_in_parameters=setting, semantic_score_header="X-Likeness"
-    )
+def test_requested_score_is_in_the_parameters(tmp_path, shared, own, shown):
+    harness = ScoreHarness(tmp_path)
     harness.write()
     harness.settled(scored=True)
     single, double = (
@@ -118,7 +113,7 @@ def test_requested_score_is_in_the_parameters(tmp_path, setting, shared, own, sh
         harness.ask(BLUE, GRAY, shared=shared, **own),
     )
     scores = [response.outputs[0].parameters.get("semantic_score") for response in (single, double)]
-    assert single.headers == [("X-Likeness", "0.006623")]
+    assert single.headers == [(HEADER, "0.006623")]
     assert scores == ([0.006623, double.headers[0][1]] if shown else [None, None])
     harness.pipeline.close()
 

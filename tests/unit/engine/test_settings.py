@@ -53,9 +53,8 @@ def test_a_file_is_named_by_the_environment_or_by_flag(tmp_path):
         ("MODEL_PATH", "/mnt/a.onnx", "models", "/mnt/a.onnx"),
         ("DEFAULT_SCORE_THRESHOLD", "0.25", "score_threshold", 0.25),
         ("CHARIOT_INFERENCE_PROTOCOL", "chariot-v2-kserve", "protocol", "chariot-v2-kserve"),
-        ("CE_SOURCE", "/north", "ce_source", "/north"),
+        ("QUADRIGA_KEY_LIMITS", "jobs=2,bytes=1GB/hour", "key_limits", "jobs=2,bytes=1GB/hour"),
         ("INFERENCE_SERVICE_NAME", "flowers", "name", "flowers"),
-        ("CE_MERGE", "true", "ce_merge", True),
         ("QUADRIGA_STORE", "false", "store", False),
         ("QUADRIGA_STRICT_READINESS", "0", "strict_readiness", False),
     ],
@@ -72,7 +71,6 @@ def test_environment_values_are_read_as_their_type(variable, value, name, expect
         ({}, {}, "prot = 1", "quadriga.toml"),
         ({"port": "http"}, {}, "", "--port"),
         ({"durability": "most"}, {}, "", "--durability"),
-        ({"first_worker": "1022", "workers": "2"}, {}, "", "at most 1023, got 1022 and 2"),
         ({"database": "mysql://host/name"}, {}, "", "--database"),
         ({"database": "sqlite://"}, {}, "", "--database"),
         ({}, {"QUADRIGA_PORT": "70000"}, "", "QUADRIGA_PORT"),
@@ -84,6 +82,7 @@ def test_environment_values_are_read_as_their_type(variable, value, name, expect
             "",
             "flag --webhook-hosts: expected webhook_hosts to be",
         ),
+        ({"key_limits": "speed=1/hour"}, {}, "", "a name of requests, concurrency, jobs"),
         ({}, {}, "port = ", "TOML"),
         ({}, {}, "drain_s = -1", "drain_s"),
         ({}, {"QUADRIGA_CONFIG": "missing.toml"}, "", "missing.toml"),
@@ -95,6 +94,16 @@ def test_wrong_value_names_its_origin(flags, environment, toml, message):
     with pytest.raises(SettingsError) as caught:
         load(flags, environment)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(settings.REMOVED))
+def test_a_setting_that_is_gone_is_answered_by_what_holds_now(name, caplog):
+    assert name not in Settings.__struct_fields__
+    Path("quadriga.toml").write_text(f"{name} = 1")
+    assert load({name: "1"}, {f"QUADRIGA_{name.upper()}": "1"}) == Settings()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert all(f"the setting {name} is gone: {settings.REMOVED[name]}" in line for line in lines)
 
 
 def test_every_setting_describes_itself():

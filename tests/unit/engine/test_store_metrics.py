@@ -7,7 +7,7 @@ import pytest
 from quadriga.engine.assembly import store_metrics
 from quadriga.engine.assembly.store_metrics import StoreMetrics
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS
+from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, REPLAY
 from quadriga.engine.measures.metric_texts import TEXTS
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.report.saved import REPORT_FILE, ReportStore
@@ -85,7 +85,7 @@ def at_once(monkeypatch):
 def test_an_empty_folder_has_numbers_too(place):
     samples = place.samples()
     jobs = {key: samples.pop(key) for key in [*samples] if key[0] == "quadriga_jobs"}
-    kinds = {*JOB_KINDS, BULK_INFERENCE}
+    kinds = {*JOB_KINDS, BULK_INFERENCE, REPLAY}
     assert jobs == {("quadriga_jobs", kind, state): 0 for kind in kinds for state in JOB_STATES}
     assert samples.pop(("quadriga_disk_free_bytes", "data")) > 0
     assert samples == {

@@ -6,15 +6,16 @@ import time
 
 import pytest
 
-from quadriga.engine.access import tls_files
-from quadriga.engine.access.tls_files import (
+from quadriga.engine.access import tls
+from quadriga.engine.access.tls import (
+    RenewedContext,
+    RenewedFiles,
     certificate_end_s,
     certificate_problem,
     read_tls_files,
     server_context,
     way_in_problem,
 )
-from quadriga.engine.access.tls_renewal import OwnServerTrust, RenewedContext, RenewedFiles
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import SettingsError
 from tests.certificates import Authority, openssl, replace_by_link
@@ -110,7 +111,7 @@ def test_the_certificates_of_the_page_are_accepted(tmp_path):
     client.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 does
     client.load_cert_chain(tmp_path / "client-and-key.pem")
     client.check_hostname = False  # without a network there is no name
-    tls_files._shake_hands(server_context(files), client)
+    tls._shake_hands(server_context(files), client)
 
 
 def test_the_key_is_in_no_text(own):
@@ -147,11 +148,12 @@ def test_jobs_trust_the_certificate_before_a_renewal_too(authority, tmp_path):
     first, second, third = (authority.sign(name) for name in ("first", "second", "third"))
     link = tmp_path / "tls.pem"
     link.symlink_to(first)
-    trust = OwnServerTrust(settings(link), read_tls_files(settings(link)))
+    files = RenewedFiles(settings(link), read_tls_files(settings(link)))
 
     def is_trusted(path):
         try:
-            tls_files._shake_hands(server_context(read_tls_files(settings(path))), trust.context())
+            server = server_context(read_tls_files(settings(path)))
+            tls._shake_hands(server, files.trusting_context())
         except ssl.SSLError:
             return False
         return True
@@ -167,7 +169,7 @@ def test_a_connection_keeps_the_context_with_which_it_began(own):
     files = read_tls_files(settings(own))
     contexts = [server_context(files), server_context(files)]
     context = RenewedContext.of(lambda: contexts[0])
-    tls_files._shake_hands(context, tls_files.own_client_context(files))
+    tls._shake_hands(context, tls.own_client_context(files))
 
     def begin():
         return context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)

@@ -1,5 +1,6 @@
 """Which version answers: by rules that servers share, keep over a restart, and that never make a request fail."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from quadriga.engine.models.overrides import Override
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.traffic import COPY_FILE, Traffic, TrafficRules
-from quadriga.engine.serving.traffic_rules import ShadowRule, TrafficRule
+from quadriga.engine.serving.traffic_rules import TrafficRule
 from quadriga.proto.errors import ModelNotReady, NotFound, Unsupported
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.database import migrate, writer_engine
@@ -122,7 +123,7 @@ def test_metadata_describes_the_version_with_the_largest_share(repository, rules
 
 def test_other_servers_and_later_ones_have_the_rule(settings, tmp_path):
     first, second = TrafficRules(settings), TrafficRules(settings)
-    rule = TrafficRule({"1": 0.9, "2": 0.1}, "camera", ShadowRule("3", 0.25))
+    rule = TrafficRule({"1": 0.9, "2": 0.1}, "camera")
     first.put("numbers", rule, "somebody")
     assert second.rules == {}
     second.refresh()
@@ -137,6 +138,23 @@ def test_other_servers_and_later_ones_have_the_rule(settings, tmp_path):
     assert second.rules == {}
     for server in (first, second, replica):
         server.close()
+
+
+@pytest.mark.parametrize("shares", [{"1": 0.9, "2": 0.1}, {}])
+def test_a_rule_with_a_shadow_keeps_its_shares(settings, rules, caplog, shares):
+    """Release 0.2.0 stored such rules."""
+    text = json.dumps({"shares": shares, "shadow": {"version": "3", "share": 0.25}})
+    with writer_engine(settings.database_url) as engine:
+        write_rule(engine, "numbers", text, "somebody")
+    rules.refresh()
+    rules.refresh()
+    assert rules.rules == {"numbers": TrafficRule(shares)}
+    assert rules.stored("numbers").changed_by == "somebody"
+    assert [record.message for record in caplog.records] == [
+        "numbers: the shadow of its traffic rule, of release 0.2.0, sees nothing any more: replay stored images instead"
+    ]
+    rules.put("numbers", TrafficRule(), "somebody else")
+    assert rules.rules == {}
 
 
 def test_a_rule_that_is_set_again_keeps_who_set_it_first(rules):

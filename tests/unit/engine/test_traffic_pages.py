@@ -22,7 +22,6 @@ PAGE = "/console/models/numbers/traffic"
 RULE = {
     "shares": {"1": 0.9, "2": 0.1},
     "sticky_by": "camera_id",
-    "shadow": {"version": "3", "share": 0.2},
 }
 HOSTILE = "<script>alert(1)</script>"
 
@@ -78,12 +77,7 @@ def test_a_rule_is_set_shown_and_removed_by_who_operates(keyed):
     assert keyed.call("read", "GET", PATH) == (200, state)
     assert keyed.call("admin", "PUT", PATH, RULE) == (200, state)  # it was set by somebody else
     status, removed = keyed.call("operate", "DELETE", PATH)
-    assert (status, removed["shares"], removed["shadow"], removed["changed_by"]) == (
-        200,
-        {},
-        None,
-        None,
-    )
+    assert (status, removed["shares"], removed["changed_by"]) == (200, {}, None)
     assert [v["share"] for v in removed["versions"]] == [0, 0, 1, 0]
     assert keyed.call("operate", "DELETE", PATH) == (200, removed)
 
@@ -109,12 +103,7 @@ def test_each_door_needs_its_right(keyed, role):
 def test_a_promotion_is_one_call_that_can_be_repeated_and_taken_back(keyed):
     keyed.call("operate", "PUT", PATH, RULE)
     status, state = keyed.call("operate", "POST", PROMOTE, {"version": "2"})
-    assert (status, state["shares"], state["shadow"], state["sticky_by"]) == (
-        200,
-        {"2": 1.0},
-        None,
-        None,
-    )
+    assert (status, state["shares"], state["sticky_by"]) == (200, {"2": 1.0}, None)
     assert keyed.call("admin", "POST", PROMOTE, {"version": "2"}) == (200, state)
     status, back = keyed.call("operate", "POST", PROMOTE, {"version": "1"})
     assert (status, back["shares"]) == (200, {"1": 1.0})
@@ -138,7 +127,8 @@ REFUSED = {
         404,
         "model not found: 'letters'",
     ),
-    "a shadow": ("PUT", "/api/models/numbers~shadow/traffic", RULE, 404, "model not found"),
+    "replays": ("PUT", "/api/models/numbers~replay/traffic", RULE, 404, "model not found"),
+    "a shadow": ("PUT", PATH, {**RULE, "shadow": {"version": "3"}}, 400, "unknown field `shadow`"),
     "a hostile version": ("POST", PAGE, {f"share-{HOSTILE}": "100"}, 400, "expected a version"),
     "a surrogate": ("PUT", PATH, b'{"sticky_by": "\\ud800", "shares": {"1": 1}}', 400, "expected"),
     "a promotion of nothing": ("POST", PROMOTE, {}, 400, "expected a JSON object with version"),
@@ -168,24 +158,19 @@ def test_a_key_for_other_models_finds_none(keyed):
 
 
 def test_the_form_sets_what_it_shows(keyed):
-    form = {"share-1": "90", "share-2": "10", "share-3": "", "sticky_by": "camera_id", "shadow": "3", "shadow_share": "20"}  # fmt: skip
+    form = {"share-1": "90", "share-2": "10", "share-3": "", "sticky_by": "camera_id"}  # fmt: skip
     assert keyed.send("operate", "POST", PAGE, form).status == 303
     assert {name: keyed.call("read", "GET", PATH)[1][name] for name in RULE} == RULE
     page = keyed.send("operate", "GET", PAGE).body.decode()
-    shown = dict(
-        re.findall(
-            r'<input[^>]* name="(share-\d|sticky_by|shadow_share)"[^>]* value="([^"]*)"', page
-        )
-    )
-    assert shown == {"share-1": "90", "share-2": "10", "share-3": "", "share-4": "", "sticky_by": "camera_id", "shadow_share": "20"}  # fmt: skip
-    assert "The shadow has not answered yet" in page
+    shown = dict(re.findall(r'<input[^>]* name="(share-\d|sticky_by)"[^>]* value="([^"]*)"', page))
+    assert shown == {"share-1": "90", "share-2": "10", "share-3": "", "share-4": "", "sticky_by": "camera_id"}  # fmt: skip
     assert "Promote 2: it answers all" in page
     assert "Promote 4" not in page
     reader = keyed.send("read", "GET", PAGE).body.decode()
     assert "<form" not in reader.partition("<main")[2]
     assert "90 %" in reader
     model = keyed.send("read", "GET", "/console/models/numbers").body.decode()
-    assert "Version 3 sees 20 % of them as a shadow" in model
+    assert "Version 1: 90 %, version 2: 10 %." in model
     assert f'href="{PAGE}"' in model
     assert keyed.send("operate", "POST", f"{PAGE}/reset", {}).status == 303
     assert keyed.call("read", "GET", PATH)[1]["shares"] == {}

@@ -14,7 +14,6 @@ from quadriga.engine.serving.traffic_rules import (
     check_versions,
     decode_rule,
     draw_version,
-    is_shadowed,
 )
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
@@ -31,10 +30,7 @@ REFUSED = {
     "nothing of all": (b'{"shares": {"1": 0}}', "add up to 1, got 0"),
     "sticky without shares": (b'{"sticky_by": "camera"}', "expected shares beside sticky_by"),
     "an empty key": (b'{"shares": {"1": 1}, "sticky_by": ""}', "1 to 256 characters, got 0"),
-    "a shadow of nothing": (b'{"shadow": {"version": "2", "share": 0}}', "shadow.share"),
-    "a shadow of more than all": (b'{"shadow": {"version": "2", "share": 1.01}}', "shadow.share"),
-    "a shadow without a version": (b'{"shadow": {"share": 1}}', "missing required field"),
-    "a number of a version": (b'{"shadow": {"version": 2}}', "Expected `str`"),
+    "a shadow": (b'{"shadow": {"version": "2"}}', "unknown field `shadow`"),
     "a deep body": (b"[" * 100_000, "expected a JSON object"),
     "no UTF-8": (b'{"sticky_by": "\xff"}', "expected a JSON object"),
     "too many versions": (
@@ -59,9 +55,6 @@ def test_thirds_add_up():
 def test_versions_that_are_not_there_are_named():
     with pytest.raises(InvalidRequest, match="version of 'shapes' among 1, 2, 10, got '3'"):
         check_versions(TrafficRule({"3": 1.0}), "shapes", ["10", "2", "1"])
-    rule = decode_rule(b'{"shares": {"2": 1}, "shadow": {"version": "2"}}')
-    with pytest.raises(InvalidRequest, match="a shadow beside the version that answers"):
-        check_versions(rule, "shapes", ["1", "2"])
 
 
 def request(id_: str, metadata: Any = None, shared: Any = None) -> InferRequest:
@@ -87,20 +80,6 @@ def test_shares_are_kept_within_what_chance_explains(name):
     )
     for version, share in shares.items():
         assert abs(counts[version] - n * share) <= 4 * math.sqrt(n * share * (1 - share))
-
-
-def test_the_shadow_sees_its_share_of_the_requests_to_every_version():
-    rule = decode_rule(
-        b'{"shares": {"1": 0.5, "2": 0.5}, "shadow": {"version": "3", "share": 0.2}}'
-    )
-    seen = Counter()
-    for number in range(20_000):
-        one = request(f"r-{number}")
-        version = draw_version(rule, "shapes", one, ["1", "2", "3"]).version
-        seen[version, is_shadowed(rule, "shapes", one)] += 1
-    for version in ("1", "2"):
-        n = seen[version, True] + seen[version, False]
-        assert abs(seen[version, True] - 0.2 * n) <= 4 * math.sqrt(n * 0.2 * 0.8)
 
 
 METADATA = {

@@ -7,10 +7,11 @@ import cv2
 import numpy as np
 import pytest
 
+from quadriga.engine.serving import request_kinds
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.grpc import envelope as v2_grpc
+from quadriga.proto.grpc import service as v2_grpc
 from quadriga.proto.grpc.messages import message_class
-from quadriga.proto.http import chariot_v2, v1_requests, v2_envelope
+from quadriga.proto.http import chariot_v2, v1_rest, v2_envelope
 from quadriga.proto.http.operations import HttpRequest
 from quadriga.proto.messages import MAX_INPUTS, InferRequest, ModelInfo, Tensor
 from tests.server_process import SAMPLE_MODELS
@@ -29,11 +30,13 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def pipeline_with(models):
-    """Return a function that makes a pipeline with settings, and counts the runs of its models."""
+def pipeline_with(models, monkeypatch):
+    """Return a function that makes a pipeline with settings and constants, and counts the runs of its models."""
     pipelines = []
 
     def make(**settings):
+        for name in [name for name in settings if name.isupper()]:
+            monkeypatch.setattr(request_kinds, name, settings.pop(name))
         pipelines.append(load_pipeline(models, None, small_settings(**settings)))
         return pipelines[-1]
 
@@ -61,11 +64,11 @@ PROMPTS = {"prompts": ["one", "two"], "max_new_tokens": 3, "num_beams": 2}  # 12
 @pytest.mark.parametrize(
     ("settings", "model", "parameters", "most"),
     [
-        ({"max_request_pixels": 1200}, "detector", {}, 3),
-        ({"max_request_pixels": 1199}, "detector", {}, 2),
-        ({"max_tiles": 8}, "detector", TILES, 2),
-        ({"max_tiles": 7}, "detector", TILES, 1),
-        ({"max_tiles": 1}, "detector", {}, 8),
+        ({"MAX_REQUEST_PIXELS": 1200}, "detector", {}, 3),
+        ({"MAX_REQUEST_PIXELS": 1199}, "detector", {}, 2),
+        ({"MAX_TILES": 8}, "detector", TILES, 2),
+        ({"MAX_TILES": 7}, "detector", TILES, 1),
+        ({"MAX_TILES": 1}, "detector", {}, 8),
         ({"max_tokens": 36}, "talker", PROMPTS, 3),
         ({"max_tokens": 35}, "talker", PROMPTS, 2),
     ],
@@ -123,7 +126,7 @@ def v1_images(count):
         takes_images=True,
     )
     body = b'{"instances":[' + b",".join([b'"aaaa"'] * count) + b"]}"
-    return v1_requests.parse_predict(body, images, "1", inputs_are_rows=False).request
+    return v1_rest.parse_predict(body, images, "1", inputs_are_rows=False).request
 
 
 def chariot_lines(count):

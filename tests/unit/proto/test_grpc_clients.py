@@ -8,8 +8,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.grpc import service as grpc_service
-from quadriga.proto.grpc.envelope import parse_infer
 from quadriga.proto.grpc.messages import message_class
+from quadriga.proto.grpc.service import parse_infer
 from quadriga.proto.http.chariot import read_image_inputs
 from quadriga.proto.messages import MAX_NAME_BYTES, InferResponse, Tensor
 from quadriga.tasks.parameters import number
@@ -50,25 +50,17 @@ def test_a_number_that_a_client_has_no_kind_for_reaches_it_as_a_text():
     ]
 
 
-def test_a_stream_writes_numbers_for_both_kinds_of_clients():
-    service = grpc_service.GrpcService(ScoringGrpc(), "0", "mlserver")
+def test_a_stream_writes_numbers_as_such():
     request = asked("BYTES", [1], bytes_contents=[b"a"])
-    body = service._stream_answer(request.SerializeToString(), ANYBODY)
-    kinds = [
-        parameters_of(client.FromString(body).outputs[0])["semantic_score"]
-        for client in (three_kinds_of_parameters(), message_class("ModelInferResponse"))
-    ]
-    assert kinds == [("string_param", "0.25"), ("double_param", 0.25)]
     service = grpc_service.GrpcService(ScoringGrpc(), "0")
     body = service._stream_answer(request.SerializeToString(), ANYBODY)
     answer = message_class("ModelStreamInferResponse").FromString(body).infer_response
     assert parameters_of(answer.outputs[0])["semantic_score"] == ("double_param", 0.25)
 
 
-@pytest.mark.parametrize("form", ["triton", "mlserver"])
 @pytest.mark.parametrize("with_inputs", [True, False])
-def test_an_id_that_is_too_long_is_refused_and_not_repeated(form, with_inputs):
-    service = grpc_service.GrpcService(ScoringGrpc(), "0", form)
+def test_an_id_that_is_too_long_is_refused_and_not_repeated(with_inputs):
+    service = grpc_service.GrpcService(ScoringGrpc(), "0")
     request = asked("BYTES", [1], bytes_contents=[b"a"])
     request.id = "é" * (MAX_NAME_BYTES // 2 + 1)
     if not with_inputs:

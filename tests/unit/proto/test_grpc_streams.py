@@ -43,9 +43,6 @@ class ThreadedGrpc(EchoGrpc):
     def unready_reason(self):
         return None
 
-    def run_at_once(self, *_, **__):
-        return None
-
     async def run(self, task, **_):
         if self.running == self.full_at:
             raise WaitTooLong("the queue is full", 1)
@@ -182,14 +179,11 @@ def test_each_error_names_its_request_and_is_final(id_):
 
 
 @pytest.mark.parametrize("code", [*ERROR_CODES])
-@pytest.mark.parametrize(("form", "metadata"), [("triton", "true"), ("mlserver", "")])
-def test_an_error_may_end_the_stream_with_its_code(form, metadata, code):
-    with serving(ThreadedGrpc(), stream_form=form) as client:
-        kind = "ModelInferResponse" if form == "mlserver" else "ModelStreamInferResponse"
+def test_an_error_may_end_the_stream_with_its_code(code):
+    with serving(ThreadedGrpc()) as client:
         stream = client.stream(
             requests("0", code, "2", sleep_s=[0.2, 0, 0]),
-            kind,
-            metadata=[("triton_grpc_error", metadata)],
+            metadata=[("triton_grpc_error", "true")],
         )
         assert next(stream)
         with pytest.raises(grpc.RpcError):

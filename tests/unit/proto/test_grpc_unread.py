@@ -10,8 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
-from quadriga.engine.access.key_counts import KeyCounts
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
+from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.proto.access import ROLES, Caller, OpenGate
 from quadriga.proto.grpc.access import PLACE_AFTER_S
 from quadriga.proto.grpc.http2 import UNASKED_BYTES
@@ -29,9 +29,6 @@ DATA, WINDOW_UPDATE = 0, 8
 
 class Giving(EchoGrpc):
     """Answers each request with as many bytes as its input says."""
-
-    def run_at_once(self, task, **_):
-        return None
 
     async def run(self, task, **_):
         return await asyncio.to_thread(task)
@@ -195,7 +192,7 @@ class OneQuota:
 
     def __init__(self):
         limits = parse_limits(["concurrency=1"])
-        quota = KeyQuota(KeyCounts(1), RefusalLog(), key_id="a", name="a", limits=limits)
+        quota = KeyQuota(SharedCounts(), RefusalLog(), key_id="a", name="a", limits=limits)
         self._caller = Caller(name="a", rights=frozenset(ROLES["infer"]), quota=quota)
 
     def identify(self, read_header):

@@ -158,14 +158,6 @@ def test_requests_are_answered_as_documented(name):
     assert post(path, body) == (200, expected)
 
 
-def test_inputs_of_kserve_are_instances():
-    for inputs in ([[1, 2]], {"x": [[1, 2]]}):
-        response = post("echo:predict", {"inputs": inputs}, v1_inputs="kserve")
-        assert response == (200, {"predictions": [[1.0, 2.0]]})
-    response = post("two:predict", {"inputs": [{"a": 1, "b_bytes": "x"}]}, v1_inputs="kserve")
-    assert response == (200, {"predictions": [{"a": 1.0, "b_bytes": {"b64": "eA=="}}]})
-
-
 IMAGES = {
     "base64": "AQI=",
     "b64": {"b64": "AQI="},

@@ -150,7 +150,7 @@ def test_the_writer_leaves_the_clock_of_a_server_and_none_of_a_file(
     data = tmp_path / "data"
     (data / "journal").mkdir(parents=True)
     with writer_engine(database_url) as engine:
-        WorkerNumbers(data, database_url, 1, first_worker=None, run="run").hold(engine)
+        WorkerNumbers(data, database_url, 1, run="run").hold(engine)
     reference = read_reference(data)
     assert (reference is not None) == database_url.startswith("postgresql")
     if reference is not None:

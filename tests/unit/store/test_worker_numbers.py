@@ -28,15 +28,13 @@ class Server:
         self.data = data
         Journal(data / "journal", 0).close()
 
-    def numbers(
-        self, workers: int = 1, first: int | None = None, run: str = "run"
-    ) -> WorkerNumbers:
-        return WorkerNumbers(self.data, self.url, workers, first_worker=first, run=run)
+    def numbers(self, workers: int = 1, run: str = "run") -> WorkerNumbers:
+        return WorkerNumbers(self.data, self.url, workers, run=run)
 
-    def claim(self, workers: int = 1, first: int | None = None) -> list[int]:
+    def claim(self, workers: int = 1) -> list[int]:
         """Claim numbers as a server that starts and is killed; return those that its workers read."""
         with writer_engine(self.url) as engine:
-            self.numbers(workers, first).hold(engine)
+            self.numbers(workers).hold(engine)
         return self.remembered()
 
     def remembered(self) -> list[int]:
@@ -84,18 +82,6 @@ def test_servers_that_start_at_once_get_different_numbers(
     servers = [Server(database_url, tmp_path / f"data-{name}") for name in range(6)]
     at_once([server.claim for server in servers])
     assert sorted(number for server in servers for number in server.remembered()) == [*range(6)]
-
-
-def test_a_number_of_another_server_is_refused_by_name(servers: list[Server]) -> None:
-    first, second, _ = servers
-    first.claim(3, first=4)
-    expected = "worker number 6 belongs to another server, on .*, seen 0 s ago.*choose another first_worker"
-    with pytest.raises(StoreError, match=expected):
-        second.claim(2, first=6)
-    assert second.claim(2, first=7) == [7, 8]
-    assert second.claim(2) == [7, 8]
-    age(first.url, EXPIRE_S + 1)
-    assert second.claim(2, first=6) == [6, 7]
 
 
 def test_a_number_that_expired_is_given_away_only_if_no_other_is_left(
@@ -187,14 +173,14 @@ def test_claims_that_a_restored_database_lacks_are_made_again(servers: list[Serv
     assert (first.remembered(), second.claim()) == ([1, 2], [0])
 
 
-def test_remembered_numbers_hold_for_their_database_their_folder_and_their_settings(
+def test_remembered_numbers_hold_for_their_database_and_their_folder(
     servers: list[Server], tmp_path: Path
 ) -> None:
     server = servers[0]
     server.claim(2)
 
-    def confirmed(workers: int = 2, first: int | None = None, url: str = server.url) -> bool:
-        Server(url, server.data).numbers(workers, first, run="next").remember()
+    def confirmed(workers: int = 2, url: str = server.url) -> bool:
+        Server(url, server.data).numbers(workers, run="next").remember()
         file = read_numbers(server.data)
         is_confirmed = file is not None and file.run == "next"
         server.claim(2)
@@ -202,9 +188,7 @@ def test_remembered_numbers_hold_for_their_database_their_folder_and_their_setti
 
     assert confirmed()
     assert confirmed(1)
-    assert confirmed(2, 0)
     assert not confirmed(3)
-    assert not confirmed(2, 1)
     assert not confirmed(url="postgresql://elsewhere/quadriga")
     assert confirmed(url=server.url)
     (server.data / "journal" / "id").unlink()

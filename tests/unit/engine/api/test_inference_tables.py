@@ -17,7 +17,6 @@ from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.access import ANYBODY, STRANGER, Caller, set_current_caller, set_identification
-from quadriga.proto.errors import LimitReached
 from quadriga.proto.http.asgi import ABORT_EXTENSION
 from quadriga.store.errors import NotReadyError
 from quadriga.store.inferences import InferenceReader
@@ -272,42 +271,6 @@ def test_only_what_the_key_may_see_is_sent(store: StoreHarness) -> None:
         rows = (await Place(store).download(caller=caller).end()).rows()
         assert [row["id"] for row in rows] == [*range(1, 21, 2)]
         assert {row["team"] for row in rows} == {"b"}
-
-    run(work)
-
-
-class ExportQuota:
-    """A quota of bytes of exports."""
-
-    is_limited = True
-
-    def __init__(self, limit: int) -> None:
-        self.left = limit
-
-    def check_export(self) -> None:
-        if self.left <= 0:
-            raise LimitReached("expected fewer bytes of exports", 60)
-
-    def take_export(self, count: int) -> None:
-        self.check_export()
-        self.left -= count
-
-
-def test_bytes_count_as_those_of_exports_and_a_used_up_quota_cuts_off(store: StoreHarness) -> None:
-    store.commit(*(make_record(seq) for seq in range(1, 200)))
-
-    async def work() -> None:
-        place, quota = Place(store), ExportQuota(1 << 30)
-        caller = Caller(name="reader", key_id="k", rights=frozenset({"read"}), quota=quota)
-        whole = await place.download(caller=caller).end()
-        assert (1 << 30) - quota.left == len(whole.body)
-        quota.left = 20_000
-        cut = await place.download(caller=caller).end()
-        assert (cut.status, cut.is_complete, cut.was_cut_off) == (200, False, True)
-        assert 20_000 <= len(cut.body) < len(whole.body)
-        refused = await place.download(caller=caller).end()
-        assert refused.status == 429
-        assert place.streams.count == 0
 
     run(work)
 

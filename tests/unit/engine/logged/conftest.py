@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from quadriga.engine.external import log_service
 from quadriga.proto.access import ANYBODY, set_current_caller
 from tests.unit.engine.logged.log_harness import LogHarness
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Iterator[LogHarness]:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogHarness]:
     """Yield a service whose caller is anybody."""
     set_current_caller(ANYBODY)
-    running = LogHarness(tmp_path / "data", max_pixels=10_000, max_request_pixels=50_000)
+    monkeypatch.setattr(log_service, "MAX_REQUEST_PIXELS", 50_000)
+    running = LogHarness(tmp_path / "data", max_pixels=10_000)
     yield running
     running.close()
     set_current_caller(ANYBODY)

@@ -1,0 +1,65 @@
+"""What few use and nothing needs: the one table by which the engine finds it in `quadriga.extras`.
+
+Nothing of the engine imports an extra, but an extra may import all of it. To delete one, delete its folder and its rows.
+"""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from quadriga.engine.config.settings_reading import SettingsError
+
+ROOT = "quadriga.extras"
+
+
+class Extra(NamedTuple):
+    """An object that an extra offers."""
+
+    path: str
+    """Import string of the object, below `quadriga.extras`."""
+    packages: str = ""
+    """Packages that its modules import, for messages; none for what the project requires itself."""
+    option: str = ""
+    """Optional dependency of the project that brings them."""
+
+
+EXTRAS = {
+    "profile": Extra("tuning.profile:profile_command"),
+    "quantize": Extra("tuning.quantize:quantize_command"),
+    "label_studio": Extra("label_studio.routes:label_studio_routes"),
+    "object_store": Extra("object_stores.fetched:open_store", "obstore", "s3"),
+    "polled_folder": Extra("object_stores.polled:open_folder"),
+    "sign_on": Extra("sign_on.sign_on:SignOn", "Authlib and PyJWT", "oidc"),
+    "log_in_routes": Extra("sign_on.pages:log_in_routes", "Authlib and PyJWT", "oidc"),
+}
+"""Objects by what they are for: commands by their names, and parts of a server."""
+
+
+class MissingExtra(SettingsError):
+    """An extra is not here, or a package that it needs."""
+
+
+def load(name: str, user: str) -> Any:
+    """Return the object of an extra.
+
+    Args:
+        name: Key of `EXTRAS`.
+        user: Setting or command that needs it, for the message.
+
+    Raises:
+        MissingExtra: Its folder was deleted, or a package is not installed; the message says which.
+        ImportError: Its code is at fault.
+    """
+    extra = EXTRAS[name]
+    path, _, attribute = extra.path.partition(":")
+    module = f"{ROOT}.{path}"
+    try:
+        return getattr(import_module(module), attribute)
+    except ImportError as error:
+        if error.name and module.startswith(error.name):
+            folder = f"{ROOT}.{path.partition('.')[0]}"
+            raise MissingExtra(f"{user} requires {folder}, which is not here") from error
+        if not extra.packages:
+            raise
+        raise MissingExtra(
+            f"{user} requires {extra.packages} ({error}): pip install 'quadriga[{extra.option}]'"
+        ) from error

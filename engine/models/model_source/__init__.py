@@ -1,1 +1,0 @@
-"""Models from an object store: listed, fetched into a cache, and served from there."""

@@ -1,1 +1,0 @@
-"""Versions that see copies of requests, in a process of their own."""

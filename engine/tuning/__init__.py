@@ -1,1 +1,0 @@
-"""Smaller and faster models: quantization with its judgement, and profiling of settings."""

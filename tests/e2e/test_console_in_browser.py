@@ -100,7 +100,7 @@ def test_log_in_log_out_and_expiry_in_a_browser(tmp_path):
                 browser.open(f"{address}/console/you")
                 browser.wait_for("document.querySelector('h1')?.innerText === 'Account'")
                 # Log-out.
-                browser.run("document.querySelector('form button').click()")
+                browser.run("document.querySelector('form[action$=logout] button').click()")
                 browser.wait_for("document.querySelector('h1')?.innerText === 'Log in'")
                 assert "__Host-quadriga-session" not in cookies(browser)
                 browser.open(f"{address}/console/")

@@ -24,7 +24,7 @@ from quadriga.monitor.evaluation.evaluators import build_state
 from quadriga.monitor.evaluation.files.coco import coco_state
 from quadriga.monitor.evaluation.pixels.instances import InstanceEvaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, merge_states
-from quadriga.tasks.contours import Mask, fill, rings
+from quadriga.tasks.geometry import Mask, fill, rings
 
 WIDTH, HEIGHT, LABELS = 640, 480, 80
 TRUTHS, PREDICTIONS, CORNERS = 20, 25, 40

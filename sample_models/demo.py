@@ -26,7 +26,7 @@ from rich.table import Table
 from quadriga.engine.commands.datasets import resolve_model
 from quadriga.engine.commands.options import DEFAULT_SERVER
 from quadriga.engine.commands.server_client import ServerClient, ServerError, own_server
-from quadriga.tasks.drawing import draw
+from quadriga.engine.serving.tensors.drawing import draw
 from quadriga.tasks.image import decode
 from quadriga.tasks.predictions import Answer as SpokenAnswer
 from quadriga.tasks.predictions import Classification, Detection, OrientedDetection, Segment

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.tasks import parameters as read
-from quadriga.tasks.activations import sigmoid, softmax
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import (
     Classification,
@@ -23,6 +22,8 @@ from quadriga.tasks.specification import Activation, ModelSpec, RowSpec
 
 ACTIONS = ("predict", "predict_proba")
 """Actions that a request to a classifier may name."""
+
+
 _MAX_TOP_K = 100_000
 
 
@@ -142,3 +143,17 @@ def _best_labels(
     """Return the labels of the largest scores (K,); those of equal scores in the order of their index."""
     best = np.argsort(-scores, kind="stable")[:count]
     return [Classification(labels[index], float(scores[index])) for index in best]
+
+
+def sigmoid(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Turn logits, float of any type and shape, into probabilities; NaN stays NaN."""
+    # the exponent is never positive, so that no power overflows
+    small = np.exp(-np.abs(logits))
+    return np.asarray(np.where(logits >= 0, 1, small) / (1 + small))
+
+
+def softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Turn logits (..., N) into probabilities that sum to 1; NaN if a logit is not finite."""
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

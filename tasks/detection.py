@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -10,10 +10,20 @@ import numpy.typing as npt
 
 from quadriga.tasks import parameters as read
 from quadriga.tasks.decoders import Candidates, resolve_decoder, select
-from quadriga.tasks.geometry import Integers, clip_boxes, nms, suppress_at_once
+from quadriga.tasks.geometry import (
+    Integers,
+    clip_boxes,
+    nms,
+    probiou_matrix,
+    suppress_at_once,
+    unscaled,
+    with_angle,
+    xywhr_to_corners,
+)
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import (
     Detection,
+    OrientedDetection,
     OutputError,
     Outputs,
     Prediction,
@@ -21,10 +31,8 @@ from quadriga.tasks.predictions import (
     check_finite,
     check_probabilities,
 )
-from quadriga.tasks.resize import Affine, preprocess
-from quadriga.tasks.rotated import probiou_matrix
-from quadriga.tasks.sampling import PixelRect
-from quadriga.tasks.specification import ModelSpec, Tiling
+from quadriga.tasks.resize import Affine, PixelRect, preprocess
+from quadriga.tasks.specification import Angle, ModelSpec, Tiling
 from quadriga.tasks.tiling import merge
 
 
@@ -201,6 +209,69 @@ class ObjectDetection:
                 candidates.class_ids[visible].tolist(),
                 candidates.scores[visible].tolist(),
                 boxes[visible].tolist(),
+                strict=True,
+            )
+        ]
+
+
+class OrientedOptions(DetectionOptions, frozen=True):
+    """Options of one image for an oriented detector."""
+
+    angle: Angle
+    """Range of the angles; see `quadriga.tasks.geometry.with_angle`."""
+    corners: bool
+    """Whether predictions have corners."""
+
+
+class OrientedObjectDetection(ObjectDetection):
+    """Predicts rotated boxes by descending score; `predict` and `detect` are two names for the same action."""
+
+    def options(self, parameters: Mapping[str, Any]) -> OrientedOptions:
+        """Read `angle`, `corners` and the parameters of `ObjectDetection.options`."""
+        boxes = super().options(parameters)
+        angle: Any = read.choice(
+            parameters, "angle", get_args(Angle), default=self._spec.output.angle
+        )
+        corners = read.flag(parameters, "corners", default=False)
+        return OrientedOptions(**msgspec.structs.asdict(boxes), angle=angle, corners=corners)
+
+    def detect(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
+        """Decode rotated boxes; see `ObjectDetection.detect`."""
+        decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
+        if decoded.boxes.shape[1] != 5:
+            raise OutputError(
+                f"expected output.decoder to return rotated boxes of 5 numbers, got"
+                f" {decoded.boxes.shape[1]} from {self._spec.output.decoder!r}"
+            )
+        labelled = label_indices(decoded, self._spec)
+        candidates = suppress_overlaps(labelled, options, self._spec.output.nms)
+        boxes = candidates.boxes.astype(np.float64)
+        boxes[:, :2] -= affine.px, affine.py
+        boxes = unscaled(boxes, affine.sx, affine.sy)
+        return msgspec.structs.replace(candidates, boxes=boxes, suppress=False)
+
+    def _label(
+        self, candidates: Candidates, width: int, height: int, options: OrientedOptions
+    ) -> list[Prediction]:
+        """Label the boxes and turn them into fractions of the image; a box may reach beyond it.
+
+        The rotation stays that in pixels. A box without area is dropped.
+        """
+        candidates = select(candidates, np.flatnonzero((candidates.boxes[:, 2:4] > 0).all(axis=1)))
+        boxes = with_angle(candidates.boxes, options.angle)
+        corners: list[Any] = [msgspec.UNSET] * len(boxes)
+        if options.corners:
+            corners = xywhr_to_corners(boxes).tolist()
+        boxes = boxes / (width, height, width, height, 1)
+        return [
+            OrientedDetection(
+                self._spec.labels[class_id], score, cx=cx, cy=cy, w=w, h=h, r=r, corners=box_corners
+            )
+            for class_id, score, (cx, cy, w, h, r), box_corners in zip(
+                candidates.class_ids.tolist(),
+                candidates.scores.tolist(),
+                boxes.tolist(),
+                corners,
                 strict=True,
             )
         ]

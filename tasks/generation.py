@@ -7,18 +7,22 @@ Source: transformers 4.57, `generation/utils.py` (`_sample`, `_beam_search`).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.tasks import logits as rule
-from quadriga.tasks.logits import Scores
+from quadriga.tasks import parameters as read
+from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import OutputError
 
 Tokens = npt.NDArray[np.int64]
+
+
+Scores = npt.NDArray[np.float32]
+
 
 Step = Callable[[Tokens, Tokens], Scores]
 """Takes a token for each row, and the row of the call before that it continues: int64 (rows,) both.
@@ -27,7 +31,10 @@ Rows may be dropped, repeated and reordered. Gives the logits of the next token,
 (rows, vocabulary).
 """
 
+
 _NEVER = np.float32(-1e9)
+
+
 _MIN_TEMPERATURE = 1e-3
 """Lowest temperature: below it only the best token is ever drawn, and the quotient would overflow float32."""
 
@@ -155,7 +162,7 @@ class _Single:
             logits[0], self._prompt, self.answer, limit=self._limit, config=self._config
         )
         if self._config.do_sample:
-            token = int(rule.draw(scores, 1, self._generator)[0])
+            token = int(draw(scores, 1, self._generator)[0])
         else:
             token = int(scores.argmax())
         self.answer.append(token)
@@ -196,7 +203,7 @@ class _Beams:
         scores = np.stack(
             [
                 _ruled(
-                    rule.log_softmax(row), self._prompt, tokens, limit=self._limit, config=config
+                    log_softmax(row), self._prompt, tokens, limit=self._limit, config=config
                 )
                 + score
                 for row, tokens, score in zip(logits, self._running, self._scores, strict=True)
@@ -205,16 +212,16 @@ class _Beams:
         flat = scores.ravel()
         candidate_count = max(2, 1 + len(config.eos_token_ids)) * config.num_beams
         if config.do_sample:
-            indices = rule.draw(flat, candidate_count, self._generator)
+            indices = draw(flat, candidate_count, self._generator)
         else:
-            indices = rule.best(flat, candidate_count)
+            indices = best(flat, candidate_count)
         parents, tokens = np.divmod(indices, scores.shape[1])
         scores = flat[indices]
         grown = [[*self._running[p], int(t)] for p, t in zip(parents, tokens, strict=True)]
         length = len(grown[0])
         ended = np.isin(tokens, config.eos_token_ids) | (length >= self._limit)
         self._finish(grown, scores, ended)
-        running = rule.best(np.where(ended, scores + _NEVER, scores), config.num_beams)
+        running = best(np.where(ended, scores + _NEVER, scores), config.num_beams)
         self._running = [grown[index] for index in running]
         self._scores = np.where(ended, scores + _NEVER, scores)[running]
         if ended.all() or not self._may_improve(length):
@@ -257,19 +264,19 @@ def _ruled(
     """Apply the rules of the configuration to the scores, in the order of transformers."""
     history = [*prompt, *answer]
     if config.repetition_penalty != 1:
-        scores = rule.penalise_repetition(scores, history, config.repetition_penalty)
+        scores = penalise_repetition(scores, history, config.repetition_penalty)
     if config.no_repeat_ngram_size > 0:
-        scores = rule.forbid_repeated_ngrams(scores, history, config.no_repeat_ngram_size)
+        scores = forbid_repeated_ngrams(scores, history, config.no_repeat_ngram_size)
     if len(history) < config.min_length or len(answer) < config.min_new_tokens:
-        scores = rule.forbid(scores, config.eos_token_ids)
+        scores = forbid(scores, config.eos_token_ids)
     forced_first = config.forced_bos_token_id is not None and len(prompt) == 1
     if forced_first and not answer and config.forced_bos_token_id is not None:
-        scores = rule.force(scores, [config.forced_bos_token_id])
+        scores = force(scores, [config.forced_bos_token_id])
     if config.forced_eos_token_ids and len(answer) == limit - 1:
-        scores = rule.force(scores, config.forced_eos_token_ids)
-    scores = rule.forbid(scores, config.suppress_tokens)
+        scores = force(scores, config.forced_eos_token_ids)
+    scores = forbid(scores, config.suppress_tokens)
     if len(answer) == int(forced_first):
-        scores = rule.forbid(scores, config.begin_suppress_tokens)
+        scores = forbid(scores, config.begin_suppress_tokens)
     return _warped(scores, config) if config.do_sample else scores
 
 
@@ -280,7 +287,182 @@ def _warped(scores: Scores, config: GenerationConfig) -> Scores:
         temperature = max(config.temperature, _MIN_TEMPERATURE)
         scores = np.asarray(scores / np.float32(temperature), np.float32)
     if config.top_k > 0:
-        scores = rule.keep_top_k(scores, max(config.top_k, min_count))
+        scores = keep_top_k(scores, max(config.top_k, min_count))
     if config.top_p < 1:
-        scores = rule.keep_top_p(scores, config.top_p, min_count)
+        scores = keep_top_p(scores, config.top_p, min_count)
     return scores
+
+
+MAX_PROMPTS = 64
+
+
+MAX_CHARACTERS = 32_768
+"""Maximum characters of one prompt."""
+
+
+MAX_NEW_TOKENS = 4096
+
+
+MAX_BEAMS = 16
+
+
+MAX_SEQUENCES = 256
+"""Maximum prompts times beams. All run at once, each with a cache of its own: some megabytes for a small
+captioner, hundreds for a language model."""
+
+
+PROMPTS = ("prompts", "prompt")
+"""Two names of one parameter: an input that has either overrides both of the request."""
+
+
+FLAGS = ("do_sample",)
+"""Parameters that are true or false."""
+
+
+_MAX_SEED = 2**63 - 1
+
+
+class ImageTextOptions(msgspec.Struct, frozen=True):
+    """Options of one image: the prompts and how to generate answers."""
+
+    action: str
+    prompts: tuple[str, ...]
+    search: GenerationConfig
+
+
+class ImageTextToText:
+    """Reads the parameters of a request; the configuration of the model supplies the defaults."""
+
+    actions: tuple[str, ...] = ("predict", "generate")
+
+    def __init__(self, config: GenerationConfig) -> None:
+        self._config = config
+
+    def options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
+        """Read the prompts and the generation parameters; `temperature` 0 turns sampling off."""
+        action = read.action(parameters, self.actions)
+        prompts = _prompts(parameters)
+        defaults = self._config
+        temperature = read.number(
+            parameters, "temperature", low=0, high=100, default=defaults.temperature
+        )
+        seed = read.whole_number(parameters, "seed", low=0, high=_MAX_SEED, default=-1)
+        new_tokens = read.whole_number(
+            parameters, "max_new_tokens", low=1, high=MAX_NEW_TOKENS, default=0
+        )
+        config = msgspec.structs.replace(
+            defaults,
+            max_new_tokens=new_tokens or defaults.max_new_tokens,
+            do_sample=read.flag(parameters, "do_sample", default=defaults.do_sample)
+            and temperature > 0,
+            temperature=temperature,
+            top_k=read.whole_number(
+                parameters, "top_k", low=0, high=1_000_000, default=defaults.top_k
+            ),
+            top_p=read.number(parameters, "top_p", low=0, high=1, default=defaults.top_p),
+            num_beams=read.whole_number(
+                parameters, "num_beams", low=1, high=MAX_BEAMS, default=defaults.num_beams
+            ),
+            seed=defaults.seed if seed < 0 else seed,
+        )
+        if len(prompts) * config.num_beams > MAX_SEQUENCES:
+            raise ParameterError(
+                f"expected parameters.prompts times num_beams to be at most {MAX_SEQUENCES}, got "
+                f"{len(prompts)} x {config.num_beams}"
+            )
+        return ImageTextOptions(action, prompts, config)
+
+
+def _prompts(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    prompts = read.texts(parameters, "prompts", MAX_PROMPTS, MAX_CHARACTERS)
+    prompt = parameters.get("prompt")
+    if prompt is not None:
+        if prompts:
+            raise ParameterError("parameters.prompts and parameters.prompt cannot be used together")
+        return read.texts({"prompt": [prompt]}, "prompt", 1, MAX_CHARACTERS)
+    if not prompts:
+        raise ParameterError(
+            f"parameters.prompts is required: a list of 1 to {MAX_PROMPTS} texts; or an input named question "
+            "beside that of the image"
+        )
+    return prompts
+
+
+FORBIDDEN = np.float32(-np.inf)
+
+
+def log_softmax(scores: Scores) -> Scores:
+    """Turn logits into log-probabilities."""
+    shifted = scores - scores.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()), np.float32)
+
+
+def penalise_repetition(scores: Scores, history: Sequence[int], penalty: float) -> Scores:
+    """Make every token of the history less likely by a factor above 1, or more likely by one below 1."""
+    seen = np.unique(np.asarray(history, np.int64))
+    penalised = scores.copy()
+    seen_scores = scores[seen]
+    penalised[seen] = np.where(seen_scores < 0, seen_scores * penalty, seen_scores / penalty)
+    return penalised
+
+
+def forbid_repeated_ngrams(scores: Scores, history: Sequence[int], size: int) -> Scores:
+    """Forbid tokens that would complete an n-gram of `size` tokens that the history already has."""
+    start = len(history) - size + 1
+    if start < 0:
+        return scores
+    ending = list(history[start:])
+    completing = [
+        history[index + size - 1]
+        for index in range(start)
+        if list(history[index:][: size - 1]) == ending
+    ]
+    return forbid(scores, completing)
+
+
+def forbid(scores: Scores, tokens: Sequence[int]) -> Scores:
+    """Set the scores of tokens to -inf."""
+    if not tokens:
+        return scores
+    forbidden = scores.copy()
+    forbidden[list(tokens)] = FORBIDDEN
+    return forbidden
+
+
+def force(scores: Scores, tokens: Sequence[int]) -> Scores:
+    """Forbid every token except the given ones."""
+    forced = np.full_like(scores, FORBIDDEN)
+    forced[list(tokens)] = 0
+    return forced
+
+
+def keep_top_k(scores: Scores, count: int) -> Scores:
+    """Forbid all but the best `count` tokens, and those of equal score."""
+    if count >= len(scores):
+        return scores
+    threshold = np.partition(scores, -count)[-count]
+    return np.where(scores < threshold, FORBIDDEN, scores)
+
+
+def keep_top_p(scores: Scores, mass: float, min_count: int = 1) -> Scores:
+    """Forbid all but the likeliest tokens that together have the probability `mass`, at least `min_count` tokens."""
+    order = np.argsort(scores, kind="stable")
+    cumulated = np.exp(log_softmax(scores[order])).cumsum()
+    is_excess = cumulated <= 1 - mass
+    is_excess[-min_count:] = False
+    return forbid(scores, order[is_excess].tolist())
+
+
+def best(scores: Scores, count: int) -> npt.NDArray[np.int64]:
+    """Return the indices of the best `count` scores, the best first, then the lower index."""
+    count = min(count, len(scores))
+    chosen = np.sort(np.argpartition(-scores, count - 1)[:count])
+    return np.asarray(chosen[np.argsort(-scores[chosen], kind="stable")], np.int64)
+
+
+def draw(scores: Scores, count: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Draw different indices, with the probabilities of the scores.
+
+    Source: Gumbel noise; Kool, van Hoof, Welling, "Stochastic Beams and Where to Find Them", 2019.
+    """
+    return best(np.asarray(scores + generator.gumbel(size=len(scores)), np.float32), count)

@@ -4,16 +4,255 @@ Boxes are xyxy unless a name says otherwise: left, top, right, bottom, continuou
 They are float32, as networks return them, or float64; results are of the same type.
 """
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
+import cv2
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.tasks import rotated
+from quadriga.tasks.predictions import AnyPrediction, Point
+from quadriga.tasks.specification import Angle
+
+XY = tuple[float, float]
+"""x and y, pixels of the image."""
+
+
+Xyxy = tuple[float, float, float, float]
+"""xmin, ymin, xmax, ymax; pixels of the image as a person sees it."""
+
+
+RelativeXywhr = tuple[float, float, float, float, float]
+"""Centre x and y, width and height as fractions of the image, and the rotation in radians, clockwise on the screen."""
+
+
+Kind = Literal["box", "oriented box", "corners", "contour"]
+
+
+Value = TypeVar("Value", float, npt.NDArray[np.float64])
+"""One number, or an array with a number for each of several boxes."""
+
+
+BOX_KEYS = ("xmin", "ymin", "xmax", "ymax")
+
+
+ORIENTED_BOX_KEYS = ("cx", "cy", "w", "h", "r")
+
+
+MAX_COORDINATE = 1e50
+"""Largest magnitude of a coordinate that is computed with: areas and products of areas are finite, too."""
+
+
+_NUMBERS = (float, int)
+
+
+Mask = npt.NDArray[np.uint8]
+"""uint8 (H, W), zero outside the region."""
+
+
+Ring = npt.NDArray[np.int32]
+"""int32 (N, 2), x and y of pixels; the last point is joined to the first."""
+
+
+def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
+    """Trace the edges of a mask: outer rings, then the rings of holes; an empty mask has none.
+
+    Points in the middle of a horizontal, vertical or diagonal run are left out; the area is the same.
+    `left` and `top` are the position of the mask, uint8 (H, W), in the image.
+
+    Source: OpenCV 5.0, findContours; Suzuki and Abe, Topological structural analysis, 1985.
+    """
+    contours, hierarchy = cv2.findContours(
+        mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top)
+    )
+    if not contours:
+        return []
+    order = np.argsort(hierarchy[0, :, 3] >= 0, kind="stable")
+    return [contours[index].reshape(-1, 2).astype(np.int32, copy=False) for index in order]
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """Geometry of one prediction or annotation, as its fields have it; an empty one lies nowhere in the image.
+
+    A valid item has one kind of shape. Stored JSON may have several: each method names the one that it prefers.
+    """
+
+    box: Xyxy | None = None
+    oriented_box: RelativeXywhr | None = None
+    corners: Sequence[XY] | None = None
+    """Four corners of an oriented box, as annotations may give it."""
+    rings: Sequence[Sequence[XY]] | None = None
+    """Rings of a contour through centres of pixels; (0, 0) is the first pixel."""
+
+    @property
+    def kind(self) -> Kind | None:
+        """Kind of the shape, the most exact one of several; None without a shape."""
+        if self.rings is not None:
+            return "contour"
+        if self.corners is not None:
+            return "corners"
+        if self.oriented_box is not None:
+            return "oriented box"
+        return None if self.box is None else "box"
+
+    def oriented_corners(self, width: int, height: int) -> list[XY] | None:
+        """Return the corners of the oriented box, clockwise on the screen.
+
+        The last bits may differ from those of `quadriga.tasks.geometry.xywhr_to_corners`, which adds in another order.
+        """
+        if self.oriented_box is None:
+            return None
+        cx, cy, w, h, r = self.oriented_box
+        x, y, half_w, half_h = cx * width, cy * height, w * width / 2, h * height / 2
+        cosine, sine = math.cos(r), math.sin(r)
+        return [
+            (x + dx * cosine - dy * sine, y + dx * sine + dy * cosine)
+            for dx, dy in (
+                (-half_w, -half_h), (half_w, -half_h), (half_w, half_h), (-half_w, half_h),
+            )
+        ]  # fmt: skip
+
+    def upright_box(self, width: int | None, height: int | None) -> Xyxy | None:
+        """Return the box, else the one around an oriented box, which needs the image's size, or around points.
+
+        A contour's box goes through centres of pixels, as its rings do; see `relative_box` for whole pixels.
+        """
+        if self.box is not None:
+            return self.box
+        points = None if width is None or height is None else self.oriented_corners(width, height)
+        return bounding_box(points or [point for ring in self.rings or () for point in ring])
+
+    def relative_box(self, width: int, height: int) -> Xyxy | None:
+        """Return width, height, centre x and centre y as fractions of the image.
+
+        Sides of an oriented box, preferred to a box, are its own. A contour covers its pixels wholly.
+        """
+        if self.oriented_box is not None:
+            cx, cy, w, h, _ = self.oriented_box
+            return w, h, cx, cy
+        extent = 0
+        box = self.box
+        if box is None:
+            box = bounding_box([point for ring in self.rings or () for point in ring])
+            extent = 1
+        if box is None:
+            return None
+        xmin, ymin, xmax, ymax = box
+        w, h = (xmax - xmin + extent) / width, (ymax - ymin + extent) / height
+        return w, h, (xmin + xmax) / 2 / width, (ymin + ymax) / 2 / height
+
+
+def shape_of(prediction: AnyPrediction, corners: Sequence[XY] | None = None) -> Shape:
+    """Return the shape of a decoded prediction or annotation; `corners` are those that it has beside its fields."""
+    box = oriented_box = rings = None
+    if prediction.xmin is not None:
+        box = prediction.xmin, prediction.ymin, prediction.xmax, prediction.ymax
+    if prediction.cx is not None:
+        oriented_box = prediction.cx, prediction.cy, prediction.w, prediction.h, prediction.r
+    if prediction.contour is not None:
+        rings = [[(point.x, point.y) for point in ring] for ring in prediction.contour]
+    return Shape(box=box, oriented_box=oriented_box, corners=corners, rings=rings)
+
+
+def shape_of_json(item: Mapping[str, Any]) -> Shape:
+    """Return the shape of a prediction or an annotation that nobody has checked.
+
+    A field counts only if its type is right: a box needs four numbers, a boolean is none. Points that are none are
+    left out of their rings, and rings without points out of the contour.
+    """
+    box = oriented_box = None
+    if (edges := numbers(item, BOX_KEYS)) is not None:
+        box = edges[0], edges[1], edges[2], edges[3]
+    if (turned := numbers(item, ORIENTED_BOX_KEYS)) is not None:
+        oriented_box = turned[0], turned[1], turned[2], turned[3], turned[4]
+    contour = item.get("contour")
+    rings = []
+    for ring in contour if isinstance(contour, list) else []:
+        points = [
+            numbers(point, ("x", "y"))
+            for point in (ring if isinstance(ring, list) else [])
+            if isinstance(point, dict)
+        ]
+        pairs = [(point[0], point[1]) for point in points if point is not None]
+        if pairs:
+            rings.append(pairs)
+    return Shape(box=box, oriented_box=oriented_box, rings=rings or None)
+
+
+def numbers(item: Mapping[str, Any], keys: Sequence[str]) -> list[float] | None:
+    """Return the values of some keys; None unless all of them are numbers."""
+    values = []
+    for key in keys:
+        value: Any = item.get(key)
+        if type(value) not in _NUMBERS:  # a boolean is an int, too
+            return None
+        values.append(value)
+    return values
+
+
+def bounding_box(points: Sequence[XY]) -> Xyxy | None:
+    """Return the smallest box around points; None without points."""
+    if not points:
+        return None
+    xs, ys = zip(*points, strict=True)
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def xyxy_to_ltwh(box: Xyxy) -> Xyxy:
+    """Turn edges into left, top, width and height, which COCO's `bbox` has."""
+    xmin, ymin, xmax, ymax = box
+    return xmin, ymin, xmax - xmin, ymax - ymin
+
+
+def ltwh_to_xyxy(
+    left: Value, top: Value, width: Value, height: Value
+) -> tuple[Value, Value, Value, Value]:
+    """Turn left, top, width and height, which COCO's `bbox` has, into edges; of one box, or of arrays (N,) of boxes."""
+    return left, top, left + width, top + height
+
+
+def contour_area(rings: Sequence[Sequence[XY]]) -> float:
+    """Return the area of rings in either direction, in square pixels; a ring inside an odd number of others is a hole."""
+    area = 0.0
+    for ring in rings:
+        nesting = sum(is_inside(ring[0], outer) for outer in rings if outer is not ring)
+        area += (-1) ** nesting * abs(sum(_cross_products(ring))) / 2
+    return area
+
+
+def directed_area(rings: Iterable[Sequence[XY]]) -> float:
+    """Return the area of rings whose holes run the other way round, in square pixels; faster than `contour_area`."""
+    doubled = 0.0
+    for ring in rings:
+        # the closing edge comes first, and plain additions: `sum` of Python 3.12 rounds otherwise
+        for product in _cross_products([*ring[-1:], *ring[:-1]]):
+            doubled += product
+    return abs(doubled) / 2
+
+
+def _cross_products(ring: Sequence[XY]) -> list[float]:
+    """Return the cross product of the ends of each edge; the last edge closes the ring."""
+    edges = zip(ring, (*ring[1:], ring[0]), strict=True) if ring else ()
+    return [x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in edges]
+
+
+def is_inside(point: XY, ring: Sequence[XY]) -> bool:
+    """Tell whether a point lies within a ring, by the edges that a ray to its right crosses."""
+    x, y = point
+    inside = False
+    for (x0, y0), (x1, y1) in zip(ring, (*ring[1:], ring[0]), strict=True):
+        if (y0 > y) != (y1 > y) and x < x0 + (y - y0) * (x1 - x0) / (y1 - y0):
+            inside = not inside
+    return inside
+
 
 Floats = npt.NDArray[np.floating]
+
+
 Integers = npt.NDArray[np.int64]
+
 
 _BLOCK = 128
 """Number of boxes compared at once: their matrix stays in the cache."""
@@ -48,7 +287,7 @@ def ios_matrix(rows: Floats, columns: Floats) -> Floats:
 
 def _intersections(rows: Floats, columns: Floats) -> Floats:
     if rows.shape[1] == 5:
-        return rotated.intersections(rows, columns)
+        return intersections(rows, columns)
     x1, y1, x2, y2 = (rows[:, None, i] for i in range(4))
     u1, v1, u2, v2 = (columns[None, :, i] for i in range(4))
     overlap: Floats = np.maximum(np.minimum(x2, u2) - np.maximum(x1, u1), 0)
@@ -174,3 +413,202 @@ def _survivors(over: npt.NDArray[np.bool_]) -> list[int]:
             survivors.append(index)
             suppressed |= int.from_bytes(row.tobytes(), "little")
     return survivors
+
+
+Doubles = npt.NDArray[np.float64]
+
+
+def xywhr_to_corners(boxes: npt.NDArray[np.floating]) -> Doubles:
+    """Return the corners, float64 (N, 4, 2), clockwise; the left top one of an upright box comes first."""
+    x, y, w, h, r = boxes.astype(np.float64).T
+    along = np.stack([np.cos(r) * w, np.sin(r) * w], axis=1) / 2
+    across = np.stack([-np.sin(r) * h, np.cos(r) * h], axis=1) / 2
+    centre = np.stack([x, y], axis=1)
+    corners = (-along - across, along - across, along + across, across - along)
+    return np.stack([centre + corner for corner in corners], axis=1)
+
+
+def relative_to_pixels(
+    boxes: npt.NDArray[np.floating], sizes_wh: npt.NDArray[np.floating]
+) -> Doubles:
+    """Turn boxes (N, 5), xywhr, as fractions of images into pixels; `sizes_wh` (N, 2) are those of the images."""
+    scales = np.column_stack([sizes_wh, sizes_wh, np.ones(len(sizes_wh))])
+    return np.asarray(boxes * scales, np.float64)
+
+
+def with_angle(boxes: npt.NDArray[np.floating], angle: Angle) -> Doubles:
+    """Describe the same rectangles, float (N, 5), xywhr, with angles in another range.
+
+    `raw` are as they are; `le90` from -pi/2, included, to pi/2 along the longer side, which becomes
+    the width; `oc` from 0 to pi/2, included, as OpenCV has it since 4.5.1.
+
+    Source: MMRotate, "Introduction of the rotated box", definitions; OpenCV `minAreaRect`.
+    """
+    x, y, w, h, r = boxes.astype(np.float64).T
+    swapped = np.zeros(len(boxes), bool)
+    if angle == "le90":
+        swapped = w < h
+        r = np.mod(r + swapped * (math.pi / 2) + math.pi / 2, math.pi) - math.pi / 2
+        r = np.where(r < math.pi / 2, r, r - math.pi)  # the remainder of -1e-17 is pi
+    elif angle == "oc":
+        quarters = np.ceil(r / (math.pi / 2)) - 1
+        remainder = r - quarters * (math.pi / 2)
+        is_low = remainder <= 0  # by rounding
+        swapped = np.mod(quarters - is_low, 2) == 1
+        r = np.minimum(remainder + is_low * (math.pi / 2), math.pi / 2)
+    return np.stack([x, y, np.where(swapped, h, w), np.where(swapped, w, h), r], axis=1)
+
+
+def unscaled(boxes: npt.NDArray[np.floating], sx: float, sy: float) -> Doubles:
+    """Undo a scaling of the axes of rotated boxes, float (N, 5), xywhr, by `sx` and `sy`.
+
+    If the two differ a rectangle becomes a parallelogram: the result is the rectangle of its area along its
+    longer side. If they are equal the rotation stays as it is.
+    """
+    x, y, w, h, r = boxes.astype(np.float64).T
+    cos, sin = np.cos(r), np.sin(r)
+    width, height = w * np.hypot(cos / sx, sin / sy), h * np.hypot(sin / sx, cos / sy)
+    area = w * h / (sx * sy)
+    wide = width >= height
+    # rotation of the longer side: cross and dot product of its old and its new direction
+    cross = np.where(wide, cos * sin * (1 / sy - 1 / sx), cos * sin * (1 / sx - 1 / sy))
+    dot = np.where(wide, cos**2 / sx + sin**2 / sy, sin**2 / sx + cos**2 / sy)
+    leading = np.where(wide, width, height)
+    shares = np.divide(area, leading, out=np.zeros_like(area), where=leading > 0)
+    sides = np.where(wide, width, shares), np.where(wide, shares, height)
+    return np.stack([x / sx, y / sy, *sides, r + np.arctan2(cross, dot)], axis=1)
+
+
+def probiou_matrix(rows: npt.NDArray[np.floating], columns: npt.NDArray[np.floating]) -> Doubles:
+    """Return the similarity of rotated boxes, (N, 5) and (M, 5), as normal distributions: float64 (N, M).
+
+    The similarity is 1 less the Hellinger distance, 0 to 1.
+
+    Source: Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union";
+    the small number as in Ultralytics 8.4, `utils/metrics.py` batch_probiou.
+    """
+    eps = 1e-7
+    x1, y1, a1, b1, c1 = (column[:, None] for column in _distributions(rows))
+    x2, y2, a2, b2, c2 = (column[None, :] for column in _distributions(columns))
+    a, b, c = a1 + a2, b1 + b2, c1 + c2
+    dx, dy = x1 - x2, y1 - y2
+    joint = a * b - c**2
+    offset_term = (a * dy**2 + b * dx**2 - 2 * c * dx * dy) / (joint + eps) / 4
+    separate = np.maximum(a1 * b1 - c1**2, 0) * np.maximum(a2 * b2 - c2**2, 0)
+    shape_term = np.log(joint / (4 * np.sqrt(separate) + eps) + eps) / 2
+    distance = np.clip(offset_term + shape_term, eps, 100)
+    return np.asarray(1 - np.sqrt(1 - np.exp(-distance) + eps))
+
+
+def _distributions(boxes: npt.NDArray[np.floating]) -> tuple[Doubles, ...]:
+    """Return means and covariances of boxes: x, y, variance of x, variance of y, covariance, each (N,)."""
+    x, y, w, h, r = boxes.astype(np.float64).T
+    cos, sin = np.cos(r), np.sin(r)
+    along, across = w**2 / 12, h**2 / 12
+    var_x, var_y = along * cos**2 + across * sin**2, along * sin**2 + across * cos**2
+    return x, y, var_x, var_y, (along - across) * cos * sin
+
+
+def intersections(boxes: npt.NDArray[np.floating], clips: npt.NDArray[np.floating]) -> Doubles:
+    """Return the exact common area of pairs of rotated boxes, (N, 5) and (M, 5): float64 (N, M)."""
+    corners, clip_corners = xywhr_to_corners(boxes), xywhr_to_corners(clips)
+    low, high = corners.min(axis=1)[:, None], corners.max(axis=1)[:, None]
+    meet = ((low < clip_corners.max(axis=1)) & (clip_corners.min(axis=1) < high)).all(axis=2)
+    rows, columns = np.nonzero(meet)
+    areas = np.zeros(meet.shape)
+    areas[rows, columns] = convex_intersection_areas(corners[rows], clip_corners[columns])
+    return areas
+
+
+def convex_intersection_areas(polygons: Doubles, clips: Doubles) -> Doubles:
+    """Return the common area of pairs of convex polygons, in the square of their unit: float64 (P,).
+
+    `polygons` are float64 (P, K, 2), corners in either direction; `clips` float64 (P, L, 2),
+    clockwise on the screen; a degenerate polygon has no area.
+
+    Source: Sutherland and Hodgman, "Reentrant Polygon Clipping".
+    """
+    centre = clips.mean(axis=1, keepdims=True)  # small numbers are rounded less
+    polygons, clips = polygons - centre, clips - centre
+    for edge in range(clips.shape[1]):
+        start, end = clips[:, edge], clips[:, (edge + 1) % clips.shape[1]]
+        polygons = _cut(polygons, start, end - start)
+    return polygon_areas(polygons)
+
+
+def polygon_areas(polygons: Doubles) -> Doubles:
+    """Return the areas of polygons (P, K, 2), corners in either direction, in the square of their unit: float64 (P,)."""
+    following = np.roll(polygons, -1, axis=1)
+    cross = polygons[..., 0] * following[..., 1] - polygons[..., 1] * following[..., 0]
+    # add corner by corner: the rounding of NumPy's own sum would depend on the largest polygon of the batch
+    return np.asarray(np.abs(sum(cross.T)) / 2)
+
+
+def _cut(polygons: Doubles, start: Doubles, direction: Doubles) -> Doubles:
+    """Cut polygons (P, K, 2) at one line each, and keep the right side; shorter polygons repeat a corner."""
+    away = polygons - start[:, None]
+    side = direction[:, None, 0] * away[..., 1] - direction[:, None, 1] * away[..., 0]
+    inside = side >= 0
+    following = np.roll(side, -1, axis=1)
+    crosses = inside != np.roll(inside, -1, axis=1)
+    share = np.divide(side, side - following, out=np.zeros_like(side), where=crosses)[..., None]
+    crossing = polygons + share * (np.roll(polygons, -1, axis=1) - polygons)
+    count = polygons.shape[1]
+    points = np.stack([polygons, crossing], axis=2).reshape(len(polygons), 2 * count, 2)
+    stays = np.stack([inside, crosses], axis=2).reshape(len(polygons), 2 * count)
+    corner_counts = stays.sum(axis=1, keepdims=True)
+    order = np.argsort(~stays, axis=1, kind="stable")
+    columns = np.minimum(
+        np.arange(max(int(np.max(corner_counts, initial=1)), 1)), np.maximum(corner_counts - 1, 0)
+    )
+    cut = np.take_along_axis(points, np.take_along_axis(order, columns, axis=1)[..., None], axis=1)
+    return np.where(corner_counts[..., None] > 0, cut, 0)
+
+
+_MIN_CORNERS, _FEW_POINTS = 3, 4
+
+
+def simplify(ring: Ring, epsilon_px: float) -> Ring:
+    """Drop points so that no point of the ring is further than `epsilon_px` from the result.
+
+    At least three points remain, and all of a ring of up to four: if fewer would remain, epsilon is halved.
+
+    Source: OpenCV 5.0, approxPolyDP; Douglas and Peucker, 1973.
+    """
+    if len(ring) <= _FEW_POINTS:
+        return ring
+    epsilon = min(epsilon_px, float(np.ptp(ring, axis=0).max()))
+    while epsilon > min(epsilon_px, 1.0) / 4:
+        fewer = cv2.approxPolyDP(ring.reshape(-1, 1, 2), epsilon, closed=True).reshape(-1, 2)
+        if len(fewer) >= _MIN_CORNERS:
+            return fewer.astype(np.int32, copy=False)
+        epsilon /= 2
+    return ring
+
+
+def to_points(ring: Ring) -> list[Point]:
+    """Turn a ring into points."""
+    return [Point(x, y) for x, y in ring.astype(np.float64).tolist()]
+
+
+def to_rings(contour: Sequence[Sequence[Point]]) -> list[Ring]:
+    """Turn rings of points into arrays, each point rounded to its pixel; empty rings are left out."""
+    return [
+        np.rint([(point.x, point.y) for point in ring]).astype(np.int32) for ring in contour if ring
+    ]
+
+
+def fill(outlines: Sequence[Ring], width: int, height: int) -> Mask:
+    """Return the mask that a set of rings covers, uint8 (height, width) of 0 and 1; see `paint`."""
+    mask = np.zeros((height, width), np.uint8)
+    paint(mask, outlines, 1)
+    return mask
+
+
+def paint(canvas: npt.NDArray[np.uint8 | np.int32], outlines: Sequence[Ring], value: int) -> None:
+    """Write a value to the pixels that a set of rings covers, in place.
+
+    `canvas` is uint8 or int32 (H, W); rings are cut off at its edges.
+    """
+    if outlines:
+        cv2.fillPoly(canvas, list(outlines), (value,))

@@ -12,13 +12,14 @@ import numpy as np
 
 from quadriga.tasks import TASKS
 from quadriga.tasks import parameters as read
-from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.geometry import fill, to_rings
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.segmentation import background
 from quadriga.tasks.specification import ModelSpec
 
 FORMATS = ("protocol", "legacy")
 """Values of `output_format`; the first is the default."""
+
 
 MAX_PIXELS = 4_000_000
 """Maximum pixels of an image whose response has a number for each pixel."""

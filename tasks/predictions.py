@@ -136,7 +136,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A region: the pixels on its rings or inside an odd number of them; see `quadriga.tasks.contours.fill`."""
+    """A region: the pixels on its rings or inside an odd number of them; see `quadriga.tasks.geometry.fill`."""
 
     label: str
     score: float

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.tasks import parameters as read
-from quadriga.tasks.contours import Mask, Ring, fill, rings, simplify, to_points
+from quadriga.tasks.geometry import Mask, Ring, fill, rings, simplify, to_points
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import (
     OutputError,
@@ -25,11 +25,9 @@ from quadriga.tasks.predictions import (
     TruncatedPredictions,
     check_probabilities,
 )
-from quadriga.tasks.references import resolve
-from quadriga.tasks.resize import Affine, preprocess
-from quadriga.tasks.sampling import PixelRect
+from quadriga.tasks.resize import Affine, PixelRect, preprocess
 from quadriga.tasks.segmenters import SEGMENTERS, MaskRegion, Segmenter, SegmenterOptions
-from quadriga.tasks.specification import ModelSpec, Tiling
+from quadriga.tasks.specification import ModelSpec, Tiling, resolve
 
 _WHOLE = PixelRect(0, 0, 0, 0)
 """Frame of pieces that are in pixels of the image already."""

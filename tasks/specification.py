@@ -3,8 +3,11 @@
 `quadriga.engine.models.recognition.recognise` decides every field; the tasks only read them.
 """
 
+import importlib
 import sys
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,20 +25,25 @@ Resize = Literal[
 ]
 """How an image is brought to the network's input; see `quadriga.tasks.resize.image_placement`."""
 
+
 MAX_CHANNELS = 64
 """Maximum channels of an image; OpenCV resizes far more at once."""
+
 
 INTEGERS = "uint8", "uint16", "int32", "int64"
 """Datatypes of inputs that take the values of the image without `scale`, `mean` and `std`."""
 
+
 Activation = Literal["none", "softmax", "sigmoid"]
 """Function that turns scores into probabilities."""
+
 
 Layout = Literal["nchw", "nhwc"]
 """Order of the axes of images or maps: the channels before or after height and width."""
 
+
 Angle = Literal["raw", "le90", "oc"]
-"""Range of the angle of an oriented box; see `quadriga.tasks.rotated.with_angle`."""
+"""Range of the angle of an oriented box; see `quadriga.tasks.geometry.with_angle`."""
 
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,3 +180,49 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     defaults: Defaults = Defaults()
     tiling: Tiling | None = None
     """Tiling used when a request omits it; None to run an image in one piece."""
+
+
+class ObjectReferenceError(ValueError):
+    """An object reference does not lead to an object; the message says at which step."""
+
+
+def load(reference: str) -> Any:
+    """Import the object that a reference names, such as `quadriga.tasks.detection:ObjectDetection`.
+
+    Raises:
+        ObjectReferenceError: The text is no reference, or the module or attribute does not exist. Errors
+            inside of an existing module are raised as they are.
+    """
+    module_name, colon, path = reference.partition(":")
+    if not (module_name and colon and path):
+        raise ObjectReferenceError(
+            f"expected a reference to be module:attribute, got {reference!r}"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module exists; what it imports does not
+        raise ObjectReferenceError(
+            f"module not found: {error.name!r} of reference {reference!r}"
+        ) from error
+    try:
+        return attrgetter(path)(module)
+    except AttributeError as error:
+        raise ObjectReferenceError(
+            f"attribute not found: {error.name!r} of reference {reference!r} in {error.obj!r}"
+        ) from error
+
+
+def resolve(name: str, table: Mapping[str, str], kind: str) -> Any:
+    """Load the object that a table lists under `name`, or that `name` refers to as `module:attribute`.
+
+    `kind`, such as "a task", describes the object in the ObjectReferenceError for any other name.
+    """
+    if name in table:
+        return load(table[name])
+    if ":" in name:
+        return load(name)
+    raise ObjectReferenceError(
+        f"expected {kind} to be one of {', '.join(table)} or module:attribute, got {name!r}"
+    )

@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from quadriga.tasks.contours import rings
+from quadriga.tasks.geometry import rings
 from sample_models.training.aerial_scenes import (
     CRAFT,
     AerialRecipe,

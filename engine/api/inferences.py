@@ -20,6 +20,7 @@ from quadriga.engine.api.responses import (
 )
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.thumbnails import Thumbnails
+from quadriga.store.blobs import tensor_file
 from quadriga.store.browsing.unknown_keys import count_with_warnings, query_with_warnings
 from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, InferenceReader, Page
 from quadriga.store.maintenance.aggregates import (
@@ -39,7 +40,6 @@ from quadriga.store.query.request import (
 )
 from quadriga.store.records import StoredInference
 from quadriga.store.scope import EVERYTHING, Scoped
-from quadriga.tasks import tensor_file
 
 BLOBS_PATH = "/api/blobs/"
 """Path of signed URLs; the hash of the image follows."""

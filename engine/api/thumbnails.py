@@ -16,8 +16,7 @@ from quadriga.store.blobs.thumbnails import WIDTHS
 from quadriga.store.errors import NotFoundError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped
-from quadriga.tasks.image import MAX_PIXELS, decode
-from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.image import MAX_PIXELS, ImageError, decode
 
 _QUALITY = 82
 
@@ -26,7 +25,7 @@ def make_thumbnail(data: bytes, side_px: int, max_pixels: int = MAX_PIXELS) -> b
     """Return an image as a JPEG of at most so many pixels on its longer side, upright; it is never enlarged.
 
     Raises:
-        quadriga.tasks.image_formats.ImageError: It is no image that can be shown, or one of too many pixels.
+        quadriga.tasks.image.ImageError: It is no image that can be shown, or one of too many pixels.
     """
     pixels = decode(data, max_pixels=max_pixels).rgb()
     height, width = pixels.shape[:2]

@@ -63,9 +63,8 @@ from quadriga.engine.serving.traffic import Traffic, TrafficRules
 from quadriga.proto.access import Gate, OpenGate
 from quadriga.proto.audit import Audit
 from quadriga.proto.grpc.server import GrpcServer
-from quadriga.proto.http import table
 from quadriga.proto.http.intake import Intake
-from quadriga.proto.http.operations import Dispatcher, Operation, WireOptions
+from quadriga.proto.http.operations import Dispatcher, Operation, WireOptions, all_operations
 from quadriga.store.jobs import Jobs
 from quadriga.tasks.image import Image
 
@@ -193,7 +192,7 @@ class Application:
             ce_source=os.environ.get("CE_SOURCE", ""),
             ce_merge=os.environ.get("CE_MERGE", "").lower() in ("true", "1"),
         )
-        operations = list(table.all_operations(self.pipeline, options))
+        operations = list(all_operations(self.pipeline, options))
         process_metrics = ProcessMetrics(worker, None if run_directory is None else os.getppid())
         handlers = self._routes(self._metrics_route(counts, process_metrics))
         self.asgi = self._make_front(handlers, operations)

@@ -19,9 +19,8 @@ from quadriga.proto.messages import Tensor, TensorInfo
 from quadriga.quoting import quoted
 from quadriga.tasks import TASKS, Task, full_name
 from quadriga.tasks.decoders import DECODERS, is_table
-from quadriga.tasks.references import resolve
 from quadriga.tasks.segmenters import SEGMENTERS
-from quadriga.tasks.specification import ModelSpec
+from quadriga.tasks.specification import ModelSpec, resolve
 
 MAX_LABELS = 65_536
 """Maximum labels of a description."""

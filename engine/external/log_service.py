@@ -40,7 +40,7 @@ from quadriga.store.logged_keys import key_digest
 from quadriga.store.metadata import check
 from quadriga.store.records import ModelReference
 from quadriga.store.rows import storable_text
-from quadriga.tasks.budget import Budget
+from quadriga.tasks.parameters import Budget
 
 PROTOCOL = "logged"
 """Protocol in the standard metadata of what was made elsewhere."""

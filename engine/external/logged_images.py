@@ -27,9 +27,8 @@ from quadriga.monitor.image_statistics import measure_image
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import Tensor
 from quadriga.tasks import full_name
-from quadriga.tasks.budget import Budget, BudgetError
-from quadriga.tasks.image import Image, decode
-from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.image import Image, ImageError, decode
+from quadriga.tasks.parameters import Budget, BudgetError
 from quadriga.tasks.predictions import OutputError
 from quadriga.tasks.resize import Affine, check_shape, image_placement
 from quadriga.tasks.specification import InputSpec, ModelSpec

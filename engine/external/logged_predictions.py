@@ -8,6 +8,7 @@ import msgspec
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.quoting import quoted
+from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.predictions import (
     Answer,
     Classification,
@@ -15,7 +16,6 @@ from quadriga.tasks.predictions import (
     OrientedDetection,
     Segment,
 )
-from quadriga.tasks.task_types import SHORT_NAMES, full_name
 
 TENSOR = "TENSOR"
 

@@ -17,7 +17,7 @@ import pybase64
 from quadriga.engine.serving.tensors.tensor_inference import stored_form
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import parse_metadata
-from quadriga.proto.http.v2_envelope import parse_infer
+from quadriga.proto.http.v2 import parse_infer
 from quadriga.proto.json_text import check_amount, is_base64
 from quadriga.proto.messages import Tensor
 from quadriga.tasks.image import is_image_file

@@ -18,15 +18,20 @@ from quadriga.engine.models.runners.session import MAPS, LoadError, RunError, Se
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.tasks import TASKS, Task, TiledTask
-from quadriga.tasks.budget import Budget
 from quadriga.tasks.detection import ObjectDetection
 from quadriga.tasks.image import Image, decode
 from quadriga.tasks.legacy import legacy, wants_legacy
-from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.parameters import Budget, ParameterError
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
-from quadriga.tasks.references import ObjectReferenceError, resolve
 from quadriga.tasks.resize import Affine, check_shape, noise, plain
-from quadriga.tasks.specification import InputSpec, ModelSpec, OutputSpec, Tiling
+from quadriga.tasks.specification import (
+    InputSpec,
+    ModelSpec,
+    ObjectReferenceError,
+    OutputSpec,
+    Tiling,
+    resolve,
+)
 from quadriga.tasks.tiling import count_tiles, tiles
 
 Read = TypeVar("Read")
@@ -536,8 +541,8 @@ def decode_image(
     """Decode an image file with the channels, bits and orientation that a network's input takes.
 
     Raises:
-        quadriga.tasks.image_formats.ImageError: It cannot be decoded, or not as the input takes it.
-        quadriga.tasks.budget.BudgetError: It has more pixels than the budget.
+        quadriga.tasks.image.ImageError: It cannot be decoded, or not as the input takes it.
+        quadriga.tasks.parameters.BudgetError: It has more pixels than the budget.
     """
     image = decode(
         data,

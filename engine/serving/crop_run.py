@@ -28,12 +28,11 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import protocol_of_images
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.blobs.interface import blob_key
-from quadriga.tasks.budget import Budget, BudgetError
-from quadriga.tasks.crops import Crop, choose_detections, crop_rect, cut, encode_losslessly
-from quadriga.tasks.image import Image, decode
-from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.image import Image, ImageError, decode
+from quadriga.tasks.parameters import Budget, BudgetError
 from quadriga.tasks.predictions import CropAnswer, CropBox, Prediction, with_answer
 from quadriga.tasks.resize import check_shape
+from quadriga.tasks.tiling import Crop, choose_detections, crop_rect, cut, encode_losslessly
 
 LEFT_OUT = "crops_left_out"
 """Parameter of an output: detections that were chosen, and whose crops a limit kept from the model behind."""

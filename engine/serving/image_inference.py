@@ -19,13 +19,11 @@ from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.quoting import quoted
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
-from quadriga.tasks.budget import Budget, BudgetError
-from quadriga.tasks.crops import Crop
-from quadriga.tasks.image import Image
-from quadriga.tasks.image_formats import ImageError
-from quadriga.tasks.image_text import FLAGS, PROMPTS
-from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.generation import FLAGS, PROMPTS
+from quadriga.tasks.image import Image, ImageError
+from quadriga.tasks.parameters import Budget, BudgetError, ParameterError
 from quadriga.tasks.predictions import Answer, Prediction
+from quadriga.tasks.tiling import Crop
 
 QUESTIONS = (*PROMPTS, "question", "text", "args")
 """Names of inputs that may be questions; of several in a request, the first name here."""

@@ -19,6 +19,7 @@ from quadriga.proto.idempotency import RequestPart, current_repeatable
 from quadriga.proto.messages import DEFAULT_STORAGE, InferRequest, StorageOptions
 from quadriga.proto.trace_context import TraceContext
 from quadriga.store.blobs.interface import Blobs, blob_key
+from quadriga.store.blobs.tensor_file import MEDIA_TYPE
 from quadriga.store.disk import check_writable
 from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
 from quadriga.store.errors import JournalError, UnconfirmedError
@@ -28,10 +29,9 @@ from quadriga.store.logged_keys import key_digest
 from quadriga.store.records import IDEMPOTENCY_KEY, InferenceRecord, InputReference
 from quadriga.store.repeat_claims import FILE, RepeatClaims
 from quadriga.store.replays import REPLAY_OF, replay_id, replay_name
-from quadriga.tasks.crops import Crop
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Prediction
-from quadriga.tasks.tensor_file import MEDIA_TYPE
+from quadriga.tasks.tiling import Crop
 
 COMMIT_TIMEOUT_S = 10.0
 """Seconds that a response with the durability `database` waits for the commit."""

@@ -31,8 +31,8 @@ from quadriga.engine.serving.tensors.tensor_inference import (
 from quadriga.proto.errors import Unsupported
 from quadriga.proto.http.chariot import protocol_of_images
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.tasks.budget import Budget
 from quadriga.tasks.classification import RowClassification
+from quadriga.tasks.parameters import Budget
 
 Answer = tuple[list[Tensor], list[ImageResult]]
 """Outputs for the client; and one result for each inference, to be stored."""

@@ -60,8 +60,7 @@ from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, InferenceReader
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.records import StoredInference
 from quadriga.store.scope import EVERYTHING, Scope, Scoped
-from quadriga.tasks.image import decode
-from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.image import ImageError, decode
 
 PROTOCOL = "label-studio"
 """Protocol in the standard metadata of inferences that are made for Label Studio."""

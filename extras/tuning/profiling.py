@@ -120,7 +120,7 @@ def profile_model(model: Path, image: Path, *, load: int | None, seconds: float)
 
     Raises:
         LoadError: The model cannot be loaded, or takes no images.
-        quadriga.tasks.image_formats.ImageError: The image cannot be decoded.
+        quadriga.tasks.image.ImageError: The image cannot be decoded.
     """
     opened = open_model(model)
     graph = opened.image_predictor

@@ -30,8 +30,7 @@ from quadriga.monitor.report.schema import Metric, Report, ReportedModel
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.disk import check_writable
-from quadriga.tasks.image import MAX_PIXELS
-from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.image import MAX_PIXELS, ImageError
 
 MAX_PAIRS = 200
 """Maximum pairs of runs that are timed."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from quadriga.monitor.drift import row_signals
 from quadriga.monitor.drift.samples import drop_unused_names, value_label
+from quadriga.store.blobs.tensor_file import MEDIA_TYPE, read_features
 from quadriga.store.columns import InferenceColumns, labelled_ids, scan, source_values
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import IMAGE_STATISTICS, ModelReference, StoredSignals
 from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.arrays import Float32Array, Int64Array
-from quadriga.tasks.tensor_file import MEDIA_TYPE, read_features
 
 SHARD_SIZE = 1000
 """Number of inferences that are read at once."""

@@ -30,12 +30,12 @@ from quadriga.monitor.drift.signal_reading import (
 from quadriga.monitor.drift.summary import Summary, draw_rows, summarise, typical_run_length
 from quadriga.monitor.executors import OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import ReportedModel, Window, reported_model
+from quadriga.store.blobs.tensor_file import MAX_FEATURES
 from quadriga.store.columns import label_counts
 from quadriga.store.ids import time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 from quadriga.tasks.arrays import Int64Array
-from quadriga.tasks.tensor_file import MAX_FEATURES
 
 MAX_TEXTS = 1000
 """Maximum number of distinct texts of a metadata key that is a signal."""

@@ -32,7 +32,7 @@ from quadriga.store.errors import QueryError
 from quadriga.store.exchange import text_files
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.arrays import Float64Array
-from quadriga.tasks.references import load
+from quadriga.tasks.specification import load
 
 EVALUATORS = {
     "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:ClassificationEvaluator",

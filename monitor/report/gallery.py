@@ -21,8 +21,7 @@ from quadriga.monitor.report.outlines import (
     names_that_fit,
 )
 from quadriga.monitor.report.schema import ChangedImage, Neighbour, Report, Unlike, Worst
-from quadriga.tasks.image import Pixels, decode
-from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.image import ImageError, Pixels, decode
 
 ImageBytes = Callable[[str], bytes | None]
 

@@ -61,9 +61,9 @@ from quadriga.proto.grpc.messages import (
     response_class,
 )
 from quadriga.proto.http.asgi import error_request_id, log_fault
-from quadriga.proto.http.classification import infer_and_classify
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import store_headers
+from quadriga.proto.http.v2 import EXTENSIONS, infer_and_classify, model_metadata
 from quadriga.proto.http.v2_extensions import (
     config_json,
     index_json,
@@ -71,7 +71,6 @@ from quadriga.proto.http.v2_extensions import (
     parse_load,
     statistics_json,
 )
-from quadriga.proto.http.v2_rest import EXTENSIONS, model_metadata
 from quadriga.proto.json_text import parse_json
 from quadriga.proto.messages import (
     InferRequest,

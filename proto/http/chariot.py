@@ -21,7 +21,7 @@ from quadriga.proto.messages import (
     Tensor,
 )
 from quadriga.quoting import quoted
-from quadriga.tasks.image_text import PROMPTS
+from quadriga.tasks.generation import PROMPTS
 from quadriga.tasks.parameters import TextNumbers
 
 PROTOCOL = "chariot-v2-kserve"

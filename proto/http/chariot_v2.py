@@ -1,4 +1,4 @@
-"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as `quadriga.proto.http.image_body` reads them.
+"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as `quadriga.proto.http.v2` reads them.
 
 Parameters and predictions are those of chariot-v2-kserve; responses have no model name, no input's name and no
 metadata. The model is the one of the gateway's prefix, or the only one of the server.
@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.http.image_body import media_type, read_image
 from quadriga.proto.http.operations import (
     HttpRequest,
     HttpResponse,
@@ -24,7 +23,7 @@ from quadriga.proto.http.operations import (
     request_id,
     store_headers,
 )
-from quadriga.proto.http.v2_rest import answer_infer
+from quadriga.proto.http.v2 import answer_infer, media_type, read_image
 from quadriga.proto.json_text import check_amount, parse_object, take_parameters
 from quadriga.proto.messages import (
     InferRequest,

@@ -48,15 +48,18 @@ from quadriga.proto.messages import (
     check_model_exists,
     first_request_id,
 )
-from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error
+from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error, wire_protocol
 from quadriga.proto.request_facts import current_facts
 from quadriga.quoting import quoted
+from quadriga.tasks.specification import resolve
 
 JSON = b"application/json"
+
 
 MAX_HEADER_BYTES = 3072
 """Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
 64 KiB a line."""
+
 
 _UNREAD_TYPES = (
     b"multipart/mixed",
@@ -67,8 +70,10 @@ _UNREAD_TYPES = (
 )
 """Content types that no operation reads. JSON is read whatever its type: clients send none, or that of forms."""
 
+
 MAX_REMEMBERED_PATH = 256
 """Maximum length of a path whose operation is remembered: clients choose paths, and memory is limited."""
+
 
 IDS_HEADER = b"quadriga-inference-ids"
 
@@ -144,6 +149,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 state_endpoint = partial(Operation, "GET", in_thread=False)
 """Make an endpoint that only reads state, and so does not wait for a thread."""
+
 
 post_endpoint = partial(Operation, "POST")
 """Make an endpoint that takes a body."""
@@ -490,3 +496,23 @@ def expand_path(path: str) -> list[str]:
     prefix, suffix = path[: optional.start()], path[optional.end() :]
     choices = ["", *optional[1].split("|")]
     return [expanded for choice in choices for expanded in expand_path(prefix + choice + suffix)]
+
+
+PROTOCOLS: dict[str, str] = {
+    "v2": "quadriga.proto.http.v2:operations",
+    "chariot-v2": "quadriga.proto.http.chariot_v2:operations",
+    "generate": "quadriga.proto.http.generate:operations",
+    "v1": "quadriga.proto.http.v1:operations",
+    "v2-extensions": "quadriga.proto.http.v2_extensions:operations",
+}
+"""Functions (serving, options) -> operations, as `module:attribute`, by name of the protocol; the frequent ones come
+first."""
+
+
+def all_operations(serving: Serving, options: WireOptions) -> Iterator[Operation]:
+    """Yield the endpoints of all protocols, each with the protocol that its requests count for."""
+    for name in PROTOCOLS:
+        for operation in resolve(name, PROTOCOLS, "a protocol")(serving, options):
+            infers = operation.need == "infer" and operation.method == "POST"
+            protocol = wire_protocol(name) if infers and operation.in_thread else "state"
+            yield msgspec.structs.replace(operation, protocol=protocol)

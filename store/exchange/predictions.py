@@ -1,7 +1,7 @@
 """Stored predictions and annotations as JSON objects: label, score, and the form of Chariot's annotations.
 
 They come from models and from clients, so a field may be missing or of another type. Their geometry is in
-`quadriga.tasks.shapes`.
+`quadriga.tasks.predictions`.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.tasks.shapes import BOX_KEYS, ORIENTED_BOX_KEYS, numbers, shape_of_json
+from quadriga.tasks.geometry import BOX_KEYS, ORIENTED_BOX_KEYS, numbers, shape_of_json
 
 _objects = msgspec.json.Decoder(list[dict[str, Any]])
 

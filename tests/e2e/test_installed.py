@@ -170,9 +170,7 @@ def test_a_folder_of_extensions_shadows_nothing(tmp_path, site) -> None:
     extensions.mkdir()
     for name in (*NAMES, "quadriga", "numpy"):
         (extensions / f"{name}.py").write_text("raise SystemExit('shadowed')")
-    (extensions / "acme.py").write_text(
-        "from quadriga.tasks.decoders.ultralytics import raw_head\n"
-    )
+    (extensions / "acme.py").write_text("from quadriga.tasks.decoders import raw_head\n")
     shutil.copytree(DETECTOR, model)
     settings = (DETECTOR / "model.toml").read_text()
     (model / "model.toml").write_text(settings.replace('"ultralytics"', '"acme:raw_head"'))

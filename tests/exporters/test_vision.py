@@ -14,7 +14,7 @@ from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.engine.serving.image_inference import ImageModel, infer_images
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.geometry import fill, to_rings
 from quadriga.tasks.image import MAX_PIXELS, decode
 
 CLASSIFIERS = [

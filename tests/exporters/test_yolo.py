@@ -12,9 +12,8 @@ import pytest
 from quadriga.engine.models.inspection import open_model
 from quadriga.engine.serving.image_inference import ImageModel, infer_images
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.geometry import fill, to_rings, xywhr_to_corners
 from quadriga.tasks.image import MAX_PIXELS, decode
-from quadriga.tasks.rotated import xywhr_to_corners
 
 DETECTORS = [
     "detect",

@@ -11,7 +11,7 @@ FAMILY = """
 import numpy as np
 
 from quadriga.tasks.decoders import Candidates
-from quadriga.tasks.decoders.reading import above, named
+from quadriga.tasks.decoders import above, named
 
 
 def decode(outputs, score_threshold, size_wh):

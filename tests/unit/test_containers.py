@@ -14,7 +14,7 @@ import yaml
 
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.config import settings_reading
-from quadriga.proto.http import table
+from quadriga.proto.http import operations
 from quadriga.proto.http.operations import WireOptions, expand_path
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_the_image_is_healthy_while_its_server_lives() -> None:
     path = re.search(r"http://127\.0\.0\.1:8080(/[\w/]+)", command[2])[1]
     offered = {
         plain
-        for operation in table.all_operations(None, WireOptions(server_version=""))
+        for operation in operations.all_operations(None, WireOptions(server_version=""))
         for plain in expand_path(operation.path)
         if operation.method == "GET"
     }

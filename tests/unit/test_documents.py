@@ -36,18 +36,15 @@ from quadriga.engine.models.recognition import model_toml
 from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.http import table
-from quadriga.proto.http.operations import WireOptions, expand_path
+from quadriga.proto.http.operations import WireOptions, all_operations, expand_path
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
 from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget
 from quadriga.store.query.syntax import FIELDS, OPERATORS, PROPERTIES
 from quadriga.tasks import SHORT_NAMES, TASKS
 from quadriga.tasks.decoders import DECODERS
-from quadriga.tasks.generation import GenerationConfig
-from quadriga.tasks.image_text import ImageTextToText
-from quadriga.tasks.references import resolve
-from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from quadriga.tasks.generation import GenerationConfig, ImageTextToText
+from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, resolve
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -154,7 +151,7 @@ def test_every_endpoint_stands_in_a_table_once():
         for verb in endpoint.rpartition(" ")[0].split(", ")
         for path in expand_path(endpoint.rpartition(" ")[2])
     ]
-    operations = table.all_operations(None, WireOptions(server_version=""))
+    operations = all_operations(None, WireOptions(server_version=""))
     offered = [
         (operation.method, path) for operation in operations for path in expand_path(operation.path)
     ]

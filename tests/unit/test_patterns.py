@@ -13,8 +13,7 @@ from re import _parser as parser
 
 import pytest
 
-from quadriga.proto.http import table
-from quadriga.proto.http.operations import WireOptions, path_pattern
+from quadriga.proto.http.operations import WireOptions, all_operations, path_pattern
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("engine", "extras", "proto", "tasks", "store", "monitor")
@@ -132,7 +131,7 @@ def test_no_pattern_divides_a_text_in_many_ways(name, text):
 
 
 def test_no_path_is_divided_in_many_ways():
-    operations = table.all_operations(None, WireOptions(server_version="1"))
+    operations = all_operations(None, WireOptions(server_version="1"))
     assert [row.path for row in operations if problem(path_pattern(row.path))] == []
 
 

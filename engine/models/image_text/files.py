@@ -19,8 +19,7 @@ from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import read_json
 from quadriga.engine.models.recognition.model_toml import convert
 from quadriga.engine.models.runners.session import LoadError
-from quadriga.tasks.generation import GenerationConfig
-from quadriga.tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
+from quadriga.tasks.generation import MAX_BEAMS, MAX_NEW_TOKENS, GenerationConfig
 
 _DEFAULT_NEW_TOKENS = 64
 """Maximum length of an answer if no file has one."""

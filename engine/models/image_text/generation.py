@@ -36,13 +36,17 @@ from quadriga.engine.models.runners.session import (
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import full_name
-from quadriga.tasks.budget import Budget
-from quadriga.tasks.generation import Tokens, generate, generate_stepwise
+from quadriga.tasks.generation import (
+    ImageTextOptions,
+    ImageTextToText,
+    Scores,
+    Tokens,
+    generate,
+    generate_stepwise,
+)
 from quadriga.tasks.image import Image
-from quadriga.tasks.image_text import ImageTextOptions, ImageTextToText
 from quadriga.tasks.legacy import wants_legacy
-from quadriga.tasks.logits import Scores
-from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.parameters import Budget, ParameterError
 from quadriga.tasks.predictions import Answer, OutputError, Prediction
 from quadriga.tasks.resize import plain, preprocess
 from quadriga.tasks.specification import InputSpec, ModelSpec

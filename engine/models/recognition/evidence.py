@@ -17,7 +17,7 @@ from quadriga.engine.models.recognition.sidecars import input_from_preprocessor
 from quadriga.engine.models.runners.session import MAPS, LoadError, Session
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.messages import TensorInfo
-from quadriga.tasks.decoders.reading import plain_name
+from quadriga.tasks.decoders import plain_name
 from quadriga.tasks.specification import MAX_CHANNELS
 
 COLOURS = (1, 3, 4)

@@ -10,7 +10,7 @@ from quadriga.engine.models.recognition.evidence import FLOATS, Evidence, channe
 from quadriga.engine.models.recognition.families import FAMILIES, FamilyMatch
 from quadriga.engine.models.recognition.labels import parse_labels
 from quadriga.proto.messages import TensorInfo
-from quadriga.tasks.decoders.reading import plain_name
+from quadriga.tasks.decoders import plain_name
 
 
 def match_families(evidence: Evidence) -> FamilyMatch:

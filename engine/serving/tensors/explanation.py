@@ -1,4 +1,4 @@
-"""Explanations of predictions: which parts of an image decided; see `quadriga.tasks.occlusion`."""
+"""Explanations of predictions: which parts of an image decided; see `quadriga.tasks.tiling`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -13,9 +13,9 @@ from quadriga.quoting import quoted
 from quadriga.tasks import SHORT_NAMES
 from quadriga.tasks import parameters as read
 from quadriga.tasks.image import Image
-from quadriga.tasks.occlusion import cell_rects, occluded_images, saliency, score
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Classification, Detection, Prediction
+from quadriga.tasks.tiling import cell_rects, occluded_images, saliency, score
 
 EXPLAINABLE_TASKS = (SHORT_NAMES["classification"], SHORT_NAMES["detection"])
 

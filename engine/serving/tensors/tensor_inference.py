@@ -16,11 +16,11 @@ from quadriga.proto.datatypes import DATATYPES, elements_as_bytes, to_raw
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import parse_metadata, read_storage_options
 from quadriga.proto.messages import InferRequest, StorageOptions, Tensor, TensorInfo
+from quadriga.store.blobs.tensor_file import MEDIA_TYPE, encode_tensors
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
 from quadriga.tasks import parameters as read
 from quadriga.tasks.parameters import ParameterError
-from quadriga.tasks.tensor_file import MEDIA_TYPE, encode_tensors
 
 Feeds = dict[str, npt.NDArray[Any]]
 """Arrays of a request by the inputs of the graph."""

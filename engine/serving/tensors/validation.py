@@ -22,12 +22,13 @@ from quadriga.engine.models.recognition.recognise import recognise
 from quadriga.engine.models.recognition.rules import by_shapes
 from quadriga.engine.models.runners.session import LoadError, RunError
 from quadriga.engine.serving.image_inference import ImageModel, infer_images
+from quadriga.engine.serving.tensors.drawing import draw
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.tasks.decoders import Candidates
-from quadriga.tasks.drawing import draw
+from quadriga.tasks.generation import PROMPTS
+from quadriga.tasks.geometry import xywhr_to_corners
 from quadriga.tasks.image import MAX_PIXELS, Image, decode
-from quadriga.tasks.image_text import PROMPTS
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import (
     Classification,
@@ -38,7 +39,6 @@ from quadriga.tasks.predictions import (
     Segment,
     TruncatedPredictions,
 )
-from quadriga.tasks.rotated import xywhr_to_corners
 from quadriga.tasks.specification import ModelSpec
 
 _MARGIN = 0.25

@@ -19,8 +19,7 @@ from quadriga.store.exchange.coco import (
     annotations_by_image,
     labels_by_id,
 )
-from quadriga.tasks.contours import rings, to_points
-from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
+from quadriga.tasks.geometry import BOX_KEYS, ltwh_to_xyxy, rings, to_points
 
 
 def coco_images(

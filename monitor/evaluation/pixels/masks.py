@@ -11,7 +11,7 @@ import numpy as np
 
 from quadriga.monitor.evaluation.arrays import expand_ranges, find_keys, run_starts
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int32Array, Int64Array, UInt64Array
-from quadriga.tasks.contours import fill
+from quadriga.tasks.geometry import fill
 
 _LINES = 1 << 20
 """Maximum number of lines that are compared at once: bounds the memory."""
@@ -53,7 +53,7 @@ class PixelRuns(NamedTuple):
 
 
 def from_contours(contours: Contours, width: int, height: int) -> Masks:
-    """Convert the contours of one image to masks by the rule of `quadriga.tasks.contours`, cropped to the image."""
+    """Convert the contours of one image to masks by the rule of `quadriga.tasks.geometry`, cropped to the image."""
     frame = _frames(contours, width, height)
     stride = _stride(frame)
     sizes = (frame[:, 1] - frame[:, 0]) * stride

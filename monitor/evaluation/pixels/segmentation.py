@@ -39,7 +39,7 @@ from quadriga.monitor.evaluation.state import (
     Table,
 )
 from quadriga.tasks.arrays import Float64Array, Int64Array
-from quadriga.tasks.contours import paint, to_rings
+from quadriga.tasks.geometry import paint, to_rings
 
 _LARGEST_PX = 1 << 28
 _NOTHING, _HIDDEN = -1, -2

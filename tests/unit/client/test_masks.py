@@ -15,7 +15,7 @@ from quadriga.client.errors import InputError
 from quadriga.client.masks import mask_rings
 from quadriga.client.results import Region
 from quadriga.store.changes.annotations import parse_annotations
-from quadriga.tasks import contours
+from quadriga.tasks import geometry
 
 
 def points(rings):
@@ -47,17 +47,17 @@ SHAPES = {
 def test_rings_are_those_of_the_server_and_fill_the_mask_again(rows):
     mask = np.array([[letter == "#" for letter in row] for row in rows])
     rings = points(mask_rings(mask))
-    assert normalized(rings) == normalized(contours.rings(mask.astype(np.uint8)))
+    assert normalized(rings) == normalized(geometry.rings(mask.astype(np.uint8)))
     height, width = mask.shape
-    assert (contours.fill(rings, width, height) == mask).all()
+    assert (geometry.fill(rings, width, height) == mask).all()
 
 
 @settings(max_examples=300)
 @given(arrays.arrays(np.bool_, st.tuples(st.integers(1, 12), st.integers(1, 12))))
 def test_any_mask_is_filled_again(mask):
     rings = points(mask_rings(mask))
-    assert (contours.fill(rings, mask.shape[1], mask.shape[0]) == mask).all()
-    assert normalized(rings) == normalized(contours.rings(mask.astype(np.uint8)))
+    assert (geometry.fill(rings, mask.shape[1], mask.shape[0]) == mask).all()
+    assert normalized(rings) == normalized(geometry.rings(mask.astype(np.uint8)))
 
 
 def test_a_large_mask_keeps_each_pixel():
@@ -65,7 +65,7 @@ def test_a_large_mask_keeps_each_pixel():
     coarse = random.random((30, 40)) > 0.6
     mask = cv2.resize(coarse.astype(np.uint8), (1200, 900), interpolation=cv2.INTER_CUBIC) > 0
     mask[5, 5] = mask[899, 1199] = True
-    assert (contours.fill(points(mask_rings(mask)), 1200, 900) == mask).all()
+    assert (geometry.fill(points(mask_rings(mask)), 1200, 900) == mask).all()
 
 
 CLASSES = np.array([[0, 1, 1, 0], [0, 1, 2, 2], [3, 0, 2, 255]], np.uint8)
@@ -108,7 +108,7 @@ def test_each_label_is_one_annotation_whatever_the_form(tmp_path, form):
     assert [annotation["label"] for annotation in annotations] == ["lake", "wood"]
     assert parse_annotations(annotations) == annotations  # as the server takes them
     for annotation, values in zip(annotations, ([1, 3], [2]), strict=True):
-        filled = contours.fill(points(annotation["contour"]), 4, 3)
+        filled = geometry.fill(points(annotation["contour"]), 4, 3)
         assert (filled == np.isin(CLASSES, values)).all()
         assert (Region(annotation).mask((4, 3)) == np.isin(CLASSES, values)).all()
 
@@ -119,11 +119,11 @@ def test_labels_may_be_a_list_or_one_for_all():
     for mask in (CLASSES != 0, CLASSES, (CLASSES != 0) * np.uint8(255)):
         (annotation,) = mask_annotations(mask, "lake")
         assert annotation["label"] == "lake"
-        assert (contours.fill(points(annotation["contour"]), 4, 3) == (CLASSES != 0)).all()
+        assert (geometry.fill(points(annotation["contour"]), 4, 3) == (CLASSES != 0)).all()
     for ignored in ({255}, [255, 1], {1}):  # numbers of the mask, not of what is made of it
         (annotation,) = mask_annotations(CLASSES, "lake", ignore=ignored)
         stated = (CLASSES != 0) & ~np.isin(CLASSES, list(ignored))
-        assert (contours.fill(points(annotation["contour"]), 4, 3) == stated).all()
+        assert (geometry.fill(points(annotation["contour"]), 4, 3) == stated).all()
     assert mask_annotations(CLASSES, "lake", ignore=set(CLASSES.ravel().tolist())) == []
     assert mask_annotations(np.zeros((2, 2), np.uint8), LABELS) == []
     assert mask_annotations(np.zeros((2, 2), bool), "lake") == []

@@ -18,8 +18,7 @@ from quadriga.proto.access import ROLES, Need, Role
 from quadriga.proto.audit import is_audited
 from quadriga.proto.grpc.access import HEALTH_SERVICE, NEEDS, REFLECTION_SERVICE
 from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.http import table
-from quadriga.proto.http.operations import WireOptions, expand_path
+from quadriga.proto.http.operations import WireOptions, all_operations, expand_path
 from quadriga.store.audit.entries import AuditEntry
 from quadriga.store.audit.reading import read_page
 from quadriga.store.database import migrate
@@ -50,7 +49,7 @@ def server(tmp_path_factory) -> Iterator[tuple[Application, dict[str, str]]]:
 
 def doors(application: Application) -> list[Door]:
     """Return verb, path and need of every operation and every route."""
-    operations = table.all_operations(application.pipeline, WireOptions(server_version=""))
+    operations = all_operations(application.pipeline, WireOptions(server_version=""))
     listed: list[Door] = [
         (operation.method, filled(path), operation.need)
         for operation in operations

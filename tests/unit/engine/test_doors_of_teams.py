@@ -11,8 +11,7 @@ import pytest
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Need, Role
-from quadriga.proto.http import table
-from quadriga.proto.http.operations import WireOptions, expand_path
+from quadriga.proto.http.operations import WireOptions, all_operations, expand_path
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine
 from quadriga.store.ids import smallest_id_at
@@ -91,7 +90,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def doors(server: Server) -> list[tuple[str, str, Need]]:
     """Return verb, path and need of every operation and route; parameters are those of what team b has stored."""
-    operations = table.all_operations(server.application.pipeline, WireOptions(server_version=""))
+    operations = all_operations(server.application.pipeline, WireOptions(server_version=""))
     listed: list[tuple[str, str, Need]] = [
         (operation.method, filled(path, server.stored), operation.need)
         for operation in operations

@@ -11,7 +11,7 @@ from quadriga.engine.serving import request_kinds
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.grpc import service as v2_grpc
 from quadriga.proto.grpc.messages import message_class
-from quadriga.proto.http import chariot_v2, v1_rest, v2_envelope
+from quadriga.proto.http import chariot_v2, v1, v2
 from quadriga.proto.http.operations import HttpRequest
 from quadriga.proto.messages import MAX_INPUTS, InferRequest, ModelInfo, Tensor
 from tests.server_process import SAMPLE_MODELS
@@ -100,9 +100,7 @@ def test_tokens_are_counted_before_the_first_image_runs(pipeline_with):
 
 def v2_json(count):
     entry = b'{"name":"a","shape":[1],"datatype":"BYTES","data":[""]}'
-    return v2_envelope.parse_infer(
-        b'{"inputs":[' + b",".join([entry] * count) + b"]}", "a", None, None
-    )
+    return v2.parse_infer(b'{"inputs":[' + b",".join([entry] * count) + b"]}", "a", None, None)
 
 
 def v2_messages(count):
@@ -126,7 +124,7 @@ def v1_images(count):
         takes_images=True,
     )
     body = b'{"instances":[' + b",".join([b'"aaaa"'] * count) + b"]}"
-    return v1_rest.parse_predict(body, images, "1", inputs_are_rows=False).request
+    return v1.parse_predict(body, images, "1", inputs_are_rows=False).request
 
 
 def chariot_lines(count):

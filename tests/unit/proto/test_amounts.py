@@ -9,8 +9,8 @@ from quadriga.proto.grpc.messages import MAX_MESSAGE_FIELDS, decode_message, mes
 from quadriga.proto.http.chariot_v2 import parse_images
 from quadriga.proto.http.cloud_events import with_cloud_events
 from quadriga.proto.http.operations import HttpRequest, WireOptions
-from quadriga.proto.http.tf_json import MAX_LENIENT_AMOUNT, parse_document
-from quadriga.proto.http.v2_envelope import parse_infer
+from quadriga.proto.http.v1 import MAX_LENIENT_AMOUNT, parse_document
+from quadriga.proto.http.v2 import parse_infer
 from quadriga.proto.json_text import MAX_AMOUNT, amount, check_amount, parse_object
 
 EACH = {"1": 1, '"A"': 3, "[]": 8, "{}": 8, "[1]": 8, '{"a": "b"}': 12}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot_v2 import parse_images
-from quadriga.proto.http.image_body import PARAMETERS_HEADER
 from quadriga.proto.http.operations import HttpRequest
+from quadriga.proto.http.v2 import PARAMETERS_HEADER
 
 ONE = b'{"input": "aGk=", "parameters": {"top_k": 2}}'
 FORM = b"application/x-www-form-urlencoded"

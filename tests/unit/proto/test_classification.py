@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.http.classification import infer_and_classify
+from quadriga.proto.http.v2 import infer_and_classify
 from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, RequestedOutput, Tensor
 
 

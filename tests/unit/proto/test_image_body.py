@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quadriga.proto.errors import InvalidRequest, NotFound
-from quadriga.proto.http.image_body import MAX_FIELDS, PARAMETERS_HEADER, read_image
 from quadriga.proto.http.operations import Dispatcher, HttpRequest, WireOptions
-from quadriga.proto.http.v2_rest import operations
+from quadriga.proto.http.v2 import MAX_FIELDS, PARAMETERS_HEADER, operations, read_image
 from quadriga.proto.messages import ModelInfo, TensorInfo
 
 PNG = b"\x89PNG\r\n\x1a\n and more"

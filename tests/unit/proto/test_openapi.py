@@ -4,7 +4,7 @@ import pytest
 
 from quadriga.proto.http.openapi import add_keys, add_operations
 from quadriga.proto.http.operations import HttpResponse, Operation
-from quadriga.proto.http.v2_envelope import InferAnswer, InferBody
+from quadriga.proto.http.v2 import InferAnswer, InferBody
 
 INFER = Operation(
     "POST",

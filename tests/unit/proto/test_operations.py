@@ -18,12 +18,12 @@ from quadriga.proto.http.operations import (
     HttpResponse,
     Operation,
     WireOptions,
+    all_operations,
     expand_path,
     mark_cloud_event,
     path_pattern,
     store_headers,
 )
-from quadriga.proto.http.table import all_operations
 from quadriga.proto.messages import InferRequest, InferResponse
 
 MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"

@@ -1,8 +1,7 @@
 import pytest
 
 from quadriga.proto import errors
-from quadriga.proto.http.operations import WireOptions
-from quadriga.proto.http.table import PROTOCOLS, all_operations
+from quadriga.proto.http.operations import PROTOCOLS, WireOptions, all_operations
 from quadriga.proto.outcomes import (
     OTHER_WIRES,
     OUTCOMES,

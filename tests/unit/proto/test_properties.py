@@ -13,8 +13,7 @@ from quadriga.proto.datatypes import NUMPY_TYPES, from_raw, to_raw
 from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge
 from quadriga.proto.http.asgi import MIN_BYTES, compress, decompress
 from quadriga.proto.http.operations import HttpRequest
-from quadriga.proto.http.v2_envelope import parse_infer, parse_raw, render_infer
-from quadriga.proto.http.v2_rest import _json_bytes
+from quadriga.proto.http.v2 import _json_bytes, parse_infer, parse_raw, render_infer
 from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor, TensorInfo
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from quadriga.proto.datatypes import DATATYPES
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.http.tf_json import (
+from quadriga.proto.http.v1 import (
     float_texts,
     parse_document,
     row_texts,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.http.operations import Dispatcher, WireOptions
-from quadriga.proto.http.v1_rest import operations
+from quadriga.proto.http.v1 import operations
 from quadriga.proto.messages import InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
 
 TENSORS = [TensorInfo("x", "FP32", (-1, 2))]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quadriga.proto.errors import InvalidRequest, ProtocolError, Unsupported
-from quadriga.proto.http.v2_envelope import parse_infer, render_infer
+from quadriga.proto.http.v2 import parse_infer, render_infer
 from quadriga.proto.messages import InferResponse, Tensor
 
 INPUT = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2.5]}

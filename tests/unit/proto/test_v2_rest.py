@@ -7,7 +7,7 @@ from quadriga.proto.grpc import service as grpc_service
 from quadriga.proto.grpc.messages import message_class, response_class
 from quadriga.proto.http import chariot_v2, generate
 from quadriga.proto.http.operations import Dispatcher, HttpRequest, WireOptions
-from quadriga.proto.http.v2_rest import operations
+from quadriga.proto.http.v2 import operations
 from quadriga.proto.messages import ModelInfo, TensorInfo
 
 INPUTS = [TensorInfo("x", "FP32", (-1, 2))]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from quadriga.tasks.contours import fill, rings, simplify, to_points, to_rings
+from quadriga.tasks.geometry import fill, rings, simplify, to_points, to_rings
 from quadriga.tasks.predictions import Point, Segment
 
 

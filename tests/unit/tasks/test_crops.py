@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from quadriga.tasks.crops import choose_detections, crop_rect, cut, encode_losslessly
 from quadriga.tasks.image import Image, decode
 from quadriga.tasks.predictions import Classification, Detection, OrientedDetection
-from quadriga.tasks.sampling import PixelRect
+from quadriga.tasks.resize import PixelRect
+from quadriga.tasks.tiling import choose_detections, crop_rect, cut, encode_losslessly
 
 
 def box(xmin, ymin, xmax, ymax, *, label="a", score=0.5):

@@ -8,7 +8,7 @@ import pytest
 
 from quadriga.tasks import OutputError
 from quadriga.tasks.decoders import DECODERS, resolve_decoder
-from quadriga.tasks.references import ObjectReferenceError
+from quadriga.tasks.specification import ObjectReferenceError
 
 WIDTH, HEIGHT = SIZE = (96, 64)
 

@@ -10,8 +10,13 @@ from quadriga.tasks.detection import ObjectDetection
 from quadriga.tasks.image import Image
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Detection, TruncatedPredictions
-from quadriga.tasks.references import ObjectReferenceError
-from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from quadriga.tasks.specification import (
+    Defaults,
+    InputSpec,
+    ModelSpec,
+    ObjectReferenceError,
+    OutputSpec,
+)
 
 
 def detector(labels=("circle", "square"), decoder="ultralytics", **defaults: Any):
@@ -223,8 +228,8 @@ def own_decoder(outputs, score_threshold, size_wh):
 
 
 def test_a_decoder_of_one_s_own_is_given_as_a_reference(monkeypatch):
-    monkeypatch.setattr("quadriga.tasks.decoders.ultralytics.own", own_decoder, raising=False)
-    [predictions] = answer(detector(decoder="quadriga.tasks.decoders.ultralytics:own"))
+    monkeypatch.setattr("quadriga.tasks.decoders.own", own_decoder, raising=False)
+    [predictions] = answer(detector(decoder="quadriga.tasks.decoders:own"))
     assert predictions == Detection("circle", 0.5, 0.0, 0.0, 128.0, 64.0)
 
 

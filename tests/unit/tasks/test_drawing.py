@@ -3,9 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.tasks.drawing import draw
+from quadriga.engine.serving.tensors.drawing import draw, label_color
+from quadriga.tasks.geometry import xywhr_to_corners
 from quadriga.tasks.image import Image
-from quadriga.tasks.pen import label_color
 from quadriga.tasks.predictions import (
     Answer,
     Classification,
@@ -14,7 +14,6 @@ from quadriga.tasks.predictions import (
     Point,
     Segment,
 )
-from quadriga.tasks.rotated import xywhr_to_corners
 
 
 def image(width, height):

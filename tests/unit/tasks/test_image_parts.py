@@ -9,9 +9,8 @@ import PIL.Image
 import pytest
 
 from quadriga.tasks import image as image_module
-from quadriga.tasks.budget import Budget, BudgetError
-from quadriga.tasks.image import PIXELS_PER_PART, decode
-from quadriga.tasks.image_formats import ImageError, count_parts
+from quadriga.tasks.image import PIXELS_PER_PART, ImageError, count_parts, decode
+from quadriga.tasks.parameters import Budget, BudgetError
 
 MANY = 5000
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from quadriga.tasks.generation import GenerationConfig
-from quadriga.tasks.image_text import MAX_SEQUENCES, ImageTextToText
+from quadriga.tasks.generation import MAX_SEQUENCES, GenerationConfig, ImageTextToText
 from quadriga.tasks.parameters import ParameterError
 
 MODEL = GenerationConfig(

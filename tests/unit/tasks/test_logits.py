@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quadriga.tasks import logits as rule
+from quadriga.tasks import generation as rule
 
 
 def row(*values):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quadriga.tasks.image import Image
-from quadriga.tasks.occlusion import cell_rects, occluded_images, saliency, score
 from quadriga.tasks.predictions import Classification, Detection
+from quadriga.tasks.tiling import cell_rects, occluded_images, saliency, score
 
 BOX = Detection("a", 0.8, 10.0, 10.0, 20.0, 20.0)
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from quadriga.tasks import OutputError, Task
-from quadriga.tasks.geometry import iou_matrix
-from quadriga.tasks.image import Image
-from quadriga.tasks.oriented import OrientedObjectDetection
-from quadriga.tasks.parameters import ParameterError
-from quadriga.tasks.predictions import OrientedDetection
-from quadriga.tasks.rotated import (
+from quadriga.tasks.detection import OrientedObjectDetection
+from quadriga.tasks.geometry import (
     convex_intersection_areas,
+    iou_matrix,
     probiou_matrix,
     xywhr_to_corners,
 )
+from quadriga.tasks.image import Image
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import OrientedDetection
 from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
 QUARTER = math.pi / 2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quadriga.tasks.contours import fill, rings
+from quadriga.tasks.geometry import fill, rings
 from quadriga.tasks.segmentation import Piece, by_class, join, without_small_parts
 from quadriga.tasks.tiling import tiles
 

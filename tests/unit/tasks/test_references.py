@@ -3,7 +3,7 @@ import pytest
 from quadriga.tasks import TASKS
 from quadriga.tasks.decoders import DECODERS, resolve_decoder
 from quadriga.tasks.image import Image
-from quadriga.tasks.references import ObjectReferenceError, load, resolve
+from quadriga.tasks.specification import ObjectReferenceError, load, resolve
 
 
 def test_every_entry_of_the_tables_can_be_loaded():

@@ -7,8 +7,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from quadriga.tasks.image import Image
-from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.image import Image, ImageError
 from quadriga.tasks.resize import Affine, check_shape, image_placement, preprocess
 from quadriga.tasks.specification import InputSpec, Resize
 

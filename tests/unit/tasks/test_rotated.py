@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.tasks.geometry import ios_matrix, iou_matrix
-from quadriga.tasks.rotated import (
+from quadriga.tasks.geometry import (
     convex_intersection_areas,
+    ios_matrix,
+    iou_matrix,
     probiou_matrix,
     unscaled,
     with_angle,

@@ -4,8 +4,17 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.tasks.resize import Affine, image_placement
-from quadriga.tasks.sampling import PixelRect, above_zero, bilinear, cut, grid_of, nearest, visible
+from quadriga.tasks.resize import (
+    Affine,
+    PixelRect,
+    above_zero,
+    bilinear,
+    cut,
+    grid_of,
+    image_placement,
+    nearest,
+    visible,
+)
 from quadriga.tasks.specification import InputSpec
 from tests.by_definition import enlarged
 

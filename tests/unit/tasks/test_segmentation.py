@@ -8,15 +8,22 @@ import PIL.Image
 import pytest
 
 from quadriga.tasks import SHORT_NAMES, TASKS, OutputError, Task
-from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.geometry import fill, to_rings
 from quadriga.tasks.image import Image, decode
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import TruncatedPredictions
-from quadriga.tasks.references import ObjectReferenceError, load
 from quadriga.tasks.resize import image_placement
 from quadriga.tasks.segmentation import ImageSegmentation
 from quadriga.tasks.segmenters import MaskRegion
-from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Tiling
+from quadriga.tasks.specification import (
+    Defaults,
+    InputSpec,
+    ModelSpec,
+    ObjectReferenceError,
+    OutputSpec,
+    Tiling,
+    load,
+)
 from quadriga.tasks.tiling import tiles
 from tests.by_definition import components
 
@@ -229,8 +236,8 @@ def test_instances_are_not_counted_but_that_there_are_more_is_known(monkeypatch,
                 class_id=1, mask=mask, left=3 * index, top=1, score=0.9 - index / 9, instance=True
             )
 
-    monkeypatch.setattr("quadriga.tasks.segmenters.semantic.own", instances, raising=False)
-    task = segmentation("quadriga.tasks.segmenters.semantic:own")
+    monkeypatch.setattr("quadriga.tasks.segmenters.own", instances, raising=False)
+    task = segmentation("quadriga.tasks.segmenters:own")
     predictions = answer(task, picture("1"), (9, 4), max_segments=limit)
     assert len(predictions) == limit
     assert totals(predictions) == total
@@ -308,16 +315,16 @@ def own_segmenter(outputs, affine, options):
 
 
 def test_an_instance_is_one_prediction_of_many_rings(monkeypatch):
-    monkeypatch.setattr("quadriga.tasks.segmenters.semantic.own", own_segmenter, raising=False)
-    task = segmentation("quadriga.tasks.segmenters.semantic:own", labels=("a", "b", "c", "d"))
+    monkeypatch.setattr("quadriga.tasks.segmenters.own", own_segmenter, raising=False)
+    task = segmentation("quadriga.tasks.segmenters:own", labels=("a", "b", "c", "d"))
     with pytest.raises(OutputError, match="a label for each class, got class 4 and 4 labels"):
         answer(task, picture("1.11"), (9, 4))
     monkeypatch.setattr(
-        "quadriga.tasks.segmenters.semantic.own",
+        "quadriga.tasks.segmenters.own",
         lambda *given: [next(own_segmenter(*given))],
         raising=False,
     )
-    task = segmentation("quadriga.tasks.segmenters.semantic:own")
+    task = segmentation("quadriga.tasks.segmenters:own")
     [predictions] = answer(task, picture("1.11"), (9, 4))
     assert (predictions.label, predictions.score) == ("cat", 0.75)
     assert [[(point.x, point.y) for point in ring] for ring in predictions.contour] in (

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from quadriga.tasks.predictions import OutputError
-from quadriga.tasks.references import load
 from quadriga.tasks.resize import image_placement
 from quadriga.tasks.segmenters import SEGMENTERS, SegmenterOptions
-from quadriga.tasks.specification import InputSpec
+from quadriga.tasks.specification import InputSpec, load
 from tests.by_definition import enlarged, places, seen
 
 _RANDOM = np.random.default_rng(11)

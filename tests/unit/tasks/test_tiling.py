@@ -6,7 +6,7 @@ import pytest
 
 from quadriga.tasks.decoders import Candidates
 from quadriga.tasks.geometry import iou_matrix
-from quadriga.tasks.sampling import PixelRect
+from quadriga.tasks.resize import PixelRect
 from quadriga.tasks.specification import Tiling
 from quadriga.tasks.tiling import count_tiles, merge, tiles
 

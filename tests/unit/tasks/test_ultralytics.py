@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from quadriga.tasks import OutputError
-from quadriga.tasks.decoders.ultralytics import raw_head
+from quadriga.tasks.decoders import raw_head
 
 _SIZE = (64, 64)
 

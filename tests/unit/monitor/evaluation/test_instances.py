@@ -18,7 +18,7 @@ from quadriga.monitor.evaluation.state import (
     LabelNumbers,
     merge_states,
 )
-from quadriga.tasks.contours import fill, rings
+from quadriga.tasks.geometry import fill, rings
 from tests.coco_reference import arrays_of, reference
 from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 

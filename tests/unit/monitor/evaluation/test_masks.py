@@ -17,7 +17,7 @@ from quadriga.monitor.evaluation.pixels.masks import (
 from quadriga.monitor.evaluation.pixels.run_lengths import from_polygons, masks_from_segmentations
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.exchange.coco import RunLengths
-from quadriga.tasks.contours import fill, rings
+from quadriga.tasks.geometry import fill, rings
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

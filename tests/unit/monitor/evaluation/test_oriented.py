@@ -15,7 +15,7 @@ from quadriga.monitor.evaluation.objects.oriented import (
     oriented_overlap,
 )
 from quadriga.monitor.evaluation.state import EvaluationError
-from quadriga.tasks.rotated import xywhr_to_corners
+from quadriga.tasks.geometry import xywhr_to_corners
 from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 

@@ -17,7 +17,7 @@ from quadriga.monitor.evaluation.pixels.segmentation import SegmentationEvaluato
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Confusion, Metric, ReportedModel
-from quadriga.tasks.contours import fill, rings
+from quadriga.tasks.geometry import fill, rings
 from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 
 WIDTH, HEIGHT = 37, 29

@@ -1,5 +1,7 @@
 """Predictions drawn on their image, for people to look at."""
 
+import colorsys
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -7,10 +9,17 @@ from collections.abc import Sequence
 import cv2
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
+from quadriga.tasks.geometry import (
+    Mask,
+    fill,
+    relative_to_pixels,
+    rings,
+    to_rings,
+    xywhr_to_corners,
+)
 from quadriga.tasks.image import Image, Pixels
-from quadriga.tasks.overlays import Box, Color, outline, overlay_of, tint
-from quadriga.tasks.pen import INK, PAPER, Corners, Pen, ink_on
 from quadriga.tasks.predictions import (
     Answer,
     Classification,
@@ -19,17 +28,120 @@ from quadriga.tasks.predictions import (
     Prediction,
     Segment,
 )
-from quadriga.tasks.rotated import relative_to_pixels, xywhr_to_corners
 
 Tagged = Detection | OrientedDetection | Segment
 
+
 _CROWD = 0.12
 """Share of the picture that tags may cover before they are a crowd."""
+
+
 _SMALL = 8
 """Area of an object over that of a tag below which a tag would hide what is in it."""
+
+
 _LETTER = 0.6
 """Width of a letter over the height of the font, on average."""
+
+
 _MAX_LEGEND_LABELS = 40
+
+
+Color = tuple[int, int, int]
+
+
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom, whole pixels of the canvas, all included."""
+
+
+Corners = npt.NDArray[np.float64]
+"""float64 (4, 2), x and y, pixels of the canvas."""
+
+
+class Pen(msgspec.Struct, frozen=True, eq=False):
+    """Writes and draws on an array in place, in sizes that suit it.
+
+    OpenCV's built-in font holds Latin, Greek, Cyrillic and Chinese.
+    """
+
+    canvas: Pixels
+    face: cv2.FontFace
+    labels: Sequence[str]
+    font_px: int
+    line_px: int
+
+    def color(self, label: str) -> Color:
+        """Return the colour of a label."""
+        return label_color(label, self.labels)
+
+    def width_of(self, text: str) -> int:
+        """Measure the width of a text, pixels."""
+        rectangle = cv2.getTextSize((1, 1), text, (0, 0), self.face, self.font_px, _WEIGHT)
+        return int(rectangle[2])
+
+    def write(self, text: str, left: float, middle: float, color: Color) -> None:
+        """Write text from `left`, its capitals centred on the row `middle`."""
+        origin = round(left), round(middle + 0.36 * self.font_px)
+        cv2.putText(self.canvas, text, origin, color, self.face, self.font_px, _WEIGHT)
+
+    def fill(self, box: Box, color: Color) -> None:
+        """Fill a box."""
+        cv2.rectangle(self.canvas, box[:2], box[2:], color=color, thickness=cv2.FILLED)
+
+    def frame(self, box: Box, color: Color) -> None:
+        """Draw the edge of a box inside of it, with a dark rim that shows on a background of its colour."""
+        for inset in range(-1, self.line_px + 1):
+            rim = inset in {-1, self.line_px}
+            low, high = (box[0] + inset, box[1] + inset), (box[2] - inset, box[3] - inset)
+            if inset <= 0 or (low[0] < high[0] and low[1] < high[1]):
+                cv2.rectangle(self.canvas, low, high, color=(0, 0, 0) if rim else color)
+
+    def outline(self, corners: Corners, color: Color) -> None:
+        """Draw the edge of a polygon, with a dark rim, and a dot where its first side starts."""
+        points = [np.round(np.clip(corners, -1e6, 1e6)).astype(np.int32)]
+        for ink, line_px in (((0, 0, 0), self.line_px + 2), (color, self.line_px)):
+            cv2.polylines(
+                self.canvas,
+                points,
+                isClosed=True,
+                color=ink,
+                thickness=line_px,
+                lineType=cv2.LINE_AA,
+            )
+        start = points[0][0].tolist()
+        cv2.circle(self.canvas, start, self.line_px * 2, color=color, thickness=cv2.FILLED)
+
+    def shorten(self, text: str, width_px: float) -> str:
+        """Cut the middle out of a text that is too wide; its end, maybe a score, stays."""
+        text = " ".join(text.split())
+        while self.width_of(text) > width_px and len(text) > 9:
+            keep = max(8, int(len(text) * 0.9) - 1)
+            text = text[: keep - 6].rstrip("… ") + "…" + text[-5:]
+        return text
+
+    def wrap(self, text: str, width_px: float, max_rows: int) -> list[str]:
+        """Break a text into rows, at spaces if it has any; the last of too many rows is shortened in the middle."""
+        rows: list[str] = []
+        words = text.split()
+        while words and len(rows) < max_rows:
+            words[:1] = self._break_word(words[0], width_px)
+            fitting = 1
+            while (
+                fitting < len(words) and self.width_of(" ".join(words[: fitting + 1])) <= width_px
+            ):
+                fitting += 1
+            if len(rows) == max_rows - 1:  # all remaining words, and `shorten` cuts their middle
+                fitting = len(words)
+            rows.append(self.shorten(" ".join(words[:fitting]), width_px))
+            words = words[fitting:]
+        return rows or [""]
+
+    def _break_word(self, word: str, width_px: float) -> list[str]:
+        """Cut the beginning that fits off a word that is too wide."""
+        length = len(word)
+        while length > 1 and self.width_of(word[:length]) > width_px:
+            length = min(length - 1, int(length * 0.9) + 1)
+        return [word[:length], word[length:]] if length < len(word) else [word]
 
 
 def is_crowd(pen: Pen, predictions: Sequence[Tagged]) -> bool:
@@ -132,9 +244,17 @@ def _slices(box: Box) -> tuple[slice, slice]:
 
 
 _MIN_WIDTH_PX = 320
+
+
 _MAX_ENLARGED_HEIGHT_PX = 2000
+
+
 _TROUGH, _FAINT = (52, 56, 64), (150, 150, 155)
+
+
 _MAX_CAPTIONS = 10
+
+
 _MAX_ANSWER_ROWS = 24
 
 
@@ -279,3 +399,91 @@ def _answers(pen: Pen, answers: Sequence[Answer]) -> Pixels:
     for line, middle, color in lines:
         pen.write(line, margin, middle, color)
     return strip
+
+
+_FILL = 0.38
+"""Share of the colour in the fill; the image below stays visible."""
+
+
+class Overlay(msgspec.Struct, frozen=True, eq=False):
+    """A segment at the scale of the canvas."""
+
+    mask: Mask
+    """uint8 (H, W), the size of the box."""
+    box: Box
+
+
+def overlay_of(segment: Segment, image_wh: tuple[int, int], scale: float) -> Overlay | None:
+    """Prepare a segment for a canvas, enlarged by `scale`; None if the segment lies outside of the image."""
+    outlines = to_rings(segment.contour)
+    if not outlines:
+        return None
+    points = np.concatenate(outlines)
+    low = np.maximum(points.min(axis=0), 0)
+    high = np.minimum(points.max(axis=0) + 1, image_wh)
+    if (low >= high).any():
+        return None
+    width, height = (high - low).tolist()
+    mask = fill([ring - low.astype(np.int32) for ring in outlines], width, height)
+    left, top, right, bottom = (round(edge * scale) for edge in [*low.tolist(), *high.tolist()])
+    if scale != 1:
+        # nearest: enlarged pixels stay squares
+        size_wh = right - left, bottom - top
+        mask = cv2.resize(mask, size_wh, interpolation=cv2.INTER_NEAREST).astype(np.uint8)
+    return Overlay(mask, (left, top, right - 1, bottom - 1))
+
+
+def tint(canvas: Pixels, overlay: Overlay, color: Color) -> None:
+    """Mix a colour into the pixels of the segment, in place."""
+    left, top, right, bottom = overlay.box
+    crop = canvas[top : bottom + 1, left : right + 1]
+    inside = overlay.mask > 0
+    below = crop[inside].astype(np.float32)
+    crop[inside] = np.rint(below * (1 - _FILL) + np.multiply(color, _FILL)).astype(np.uint8)
+
+
+def outline(canvas: Pixels, overlay: Overlay, color: Color, line_px: int) -> None:
+    """Draw along the edges, in place, over a dark rim that shows on a background of the same colour."""
+    lines = rings(overlay.mask, *overlay.box[:2])
+    for ink, thickness in (((0, 0, 0), line_px + 2), (color, line_px)):
+        cv2.polylines(
+            canvas, lines, isClosed=True, color=ink, thickness=thickness, lineType=cv2.LINE_AA
+        )
+
+
+PAPER, INK = (24, 26, 30), (244, 244, 244)
+"""Ground of the strips below a picture, and their text."""
+
+
+_SHADES = ((0.55, 1.0), (0.42, 0.75), (0.74, 0.85))
+"""Lightness and saturation (HLS) of three shades, which separate labels whose hues are close."""
+
+
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+"""Step between hues, as a share of the circle: no two of the first labels come close."""
+
+
+_WEIGHT = 500
+"""Weight of the font; 400 is regular."""
+
+
+def label_color(label: str, labels: Sequence[str] = ()) -> Color:
+    """Return the colour of a label: red, green, blue; the same in every image and every process.
+
+    All `labels` of the model get colours that lie far apart; an unlisted label may get a similar one by chance.
+    """
+    if label in labels:
+        index = labels.index(label)
+        hue, shade = index * _GOLDEN_RATIO % 1, index // 8
+    else:
+        digest = hashlib.sha256(label.encode()).digest()
+        hue, shade = int.from_bytes(digest[2:4], "big") / 65536, digest[1]
+    lightness, saturation = _SHADES[shade % len(_SHADES)]
+    red, green, blue = colorsys.hls_to_rgb(hue, lightness, saturation)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def ink_on(color: Color) -> Color:
+    """Return black or white, whichever stands out. Source: ITU-R BT.601 luma."""
+    red, green, blue = color
+    return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else (255, 255, 255)

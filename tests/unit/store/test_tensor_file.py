@@ -6,7 +6,12 @@ import struct
 import numpy as np
 import pytest
 
-from quadriga.tasks.tensor_file import MAX_FEATURES, encode_tensors, json_length, read_features
+from quadriga.store.blobs.tensor_file import (
+    MAX_FEATURES,
+    encode_tensors,
+    json_length,
+    read_features,
+)
 
 
 def floats(name, values, shape=None):

@@ -5,17 +5,23 @@ docs/protocols-reference.md says which one is followed if the two conflict.
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """
 
+import codecs
+import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+import pybase64
 
+from quadriga.proto.datatypes import MAX_DIMENSIONS, NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
-from quadriga.proto.http import tf_json
 from quadriga.proto.http.cloud_events import with_cloud_events
 from quadriga.proto.http.operations import (
     HttpRequest,
@@ -30,8 +36,7 @@ from quadriga.proto.http.operations import (
     state_endpoint,
     store_headers,
 )
-from quadriga.proto.http.tf_json import TYPES, shorten_value
-from quadriga.proto.json_text import base64_bytes, is_base64, take_parameters
+from quadriga.proto.json_text import amount, base64_bytes, check_amount, is_base64, take_parameters
 from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
@@ -47,17 +52,27 @@ from quadriga.tasks import SHORT_NAMES
 
 Method = Literal["predict", "classify", "regress"]
 
+
 DEFAULT_SIGNATURE = "serving_default"
+
+
 MAX_FEATURE_CHARACTERS = 1024
 """Maximum length of an image's key, which is stored with its inference; the rest is cut off."""
 
+
 _NOUNS = {"classify": "classification", "regress": "regression"}
+
+
 _TENSOR = SHORT_NAMES["tensor"]
+
+
 _MAX_KEYS, _LONGEST_KEY = 20, 40
 """Keys of a body that are compared with those that it should have."""
 
+
 _NEAR = 0.75
 """Likeness from which a key is near, 0 to 1."""
+
 
 _FLOATS = ("FP16", "FP32", "FP64")
 
@@ -91,7 +106,7 @@ def parse_predict(
     A list of `inputs` may be either: KServe's clients read `predictions` of its answer, those of TF Serving `outputs`. With
     `inputs_are_rows`, `inputs` is another name of `instances`; so are objects in a list of it, which are no columns.
     """
-    document = tf_json.parse_document(body)
+    document = parse_document(body)
     _check_signature(document, info, "predict")
     data, by_rows = _instances_or_inputs(document)
     keys: tuple[Literal["predictions", "outputs"], ...] = ("outputs",)
@@ -112,9 +127,9 @@ def parse_predict(
         check_input_count(len(items))
         inputs = [_image_input(item, number) for number, item in enumerate(items)]
     elif by_rows:
-        inputs = tf_json.tensors_from_rows(data, info.inputs)
+        inputs = tensors_from_rows(data, info.inputs)
     else:
-        inputs = tf_json.tensors_from_columns(data, info.inputs)
+        inputs = tensors_from_columns(data, info.inputs)
     request = _make_request(info, request_id, inputs, document)
     return PredictRequest(request, info.task != _TENSOR, by_rows or is_list, keys)
 
@@ -176,8 +191,8 @@ def _outputs_text(
     if predict.by_rows and key == "predictions":
         return f"[{','.join(_by_rows(outputs, not_finite))}]"
     if len(outputs) == 1:
-        return tf_json.tensor_text(outputs[0], not_finite)
-    return _object({tensor.name: tf_json.tensor_text(tensor, not_finite) for tensor in outputs})
+        return tensor_text(outputs[0], not_finite)
+    return _object({tensor.name: tensor_text(tensor, not_finite) for tensor in outputs})
 
 
 def _image_input(value: Any, index: int) -> Tensor:
@@ -285,7 +300,7 @@ def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
                 f"Tensor name: {tensor.name} has inconsistent batch size: {tensor.shape[0]} "
                 f"expecting: {outputs[0].shape[0]}"
             )
-    columns = [tf_json.row_texts(tensor, not_finite) for tensor in outputs]
+    columns = [row_texts(tensor, not_finite) for tensor in outputs]
     if len(columns) == 1:
         return columns[0]
     names = [tensor.name for tensor in outputs]
@@ -301,7 +316,7 @@ def parse_examples(
     body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
 ) -> InferRequest:
     """Parse a request to classify or regress: `examples` of features, and a `context` that they share."""
-    document = tf_json.parse_document(body)
+    document = parse_document(body)
     _check_signature(document, info, method)
     examples = _merged_examples(document, method)
     if method == "classify":
@@ -313,7 +328,7 @@ def parse_examples(
     else:
         rows = [_with_input(example, info) for example in examples]
         columns = {tensor.name: _column(rows, tensor) for tensor in info.inputs}
-        inputs = tf_json.tensors_from_columns(columns, info.inputs)
+        inputs = tensors_from_columns(columns, info.inputs)
     return _make_request(info, request_id, inputs, document)
 
 
@@ -361,7 +376,7 @@ def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
 
 def render_regressions(response: InferResponse, not_finite: NotFinite) -> bytes:
     """Encode one number for each example."""
-    numbers = tf_json.float_texts(np.asarray(response.outputs[0].data).ravel(), not_finite)
+    numbers = float_texts(np.asarray(response.outputs[0].data).ravel(), not_finite)
     return f'{{"results":[{",".join(numbers)}]}}'.encode()
 
 
@@ -405,7 +420,7 @@ def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any
     column = []
     for example in examples:
         if info.name not in example:
-            kind = tf_json.TYPES.get(info.datatype, info.datatype.lower())
+            kind = TYPES.get(info.datatype, info.datatype.lower())
             raise InvalidRequest(
                 f"Feature: {info.name} (data type: {kind}) is required but could not be found."
             )
@@ -417,9 +432,13 @@ def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any
 
 
 _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
+
+
 _LARGEST_VERSION = 2**63 - 1
 
+
 _ACTIONS = ("predict", "explain", "classify", "regress")
+
 
 _STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END", "REFUSED": "END"}
 """States with another name in TF Serving."""
@@ -465,6 +484,8 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
 
 # Relative, as a proxy may serve all paths below one of its own.
 _CONSOLE = "console/"
+
+
 _OPENAPI = "schema/openapi.json"
 
 
@@ -624,3 +645,305 @@ def _version(serving: Serving, http_request: HttpRequest) -> str | None:
         except (NotFound, ModelNotReady):
             continue
     raise InvalidRequest(f"Unrecognized servable version label: {label:.60}")
+
+
+TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
+"""TensorFlow's names of the datatypes whose names differ from V2's in lower case."""
+
+
+_KINDS = {
+    bool: "Bool",
+    int: "Number",
+    float: "Number",
+    str: "String",
+    list: "Array",
+    dict: "Object",
+}
+
+
+MAX_LENIENT_AMOUNT = 1_000_000
+"""Amount of JSON, as `quadriga.proto.json_text.amount`, beyond which it has to be JSON as RFC 8259 has it: Python's own
+parser takes four times as long."""
+
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+_BLANK = " \t\r\n"
+
+
+def parse_document(body: bytes) -> dict[str, Any]:
+    """Parse the JSON object at the start of a body.
+
+    Raises:
+        InvalidRequest: There is none.
+        quadriga.proto.errors.TooLarge: As `quadriga.proto.json_text.check_amount`.
+    """
+    check_amount(body)
+    body = body.removeprefix(codecs.BOM_UTF8)
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        if amount(body) > MAX_LENIENT_AMOUNT:
+            raise InvalidRequest(f"JSON Parse error: {error}") from error
+        document = _parse_leniently(body)
+    if not isinstance(document, dict):
+        raise InvalidRequest(f"JSON Value: {shorten_value(document)} Is not object")
+    return document
+
+
+def _parse_leniently(body: bytes) -> Any:
+    try:
+        text = body.decode()
+        start = len(text) - len(text.lstrip(_BLANK))
+        if start == len(text):
+            raise InvalidRequest("JSON Parse error: The document is empty")
+        document, end = json.JSONDecoder().raw_decode(text, start)
+        if "\\u" in text and _LONE_SURROGATE.search(json.dumps(document, ensure_ascii=False)):
+            raise InvalidRequest(
+                f"JSON Parse error: The surrogate pair in string is invalid. at offset: {end}"
+            )
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"JSON Parse error: Invalid encoding in string. at offset: {error.start}"
+        ) from error
+    except json.JSONDecodeError as error:
+        offset = len(text[: error.pos].encode())
+        raise InvalidRequest(f"JSON Parse error: Invalid value. at offset: {offset}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"JSON Parse error: Number too big. {error}") from error
+    except RecursionError as error:
+        raise InvalidRequest("JSON Parse error: nested too deeply") from error
+    return document
+
+
+def shorten_value(value: Any) -> str:
+    """Encode a value for an error, shortened to 60 characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
+    """Read tensors by rows: each instance has one slice of every input along axis 0.
+
+    There must be at least one instance; it is a value of the only input, or an object by input name.
+    """
+    are_objects = isinstance(instances[0], dict) and not is_base64(instances[0])
+    if not are_objects and len(inputs) > 1:
+        raise InvalidRequest(
+            "instances is a plain list, but expecting list of objects as multiple input tensors "
+            "required as per tensorinfo_map"
+        )
+    if not are_objects:
+        for index, instance in enumerate(instances):
+            if isinstance(instance, dict) and not is_base64(instance):
+                raise InvalidRequest(
+                    f"Expecting value/list but got object at item {index} of input list"
+                )
+        return [_stacked(instances, inputs[0], "")]
+    _check_objects(instances, {info.name for info in inputs})
+    return [
+        _stacked([instance[info.name] for instance in instances], info, info.name)
+        for info in inputs
+    ]
+
+
+def _check_objects(instances: Sequence[Any], names: set[str]) -> None:
+    """Check that all instances are objects with a value for each input."""
+    for index, instance in enumerate(instances):
+        if not isinstance(instance, dict) or is_base64(instance):
+            raise InvalidRequest(f"Expecting object but got list at item {index} of input list")
+        for key in instance:
+            if key not in names:
+                raise _element(index, key, f"JSON object: does not have named input: {key}")
+        if instance.keys() != names:
+            raise InvalidRequest(
+                f"Failed to process element: {index} of 'instances' list. JSON object: "
+                f"{shorten_value(instance)} keys must be equal to: {','.join(sorted(names))}"
+            )
+
+
+def _stacked(items: Sequence[Any], info: TensorInfo, key: str) -> Tensor:
+    try:
+        return _tensor(list(items), info)
+    except InvalidRequest:
+        expected: tuple[int, ...] | None = None
+        for index, item in enumerate(items):
+            try:
+                shape = _tensor(item, info).shape
+            except InvalidRequest as error:
+                raise _element(index, key, str(error)) from error
+            expected = shape if expected is None else expected
+            if math.prod(shape) != math.prod(expected):
+                sizes = f"{math.prod(expected)} but got: {math.prod(shape)}"
+                raise _element(index, key, f"Expecting tensor size: {sizes}") from None
+            if shape != expected:
+                shapes = f"{_bracketed(expected)} but got: {_bracketed(shape)}"
+                raise _element(index, key, f"Expecting shape {shapes}") from None
+        raise
+
+
+def _element(index: int, key: str, text: str) -> InvalidRequest:
+    position = f"{index} key: {key}" if key else f"{index}"
+    return InvalidRequest(
+        f"Failed to process element: {position} of 'instances' list. Error: {text:.600}"
+    )
+
+
+def _bracketed(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def tensors_from_columns(value: Any, inputs: Sequence[TensorInfo]) -> list[Tensor]:
+    """Read tensors by columns: the only input, or an object of all of them by name."""
+    if isinstance(value, dict) and not is_base64(value):
+        for info in inputs:
+            if info.name not in value:
+                raise InvalidRequest(f"Missing named input: {info.name} in 'inputs' object.")
+        return [_tensor(value[info.name], info) for info in inputs]
+    if len(inputs) > 1:
+        raise InvalidRequest(
+            "inputs is a plain value/list, but expecting an object as multiple input tensors "
+            "required as per tensorinfo_map"
+        )
+    return [_tensor(value, inputs[0])]
+
+
+def _tensor(value: Any, info: TensorInfo) -> Tensor:
+    values, shape = _flattened(value)
+    return Tensor(info.name, info.datatype, shape, _typed(values, shape, info.datatype))
+
+
+def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
+    """Return the values of nested lists and their shape; the first list of each level decides its size."""
+    values: list[Any] = [value]
+    shape: list[int] = []
+    while values and isinstance(values[0], list):
+        level, size = len(shape), len(values[0])
+        if level == MAX_DIMENSIONS:
+            raise InvalidRequest(f"Encountered list at unexpected level: {level}")
+        for item in values:
+            if not isinstance(item, list):
+                raise InvalidRequest(
+                    f"JSON Value: {shorten_value(item)} found at incorrect level: {level + 1} in the JSON DOM"
+                )
+            if len(item) != size:
+                raise InvalidRequest(
+                    f"Encountered list at unexpected size: {len(item)} at level: {level} "
+                    f"expected size: {size}"
+                )
+        shape.append(size)
+        values = list(chain.from_iterable(values))
+    if list in set(map(type, values)):
+        rank = len(shape)
+        raise InvalidRequest(f"Encountered list at unexpected level: {rank} expected < {rank}")
+    return values, tuple(shape)
+
+
+def _typed(
+    values: list[Any], shape: tuple[int, ...], datatype: str
+) -> npt.NDArray[Any] | list[Any]:
+    """Convert values to a datatype; out of a float's range they become an infinity or 0, as in TensorFlow Serving."""
+    types = set(map(type, values))
+    if datatype == "BYTES":
+        for value in values:
+            if not isinstance(value, str) and not is_base64(value):
+                raise _type_error(value, datatype)
+        return [value if isinstance(value, str) else base64_bytes(value) for value in values]
+    dtype = NUMPY_TYPES[datatype]
+    by_kind: dict[str, set[type]] = {"b": {bool}, "f": {int, float}}
+    allowed = by_kind.get(dtype.kind, {int})
+    if not types <= allowed:
+        raise _type_error(next(value for value in values if type(value) not in allowed), datatype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        for value in (min(values, default=0), max(values, default=0)):
+            if not limits.min <= value <= limits.max:
+                raise _type_error(value, datatype)
+    if dtype.kind != "f":
+        return np.array(values, dtype).reshape(shape)
+    try:
+        wide = np.array(values, np.float64)
+    except OverflowError:  # an integer beyond float64
+        wide = np.array([_wide(value) for value in values])
+    with np.errstate(over="ignore", under="ignore"):
+        return wide.astype(dtype).reshape(shape)
+
+
+def _wide(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _type_error(value: Any, datatype: str) -> InvalidRequest:
+    kind = _KINDS.get(type(value), "Null")
+    return InvalidRequest(
+        f"JSON Value: {shorten_value(value)} Type: {kind} is not of expected type: "
+        f"{TYPES.get(datatype, datatype.lower())}"
+    )
+
+
+def row_texts(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
+    """Encode a tensor as JSON texts, one for each slice along axis 0; a scalar is one text.
+
+    Texts of an output whose name ends in `_bytes` are written as `{"b64": ...}`.
+
+    Raises:
+        InvalidRequest: A value is not finite and `not_finite` is `error`.
+    """
+    texts = _values(tensor, not_finite)
+    for axis in range(len(tensor.shape) - 1, 0, -1):
+        size = tensor.shape[axis]
+        texts = [
+            f"[{','.join(texts[number * size : (number + 1) * size])}]"
+            for number in range(math.prod(tensor.shape[:axis]))
+        ]
+    return texts
+
+
+def tensor_text(tensor: Tensor, not_finite: NotFinite = "token") -> str:
+    """Encode a tensor as one JSON text; raises as `row_texts`."""
+    texts = row_texts(tensor, not_finite)
+    return f"[{','.join(texts)}]" if tensor.shape else texts[0]
+
+
+def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
+    data = tensor.data
+    if isinstance(data, np.ndarray):
+        if data.dtype.kind == "f":
+            return float_texts(data.ravel(), not_finite)
+        if data.dtype.kind == "b":
+            return ["true" if value else "false" for value in data.ravel().tolist()]
+        return list(map(str, data.ravel().tolist()))
+    if not tensor.name.endswith("_bytes"):
+        return [msgspec.json.encode(value).decode() for value in data]
+    encoded = [value.encode() if isinstance(value, str) else value for value in data]
+    return [f'{{"b64":"{pybase64.b64encode(value).decode()}"}}' for value in encoded]
+
+
+def float_texts(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
+    """Encode floats (N,) with six digits if they are exact, else with all; raises as `row_texts`.
+
+    Source: TensorFlow Serving, util/json_tensor.cc, WriteDecimal.
+    """
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)
+    numbers = values.tolist()
+    texts = [f"{number:g}" for number in numbers]
+    again = np.array(list(map(float, texts))).astype(values.dtype)
+    digits = ".9g" if values.dtype == np.float32 else ".17g"
+    finite = np.isfinite(values)
+    for number in np.flatnonzero(again != values).tolist():
+        texts[number] = format(numbers[number], digits)
+    texts = [text if "." in text or "e" in text else f"{text}.0" for text in texts]
+    for number in np.flatnonzero(~finite).tolist():
+        texts[number] = _not_finite(numbers[number], not_finite)
+    return texts
+
+
+def _not_finite(value: float, not_finite: NotFinite) -> str:
+    if not_finite == "error":
+        raise InvalidRequest("expected outputs that JSON can write, got NaN or an infinity")
+    return "null" if not_finite == "null" else json.dumps(value)

@@ -23,10 +23,6 @@ PARAMETER_LIMIT = "the request's parameter timeout, in microseconds"
 CALL_LIMIT = "the deadline of the gRPC call"
 
 
-class LeavesLoop(Exception):
-    """The event loop does not go on with a request: a thread answers it from its beginning, and no client sees this."""
-
-
 _stopping = threading.Lock()
 """Held for a moment by whoever stops a request: its own thread and the watching one find the same end of its time."""
 
@@ -65,7 +61,7 @@ class Deadline:
         self._limit = limit
         self._abandon: Callable[[], object] | None = None
         self._interrupt: Callable[[], object] | None = None
-        self.error: ProtocolError | LeavesLoop | None = None
+        self.error: ProtocolError | None = None
         """Why the request was stopped; None while it goes on."""
 
     def shorten(self, timeout_s: float, limit: str) -> None:
@@ -84,7 +80,7 @@ class Deadline:
             f"expected an answer within {self._timeout_s:g} s, got none: the limit is {self._limit}"
         )
 
-    def stop(self, error: ProtocolError | LeavesLoop) -> None:
+    def stop(self, error: ProtocolError) -> None:
         """End the work for the request: only the first error counts."""
         with _stopping:
             if self.error is not None:
@@ -93,10 +89,6 @@ class Deadline:
         for callback in (self._abandon, self._interrupt):
             if callback is not None:
                 callback()
-
-    def resume(self) -> None:
-        """Go on with the work for a request that was stopped: something else does it anew."""
-        self.error = self._interrupt = None
 
     def check(self) -> None:
         """Raise the error with which the request was stopped, or `DeadlineExceeded` if its time is over."""

@@ -349,7 +349,7 @@ class Serving(Protocol):
         is_begun: bool = False,
         body_bytes: int | None = None,
     ) -> Awaitable[Result]:
-        """Run a task in the bounded pool of threads, off the event loop unless it is known to be cheap.
+        """Run a task in the bounded pool of threads, off the event loop unless its model is known to be cheap.
 
         Args:
             task: A function that blocks.
@@ -357,7 +357,7 @@ class Serving(Protocol):
             deadline: Ends the wait, and the task where it checks it; None for no limit.
             connection: Connection from which the request came: those of one model take turns.
             is_begun: Whether the task continues a request, which is not refused again.
-            body_bytes: Size of the request, where the task is a whole one that may be done twice; None where it is not.
+            body_bytes: Size of a whole request whose work follows from it, which may be answered at once; None for any other.
 
         Raises:
             quadriga.proto.errors.WaitTooLong: The request would wait too long.

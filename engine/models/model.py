@@ -243,6 +243,8 @@ class Model:
         is_here = self._graphs.shares_memory and session.providers == (CPU,)
         return (
             is_here
+            and self.image_predictor is None
+            and self.row_classifier is None
             and runtime.intra_op_threads == 1
             and runtime.batching is None
             and session.header.is_bounded

@@ -1,7 +1,8 @@
-"""The waiting requests of one model: connections take turns, and the wait of a further request is estimated."""
+"""The requests to one model: which wait, how long a further one would, and whether they are cheap enough for the event loop."""
 
 import asyncio
 import math
+import statistics
 import threading
 import time
 from collections import Counter, deque
@@ -10,12 +11,33 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.models.runners.loop_runs import LoopCost
 from quadriga.proto.deadline import Deadline
 from quadriga.proto.messages import QueueStatistics
 
 MEAN_WEIGHT = 0.1
 """Weight of the last request in the mean time that requests of a model take."""
+
+MAX_BODY_BYTES = 64 * 1024
+"""Largest body of a request that the event loop answers itself, as handing it to a thread would cost more than it does."""
+
+MAX_GROWTH = 2
+"""Size of such a request beside those that were measured, at most."""
+
+CHEAP_S, DEAR_S = 0.0006, 0.0012
+"""Processor time below which the median of `SAMPLES` requests brings a model to the loop, and mean time above which it
+leaves it. A thread for a request costs 0.18 ms, of which two changes of the thread that runs Python are the most."""
+
+SAMPLES = 15
+
+SLOW_S = 0.02
+"""Mean time above which a model leaves the loop, though it uses little of it, as where the disk does not keep up; one
+request that waited for the processor does not count for much."""
+
+MAX_COUNTED_S = 0.003
+"""Time of one request that counts for the mean: one search for garbage, or a wait for the processor, says little."""
+
+MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 300.0
+"""Time for which a model that left the loop stays away from it: twice as long each time, unless it had stayed for long."""
 
 
 class WaitedTime(threading.local):
@@ -34,6 +56,7 @@ class Ticket:
 
     __slots__ = (
         "begun_s",
+        "body_bytes",
         "connection",
         "deadline",
         "future",
@@ -63,6 +86,8 @@ class Ticket:
         self.queued_ns = time.perf_counter_ns()
         self.is_begun = False
         """Whether it continues a request that was admitted."""
+        self.body_bytes: int | None = None
+        """Size of the request, where the loop could answer it."""
         self.is_running = False
         self.holds_place = False
         """Whether it counts among the running requests of all models."""
@@ -78,6 +103,71 @@ class Ticket:
             self.future.get_loop().call_soon_threadsafe(_resolve, self.future, result, error)
         except RuntimeError:  # the loop is closed: nobody waits
             return
+
+
+class LoopCost:
+    """What the requests to one model cost, and whether the loop answers them; used with the lock of the queue held."""
+
+    __slots__ = (
+        "_back_s",
+        "_cheap_bytes",
+        "_mean_elapsed_s",
+        "_mean_s",
+        "_pause_s",
+        "_samples",
+        "_since_s",
+        "is_cheap",
+    )
+
+    def __init__(self) -> None:
+        self.is_cheap = False
+        """Whether the loop answers what may be answered there."""
+        self._samples: list[tuple[float, int]] = []
+        self._cheap_bytes = 0
+        self._mean_s = self._mean_elapsed_s = 0.0
+        self._pause_s = MIN_PAUSE_S
+        self._back_s = self._since_s = 0.0
+
+    def wants_sample(self) -> bool:
+        """Check whether the processor time of a request in a thread is to be taken, which takes 1 us."""
+        return not self.is_cheap and time.monotonic() >= self._back_s
+
+    def is_cheap_at(self, body_bytes: int) -> bool:
+        """Check whether the loop answers a request of a size: one of more bytes than were measured may take longer."""
+        return self.is_cheap and body_bytes <= self._cheap_bytes
+
+    def note_thread(self, cpu_s: float, body_bytes: int) -> None:
+        """Note a request that a thread answered, with its size."""
+        samples = self._samples
+        samples.append((cpu_s, body_bytes))
+        if len(samples) < SAMPLES:
+            return
+        now_s = time.monotonic()
+        if statistics.median(cpu_s for cpu_s, _ in samples) < CHEAP_S:
+            self.is_cheap, self._since_s = True, now_s
+            self._mean_s = self._mean_elapsed_s = CHEAP_S
+            self._cheap_bytes = MAX_GROWTH * statistics.median_high(size for _, size in samples)
+        else:
+            self._back_s = now_s + MIN_PAUSE_S
+        samples.clear()
+
+    def note_loop(self, elapsed_s: float) -> None:
+        """Note a request that the loop answered."""
+        self._mean_elapsed_s += MEAN_WEIGHT * (elapsed_s - self._mean_elapsed_s)
+        elapsed_s = min(elapsed_s, MAX_COUNTED_S)
+        self._mean_s += MEAN_WEIGHT * (elapsed_s - self._mean_s)
+        if self._mean_s > DEAR_S or self._mean_elapsed_s > SLOW_S:
+            self.leave()
+
+    def leave(self) -> None:
+        """Let threads answer for some time."""
+        now_s = time.monotonic()
+        stayed_s = now_s - self._since_s
+        self._pause_s = (
+            MIN_PAUSE_S if stayed_s > 10 * self._pause_s else min(2 * self._pause_s, MAX_PAUSE_S)
+        )
+        self._back_s = now_s + self._pause_s
+        self.is_cheap = False
 
 
 class ModelLane:

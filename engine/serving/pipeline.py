@@ -16,8 +16,8 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_chains import models_behind
 from quadriga.engine.models.model_control import ModelControl
+from quadriga.engine.models.model_lane import MAX_BODY_BYTES
 from quadriga.engine.models.repository import ModelRepository
-from quadriga.engine.models.runners.loop_runs import leave_loop, note_light
 from quadriga.engine.models.runners.session import RunError
 from quadriga.engine.serving.crop_run import CropRun
 from quadriga.engine.serving.health import ServerHealth
@@ -38,7 +38,6 @@ from quadriga.engine.serving.traffic import Traffic
 from quadriga.proto.access import admit_model, current_caller
 from quadriga.proto.deadline import Deadline, check_deadline, limit_by_parameter
 from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound
-from quadriga.proto.idempotency import current_repeatable
 from quadriga.proto.messages import (
     InferChunk,
     InferRequest,
@@ -96,14 +95,27 @@ class Pipeline:
         body_bytes: int | None = None,
     ) -> Awaitable[Result]:
         """Run a task in the pool of threads or, if it is cheap, at once; called on the event loop; see `quadriga.proto.messages.Serving.run`."""
+        name = "" if model is None else self._folder_name(model)
+        if body_bytes is not None and not self._is_light(name, body_bytes):
+            body_bytes = None
         return self._queue.run(
             task,
-            model="" if model is None else self._folder_name(model),
+            model=name,
             deadline=deadline,
             connection=connection,
             is_begun=is_begun,
             body_bytes=body_bytes,
         )
+
+    def _is_light(self, name: str, body_bytes: int) -> bool:
+        """Check whether the work for a request to a model follows from its size, and whatever it stores is appended at once.
+
+        Where the model has been cheap so far, the event loop answers such a request: a thread would cost more.
+        """
+        if not name or body_bytes > MAX_BODY_BYTES:
+            return False
+        models = self._repository.ready_versions(name)
+        return all(model.is_light and self._keeping.stores_at_once(model) for model in models)
 
     def _folder_name(self, model: str) -> str:
         """Return the name of a model as its folder has it; empty for an unknown one."""
@@ -188,10 +200,6 @@ class Pipeline:
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         behind = self._crop_run(model, request)
         kind = self._kind(model, request, behind)
-        if kind.is_light and self._keeping.stores_at_once(model) and current_repeatable() is None:
-            note_light()
-        else:
-            leave_loop()
         with self._trace(model, kind, request) as trace:
             admission = self._keeping.admit(model, request)
             outputs, results = kind.infer()

@@ -11,7 +11,6 @@ from quadriga.engine.config.settings import Durability, Settings
 from quadriga.engine.models.embedding import Vector
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.recognition.model_toml import StoreOptions
-from quadriga.engine.models.runners.loop_runs import leave_loop, stay_on_loop
 from quadriga.engine.serving.journal_capacity import FailedWrites, JournalCapacity
 from quadriga.engine.serving.signal_worker import Embed, SignalRecorder, SignalTask
 from quadriga.proto.access import ANYBODY, current_caller
@@ -197,11 +196,9 @@ class Recorder:
             try:
                 write(summary, results, seqs, durability)
             except JournalError as error:
-                leave_loop()  # a further try may wait; of one inference, which the loop has, nothing is stored
                 self._note_failure(error, summary, results)
                 again = partial(write, summary, results, seqs, durability)
                 shed = not self.capacity.retry_write(error, policy, again)
-            stay_on_loop()
         if shed:
             requested = sum(result.storage.store for result in results)
             self.capacity.counts.add("shed", requested)
@@ -218,8 +215,14 @@ class Recorder:
         """Check whether to store an inference with tensors takes no longer than to append it to the journal."""
         options = model.recognition.written.store
         durability = options.durability or self._settings.durability
+        policy = options.journal_full or self._settings.journal_full
         keeps_input = options.inputs in ("all", "sampled")
-        return durability == "process" and not keeps_input and self.failed_writes.reason() is None
+        return (
+            durability == "process"
+            and policy != "block"
+            and not keeps_input
+            and self.failed_writes.reason() is None
+        )
 
     def counters(self) -> dict[str, float]:
         """Return counters of what became of requests, for metrics; those that end in `_total` only rise."""

@@ -48,7 +48,6 @@ class ImageRequest(msgspec.Struct, frozen=True):
     request: InferRequest
 
     has_output_per_image = True
-    is_light = False
 
     @property
     def protocol(self) -> str:
@@ -82,7 +81,6 @@ class RowRequest(msgspec.Struct, frozen=True):
     max_rows: int
 
     has_output_per_image = True
-    is_light = False
 
     @property
     def protocol(self) -> str:
@@ -118,11 +116,6 @@ class TensorRequest(msgspec.Struct, frozen=True):
     """Whether results of the model are stored."""
 
     has_output_per_image = False
-
-    @property
-    def is_light(self) -> bool:
-        """Whether its work follows from its size, so that the event loop may do it where the model is cheap."""
-        return self.model.is_light
 
     @property
     def protocol(self) -> str:

@@ -21,16 +21,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from quadriga.engine.models.model_lane import ModelLane, Ticket, WaitedTime
+from quadriga.engine.models.model_lane import DEAR_S, ModelLane, Ticket, WaitedTime
 from quadriga.engine.models.runners.batched_runs import set_current_place
-from quadriga.engine.models.runners.loop_runs import (
-    DEAR_S,
-    MAX_BODY_BYTES,
-    LoopRun,
-    begin_loop_run,
-    take_light,
-)
-from quadriga.proto.deadline import Deadline, LeavesLoop, set_current_deadline
+from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     DeadlineExceeded,
@@ -52,9 +45,6 @@ LONG_RUN_S = 1.0
 """Seconds after which a running request leaves the processor to requests of other models."""
 LONG_RUN_NICE = 10
 """Priority of the thread of such a request: about a tenth of the processor time that another thread gets."""
-
-NOT_RUN: Any = object()
-"""What `RequestQueue.run_on_loop` returns of a task that it leaves to a thread."""
 
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that stopped requests have to end before the process does."""
@@ -100,8 +90,6 @@ class RequestQueue:
         self._workers: list[threading.Thread] = []
         self._tickets: dict[Ticket, None] = {}
         """Tickets that wait or run."""
-        self._loop_run: LoopRun | None = None
-        """The request that the event loop answers now."""
         self._watcher: threading.Thread | None = None
         self._wake_s = math.inf
         self._slow_s = 0.0
@@ -128,30 +116,26 @@ class RequestQueue:
             deadline: Ends the wait, and the task where it checks it.
             connection: Key of the connection.
             is_begun: Whether the task continues a request: it is not refused, and ends by its own checks.
-            body_bytes: Size of the request, with which the event loop may answer it; None if it may not.
+            body_bytes: Size of a request whose work follows from it, which the event loop answers where that costs less than
+                a thread; None for any other.
         """
         deadline = deadline or Deadline()
         if not is_begun:
             deadline.check()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if body_bytes is not None:
-            try:
-                result = self.run_on_loop(
-                    task, model=model, deadline=deadline, body_bytes=body_bytes
-                )
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the result
-                future.set_exception(error)
-                return future
-            if result is not NOT_RUN:
-                future.set_result(result)
-                return future
         with self._lock:
             lane = self._lane(model)
+            runs_now = body_bytes is not None and lane.cost.is_cheap_at(body_bytes)
+        if runs_now and not self._is_closed:
+            self._run_now(task, future, lane, deadline)
+            return future
+        with self._lock:
             evicted = None
             if not is_begun and not self._may_begin(lane):
                 evicted = self._make_place(lane, connection, deadline)
             ticket = Ticket(task, future, lane, connection, deadline)
             ticket.is_begun = is_begun
+            ticket.body_bytes = body_bytes
             deadline.on_stop(partial(self._abandon, ticket))
             self._tickets[ticket] = None
             if not lane.waiting and self._may_begin(lane):
@@ -167,47 +151,26 @@ class RequestQueue:
         future.add_done_callback(partial(_stop_cancelled, deadline))
         return future
 
-    def run_on_loop(
-        self, task: Callable[[], Any], *, model: str, deadline: Deadline, body_bytes: int
-    ) -> Any:
-        """Run a task at once, if its model is cheap; return its result, or `NOT_RUN`.
-
-        Requests that threads have or will have may end after it: they were there before the model was known to be cheap.
-
-        Raises:
-            Exception: What the task raised.
-        """
-        lane = self._lanes.get(model)
-        if lane is None or not lane.cost.is_cheap or body_bytes > MAX_BODY_BYTES or self._is_closed:
-            return NOT_RUN
-        deadline.check()
-        run = self._loop_run = LoopRun(deadline)
-        if run.ends_s < self._wake_s:
-            self.watch_until(run.ends_s)
+    def _run_now(
+        self,
+        task: Callable[[], Any],
+        future: "asyncio.Future[Any]",
+        lane: ModelLane,
+        deadline: Deadline,
+    ) -> None:
+        """Run a task on the event loop; an error belongs to whoever waits for the result."""
         self.waited.ns = 0
-        is_left = False
+        begun_s = time.monotonic()
         set_current_deadline(deadline)
-        begin_loop_run(run)
         try:
-            return task()
-        except LeavesLoop as error:
-            if not run.may_leave:  # stopped as something was stored
-                raise ModelNotReady("the request took too long: try again") from error
-            is_left = True
-            return NOT_RUN
-        finally:
-            begin_loop_run(None)
-            set_current_deadline(None)
-            now_s = time.monotonic()
-            with self._lock:
-                self._loop_run = None
-                if is_left:
-                    lane.cost.leave()
-                else:
-                    lane.note(now_s, now_s - run.begun_s)
-                    lane.cost.note_loop(now_s - run.begun_s)
-            if is_left:
-                deadline.resume()
+            future.set_result(task())
+        except Exception as error:  # noqa: BLE001 - as above
+            future.set_exception(error)
+        set_current_deadline(None)
+        now_s = time.monotonic()
+        with self._lock:
+            lane.note(now_s, now_s - begun_s)
+            lane.cost.note_loop(now_s - begun_s)
 
     def watch(self, deadline: Deadline) -> None:
         """Take note that the deadline of a running request was shortened."""
@@ -342,7 +305,8 @@ class RequestQueue:
         self.waited.ns = time.perf_counter_ns() - ticket.queued_ns
         result, error = None, None
         begun_s = time.monotonic()
-        begun_cpu_s = time.thread_time() if ticket.lane.cost.wants_sample() else None
+        is_sampled = ticket.body_bytes is not None and ticket.lane.cost.wants_sample()
+        begun_cpu_s = time.thread_time() if is_sampled else 0.0
         set_current_deadline(ticket.deadline)
         set_current_place(partial(self._park, ticket))
         try:
@@ -353,13 +317,12 @@ class RequestQueue:
             error = raised
         set_current_deadline(None)
         set_current_place(None)
-        now_s, cost_s = time.monotonic(), DEAR_S
-        if take_light() and error is None and begun_cpu_s is not None:
-            cost_s = time.thread_time() - begun_cpu_s
+        now_s = time.monotonic()
+        cost_s = time.thread_time() - begun_cpu_s if is_sampled and error is None else DEAR_S
         with self._lock:
             self._tickets.pop(ticket, None)
-            if begun_cpu_s is not None:
-                ticket.lane.cost.note_thread(cost_s)
+            if is_sampled and ticket.body_bytes is not None:
+                ticket.lane.cost.note_thread(cost_s, ticket.body_bytes)
             self._busy -= 1
             self._running -= ticket.holds_place
             ticket.lane.end(now_s, now_s - begun_s)
@@ -453,9 +416,6 @@ class RequestQueue:
                 going_on = [deadline for deadline in going_on if deadline.error is None]
                 expired = [deadline for deadline in going_on if deadline.expires_s <= now_s]
                 later = [deadline.expires_s for deadline in going_on if deadline.expires_s > now_s]
-                if (run := self._loop_run) is not None:
-                    run.stop(now_s)
-                    later += [run.ends_s] if run.ends_s > now_s else []
                 self._wake_s = min(later, default=math.inf)
                 unlogged = self._take_unlogged(now_s)
             if unlogged:

@@ -15,7 +15,7 @@ from quadriga.engine.serving.recording import (
     RequestSummary,
     replayed_id,
 )
-from quadriga.proto.deadline import LeavesLoop, current_deadline
+from quadriga.proto.deadline import current_deadline
 from quadriga.proto.errors import (
     InternalError,
     KeyReused,
@@ -43,8 +43,7 @@ class RequestTrace:
     """Times a request, counts it, and records it if the model fails; for use in a `with` statement.
 
     An exception of the block is counted as a failure and leaves it as an error of the protocols. A request
-    whose client left, as a stream that is closed before its end, or which a thread answers anew, is neither counted nor
-    recorded.
+    whose client left, as a stream that is closed before its end, is neither counted nor recorded.
 
     Args:
         model: The model that answers.
@@ -95,7 +94,7 @@ class RequestTrace:
         self.stop()
         if self._facts is not None:
             self._note_run(self._facts)
-        if not isinstance(error, Exception) or isinstance(error, LeavesLoop):
+        if not isinstance(error, Exception):
             return
         self._model.counters.count_failure(self._queue_ns, self._events, self._protocol)
         self._record_failure(error)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from quadriga.engine.models.model import Model
-from quadriga.engine.models.runners.loop_runs import leave_loop
 from quadriga.engine.serving.journal_capacity import ADMITTED, Admission
 from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary, StoreResult
 from quadriga.engine.serving.semantic_score import SemanticScores
@@ -35,8 +34,6 @@ class ResultKeeping:
         recorder = self.recorder_of(model)
         if recorder is None or _opts_out(request):
             return ADMITTED
-        if recorder.capacity.is_behind():
-            leave_loop()  # it may wait for room
         return recorder.capacity.admit(model.recognition.written.store.journal_full)
 
     def stores_at_once(self, model: Model) -> bool:

@@ -272,7 +272,7 @@ class Dispatcher:
                     model=parameters.get("name") if operation.in_thread else None,
                     deadline=deadline,
                     connection=scope.get("client"),
-                    body_bytes=None if is_coded else len(body),
+                    body_bytes=len(body) if _is_plain_inference(operation, headers) else None,
                 )
                 response = await _while_connected(answering, deadline, scope, receive)
             else:
@@ -356,6 +356,15 @@ class Dispatcher:
         if headers.get(TIMING_HEADER) == b"true":
             deadline.wants_timing = True
         return deadline
+
+
+def _is_plain_inference(operation: Operation, headers: Mapping[bytes, bytes]) -> bool:
+    """Check whether the work for a request follows from its body alone; a key is noted in a file, which may take time."""
+    return (
+        operation.need == "infer"
+        and b"content-encoding" not in headers
+        and idempotency.HEADER not in headers
+    )
 
 
 class _Chunks(msgspec.Struct, frozen=True, kw_only=True):

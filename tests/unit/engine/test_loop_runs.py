@@ -1,4 +1,4 @@
-"""Requests on the event loop: the cheap ones run there, and what is not cheap, or takes long, runs in a thread."""
+"""Requests on the event loop: those of a model that has been cheap run there, and all others in a thread."""
 
 import asyncio
 import threading
@@ -7,49 +7,35 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from quadriga.engine.models.runners import loop_runs
-from quadriga.engine.models.runners.loop_runs import (
-    DEAR_S,
-    MAX_BODY_BYTES,
-    SAMPLES,
-    SLOW_S,
-    LoopCost,
-    leave_loop,
-    note_light,
-    stay_on_loop,
-)
+from quadriga.engine.models import model_lane
+from quadriga.engine.models.model_lane import DEAR_S, MAX_GROWTH, SAMPLES, SLOW_S, LoopCost
 from quadriga.engine.serving.request_queue import RequestQueue
-from quadriga.proto.deadline import Deadline, check_deadline
-from quadriga.proto.errors import DeadlineExceeded, InvalidRequest, ProtocolError
+from quadriga.proto.deadline import Deadline
+from quadriga.proto.errors import DeadlineExceeded, InvalidRequest
 
 LONG_WAIT_S = 30.0
-
-
-def light():
-    note_light()
-    return threading.current_thread()
+BYTES = 100
 
 
 def dear():
     end_s = time.thread_time() + 2 * DEAR_S
     while time.thread_time() < end_s:
         pass
-    return light()
+    return threading.current_thread()
 
 
 def refused():
-    note_light()
     raise InvalidRequest("no")
 
 
 @asynccontextmanager
-async def queue_of(task=light):
+async def queue_of(task=threading.current_thread, body_bytes=BYTES):
     """Make a queue whose model `a` has run a task as often as its median is taken of."""
     queue = RequestQueue(2, 256, LONG_WAIT_S)
     try:
         for _ in range(SAMPLES):
             with suppress(InvalidRequest):
-                await queue.run(task, model="a", body_bytes=1)
+                await queue.run(task, model="a", body_bytes=body_bytes)
         yield queue
     finally:
         queue.close()
@@ -58,20 +44,31 @@ async def queue_of(task=light):
 @pytest.mark.parametrize(
     ("warm_up", "options", "is_on_loop"),
     [
-        pytest.param(light, {"body_bytes": 1}, True, id="cheap"),
-        pytest.param(light, {"body_bytes": MAX_BODY_BYTES}, True, id="largest"),
-        pytest.param(light, {"body_bytes": MAX_BODY_BYTES + 1}, False, id="large"),
-        pytest.param(light, {}, False, id="of unknown size"),
-        pytest.param(light, {"body_bytes": 1, "model": "b"}, False, id="another model"),
-        pytest.param(threading.current_thread, {"body_bytes": 1}, False, id="not light"),
-        pytest.param(dear, {"body_bytes": 1}, False, id="dear"),
-        pytest.param(refused, {"body_bytes": 1}, False, id="refusals are no measure"),
+        pytest.param(threading.current_thread, {}, True, id="cheap"),
+        pytest.param(
+            threading.current_thread, {"body_bytes": MAX_GROWTH * BYTES}, True, id="largest"
+        ),
+        pytest.param(
+            threading.current_thread, {"body_bytes": MAX_GROWTH * BYTES + 1}, False, id="larger"
+        ),
+        pytest.param(threading.current_thread, {"body_bytes": None}, False, id="not light"),
+        pytest.param(threading.current_thread, {"model": "b"}, False, id="another model"),
+        pytest.param(dear, {}, False, id="dear"),
+        pytest.param(refused, {}, False, id="refusals are no measure"),
     ],
 )
 async def test_what_is_known_to_be_cheap_runs_on_the_loop(warm_up, options, is_on_loop):
     async with queue_of(warm_up) as queue:
-        thread = await queue.run(light, **{"model": "a", **options})
+        thread = await queue.run(
+            threading.current_thread, **{"model": "a", "body_bytes": BYTES, **options}
+        )
         assert (thread is threading.current_thread()) == is_on_loop
+
+
+async def test_what_was_never_light_is_no_measure():
+    async with queue_of(body_bytes=None) as queue:
+        thread = await queue.run(threading.current_thread, model="a", body_bytes=BYTES)
+        assert thread is not threading.current_thread()
 
 
 async def test_a_load_of_many_connections_comes_to_the_loop():
@@ -80,7 +77,9 @@ async def test_a_load_of_many_connections_comes_to_the_loop():
 
     async def ask(connection):
         threads = [
-            await queue.run(light, model="a", connection=connection, body_bytes=1)
+            await queue.run(
+                threading.current_thread, model="a", connection=connection, body_bytes=1
+            )
             for _ in range(10 * SAMPLES)
         ]
         return threads[-1]
@@ -91,89 +90,21 @@ async def test_a_load_of_many_connections_comes_to_the_loop():
         queue.close()
 
 
-async def test_a_request_that_may_take_long_is_answered_by_a_thread_from_its_beginning():
+async def test_a_request_without_time_does_not_begin_on_the_loop():
     async with queue_of() as queue:
-        threads = []
-
-        def task():
-            threads.append(threading.current_thread())
-            leave_loop()
-            return len(threads)
-
-        assert await queue.run(task, model="a", body_bytes=1) == 2
-        assert threads[0] is threading.current_thread() is not threads[1]
-        assert await queue.run(light, model="a", body_bytes=1) is not threading.current_thread()
-
-
-async def test_who_answers_errors_of_a_request_does_not_see_that_it_leaves_the_loop():
-    """Streams over gRPC answer errors themselves."""
-    async with queue_of() as queue:
-
-        def task():
-            try:
-                leave_loop()
-            except ProtocolError:
-                return None
-            return threading.current_thread()
-
-        assert await queue.run(task, model="a", body_bytes=1) not in (
-            None,
-            threading.current_thread(),
-        )
-
-
-async def test_a_request_that_takes_long_leaves_the_loop():
-    async with queue_of() as queue:
-        threads = []
-
-        def task():
-            threads.append(threading.current_thread())
-            end_s = time.monotonic() + LONG_WAIT_S
-            while len(threads) == 1 and time.monotonic() < end_s:
-                check_deadline()
-            return "answered"
-
-        assert await queue.run(task, model="a", deadline=Deadline(60), body_bytes=1) == "answered"
-        assert len(threads) == 2
-
-
-async def test_what_has_stored_something_is_not_done_again():
-    async with queue_of() as queue:
-        runs = []
-
-        def task():
-            runs.append(threading.current_thread())
-            stay_on_loop()
-            leave_loop()
-            end_s = time.monotonic() + 2 * loop_runs.MAX_RUN_S
-            while time.monotonic() < end_s:
-                check_deadline()
-            return "stored once"
-
-        assert (
-            await queue.run(task, model="a", deadline=Deadline(60), body_bytes=1) == "stored once"
-        )
-        assert runs == [threading.current_thread()]
-
-
-async def test_a_request_on_the_loop_ends_with_its_time():
-    async with queue_of() as queue:
-
-        def task():
-            stay_on_loop()
-            end_s = time.monotonic() + LONG_WAIT_S
-            while time.monotonic() < end_s:
-                check_deadline()
-
+        deadline = Deadline(0)
         with pytest.raises(DeadlineExceeded):
-            await queue.run(task, model="a", deadline=Deadline(0.1), body_bytes=1)
+            await queue.run(
+                threading.current_thread, model="a", deadline=deadline, body_bytes=BYTES
+            )
 
 
 async def test_an_error_on_the_loop_belongs_to_its_request():
     async with queue_of() as queue:
         with pytest.raises(InvalidRequest):
-            await queue.run(refused, model="a", body_bytes=1)
-        assert await queue.run(light, model="a", body_bytes=1) is threading.current_thread()
+            await queue.run(refused, model="a", body_bytes=BYTES)
+        thread = await queue.run(threading.current_thread, model="a", body_bytes=BYTES)
+        assert thread is threading.current_thread()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +120,7 @@ async def test_an_error_on_the_loop_belongs_to_its_request():
 def test_a_model_leaves_the_loop_when_it_gets_dear(elapsed_s, stays):
     cost = LoopCost()
     for _ in range(SAMPLES):
-        cost.note_thread(0.0001)
+        cost.note_thread(0.0001, BYTES)
     assert cost.is_cheap
     for one_s in elapsed_s:
         cost.note_loop(one_s)
@@ -198,7 +129,7 @@ def test_a_model_leaves_the_loop_when_it_gets_dear(elapsed_s, stays):
 
 def test_a_model_that_left_the_loop_stays_away_for_longer_each_time(monkeypatch):
     cost, now_s, pauses_s = LoopCost(), [100.0], []
-    monkeypatch.setattr(loop_runs.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(model_lane.time, "monotonic", lambda: now_s[0])
     for _ in range(4):
         left_s = now_s[0]
         cost.leave()
@@ -206,6 +137,6 @@ def test_a_model_that_left_the_loop_stays_away_for_longer_each_time(monkeypatch)
             now_s[0] += 0.5
             for _ in range(SAMPLES):
                 if cost.wants_sample():
-                    cost.note_thread(0.0001)
+                    cost.note_thread(0.0001, BYTES)
         pauses_s.append(now_s[0] - left_s)
     assert pauses_s == [1, 2, 4, 8]

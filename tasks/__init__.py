@@ -13,7 +13,7 @@ import numpy.typing as npt
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine, PixelRect
-from quadriga.tasks.specification import Tiling
+from quadriga.tasks.specification import SHORT_NAMES, Tiling, full_name
 
 __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "TiledTask", "full_name"]
 
@@ -24,21 +24,6 @@ TASKS = {
     "ORIENTED_OBJECT_DETECTION": "quadriga.tasks.detection:OrientedObjectDetection",
 }
 """Task type to `module:class`; the class takes a `ModelSpec`. Read it with `quadriga.tasks.specification.resolve`."""
-
-SHORT_NAMES = {
-    "classification": "IMAGE_CLASSIFICATION",
-    "detection": "OBJECT_DETECTION",
-    "oriented": "ORIENTED_OBJECT_DETECTION",
-    "image-text": "IMAGE_TEXT_TO_TEXT",
-    "segmentation": "IMAGE_SEGMENTATION",
-    "tensor": "TENSOR",
-}
-"""Short names of task types, which commands and files accept beside Chariot's own in any case."""
-
-
-def full_name(task: str) -> str:
-    """Return the task type of a short name; any other text in capitals."""
-    return SHORT_NAMES.get(task.lower(), task.upper())
 
 
 class Task(Protocol):

@@ -8,8 +8,7 @@ import msgspec
 
 from quadriga.monitor.drift.samples import Kind
 from quadriga.store.schema import INDEXED_CHARACTERS
-from quadriga.tasks.geometry import Shape, directed_area, shape_of
-from quadriga.tasks.predictions import AnyPrediction
+from quadriga.tasks.predictions import AnyPrediction, Shape, directed_area, shape_of
 
 SignalValue = str | float | bool
 METADATA_PREFIX = "meta."

@@ -17,7 +17,7 @@ from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.evaluation.arrays import concat_tables
 from quadriga.quoting import listed
 from quadriga.tasks.arrays import Int64Array
-from quadriga.tasks.geometry import MAX_COORDINATE
+from quadriga.tasks.predictions import MAX_COORDINATE
 
 Column = npt.NDArray[Any]
 """Array (N,) or (N, D) of numbers, or of texts as NumPy's `StringDType`."""

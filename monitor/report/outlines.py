@@ -9,8 +9,8 @@ import numpy as np
 
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.tasks.arrays import Float64Array
-from quadriga.tasks.geometry import Shape, relative_to_pixels, shape_of, xywhr_to_corners
-from quadriga.tasks.predictions import AnyPrediction
+from quadriga.tasks.geometry import relative_to_pixels, xywhr_to_corners
+from quadriga.tasks.predictions import AnyPrediction, Shape, shape_of
 
 MAX_SIDE_PX = 480
 """Longer side of shown pictures, in pixels: outlines are no finer."""

@@ -19,7 +19,7 @@ from quadriga.store.query.request import (
 )
 from quadriga.store.records import StoredInference
 from quadriga.store.rows import is_number
-from quadriga.tasks.geometry import Xyxy, shape_of_json
+from quadriga.tasks.predictions import Xyxy, shape_of_json
 
 MAX_COMPARED = 5000
 """Maximum inferences that one request compares."""

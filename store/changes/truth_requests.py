@@ -276,7 +276,7 @@ def parse_task(value: Any, stored_tasks: Collection[str], where: str = "task") -
     Raises:
         ChangeError: There is no such task; the message begins with `where`.
     """
-    from quadriga.tasks import SHORT_NAMES, full_name  # noqa: PLC0415 - loads OpenCV
+    from quadriga.tasks.specification import SHORT_NAMES, full_name  # noqa: PLC0415 - loads OpenCV
 
     if isinstance(value, str):
         name = full_name(value)

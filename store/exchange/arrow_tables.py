@@ -20,7 +20,7 @@ from quadriga.store.errors import JSON_ERRORS, MetadataError
 from quadriga.store.exchange.parquet import COLUMN_KINDS, RECORD_FIELDS, RowGroups, text_of
 from quadriga.store.ids import time_ms
 from quadriga.store.records import StoredInference
-from quadriga.tasks.geometry import BOX_KEYS, ORIENTED_BOX_KEYS
+from quadriga.tasks.predictions import BOX_KEYS, ORIENTED_BOX_KEYS
 
 ROW_GROUP_ROWS = 10_000
 ROW_GROUP_BYTES = 16 << 20

@@ -18,7 +18,7 @@ from quadriga.store.errors import QueryError
 from quadriga.store.exchange.outlines import bridged, unbridged
 from quadriga.store.exchange.predictions import label_of
 from quadriga.store.exchange.text_files import decode_as, to_utf8
-from quadriga.tasks.geometry import (
+from quadriga.tasks.predictions import (
     BOX_KEYS,
     MAX_COORDINATE,
     ORIENTED_BOX_KEYS,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from quadriga.tasks.geometry import ORIENTED_BOX_KEYS, XY
+from quadriga.tasks.predictions import ORIENTED_BOX_KEYS, XY
 
 _EXACT_DIGITS = 9  # of a pixel; what fractions and percents of an image lose is below
 _RECTANGLE_PX = 1e-6

@@ -17,7 +17,7 @@ from quadriga.store.exchange.datasets import OWN, Pages, nested
 from quadriga.store.exchange.predictions import decode_objects, label_of, score_of
 from quadriga.store.ids import time_ms
 from quadriga.store.records import StoredInference, parse_time, timestamp_text
-from quadriga.tasks.geometry import BOX_KEYS, shape_of_json
+from quadriga.tasks.predictions import BOX_KEYS, shape_of_json
 
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 50_000

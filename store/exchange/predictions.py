@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.tasks.geometry import BOX_KEYS, ORIENTED_BOX_KEYS, numbers, shape_of_json
+from quadriga.tasks.predictions import BOX_KEYS, ORIENTED_BOX_KEYS, numbers, shape_of_json
 
 _objects = msgspec.json.Decoder(list[dict[str, Any]])
 

@@ -19,7 +19,8 @@ from quadriga.store.exchange.coco import (
     annotations_by_image,
     labels_by_id,
 )
-from quadriga.tasks.geometry import BOX_KEYS, ltwh_to_xyxy, rings, to_points
+from quadriga.tasks.geometry import rings, to_points
+from quadriga.tasks.predictions import BOX_KEYS, ltwh_to_xyxy
 
 
 def coco_images(

@@ -25,7 +25,7 @@ from quadriga.monitor.evaluation.state import (
     TrueObject,
 )
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
-from quadriga.tasks.geometry import BOX_KEYS, ltwh_to_xyxy
+from quadriga.tasks.predictions import BOX_KEYS, ltwh_to_xyxy
 
 
 class _PredictedBox(msgspec.Struct, gc=False):

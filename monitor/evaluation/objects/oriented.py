@@ -28,13 +28,13 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 from quadriga.tasks.geometry import (
-    ORIENTED_BOX_KEYS,
     convex_intersection_areas,
     polygon_areas,
     ratio,
     relative_to_pixels,
     xywhr_to_corners,
 )
+from quadriga.tasks.predictions import ORIENTED_BOX_KEYS
 
 _Pair = tuple[BoundedNumber, BoundedNumber]
 

@@ -16,7 +16,7 @@ from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.formats.writing import Picture, check_any_written
 from quadriga.store.exchange.outlines import bridged
 from quadriga.store.exchange.predictions import score_of
-from quadriga.tasks.geometry import shape_of_json
+from quadriga.tasks.predictions import shape_of_json
 
 ATTRIBUTES = {"score": "number", "difficult": "checkbox", "crowd": "checkbox"}
 """Attributes of each label, and how CVAT shows them."""

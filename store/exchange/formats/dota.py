@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.formats.writing import Picture, check_any_written
-from quadriga.tasks.geometry import shape_of_json
+from quadriga.tasks.predictions import shape_of_json
 
 _SEPARATORS = re.compile(r"[\s%\x00-\x1f\x7f]")
 _ESCAPED = re.compile("(?:%[0-9A-F]{2})+")

@@ -17,7 +17,7 @@ from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages, contour_of
 from quadriga.store.exchange.outlines import pixels, unbridged, xywhr_json
 from quadriga.store.exchange.text_files import decode_as
-from quadriga.tasks.geometry import BOX_KEYS
+from quadriga.tasks.predictions import BOX_KEYS
 
 _LABELS = ("rectanglelabels", "polygonlabels", "choices", "labels")
 _FIRST_BYTES = 256

@@ -15,7 +15,7 @@ from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles,
 from quadriga.store.exchange.formats.writing import SIDECAR
 from quadriga.store.exchange.outlines import xywhr_json
 from quadriga.store.exchange.text_files import decode_as, to_utf8
-from quadriga.tasks.geometry import BOX_KEYS, XY
+from quadriga.tasks.predictions import BOX_KEYS, XY
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 """Endings of the names of images."""

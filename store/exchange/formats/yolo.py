@@ -12,7 +12,7 @@ from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.dataset_options import DatasetOptions, label_numbers
 from quadriga.store.exchange.formats.writing import Picture, check_any_written
 from quadriga.store.exchange.outlines import bridged, clamped
-from quadriga.tasks.geometry import XY, Shape, Xyxy, shape_of_json
+from quadriga.tasks.predictions import XY, Shape, Xyxy, shape_of_json
 
 Kind = Literal["detect", "obb", "segment"]
 """What a line describes, in Ultralytics' names of tasks."""

@@ -24,7 +24,7 @@ from quadriga.store.exchange.formats.reading import (
 )
 from quadriga.store.exchange.outlines import oriented_box, pixels, unbridged
 from quadriga.store.exchange.text_files import to_utf8
-from quadriga.tasks.geometry import XY
+from quadriga.tasks.predictions import XY
 
 _TASKS = {
     "detect": "OBJECT_DETECTION",

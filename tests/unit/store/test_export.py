@@ -15,7 +15,7 @@ from quadriga.store.errors import QueryError
 from quadriga.store.exchange.export import ExportParameters, Format, decode_parameters, export
 from quadriga.store.inferences import QueryRequest
 from quadriga.store.records import JournaledChange, TruthStatement
-from quadriga.tasks.geometry import BOX_KEYS, ORIENTED_BOX_KEYS
+from quadriga.tasks.predictions import BOX_KEYS, ORIENTED_BOX_KEYS
 from tests.unit.store.exchange_records import (
     HOLE,
     MS,

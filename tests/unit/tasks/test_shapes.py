@@ -6,21 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.tasks.geometry import (
+from quadriga.tasks.geometry import polygon_areas, relative_to_pixels, xywhr_to_corners
+from quadriga.tasks.predictions import (
+    AnyPrediction,
     Shape,
     bounding_box,
     contour_area,
     directed_area,
     is_inside,
     ltwh_to_xyxy,
-    polygon_areas,
-    relative_to_pixels,
     shape_of,
     shape_of_json,
-    xywhr_to_corners,
     xyxy_to_ltwh,
 )
-from quadriga.tasks.predictions import AnyPrediction
 
 BOX = {"xmin": 10, "ymin": 20, "xmax": 50, "ymax": 40}
 ORIENTED_BOX = {"cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.1, "r": 0.0}

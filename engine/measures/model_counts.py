@@ -6,7 +6,7 @@ A request costs a search among the bounds for each duration, and about a dozen a
 from bisect import bisect_left
 
 from quadriga.engine.measures.shared_counts import OTHER, CountRow, SharedCounts
-from quadriga.proto.outcomes import wire_protocol
+from quadriga.proto.request import wire_protocol
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the buckets of durations."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from quadriga.engine.measures.shared_counts import OTHER, CountRow, RowTotals, SharedCounts
 from quadriga.proto.messages import QueueStatistics
-from quadriga.proto.outcomes import (
+from quadriga.proto.request import (
     OTHER_WIRES,
     OUTCOMES,
     WIRE_PROTOCOLS,
@@ -112,7 +112,7 @@ class ServerNumbers:
 
 
 class RequestCounts:
-    """The requests of all workers by protocol and outcome; a `quadriga.proto.outcomes.RequestCounter`."""
+    """The requests of all workers by protocol and outcome."""
 
     def __init__(self, counts: SharedCounts) -> None:
         self._cells: dict[tuple[str, str], tuple[memoryview[int], int]] = {}

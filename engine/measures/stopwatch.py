@@ -13,6 +13,7 @@ import msgspec
 
 from quadriga.engine.measures.model_counts import ModelCounts
 from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
+from quadriga.proto.request import RequestContext, current_request
 
 Counted = TypeVar("Counted", ModelStatistics, BatchStatistics)
 
@@ -34,41 +35,44 @@ for which it waited for a run, the batch is -1."""
 _now = time.perf_counter_ns
 
 
-class Stopwatch(threading.local):
-    """The runs of the request that the current thread answers; runs outside of a request are not noted."""
+def begin_events(request: RequestContext) -> None:
+    """Begin to note what the model of a request does, or continue with it."""
+    request.events = [(0, _now(), -1, None)]
 
-    def __init__(self) -> None:
-        self.events: list[Event] | None = None
 
-    def start(self) -> None:
-        """Begin a request, or continue one."""
-        self.events = [(0, _now(), -1, None)]
+def take_events(request: RequestContext) -> list[Event]:
+    """Note no more of a request, until it goes on; return its events in order."""
+    events = request.events or []
+    request.events = None
+    events.append((0, _now(), 0, None))
+    return events
 
-    def record_run(self, started_ns: int, batch: int) -> None:
-        """Note a run of the graph that has just ended."""
-        if self.events is not None:
-            self.events.append((started_ns, _now(), batch, None))
 
-    def record_shared_run(
-        self, waited_from_ns: int, span_ns: tuple[int, int], *, batch: int, run: SharedRun
-    ) -> None:
-        """Note a run for several requests, with its start and end, and the time for which this one waited for it."""
-        if self.events is not None:
-            started_ns, ended_ns = span_ns
-            self.events.append((waited_from_ns, started_ns, -1, None))
-            self.events.append((started_ns, ended_ns, batch, run))
+def record_run(started_ns: int, batch: int) -> None:
+    """Note a run of the graph that has just ended, for the request that this thread answers, if any."""
+    if (events := _events()) is not None:
+        events.append((started_ns, _now(), batch, None))
 
-    def record_preparation(self) -> None:
-        """Note that the outputs of the last run are read, and that the input of the next one is prepared."""
-        if self.events is not None:
-            self.events.append((0, _now(), 0, None))
 
-    def stop(self) -> list[Event]:
-        """End or pause the request, and return its events in order."""
-        events = self.events or []
-        self.events = None
+def record_shared_run(
+    waited_from_ns: int, span_ns: tuple[int, int], *, batch: int, run: SharedRun
+) -> None:
+    """Note a run for several requests, with its start and end, and the time for which this one waited for it."""
+    if (events := _events()) is not None:
+        started_ns, ended_ns = span_ns
+        events.append((waited_from_ns, started_ns, -1, None))
+        events.append((started_ns, ended_ns, batch, run))
+
+
+def record_preparation() -> None:
+    """Note that the outputs of the last run are read, and that the input of the next one is prepared."""
+    if (events := _events()) is not None:
         events.append((0, _now(), 0, None))
-        return events
+
+
+def _events() -> list[Event] | None:
+    request = current_request()
+    return None if request is None else request.events
 
 
 class _Run:
@@ -114,7 +118,7 @@ def _runs(events: list[Event]) -> tuple[list[_Run], int]:
 
 
 def stages_ms(queue_ns: int, events: list[Event]) -> dict[str, float]:
-    """Return the milliseconds of each stage of a request, from the events of `Stopwatch.stop`."""
+    """Return the milliseconds of each stage of a request, from the events of `take_events`."""
     preprocess_ns = total_infer_ns = postprocess_ns = 0
     runs, waited_ns = _runs(events)
     for run in runs:

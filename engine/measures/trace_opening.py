@@ -5,7 +5,7 @@ import os
 from importlib.util import find_spec
 from typing import Any
 
-from quadriga.proto.request_facts import current_facts
+from quadriga.proto.request import current_request
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """Variables of OpenTelemetry that switch traces on."""
@@ -35,5 +35,5 @@ def open_tracing(process: str) -> Any:
 
 def request_traceparent() -> str:
     """Return the trace of the request that this task answers; empty for none."""
-    facts = current_facts()
-    return "" if facts is None or facts.trace is None else facts.trace.traceparent
+    request = current_request()
+    return "" if request is None or request.trace is None else request.trace.traceparent

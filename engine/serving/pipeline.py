@@ -35,10 +35,8 @@ from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_erro
 from quadriga.engine.serving.result_keeping import NOT_STORED, ResultKeeping
 from quadriga.engine.serving.semantic_score import SemanticScores
 from quadriga.engine.serving.traffic import Traffic
-from quadriga.proto.access import admit_model, current_caller
-from quadriga.proto.deadline import Deadline, check_deadline, limit_by_parameter
+from quadriga.proto.access import admit_model
 from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound
-from quadriga.proto.idempotency import current_repeatable
 from quadriga.proto.messages import (
     InferChunk,
     InferRequest,
@@ -46,6 +44,13 @@ from quadriga.proto.messages import (
     ModelInfo,
     ModelStatistics,
     ModelStatus,
+)
+from quadriga.proto.request import (
+    Deadline,
+    check_deadline,
+    current_caller,
+    current_request,
+    limit_by_parameter,
 )
 from quadriga.store.model_names import find_model_name, unknown_model_text
 from quadriga.tasks.predictions import OutputError
@@ -188,7 +193,9 @@ class Pipeline:
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         behind = self._crop_run(model, request)
         kind = self._kind(model, request, behind)
-        if kind.is_light and self._keeping.stores_at_once(model) and current_repeatable() is None:
+        context = current_request()
+        is_repeatable = context is not None and context.repeatable is not None
+        if kind.is_light and self._keeping.stores_at_once(model) and not is_repeatable:
             note_light()
         else:
             leave_loop()
@@ -305,10 +312,8 @@ class Pipeline:
             model,
             request,
             protocol=kind.protocol,
-            queue_ns=self._queue.waited.take(),
             recorder=self._keeping.recorder_of(model),
             failed_results=kind.failed_results,
-            team=current_caller().team,
         )
 
     def close(self) -> None:

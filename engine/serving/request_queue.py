@@ -21,16 +21,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from quadriga.engine.models.model_lane import ModelLane, Ticket, WaitedTime
-from quadriga.engine.models.runners.batched_runs import set_current_place
+from quadriga.engine.models.model_lane import ModelLane, Ticket
 from quadriga.engine.models.runners.loop_runs import (
     DEAR_S,
     MAX_BODY_BYTES,
     LoopRun,
-    begin_loop_run,
-    take_light,
 )
-from quadriga.proto.deadline import Deadline, LeavesLoop, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     DeadlineExceeded,
@@ -38,6 +34,13 @@ from quadriga.proto.errors import (
     WaitTooLong,
 )
 from quadriga.proto.messages import QueueStatistics
+from quadriga.proto.request import (
+    Deadline,
+    LeavesLoop,
+    RequestContext,
+    current_request,
+    set_current_request,
+)
 
 SPARE_THREADS = 8
 """Maximum threads beyond `threads`, each for a model that runs no other request."""
@@ -54,7 +57,7 @@ LONG_RUN_NICE = 10
 """Priority of the thread of such a request: about a tenth of the processor time that another thread gets."""
 
 NOT_RUN: Any = object()
-"""What `RequestQueue.run_on_loop` returns of a task that it leaves to a thread."""
+"""Result of a task that the event loop leaves to a thread."""
 
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that stopped requests have to end before the process does."""
@@ -83,8 +86,6 @@ class RequestQueue:
         self._threads_limit = threads
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
-        self.waited = WaitedTime()
-        """How long the request of a thread waited."""
         self._lock = threading.Lock()
         """Lock of everything below."""
         self._changed = threading.Condition(self._lock)
@@ -130,15 +131,14 @@ class RequestQueue:
             is_begun: Whether the task continues a request: it is not refused, and ends by its own checks.
             body_bytes: Size of the request, with which the event loop may answer it; None if it may not.
         """
-        deadline = deadline or Deadline()
+        request = current_request() or RequestContext()
+        deadline = request.deadline = deadline or Deadline()
         if not is_begun:
             deadline.check()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if body_bytes is not None:
             try:
-                result = self.run_on_loop(
-                    task, model=model, deadline=deadline, body_bytes=body_bytes
-                )
+                result = self._run_on_loop(task, request, model=model, body_bytes=body_bytes)
             except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the result
                 future.set_exception(error)
                 return future
@@ -150,7 +150,7 @@ class RequestQueue:
             evicted = None
             if not is_begun and not self._may_begin(lane):
                 evicted = self._make_place(lane, connection, deadline)
-            ticket = Ticket(task, future, lane, connection, deadline)
+            ticket = Ticket(task, future, lane, connection, request)
             ticket.is_begun = is_begun
             deadline.on_stop(partial(self._abandon, ticket))
             self._tickets[ticket] = None
@@ -167,8 +167,8 @@ class RequestQueue:
         future.add_done_callback(partial(_stop_cancelled, deadline))
         return future
 
-    def run_on_loop(
-        self, task: Callable[[], Any], *, model: str, deadline: Deadline, body_bytes: int
+    def _run_on_loop(
+        self, task: Callable[[], Any], request: RequestContext, *, model: str, body_bytes: int
     ) -> Any:
         """Run a task at once, if its model is cheap; return its result, or `NOT_RUN`.
 
@@ -180,14 +180,14 @@ class RequestQueue:
         lane = self._lanes.get(model)
         if lane is None or not lane.cost.is_cheap or body_bytes > MAX_BODY_BYTES or self._is_closed:
             return NOT_RUN
+        deadline = request.deadline
+        assert deadline is not None, "a request of the queue has one"
         deadline.check()
-        run = self._loop_run = LoopRun(deadline)
+        run = self._loop_run = request.loop_run = LoopRun(deadline)
         if run.ends_s < self._wake_s:
             self.watch_until(run.ends_s)
-        self.waited.ns = 0
-        is_left = False
-        set_current_deadline(deadline)
-        begin_loop_run(run)
+        is_left, before = False, current_request()
+        set_current_request(request)
         try:
             return task()
         except LeavesLoop as error:
@@ -196,8 +196,8 @@ class RequestQueue:
             is_left = True
             return NOT_RUN
         finally:
-            begin_loop_run(None)
-            set_current_deadline(None)
+            request.loop_run = None
+            set_current_request(before)
             now_s = time.monotonic()
             with self._lock:
                 self._loop_run = None
@@ -339,22 +339,23 @@ class RequestQueue:
     def _perform(self, ticket: Ticket) -> bool:
         """Run a ticket; return whether its thread has to end with it."""
         ticket.thread_id = threading.get_native_id()
-        self.waited.ns = time.perf_counter_ns() - ticket.queued_ns
-        result, error = None, None
+        request, result, error = ticket.request, None, None
+        request.queue_ns = time.perf_counter_ns() - ticket.queued_ns
         begun_s = time.monotonic()
         begun_cpu_s = time.thread_time() if ticket.lane.cost.wants_sample() else None
-        set_current_deadline(ticket.deadline)
-        set_current_place(partial(self._park, ticket))
+        request.deadline, request.is_light = ticket.deadline, False
+        request.give_up_place = partial(self._park, ticket)
+        set_current_request(request)
         try:
             if not ticket.is_begun:
                 ticket.deadline.check()
             result = ticket.task()
         except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the result
             error = raised
-        set_current_deadline(None)
-        set_current_place(None)
+        set_current_request(None)
+        request.give_up_place = None
         now_s, cost_s = time.monotonic(), DEAR_S
-        if take_light() and error is None and begun_cpu_s is not None:
+        if request.is_light and error is None and begun_cpu_s is not None:
             cost_s = time.thread_time() - begun_cpu_s
         with self._lock:
             self._tickets.pop(ticket, None)
@@ -369,7 +370,7 @@ class RequestQueue:
         is_slowed = ticket.is_slowed
         ticket.resolve(result, error)
         # The tracebacks of the error and of its causes hold this frame, which is not to hold what holds the error.
-        del ticket, result, error
+        del ticket, request, result, error
         return is_slowed
 
     @contextmanager

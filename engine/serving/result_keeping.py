@@ -8,8 +8,8 @@ from quadriga.engine.models.runners.loop_runs import leave_loop
 from quadriga.engine.serving.journal_capacity import ADMITTED, Admission
 from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary, StoreResult
 from quadriga.engine.serving.semantic_score import SemanticScores
-from quadriga.proto.access import current_caller
 from quadriga.proto.messages import InferRequest
+from quadriga.proto.request import current_caller
 
 NOT_STORED = StoreResult()
 

@@ -9,7 +9,7 @@ import statistics
 import threading
 import time
 
-from quadriga.proto.deadline import Deadline, LeavesLoop
+from quadriga.proto.request import Deadline, LeavesLoop, current_request
 
 MAX_BODY_BYTES = 64 * 1024
 """Largest body of a request that the loop answers."""
@@ -131,28 +131,10 @@ class LoopRun:
             self._late_s = now_s + 2 * MIN_WATCH_S
 
 
-class _Current(threading.local):
-    run: LoopRun | None = None
-    is_light = False
-
-
-_current = _Current()
-
-
-def begin_loop_run(run: LoopRun | None) -> None:
-    """Set the request that this thread, the loop's, answers; None for none."""
-    _current.run = run
-
-
 def note_light() -> None:
     """Note that the request of this thread is one that the loop may answer."""
-    _current.is_light = True
-
-
-def take_light() -> bool:
-    """Return whether the request of this thread was noted as light, and forget it."""
-    is_light, _current.is_light = _current.is_light, False
-    return is_light
+    if (request := current_request()) is not None:
+        request.is_light = True
 
 
 def leave_loop() -> None:
@@ -161,12 +143,13 @@ def leave_loop() -> None:
     Raises:
         LeavesLoop: The loop answers the request.
     """
-    run = _current.run
-    if run is not None and run.may_leave:
+    request = current_request()
+    if request is not None and request.loop_run is not None and request.loop_run.may_leave:
         raise LeavesLoop("the request may take long")
 
 
 def stay_on_loop() -> None:
     """Note that the request cannot be answered anew any more, as something of it is stored."""
-    if _current.run is not None:
-        _current.run.may_leave = False
+    request = current_request()
+    if request is not None and request.loop_run is not None:
+        request.loop_run.may_leave = False

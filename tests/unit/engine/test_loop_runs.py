@@ -19,8 +19,8 @@ from quadriga.engine.models.runners.loop_runs import (
     stay_on_loop,
 )
 from quadriga.engine.serving.request_queue import RequestQueue
-from quadriga.proto.deadline import Deadline, check_deadline
 from quadriga.proto.errors import DeadlineExceeded, InvalidRequest, ProtocolError
+from quadriga.proto.request import Deadline, check_deadline
 
 LONG_WAIT_S = 30.0
 

@@ -16,8 +16,7 @@ from quadriga.monitor.watch.deliveries import DeliveryQueues
 from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.monitor.watch.webhooks import Webhook
-from quadriga.proto.request_facts import ModelRun, RequestFacts
-from quadriga.proto.trace_context import parse_traceparent
+from quadriga.proto.request import ModelRun, RequestContext, parse_traceparent
 from quadriga.store.job_runner import JobRunner
 from quadriga.store.jobs import Jobs
 from tests.background import in_background
@@ -47,8 +46,8 @@ def request(tracing, *, traceparent=None, event=None, **fields):
     """Take note of a request of 20 ms, 12 of them in a model's thread."""
     values = {"method": "POST", "path": "/v2/models/a/infer", "route": "/v2/models/{name}/infer"}
     values |= {"protocol": "v2", "status": 200, "outcome": "success"}
-    facts = RequestFacts(
-        request_id="r-1",
+    facts = RequestContext(
+        id="r-1",
         parent=parse_traceparent(traceparent),
         begun_ns=1_000_000_000,
         begun_epoch_ns=5_000_000_000,

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-from quadriga.engine.access.audit import AuditTrail
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.engine.access.sessions import SESSION_COOKIE
 from quadriga.engine.config.settings import Settings
+from quadriga.engine.measures.accounting import AuditTrail
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.extras.sign_on.sign_on import SignOn
 from quadriga.proto.access import Caller, Need, OpenGate, admit

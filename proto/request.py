@@ -371,7 +371,7 @@ class RequestContext(msgspec.Struct, kw_only=True, eq=False):
     queue_ns: int = 0
     """Nanoseconds that it waited for a thread, until the first model takes note of them."""
     events: list[Any] | None = None
-    """Runs of a model's graph while that answers, as `quadriga.engine.measures.stopwatch` notes them; else None."""
+    """Runs of a model's graph while that answers, as `quadriga.engine.measures.model_counts` notes them; else None."""
     loop_run: Any = None
     """The run on the event loop, a `quadriga.engine.models.runners.loop_runs.LoopRun`; None in a thread."""
     is_light: bool = False

@@ -18,9 +18,9 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.models.repository import ModelRepository
-from quadriga.engine.serving.traffic import TrafficRules
-from quadriga.engine.serving.traffic_rules import (
+from quadriga.engine.serving.traffic import (
     TrafficRule,
+    TrafficRules,
     check_rule,
     check_versions,
     decode_rule,

@@ -19,7 +19,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.types import Message, Scope
 
-from quadriga.engine.access.audit import AuditTrail, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
@@ -44,12 +43,17 @@ from quadriga.engine.console.routes import ConsoleParts, console_page_routes
 from quadriga.engine.console.visitors import key_log_in_routes
 from quadriga.engine.http.asgi_front import AsgiFront
 from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S
+from quadriga.engine.measures.accounting import (
+    AuditTrail,
+    RequestLog,
+    note_first_key,
+    open_log,
+    open_tracing,
+    request_traceparent,
+)
 from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
-from quadriga.engine.measures.request_log import RequestLog
-from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
-from quadriga.engine.measures.shared_counts import SharedCounts
-from quadriga.engine.measures.trace_opening import open_tracing, request_traceparent
+from quadriga.engine.measures.shared_counts import RequestCounts, ServerNumbers, SharedCounts
 from quadriga.engine.models.embedding import Vector
 from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.config.schema import explain_validation_error
-from quadriga.engine.measures.stopwatch import record_preparation
+from quadriga.engine.measures.model_counts import record_preparation
 from quadriga.engine.models.embedding import Vector, mean_vector, pool_vectors
 from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.engine.models.runners.batched_runs import largest_difference

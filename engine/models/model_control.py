@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from quadriga.engine.measures.stopwatch import merge_statistics
+from quadriga.engine.measures.model_counts import merge_statistics
 from quadriga.engine.models.model_lane import merge_queue_statistics
 from quadriga.engine.models.overrides import Override, write_files
 from quadriga.engine.models.repository import ModelRepository

@@ -21,8 +21,7 @@ from quadriga.engine.serving.recording import (
     StoreResult,
 )
 from quadriga.engine.serving.request_kinds import image_model
-from quadriga.engine.serving.request_trace import RequestTrace
-from quadriga.engine.serving.result_keeping import ResultKeeping
+from quadriga.engine.serving.request_trace import RequestTrace, ResultKeeping
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import protocol_of_images
 from quadriga.proto.messages import InferRequest, Tensor

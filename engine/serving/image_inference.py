@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pybase64
 
-from quadriga.engine.measures.stopwatch import record_preparation
+from quadriga.engine.measures.model_counts import record_preparation
 from quadriga.engine.models.embedding import Vector
 from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.image_text.generation import TextPackage

@@ -31,8 +31,12 @@ from quadriga.engine.serving.output_decoration import (
 from quadriga.engine.serving.recording import Recorder, replayed_id
 from quadriga.engine.serving.request_kinds import ImageRequest, RequestKind, request_kind
 from quadriga.engine.serving.request_queue import RequestQueue
-from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error
-from quadriga.engine.serving.result_keeping import NOT_STORED, ResultKeeping
+from quadriga.engine.serving.request_trace import (
+    NOT_STORED,
+    RequestTrace,
+    ResultKeeping,
+    to_protocol_error,
+)
 from quadriga.engine.serving.semantic_score import SemanticScores
 from quadriga.engine.serving.traffic import Traffic
 from quadriga.proto.access import admit_model

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.engine.measures.stopwatch import begin_events, stages_ms, take_events
+from quadriga.engine.measures.model_counts import begin_events, stages_ms, take_events
 from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.inspection import describe_batching, open_model
 from quadriga.engine.models.model import Model

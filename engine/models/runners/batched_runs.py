@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from quadriga.engine.measures.stopwatch import SharedRun, record_shared_run
+from quadriga.engine.measures.model_counts import SharedRun, record_shared_run
 from quadriga.proto.request import check_deadline, current_deadline, current_request
 
 TOLERANCE = 1e-5

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from quadriga.engine.measures.stopwatch import record_run
+from quadriga.engine.measures.model_counts import record_run
 from quadriga.engine.models.onnx.onnx_file import (
     ExternalDataError,
     OnnxFileError,

@@ -11,7 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from quadriga.engine.measures.stopwatch import begin_events, stages_ms, take_events
+from quadriga.engine.measures.model_counts import begin_events, stages_ms, take_events
 from quadriga.engine.models.runners import batched_runs
 from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from quadriga.engine.cli import main
-from quadriga.engine.measures.stopwatch import begin_events, take_events
+from quadriga.engine.measures.model_counts import begin_events, take_events
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_folders import find_model
 from quadriga.engine.models.runners.graph_process import ProcessGraphs

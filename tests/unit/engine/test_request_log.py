@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from quadriga.engine.measures.request_log import (
+from quadriga.engine.measures.accounting import (
     FAILURES_PER_S,
     LINES_PER_S,
     MAX_IDS,

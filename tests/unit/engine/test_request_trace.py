@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from quadriga.engine.measures.stopwatch import record_run
+from quadriga.engine.measures.model_counts import record_run
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import RunError
 from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from quadriga.engine.measures.stopwatch import (
+from quadriga.engine.measures.model_counts import (
     ModelCounters,
     SharedRun,
     begin_events,

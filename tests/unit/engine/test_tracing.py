@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from quadriga.engine.measures.trace_opening import open_tracing
+from quadriga.engine.measures.accounting import open_tracing
 from quadriga.engine.measures.tracing import MAX_LINKS, Tracing
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.watch.alerts import Outbox
@@ -248,7 +248,7 @@ def test_nothing_of_opentelemetry_is_imported_without_an_endpoint():
     program = """
 import sys
 import quadriga.engine.assembly.app, quadriga.engine.processes.worker, quadriga.engine.processes.serving, quadriga.engine.cli
-from quadriga.engine.measures.trace_opening import open_tracing
+from quadriga.engine.measures.accounting import open_tracing
 assert open_tracing("worker-0") is None
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """

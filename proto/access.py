@@ -1,8 +1,7 @@
 """Who sends a request, and whether the door that it knocks at opens: one decision for every protocol.
 
 Every operation, route and RPC declares what it needs; `admit` compares that with the rights of the caller. Who the
-caller is, a `Gate` reads from the request's key. What answers a request finds its caller by `current_caller`. A `Quota`
-limits how many requests a key may send.
+caller is, a `Gate` reads from the request's key. A `Quota` limits how many requests a key may send.
 
 Source: draft-ietf-httpapi-ratelimit-headers-10 (`RateLimit-Policy`, `RateLimit`), RFC 6585, section 4 (429), RFC 9110,
 section 10.2.3 (`Retry-After`).
@@ -10,7 +9,6 @@ section 10.2.3 (`Retry-After`).
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
@@ -50,12 +48,13 @@ RateHeaders = Sequence[tuple[bytes, bytes]]
 NO_KEY = "expected a key in Authorization: Bearer or X-API-Key, got none"
 
 
-class Quota(Protocol):
-    """The limits of a key, and what it has used of them; methods are safe to call from any thread."""
+class Quota:
+    """The limits of a key, and what it has used of them: here none; methods are safe to call from any thread."""
 
     @property
     def is_limited(self) -> bool:
         """Whether anything is limited; else requests are counted only."""
+        return False
 
     def check(self) -> None:
         """Check, without counting anything, that a request may begin now; raises LimitReached if not."""
@@ -66,6 +65,7 @@ class Quota(Protocol):
         Raises:
             LimitReached: The key has used up what it has, and nothing was counted.
         """
+        return ()
 
     def end(self) -> None:
         """Count the end of a request that had begun."""
@@ -203,31 +203,3 @@ def _password(credentials: bytes) -> str | None:
     except ValueError:
         return None
     return password.decode("latin-1") or None
-
-
-_current: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
-
-
-def current_caller() -> Caller:
-    """Return the caller of the request that this thread or task answers; `ANYBODY` outside of a request."""
-    return _current.get()
-
-
-def set_current_caller(caller: Caller) -> None:
-    """Set the caller for what this thread or task does from now on."""
-    _current.set(caller)
-
-
-_identify: ContextVar[Callable[[], Caller]] = ContextVar("identify", default=current_caller)
-
-
-def set_identification(identify: Callable[[], Caller]) -> None:
-    """Set how the caller of this task is found anew, as `identify_again` does."""
-    _identify.set(identify)
-
-
-def identify_again() -> Caller:
-    """Return the caller of a long request as it is now, since its key may have ended meanwhile, and set it."""
-    caller = _identify.get()()
-    set_current_caller(caller)
-    return caller

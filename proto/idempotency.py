@@ -8,9 +8,7 @@ its like, and never 422.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from blake3 import blake3
@@ -71,15 +69,6 @@ class RequestPart:
         return blake3(self._prefix + position.to_bytes(4, "big")).digest(DIGEST_BYTES)
 
 
-_current: ContextVar[RepeatableRequest | None] = ContextVar("repeatable", default=None)
-
-
-def current_repeatable() -> RepeatableRequest | None:
-    """Return the request with a key that this thread or task answers; None for one without a key."""
-    return _current.get()
-
-
-@contextmanager
 def repeatable(
     key: bytes,
     caller: Caller,
@@ -88,8 +77,8 @@ def repeatable(
     headers: Mapping[bytes, bytes],
     body: bytes,
     query: bytes = b"",
-) -> Iterator[None]:
-    """Mark what this thread does meanwhile as one request with a key.
+) -> RepeatableRequest:
+    """Return the claim of a request with a key.
 
     Args:
         key: Value of the header.
@@ -118,11 +107,7 @@ def repeatable(
         body = body.replace(boundary.partition(b";")[0].strip(b'" '), b"")
     # last and only if there is one: keys of 0.2.0 have no query
     sent = [*texts, *described, body, *([query] if query else ())]
-    token = _current.set(RepeatableRequest(name, _digest(*sent)))
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return RepeatableRequest(name, _digest(*sent))
 
 
 def key_of_call(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes | None:
@@ -133,8 +118,8 @@ def key_of_call(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes | N
     return None
 
 
-def repeatable_message(key: bytes, caller: Caller, request: Any) -> AbstractContextManager[None]:
-    """Mark what this thread does meanwhile as one request over gRPC with a key; see `repeatable`.
+def repeatable_message(key: bytes, caller: Caller, request: Any) -> RepeatableRequest:
+    """Return the claim of a request over gRPC with a key; see `repeatable`.
 
     A client that writes its message again may write the same parameters in another order, so they are ordered first.
     """

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 import numpy.typing as npt
 
-from quadriga.proto.deadline import Deadline
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, Unsupported
+from quadriga.proto.request import Deadline
 
 Result = TypeVar("Result")
 

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from quadriga.engine.access.quotas import REFUSED, REQUESTS, KeyQuotas
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.metrics import TEXTS
 from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, SharedCounts
 from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.store.access_keys import (

@@ -20,8 +20,9 @@ from math import ceil, floor
 from typing import get_args
 
 from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, CountRow, SharedCounts
-from quadriga.proto.access import RateHeaders, current_caller
+from quadriga.proto.access import Quota, RateHeaders
 from quadriga.proto.errors import LimitReached
+from quadriga.proto.request import current_caller
 from quadriga.store.jobs import JobOwner
 from quadriga.store.key_limits import (
     NO_LIMITS,
@@ -86,7 +87,7 @@ class RefusalLog:
         _log.warning("requests refused by the limits of their keys: %s", ", ".join(parts))
 
 
-class KeyQuota:
+class KeyQuota(Quota):
     """Quota of one key, as `quadriga.proto.access.Quota`.
 
     Args:

@@ -6,8 +6,8 @@ from typing import Any, get_args
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
-from quadriga.proto.access import Need, admit, current_caller
-from quadriga.proto.audit import Audit, is_audited
+from quadriga.proto.access import Need, admit
+from quadriga.proto.request import Audit, current_caller, is_audited
 
 
 def guard_route(_: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

@@ -1,7 +1,7 @@
 """What the caller of a request may see of the store: the one place where a key becomes a scope."""
 
-from quadriga.proto.access import current_caller
 from quadriga.proto.errors import Forbidden
+from quadriga.proto.request import current_caller
 from quadriga.store.scope import Scope
 
 

@@ -19,7 +19,7 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
-from quadriga.proto.audit import note_number, note_target
+from quadriga.proto.request import note_number, note_target
 from quadriga.store.changes.erasures import ErasureReceipt
 from quadriga.store.changes.requests import (
     DeleteBody,

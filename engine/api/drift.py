@@ -22,7 +22,7 @@ from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters, decode_parameters
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
-from quadriga.proto.audit import note_target
+from quadriga.proto.request import note_target
 from quadriga.store.jobs import Job
 from quadriga.store.scope import Scoped
 

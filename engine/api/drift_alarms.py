@@ -25,7 +25,7 @@ from quadriga.monitor.report.acknowledgements import (
 )
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import Mute, MuteBody, MuteStore, decode_mute
-from quadriga.proto.access import current_caller
+from quadriga.proto.request import current_caller
 from quadriga.store.errors import NotFoundError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped

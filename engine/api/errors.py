@@ -6,10 +6,9 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
 
-from quadriga.proto.audit import current_notes
 from quadriga.proto.errors import ClientLeft, MethodNotAllowed, NotFound, TooLarge
-from quadriga.proto.http.asgi import LEFT_EXTENSION, error_body, error_request_id, error_response
-from quadriga.proto.outcomes import outcome_of_error
+from quadriga.proto.http.asgi import error_body, error_request_id, error_response
+from quadriga.proto.request import current_request, note_outcome, outcome_of_error
 from quadriga.quoting import quoted
 
 
@@ -17,7 +16,7 @@ def answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[
     """Return the response to an exception with its status; without a status it is a server error."""
     request_id = error_request_id(request.headers.get("x-request-id"))
     status, body, headers = error_response(error, request_id)
-    current_notes().outcome = outcome_of_error(error)
+    note_outcome(outcome_of_error(error))
     return Response(
         body,
         status_code=status,
@@ -43,7 +42,8 @@ def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> 
         )
     if error.status_code >= 500:
         cause = error.__cause__
-        if cause is None and LEFT_EXTENSION in (request.scope.get("extensions") or {}):
+        context = current_request()
+        if cause is None and context is not None and context.has_left:
             cause = ClientLeft("the client disconnected before the end of its body")
         return answer_error(request, cause if isinstance(cause, Exception) else error)
     extra = error.extra if isinstance(error, ValidationException) else None

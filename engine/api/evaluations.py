@@ -33,7 +33,7 @@ from quadriga.monitor.report.cells import (
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
-from quadriga.proto.audit import note_target
+from quadriga.proto.request import note_target
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.scope import Scoped

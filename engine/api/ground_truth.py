@@ -18,7 +18,7 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
-from quadriga.proto.audit import note_number
+from quadriga.proto.request import note_number
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.changes.truth_requests import GroundTruthBody, StatementsBody
 from quadriga.store.changes.truth_service import (

@@ -15,8 +15,8 @@ from quadriga.engine.jobs.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, REPLAY, ReplayParameters, decode_replay
 from quadriga.engine.models.repository import ServedVersion
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
-from quadriga.proto.access import admit_model, current_caller
-from quadriga.proto.audit import note_target
+from quadriga.proto.access import admit_model
+from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
 from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.inferences import InferenceReader

@@ -32,8 +32,9 @@ from quadriga.engine.api.responses import (
 )
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.models.runners.bounded_threads import ThreadsFull
-from quadriga.proto.access import admit, current_caller, identify_again
+from quadriga.proto.access import admit
 from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.request import current_caller, identify_again
 from quadriga.store.browsing.arrivals import (
     ArrivalsRequest,
     Arrived,

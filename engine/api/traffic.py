@@ -18,18 +18,17 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.engine.models.repository import ModelRepository
-from quadriga.engine.serving.traffic import TrafficRules
-from quadriga.engine.serving.traffic_rules import (
+from quadriga.engine.serving.traffic import (
     TrafficRule,
+    TrafficRules,
     check_rule,
     check_versions,
     decode_rule,
     version_order,
 )
-from quadriga.proto.access import current_caller
-from quadriga.proto.audit import note_target
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
 from quadriga.proto.messages import ModelState
+from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
 from quadriga.store.errors import JSON_ERRORS
 from quadriga.store.model_names import find_model_name, unknown_model_text

@@ -22,8 +22,8 @@ from quadriga.monitor.saved_views import (
     ViewStore,
     decode_view,
 )
-from quadriga.proto.access import current_caller
 from quadriga.proto.errors import Forbidden
+from quadriga.proto.request import current_caller
 
 _PATH = "/api/views/{view:str}"
 _BODY = json_body(

@@ -17,7 +17,8 @@ from quadriga.monitor.watch.webhooks import (
     check_url,
     check_webhook_hosts,
 )
-from quadriga.proto.access import admit, current_caller
+from quadriga.proto.access import admit
+from quadriga.proto.request import current_caller
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import EndWebhook
 from quadriga.store.scope import Scoped

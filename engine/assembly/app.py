@@ -19,7 +19,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.types import Message, Scope
 
-from quadriga.engine.access.audit import audit_of, note_first_key, open_log
 from quadriga.engine.access.browsers import BrowserRules
 from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
@@ -44,12 +43,17 @@ from quadriga.engine.console.routes import ConsoleParts, console_page_routes
 from quadriga.engine.console.visitors import key_log_in_routes
 from quadriga.engine.http.asgi_front import AsgiFront
 from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S
+from quadriga.engine.measures.accounting import (
+    AuditTrail,
+    RequestLog,
+    note_first_key,
+    open_log,
+    open_tracing,
+    request_traceparent,
+)
 from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
-from quadriga.engine.measures.request_log import RequestLog, RequestObservation
-from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
-from quadriga.engine.measures.shared_counts import SharedCounts
-from quadriga.engine.measures.trace_opening import open_tracing, request_traceparent
+from quadriga.engine.measures.shared_counts import RequestCounts, ServerNumbers, SharedCounts
 from quadriga.engine.models.embedding import Vector
 from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
@@ -61,10 +65,10 @@ from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.engine.serving.semantic_score import SemanticScores
 from quadriga.engine.serving.traffic import Traffic, TrafficRules
 from quadriga.proto.access import Gate, OpenGate
-from quadriga.proto.audit import Audit
 from quadriga.proto.grpc.server import GrpcServer
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import Dispatcher, Operation, WireOptions, all_operations
+from quadriga.proto.request import Accounting, Audit
 from quadriga.store.jobs import Jobs
 from quadriga.tasks.image import Image
 
@@ -114,11 +118,14 @@ class Application:
         counts = counts or SharedCounts()
         process = worker_name(worker).replace(" ", "-")
         self._settings, self._tls_files = settings, tls_files
-        self._counter = RequestCounts(counts)
         self._tracing = open_tracing(process)
-        self._observer = RequestObservation(RequestLog(settings.log_requests), self._tracing)
         self._audit_log = open_log(settings, process)
-        self._audit = audit_of(self._audit_log)
+        self._accounting = Accounting(
+            RequestCounts(counts).count,
+            audit=None if self._audit_log is None else AuditTrail(self._audit_log),
+            write_line=RequestLog(settings.log_requests).write if settings.log_requests else None,
+            tracing=self._tracing,
+        )
         first_key = partial(note_first_key, self._audit_log)
         self._keys: KeyRing | None = None
         if not settings.insecure:
@@ -130,7 +137,8 @@ class Application:
             if settings.oidc_issuer:
                 self._sign_on = extras.load("sign_on", "oidc_issuer")(settings, self._keys)
             self._sessions = self._sign_on or KeySessions(settings, self._keys)
-            self._gate = KeyGate(self._keys, self._sessions, self._sign_on)
+            of_token = None if self._sign_on is None else self._sign_on.caller_of_token
+            self._gate = KeyGate(self._keys, self._sessions, of_token)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             counts=counts,
@@ -168,7 +176,7 @@ class Application:
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
             settings.body_timeout_s,
-            counter=self._counter,
+            accounting=self._accounting,
         )
         self.traffic_rules = TrafficRules(settings)
         queue = request_queue(settings)
@@ -256,7 +264,7 @@ class Application:
             settings=settings,
             models=self._served_entries if store is None else store.models,
             store=None if store is None else store.console,
-            audit=self._audit,
+            audit=self._accounting.audit,
             sessions=self._sessions,
             log_in_routes=log_in_routes,
             provider=sign_on.host if sign_on is not None else "",
@@ -276,18 +284,18 @@ class Application:
             operations,
             settings.max_body_bytes,
             request_timeout_s=settings.request_timeout_s,
-            audit=self._audit,
+            audit=self._accounting.audit,
             intake=self.intake,
         )
         return AsgiFront(
-            _routes_application(handlers, operations, self._audit, settings.max_body_bytes),
+            _routes_application(
+                handlers, operations, self._accounting.audit, settings.max_body_bytes
+            ),
             protocols,
             self.intake,
             gate=self._gate,
             rules=BrowserRules(settings),
-            audit=self._audit,
-            counter=self._counter,
-            observer=self._observer,
+            accounting=self._accounting,
         )
 
     def _served_entries(self) -> list[ModelEntry]:
@@ -403,9 +411,7 @@ class Application:
             request_timeout_s=self._settings.request_timeout_s,
             handshake_timeout_s=HEADER_TIMEOUT_S,
             gate=self._gate,
-            audit=self._audit,
-            counter=self._counter,
-            observer=self._observer,
+            accounting=self._accounting,
         )
         files = self._tls_files
         tls = None if files is None else RenewedContext.of(lambda: files.grpc_context)

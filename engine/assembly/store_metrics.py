@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, REPLAY
-from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.metrics import TEXTS
 from quadriga.monitor.drift.watch.current import comparisons_that_count
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore, ReportSummary

@@ -13,7 +13,8 @@ from quadriga.engine.console.formats import person
 from quadriga.engine.console.frame import Frame, PageRequest
 from quadriga.engine.console.key_forms import MAX_DAYS, may_change_keys
 from quadriga.engine.console.texts import TEXTS
-from quadriga.proto.access import Role, current_caller
+from quadriga.proto.access import Role
+from quadriga.proto.request import current_caller
 from quadriga.store.access_keys import read_keys
 from quadriga.store.audit.reading import parse_since, read_page
 from quadriga.store.inferences import InferenceReader

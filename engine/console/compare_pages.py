@@ -30,7 +30,7 @@ from quadriga.monitor.evaluation.parameters import (
     check_parameters,
 )
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.proto.access import current_caller
+from quadriga.proto.request import current_caller
 from quadriga.store.browsing.disagreements import (
     Disagreement,
     Disagreements,

@@ -28,7 +28,8 @@ from quadriga.monitor.report import change_texts, drift_texts
 from quadriga.monitor.report.acknowledgements import Acknowledgement, read_acknowledgement
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.proto.access import ANYBODY, current_caller
+from quadriga.proto.access import ANYBODY
+from quadriga.proto.request import current_caller
 from quadriga.store.errors import JSON_ERRORS, NotFoundError
 from quadriga.store.inferences import InferenceReader
 

@@ -10,9 +10,10 @@ from quadriga.engine.api.errors import answer_error, answer_http_error
 from quadriga.engine.console.frame import Frame, PageRequest, path_of
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.visitors import Visitors
-from quadriga.proto.access import ROLES, current_caller
+from quadriga.proto.access import ROLES
 from quadriga.proto.errors import Forbidden, Unauthenticated
 from quadriga.proto.http.asgi import error_request_id, error_response
+from quadriga.proto.request import current_caller
 
 _NOT_NOW = (429, 503, 504, 507)
 _MAX_DETAILS = 500

@@ -16,7 +16,8 @@ from quadriga.engine.console.inference_filter import INFERENCES_PATH
 from quadriga.engine.console.static_files import StaticFiles
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.word_texts import WORDS
-from quadriga.proto.access import ANYBODY, Caller, Need, current_caller
+from quadriga.proto.access import ANYBODY, Caller, Need
+from quadriga.proto.request import current_caller
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "

@@ -11,7 +11,7 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.console.frame import Frame, opens, redirect
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import REPORT_FILE
-from quadriga.proto.access import current_caller
+from quadriga.proto.request import current_caller
 from quadriga.store.jobs import ENDED, Jobs
 from quadriga.store.scope import Scoped
 

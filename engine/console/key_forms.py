@@ -10,9 +10,9 @@ from quadriga.engine.api.caller_scope import check_sees_everything
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, redirect
 from quadriga.engine.console.texts import TEXTS
-from quadriga.proto.access import ANYBODY, Role, current_caller
-from quadriga.proto.audit import note_target
+from quadriga.proto.access import ANYBODY, Role
 from quadriga.proto.errors import Forbidden
+from quadriga.proto.request import current_caller, note_target
 from quadriga.store.access_keys import create_key, revoke_key
 from quadriga.store.database import writer_engine
 from quadriga.store.errors import QueryError, StoreError

@@ -48,7 +48,7 @@ from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
-from quadriga.proto.access import current_caller
+from quadriga.proto.request import current_caller
 from quadriga.store.errors import JSON_ERRORS, DamagedError
 from quadriga.store.inferences import InferenceReader, Page
 from quadriga.store.records import REJECTED

@@ -46,9 +46,9 @@ from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.watch.current import CurrentDrift
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.proto.access import ANYBODY, current_caller
-from quadriga.proto.audit import Audit
+from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import NotFound
+from quadriga.proto.request import Audit, current_caller
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Jobs
 from quadriga.store.scope import Scoped

@@ -22,8 +22,7 @@ from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
-from quadriga.proto.access import current_caller
-from quadriga.proto.audit import note_target
+from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.exchange.annotated_records import Annotated

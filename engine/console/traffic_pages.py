@@ -12,8 +12,8 @@ from quadriga.engine.api.traffic import TrafficControl, TrafficState
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, opens, redirect
 from quadriga.engine.console.texts import text
-from quadriga.engine.serving.traffic_rules import MAX_KEY_CHARACTERS, TrafficRule
-from quadriga.proto.access import current_caller
+from quadriga.engine.serving.traffic import MAX_KEY_CHARACTERS, TrafficRule
+from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.errors import QueryError
 

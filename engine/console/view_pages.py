@@ -22,7 +22,7 @@ from quadriga.monitor.saved_views import (
     decode_view,
     is_same,
 )
-from quadriga.proto.access import current_caller
+from quadriga.proto.request import current_caller
 
 SHOWN = 200
 """Views of the list."""

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
@@ -27,9 +28,8 @@ from quadriga.engine.api.session_cookies import (
 from quadriga.engine.config.settings import SESSION_HOURS
 from quadriga.engine.console.frame import Frame, PageRequest, path_of, redirect
 from quadriga.engine.console.texts import TEXTS, text
-from quadriga.proto.access import Caller, current_caller
-from quadriga.proto.audit import Audit, Notes, Visit, client_address
-from quadriga.proto.http.asgi import error_request_id
+from quadriga.proto.access import Caller
+from quadriga.proto.request import Audit, RequestContext, current_caller, current_request
 
 LOG_IN_PATH = "/console/login"
 _MAX_FORM_BYTES = 4096
@@ -116,9 +116,9 @@ def key_log_in_routes(
             _log.warning("a session of a key cannot begin: %s", error)
             return visitors.form(request, next_path, status=503, problem=TEXTS["log_in_not_now"])
         if not value:
-            audit.refuse(visit(request, "log-in", caller, "unknown key"), 400)
+            audit.refuse(visit(caller, "unknown key"), 400, "log-in")
             return visitors.form(request, next_path, status=400, problem=TEXTS["key_unknown"])
-        audit.write(visit(request, "log-in", caller), 303)
+        audit.write(visit(caller), 303, "log-in")
         answer = redirect(visitors.frame.base + next_path)
         answer.cookies.append(session_cookie(SESSION_COOKIE, value, sessions.seconds, "strict"))
         return answer
@@ -148,7 +148,7 @@ def session_routes(
         if session is None or caller.key_id != session.key_id:
             return redirect(home)
         await asyncio.to_thread(sessions.end, session, caller.name)
-        audit.write(visit(request, "log-out", caller), 303)
+        audit.write(visit(caller), 303, "log-out")
         answer = redirect(home)
         answer.cookies.append(session_cookie(SESSION_COOKIE, "", 0, "strict"))
         return answer
@@ -173,12 +173,7 @@ def session_end(request: PageRequest, sessions: BrowserSessions) -> str | None:
     return datetime.fromtimestamp(session.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def visit(request: PageRequest, action: str, caller: Caller, reason: str = "") -> Visit:
-    """Return a line of the audit log about a log-in or log-out."""
-    return Visit(
-        caller=caller,
-        action=action,
-        address=client_address(request.scope),
-        request_id=error_request_id(request.headers.get("x-request-id")),
-        notes=Notes(target=reason),
-    )
+def visit(caller: Caller, reason: str = "") -> RequestContext:
+    """Return the request that this task answers as one of a caller, for a line of the audit log about a log-in or log-out."""
+    request = current_request() or RequestContext()
+    return msgspec.structs.replace(request, caller=caller, target=reason)

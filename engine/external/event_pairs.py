@@ -23,9 +23,9 @@ from quadriga.engine.external.log_service import LogService
 from quadriga.engine.external.logged_images import SentInference
 from quadriga.engine.external.payloads import read_request, read_response
 from quadriga.engine.serving.journal_capacity import OutcomeCounters
-from quadriga.proto.access import ANYBODY, current_caller, set_current_caller
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import MAX_NAME_CHARACTERS, check_name
+from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.errors import MetadataError, StoreError
 from quadriga.store.event_halves import EventHalves, HalfKind, Pair, WaitingHalf
@@ -182,7 +182,6 @@ class EventPairs:
         return stored
 
     def _run(self) -> None:
-        set_current_caller(ANYBODY)
         while not self._closing.wait(_SWEEP_S):
             try:
                 while self.sweep() >= _SWEPT_AT_ONCE and not self._closing.is_set():

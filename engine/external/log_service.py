@@ -29,11 +29,12 @@ from quadriga.engine.external.logged_predictions import read_task
 from quadriga.engine.external.payloads import ReadRequest, ReadResponse, read_request, read_response
 from quadriga.engine.models.recognition.model_toml import ModelToml
 from quadriga.engine.serving.image_inference import MAX_REQUEST_PIXELS
-from quadriga.proto.access import admit_model, current_caller
+from quadriga.proto.access import admit_model
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.proto.json_text import check_amount
 from quadriga.proto.messages import check_name, new_request_id
+from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.errors import MetadataError, StoreError
 from quadriga.store.logged_keys import key_digest

@@ -2,28 +2,18 @@
 
 import codecs
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from quadriga.engine.access.audit import WatchedRequest
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.proto.access import (
-    ANYBODY,
-    Gate,
-    Quota,
-    RateHeaders,
-    headers_by_name,
-    set_current_caller,
-    set_identification,
-)
-from quadriga.proto.audit import Audit, current_notes
+from quadriga.proto.access import ANYBODY, STRANGER, Gate, Quota, RateHeaders, headers_by_name
 from quadriga.proto.errors import Forbidden, ProtocolError
 from quadriga.proto.http.asgi import (
     CALLER_EXTENSION,
-    LEFT_EXTENSION,
+    REQUEST_ID_HEADER,
     error_response,
     identify_request,
     send_body,
@@ -31,124 +21,118 @@ from quadriga.proto.http.asgi import (
 from quadriga.proto.http.chariot import without_gateway_prefix
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import Dispatcher, Match, Operation
-from quadriga.proto.outcomes import (
-    OtherWire,
-    Outcome,
-    RequestCounter,
-    WireProtocol,
+from quadriga.proto.request import (
+    EVENT_HEADER,
+    TRACEPARENT_HEADER,
+    Accounting,
+    RequestContext,
+    client_address,
     outcome_of_status,
+    set_current_request,
 )
-from quadriga.proto.request_facts import (
-    NoObserver,
-    RequestFacts,
-    RequestObserver,
-    set_current_facts,
-)
-from quadriga.proto.trace_context import EVENT_HEADER, TRACEPARENT_HEADER
 
 _STATE_PATHS = ("/metrics", "/health")
 _CONSOLE = "/console"
-
-
-class CountedRequest:
-    """Counts a request as its whole answer is about to be sent, and one whose answer comes in pieces at its end.
-
-    Args:
-        counter: Counts requests.
-        scope: Scope of the request.
-        send: Sends its answer.
-    """
-
-    __slots__ = (
-        "_counter",
-        "_is_counted",
-        "_scope",
-        "_send",
-        "_status",
-        "outcome",
-        "protocol",
-        "route",
-        "route_scope",
-    )
-
-    def __init__(self, counter: RequestCounter, scope: Any, send: Send) -> None:
-        self._counter = counter
-        self._scope = scope
-        self._send = send
-        self._status = 0
-        self._is_counted = False
-        self.protocol: WireProtocol | OtherWire | None = None
-        """Protocol of the request's operation, or what stands for it once the request is counted."""
-        self.route = ""
-        """Path of the request's operation, as a template; empty if none has it."""
-        self.outcome: Outcome | None = None
-        """How the request ended, once it is counted."""
-        self.route_scope: Mapping[str, Any] = {}
-        """Scope in which the framework leaves the route of the request, once it is found."""
-
-    async def send(self, message: Message) -> None:
-        """Send a message of the answer."""
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-        elif message["type"] == "http.response.body" and not message.get("more_body"):
-            self._count(outcome_of_status(self._status))
-        await self._send(message)
-
-    def end(self, error: BaseException | None) -> None:
-        """Count the request if it got no whole answer, as one whose client left, or by a fault of the server."""
-        if not self._is_counted:
-            self._count("server_error" if isinstance(error, Exception) else "gone")
-
-    def _count(self, outcome: Outcome) -> None:
-        if self._is_counted:
-            return
-        self._is_counted = True
-        noted = current_notes().outcome
-        if LEFT_EXTENSION in (self._scope.get("extensions") or {}):
-            noted = "gone"
-        self.protocol, self.outcome = self.protocol or self._route(), noted or outcome
-        self._counter.count(self.protocol, self.outcome)
-
-    def _route(self) -> OtherWire:
-        """Return what stands for a protocol of a request that no operation answers."""
-        if "route_handler" not in self.route_scope or self._status == 404:
-            return "none"
-        path = self.route_scope["path"]
-        if path in _STATE_PATHS:
-            return "state"
-        return "console" if path.startswith(_CONSOLE) else "api"
-
-
-class ObservedAnswer:
-    """Notes status and size of an answer, and adds the trace that it is part of.
-
-    Args:
-        facts: What is known of the request.
-        send: Sends the answer.
-    """
-
-    def __init__(self, facts: RequestFacts, send: Send) -> None:
-        self._facts = facts
-        self._send = send
-
-    async def send(self, message: Message) -> None:
-        """Send a message of the answer."""
-        facts = self._facts
-        if message["type"] == "http.response.start":
-            facts.status = message["status"]
-            if facts.trace is not None:
-                traceparent = (TRACEPARENT_HEADER, facts.trace.traceparent.encode())
-                message["headers"] = [*message.get("headers", []), traceparent]
-        elif message["type"] == "http.response.body":
-            facts.bytes_out += len(message.get("body", b""))
-        await self._send(message)
-
+_NOT_FOUND = 404
 
 _SMALL_ANSWER_BYTES = 64 * 1024
 """Bytes of an answer that leave at once, or wait in the buffer of their connection."""
 
 _MAX_DIGITS = 18
 """Digits of a length that are read."""
+
+
+class _Answer:
+    """The answer of a request on its way out: adds headers, and tells the accounting as it begins and as it ends.
+
+    A request holds a place among those of its key at once until it is answered. Who has an answer may ask again before its
+    sending is over here: a small one leaves the place just before.
+
+    Args:
+        request: The request.
+        accounting: Takes note of its end.
+        send: Sends the answer.
+    """
+
+    __slots__ = (
+        "_accounting",
+        "_is_whole",
+        "_request",
+        "_send",
+        "headers",
+        "quota",
+        "rate",
+        "scope",
+    )
+
+    def __init__(self, request: RequestContext, accounting: Accounting, send: Send) -> None:
+        self._request = request
+        self._accounting = accounting
+        self._send = send
+        self._is_whole = True
+        self.headers: list[tuple[bytes, bytes]] = []
+        """Headers that the answer gets besides."""
+        self.rate: RateHeaders = ()
+        """Headers that it gets unless it has such ones."""
+        self.quota: Quota | None = None
+        """Quota of the key, while the request holds a place of it."""
+        self.scope: Mapping[str, Any] = {}
+        """Scope in which the framework leaves the route of the request, once it is found."""
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        request = self._request
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            message["headers"] = self._with_headers(message.get("headers", []))
+            self.note_route(status)
+            self._accounting.answer(request, status)
+        elif message["type"] == "http.response.body":
+            size, goes_on = len(message.get("body", b"")), message.get("more_body")
+            request.bytes_out += size
+            self._is_whole = self._is_whole and not goes_on
+            if self._is_whole and size <= _SMALL_ANSWER_BYTES:
+                self.leave_place()
+            if not goes_on:
+                self._accounting.count(request, outcome_of_status(int(request.status)))
+        await self._send(message)
+
+    def note_route(self, status: int = 0) -> None:
+        """Note which route answers the request, if the framework has found one."""
+        handler = self.scope.get("route_handler")
+        if handler is None:
+            return
+        request, path = self._request, self.scope["path"]
+        request.need = handler.opt.get("need", "admin")
+        request.takes_data = "audited" in handler.opt
+        request.route = str(self.scope.get("path_template", ""))
+        if status == _NOT_FOUND:
+            return
+        if path in _STATE_PATHS:
+            request.protocol = "state"
+        else:
+            request.protocol = "console" if path.startswith(_CONSOLE) else "api"
+
+    def leave_place(self) -> None:
+        """Give back the place among the requests of the key, unless that is done."""
+        if self.quota is not None:
+            self.quota.end()
+            self.quota = None
+
+    def _with_headers(self, present: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers of the answer: with those added, the id and the trace of the request."""
+        request, headers = self._request, [*present]
+        names = {name.lower(): value for name, value in headers}
+        if b"ratelimit" not in names:
+            headers += self.rate
+        headers += self.headers
+        if (own_id := names.get(REQUEST_ID_HEADER)) is None:
+            headers.append((REQUEST_ID_HEADER, request.id.encode()))
+        else:
+            request.id = own_id.decode("latin-1")
+        if request.trace is not None:
+            headers.append((TRACEPARENT_HEADER, request.trace.traceparent.encode()))
+        return headers
 
 
 class AsgiFront:
@@ -162,9 +146,7 @@ class AsgiFront:
         intake: Counts the bytes of bodies.
         gate: Tells who sends a request.
         rules: Which requests of browsers are refused.
-        audit: Where changes and refusals are written.
-        counter: Counts how requests end.
-        observer: Takes note of requests, for the log and for traces; None for nobody.
+        accounting: Takes note of requests: metrics, audit log, log of requests and traces.
     """
 
     def __init__(
@@ -175,136 +157,106 @@ class AsgiFront:
         *,
         gate: Gate,
         rules: BrowserRules,
-        audit: Audit,
-        counter: RequestCounter,
-        observer: RequestObserver | None = None,
+        accounting: Accounting,
     ) -> None:
-        self._counter = counter
-        self._observer = observer or NoObserver()
+        self._accounting = accounting
         self._routes = routes
         self._gate = gate
         self._rules = rules
-        self._audit = audit
         self._intake = intake
         self._protocols = protocols
         self.closing = False
         """Whether every response closes its connection, as the server ends."""
 
-    def _observe(
-        self, method: str, path: str, request_id: bytes, headers: Mapping[bytes, bytes]
-    ) -> RequestFacts | None:
-        """Begin to take note of a request of this task; return None if nobody does."""
-        traceparent = headers.get(TRACEPARENT_HEADER) or headers.get(EVENT_HEADER)
-        facts = None
-        if traceparent is not None or self._observer.observes_all:
-            facts = self._observer.begin(request_id.decode(), method, path, traceparent)
-        set_current_facts(facts)
-        return facts
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; its end is seen by the audit log, and counted."""
+        """Answer a request, and take note of its end."""
         headers = headers_by_name(scope["headers"])
-        request_id = identify_request(scope, headers)
-        facts = self._observe(str(scope.get("method")), scope["path"], request_id, headers)
-        if facts is not None:
-            facts.bytes_in = announced_bytes(headers, self._intake.max_bytes)
-            observed: Any = ObservedAnswer(facts, send)
-            send = observed.send
-        counted = CountedRequest(self._counter, scope, send)
-        request = WatchedRequest(self._audit, scope, counted.send, request_id)
+        request = RequestContext(
+            id=identify_request(scope, headers).decode(),
+            method=str(scope.get("method")),
+            path=scope["path"],
+            address=client_address(scope),
+            caller=STRANGER,
+            bytes_in=announced_bytes(headers, self._intake.max_bytes),
+        )
+        set_current_request(request)  # each request has a task of its own
+        self._accounting.begin(
+            request, headers.get(TRACEPARENT_HEADER) or headers.get(EVENT_HEADER)
+        )
+        answer = _Answer(request, self._accounting, send)
         try:
             with self._intake.receiving(scope, receive) as receive_body:
-                await self._respond(request, counted, scope, headers=headers, receive=receive_body)
+                await self._respond(request, answer, scope, headers=headers, receive=receive_body)
         finally:
-            request.end()
-            counted.end(sys.exception())
-            if facts is not None:
-                self._end(facts, request, counted)
-
-    def _end(self, facts: RequestFacts, request: WatchedRequest, counted: CountedRequest) -> None:
-        """Take note of a request that is over."""
-        facts.key_id = request.caller.key_id
-        facts.protocol, facts.outcome = counted.protocol or "none", counted.outcome or ""
-        facts.route = counted.route or str(request.route_scope.get("path_template", ""))
-        self._observer.end(facts)
+            answer.leave_place()
+            if not request.status:
+                answer.note_route()
+            self._accounting.end(request, sys.exception())
 
     async def _respond(
         self,
-        request: WatchedRequest,
-        counted: CountedRequest,
+        request: RequestContext,
+        answer: _Answer,
         scope: Scope,
         *,
         headers: Mapping[bytes, bytes],
         receive: Receive,
     ) -> None:
-        send: Send = request.send
-        if self.closing:
-            send = _with_headers(send, [(b"connection", b"close")])
-        method = str(scope.get("method"))
+        method, send = request.method, answer.send
         full_path = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(full_path)
+        if self.closing:
+            answer.headers.append((b"connection", b"close"))
         try:
             self._rules.check(method, path, headers, scheme=scope["scheme"])
         except Forbidden as error:
-            await send_body(send, *error_response(error, request.request_id))
+            await send_body(send, *error_response(error, request.id))
             return
         if shared_headers := self._rules.shared_with(headers):
-            send = _with_headers(send, shared_headers)
-            if method == "OPTIONS" and (answer := self._rules.preflight(headers)) is not None:
-                await send_body(send, 204, b"", answer)
+            answer.headers += shared_headers
+            if method == "OPTIONS" and (allowed := self._rules.preflight(headers)) is not None:
+                await send_body(send, 204, b"", allowed)
                 return
-        identify = partial(self._gate.identify, self._reader(method, headers, scope["scheme"]))
-        caller = identify()
-        set_current_caller(caller)  # each request has a task of its own
-        set_identification(identify)
-        request.caller = caller
+        request.identify = partial(
+            self._gate.identify, self._reader(method, headers, scope["scheme"])
+        )
+        caller = request.caller = request.identify()
         extensions: Any = scope.get("extensions") or {}
         if caller.rights and caller is not ANYBODY:
             extensions[CALLER_EXTENSION] = {}
-        match, operation = self._find(request, counted, scope, path=path, full_path=full_path)
+        match, operation = self._find(request, path=path, full_path=full_path)
         quota = caller.quota
-        if quota is None or (operation is not None and operation.need == "nothing"):
-            await self._answer(request, match, scope=scope, receive=receive, send=send)
+        if quota is not None and (operation is None or operation.need != "nothing"):
+            try:
+                answer.rate = quota.begin()
+            except ProtocolError as error:
+                await send_body(send, *error_response(error, request.id))
+                return
+            answer.quota = quota
+        if match is not None:
+            await self._protocols.respond(match, scope, receive, send, caller=caller)
             return
-        rate_headers: RateHeaders = ()
-        try:
-            rate_headers = quota.begin()
-        except ProtocolError as error:
-            await send_body(send, *error_response(error, request.request_id))
-            return
-        place = _Place(quota, send)
-        try:
-            send = place.send
-            if rate_headers:
-                send = _with_headers(send, list(rate_headers), unless=b"ratelimit")
-            await self._answer(request, match, scope=scope, receive=receive, send=send)
-        finally:
-            place.leave()
-
-    def _find(
-        self,
-        request: WatchedRequest,
-        counted: CountedRequest,
-        scope: Scope,
-        *,
-        path: str,
-        full_path: str,
-    ) -> tuple[Match | None, Operation | None]:
-        """Find the operations of a path, or of it with Chariot's prefix, which may name the model; and that of the method."""
-        method = str(scope.get("method"))
-        match = self._protocols.match(path, method)
-        if path != full_path:
-            match = self._protocols.match(full_path, method) or match
         # The server drops the body of an answer to HEAD itself.
         verb = "GET" if method == "HEAD" else method
+        inner: Any = {**scope, "method": verb, "path": path, "raw_path": path.encode()}
+        answer.scope = inner
+        if b"json" in headers.get(b"content-type", b"json"):
+            receive = _without_mark(receive)
+        await self._routes(inner, receive, send)
+
+    def _find(
+        self, request: RequestContext, *, path: str, full_path: str
+    ) -> tuple[Match | None, Operation | None]:
+        """Find the operations of a path, or of it with Chariot's prefix, which may name the model; and that of the method."""
+        match = self._protocols.match(path, request.method)
+        if path != full_path:
+            match = self._protocols.match(full_path, request.method) or match
         if match is None:
-            inner: Any = {**scope, "method": verb, "path": path, "raw_path": path.encode()}
-            counted.route_scope = request.route_scope = inner
             return None, None
-        operation = match[0].get(verb)
+        operation = match[0].get("GET" if request.method == "HEAD" else request.method)
         if operation is not None:
-            request.need, counted.protocol = operation.need, operation.protocol
-            counted.route = operation.path
+            request.need, request.protocol = operation.need, operation.protocol
+            request.route = operation.path
         return match, operation
 
     def _reader(
@@ -314,24 +266,6 @@ class AsgiFront:
         if b"cookie" in headers and not self._rules.may_use_session(method, headers, scheme):
             return without_cookies(headers)
         return headers.get
-
-    async def _answer(
-        self,
-        request: WatchedRequest,
-        match: Match | None,
-        *,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """Let the protocol that has the path, or else the routes, answer a request."""
-        if match is not None:
-            await self._protocols.respond(match, scope, receive, send, caller=request.caller)
-        else:
-            inner: Any = request.route_scope
-            if b"json" in dict(scope["headers"]).get(b"content-type", b"json"):
-                receive = _without_mark(receive)
-            await self._routes(inner, receive, send)
 
 
 def _without_mark(receive: Receive) -> Receive:
@@ -349,37 +283,6 @@ def _without_mark(receive: Receive) -> Receive:
     return receive_unmarked
 
 
-class _Place:
-    """The place that a request holds among those of its key at once, until it is answered.
-
-    Who has an answer may ask again before its sending is over here: a small one leaves the place just before.
-
-    Args:
-        quota: Quota of the key, which has counted the request.
-        send: Sends the answer.
-    """
-
-    def __init__(self, quota: Quota, send: Send) -> None:
-        self._quota = quota
-        self._send = send
-        self._is_whole = True
-        self._is_left = False
-
-    async def send(self, message: Message) -> None:
-        """Send a message of the answer."""
-        if message["type"] == "http.response.body":
-            self._is_whole = self._is_whole and not message.get("more_body")
-            if self._is_whole and len(message.get("body", b"")) <= _SMALL_ANSWER_BYTES:
-                self.leave()
-        await self._send(message)
-
-    def leave(self) -> None:
-        """Count the request as answered, unless it is already."""
-        if not self._is_left:
-            self._is_left = True
-            self._quota.end()
-
-
 def without_cookies(headers: Mapping[bytes, bytes]) -> Callable[[bytes], bytes | None]:
     """Return what reads all headers but `Cookie`."""
     return lambda name: None if name == b"cookie" else headers.get(name)
@@ -395,18 +298,3 @@ def announced_bytes(headers: Mapping[bytes, bytes], max_bytes: int) -> int:
         return 0
     size = int(length)
     return 0 if size > max_bytes else size
-
-
-def _with_headers(
-    send: Send, headers: list[tuple[bytes, bytes]], *, unless: bytes | None = None
-) -> Send:
-    """Add headers to the response, unless it has a certain one."""
-
-    async def send_more(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            present = message.get("headers", [])
-            if unless is None or all(name.lower() != unless for name, _ in present):
-                message["headers"] = [*present, *headers]
-        await send(message)
-
-    return send_more

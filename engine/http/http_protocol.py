@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quadriga.proto.handshakes import arrived_bytes
 from quadriga.proto.http.asgi import (
     ABORT_EXTENSION,
     BODY_EXTENSION,
@@ -30,7 +29,7 @@ from quadriga.proto.http.asgi import (
     error_body,
     error_request_id,
 )
-from quadriga.proto.http.intake import Intake
+from quadriga.proto.http.intake import Intake, arrived_bytes
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_HEADERS = 1000

@@ -5,6 +5,9 @@ goes on where the last one ended. A file lock is held only to add a row, and the
 
 A row is named by a few texts. Their number is limited, whatever names there are: what finds no row of its own counts in
 one that its caller names for that.
+
+Numbers that parts of a worker keep for themselves it publishes there twice a second, and when its metrics are read: the last
+half second of a process that dies may be lacking.
 """
 
 import fcntl
@@ -13,36 +16,33 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
-MAX_ROWS = 16_384
-"""Rows of a server, with those of `OTHER_ROWS`: about ten for each version of a model, and one for each key that was used."""
+from quadriga.proto.messages import QueueStatistics
+from quadriga.proto.request import (
+    OTHER_WIRES,
+    OUTCOMES,
+    WIRE_PROTOCOLS,
+    OtherWire,
+    Outcome,
+    WireProtocol,
+)
 
-OTHER_ROWS = 128
-"""Rows that are left for what finds no row of its own."""
+NUMBER, REFUSED, STOPPED, REQUESTS = "number", "refused", "stopped", "requests"
+"""Kinds of rows, the first text of their names; the last has a cell for each of `OUTCOMES`."""
 
-CELLS = 18
-"""Numbers of a row."""
+REDIRECTED = "redirected"
+"""Kind of rows of requests whose share of a version went to others."""
 
-OTHER = "other"
-"""Text in place of a model's name and version, in the name of the row of what finds none of its own."""
+_INTERVAL_S = 0.5
 
-IN_FLIGHT = 0
-"""Cell of what is in flight, in rows that count it: what a process had there ends with it."""
-
-ENDS = "ends"
-"""Kind of the rows of ends of processes, by process and cause: what the supervisor counts."""
+_SUMMED = frozenset({"body_bytes", "queries_waiting", "audit_failing"})
+"""Numbers that fall, too, and are those of all workers together."""
 
 RowName = tuple[str, ...]
-
-_NAME_BYTES = 1024
-_LENGTH_BYTES = 8
-_HEAD_CELLS = (_LENGTH_BYTES + _NAME_BYTES) // 8
-_HEAD = 1  # how many rows there are
-_log = logging.getLogger(__name__)
 
 
 class RowTotals(msgspec.Struct, frozen=True):
@@ -190,6 +190,136 @@ class CountRow:
         """Add to a number."""
         with self.lock:
             self.cells[cell] += amount
+
+
+class ServerNumbers:
+    """The numbers of a worker, and their sums over all workers; safe to use from several threads.
+
+    Args:
+        counts: The counts that processes share.
+        own: Returns the numbers of this worker by name; those that end in `_total` count from its start and only rise.
+        queues: Returns the statistics of this worker's queue.
+    """
+
+    def __init__(
+        self,
+        counts: SharedCounts,
+        own: Callable[[], Mapping[str, float]],
+        queues: Callable[[], Sequence[QueueStatistics]],
+    ) -> None:
+        self._counts = counts
+        self._own = own
+        self._queues = queues
+        self._lock = threading.Lock()
+        """Lock of what is published: two at once could write an older number last."""
+        self._rows: dict[tuple[str, ...], CountRow] = {}
+        self._published: dict[tuple[str, ...], int] = {}
+        """What this process has counted, as of the last time."""
+        self._closing = threading.Event()
+
+    def start(self) -> None:
+        """Begin to publish, in a thread of its own."""
+        threading.Thread(target=self._run, name="numbers", daemon=True).start()
+
+    def close(self) -> None:
+        """Publish for the last time."""
+        self._closing.set()
+        self.publish()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self.publish()
+            except Exception:  # noqa: BLE001 - the loop must go on
+                _log.exception("cannot publish the numbers of this worker")
+            self._closing.wait(_INTERVAL_S)
+
+    def publish(self) -> dict[str, float]:
+        """Write the numbers of this worker where others read them, and return them."""
+        with self._lock:
+            numbers = dict(self._own())
+            for name, value in numbers.items():
+                if name.endswith("_total"):
+                    self._row((NUMBER, name))
+                    self._add_to((NUMBER, name), int(value))
+                elif name in _SUMMED:
+                    self._row((NUMBER, name)).cells[0] = int(value)
+            for queue in self._queues():
+                for kind, counts in ((REFUSED, queue.refused), (STOPPED, queue.stopped)):
+                    for reason, count in counts.items():
+                        self._add_to((kind, queue.model, reason), count)
+        return numbers
+
+    def totals(self) -> dict[str, float]:
+        """Publish the numbers of this worker, and return those of all; what is no sum is this worker's own."""
+        numbers = self.publish()
+        for row in self._counts.totals(NUMBER):
+            numbers[row.name[1]] = row.cells[0]
+        return numbers
+
+    def _add_to(self, name: tuple[str, ...], value: int) -> None:
+        """Add to a row what a number has risen by since it was published last."""
+        added = value - self._published.get(name, 0)
+        if added > 0:
+            self._row(name).cells[0] += added
+        self._published[name] = value
+
+    def _row(self, name: tuple[str, ...]) -> CountRow:
+        row = self._rows.get(name)
+        if row is None:
+            row = self._rows[name] = self._counts.row(name, (name[0], OTHER, *name[2:]))
+        return row
+
+
+class RequestCounts:
+    """The requests of all workers by protocol and outcome."""
+
+    def __init__(self, counts: SharedCounts) -> None:
+        self._cells: dict[tuple[str, str], tuple[memoryview[int], int]] = {}
+        """Cells of a protocol and place of an outcome among them."""
+        for protocol in (*WIRE_PROTOCOLS, *OTHER_WIRES):
+            cells = counts.row((REQUESTS, protocol), (REQUESTS, OTHER)).cells
+            for place, outcome in enumerate(OUTCOMES):
+                self._cells[protocol, outcome] = cells, place
+
+    def count(self, protocol: WireProtocol | OtherWire, outcome: Outcome) -> None:
+        """Count a request; without a lock, as it is called on the event loop alone."""
+        cells, place = self._cells[protocol, outcome]
+        cells[place] += 1
+
+
+def outcomes_of(row: RowTotals) -> dict[str, int]:
+    """Return how often requests ended in each way, of a row of `REQUESTS`."""
+    return dict(zip(OUTCOMES, row.cells, strict=False))
+
+
+MAX_ROWS = 16_384
+"""Rows of a server, with those of `OTHER_ROWS`: about ten for each version of a model, and one for each key that was used."""
+
+OTHER_ROWS = 128
+"""Rows that are left for what finds no row of its own."""
+
+CELLS = 18
+"""Numbers of a row."""
+
+OTHER = "other"
+"""Text in place of a model's name and version, in the name of the row of what finds none of its own."""
+
+IN_FLIGHT = 0
+"""Cell of what is in flight, in rows that count it: what a process had there ends with it."""
+
+ENDS = "ends"
+"""Kind of the rows of ends of processes, by process and cause: what the supervisor counts."""
+
+_NAME_BYTES = 1024
+
+_LENGTH_BYTES = 8
+
+_HEAD_CELLS = (_LENGTH_BYTES + _NAME_BYTES) // 8
+
+_HEAD = 1  # how many rows there are
+
+_log = logging.getLogger(__name__)
 
 
 def create_memory(name: str, size_bytes: int) -> int:

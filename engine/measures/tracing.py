@@ -27,8 +27,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from quadriga.proto.request_facts import ModelRun, RequestFacts
-from quadriga.proto.trace_context import TraceContext, parse_traceparent
+from quadriga.proto.request import ModelRun, RequestContext, TraceContext, parse_traceparent
 from quadriga.store.spans import carry_traceparent
 
 FLUSH_S = 3.0
@@ -55,37 +54,39 @@ class Tracing:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("quadriga", version("quadriga"))
 
-    def begin(self, facts: RequestFacts) -> None:
+    def begin(self, request: RequestContext) -> None:
         """Begin the span of a request, if it is sampled."""
         span = self._tracer.start_span(
-            facts.method,
-            _context(facts.parent),
+            request.method,
+            _context(request.parent),
             SpanKind.SERVER,
-            start_time=facts.begun_epoch_ns,
+            start_time=request.begun_epoch_ns,
         )
-        facts.restart = self.begin
-        facts.span, facts.trace = None, facts.parent
+        request.restart = self.begin
+        request.span, request.trace = None, request.parent
         if span.is_recording():
-            facts.span, facts.trace = span, _trace_context(span)
+            request.span, request.trace = span, _trace_context(span)
 
-    def end(self, facts: RequestFacts) -> None:
+    def end(self, request: RequestContext) -> None:
         """End the span of a request, with one for each of its stages.
 
         Of health, metadata and metrics there are spans only where a client sent the context, or where they fail.
         """
-        span: Span | None = facts.span
-        has_failed = facts.outcome in _FAILED
-        if span is None or (facts.protocol == "state" and facts.parent is None and not has_failed):
+        span: Span | None = request.span
+        has_failed = request.outcome in _FAILED
+        if span is None or (
+            request.protocol == "state" and request.parent is None and not has_failed
+        ):
             return
-        route = facts.route or ("" if facts.method == "RPC" else facts.path)
-        span.update_name(f"{facts.method} {route}".removeprefix("RPC /").strip())
-        span.set_attributes(_attributes(facts))
+        route = request.route or ("" if request.method == "RPC" else request.path)
+        span.update_name(f"{request.method} {route}".removeprefix("RPC /").strip())
+        span.set_attributes(_attributes(request))
         if has_failed:
-            span.set_status(StatusCode.ERROR, facts.outcome)
-        if facts.run is not None:
-            span.set_attributes(_run_attributes(facts.run))
-            self._add_stages(span, facts, facts.run)
-        span.end(facts.begun_epoch_ns + facts.ended_ns - facts.begun_ns)
+            span.set_status(StatusCode.ERROR, request.outcome)
+        if request.run is not None:
+            span.set_attributes(_run_attributes(request.run))
+            self._add_stages(span, request, request.run)
+        span.end(request.begun_epoch_ns + request.ended_ns - request.begun_ns)
 
     def note_batch(self, payloads: Sequence[bytes], begun_ns: int, ended_ns: int) -> None:
         """Record that the writer has committed records, with links to the requests that they are of.
@@ -141,12 +142,14 @@ class Tracing:
         finally:
             span.end()
 
-    def _add_stages(self, span: Span, facts: RequestFacts, run: ModelRun) -> None:
+    def _add_stages(self, span: Span, request: RequestContext, run: ModelRun) -> None:
         """Add a span for each stage; of one that came several times, as with tiles, one that is as long as all of them."""
         context = set_span_in_context(span, Context())
-        begun_ns = facts.begun_epoch_ns + run.begun_ns - facts.begun_ns
+        begun_ns = request.begun_epoch_ns + run.begun_ns - request.begun_ns
         queue_ns = _ns(run.stages_ms["queue"])
-        self._add_stage("queue", context, max(begun_ns - queue_ns, facts.begun_epoch_ns), begun_ns)
+        self._add_stage(
+            "queue", context, max(begun_ns - queue_ns, request.begun_epoch_ns), begun_ns
+        )
         left_ns = _ns(run.duration_ms)
         for name, stage in _STAGES:
             stage_ns = min(_ns(run.stages_ms[stage]), left_ns)
@@ -218,22 +221,22 @@ def _trace_context(span: Any) -> TraceContext:
     )
 
 
-def _attributes(facts: RequestFacts) -> dict[str, Any]:
+def _attributes(request: RequestContext) -> dict[str, Any]:
     """Return what is known of a request, in the names of OpenTelemetry's conventions where they have one."""
     attributes: dict[str, Any] = {
-        "quadriga.request_id": facts.request_id,
-        "quadriga.protocol": facts.protocol,
-        "quadriga.outcome": facts.outcome,
+        "quadriga.request_id": request.id,
+        "quadriga.protocol": request.protocol,
+        "quadriga.outcome": request.outcome,
     }
-    if facts.method == "RPC":
-        attributes |= {"rpc.system": "grpc", "rpc.grpc.status": str(facts.status)}
+    if request.method == "RPC":
+        attributes |= {"rpc.system": "grpc", "rpc.grpc.status": str(request.status)}
     else:
         attributes |= {
-            "http.request.method": facts.method,
-            "http.route": facts.route,
-            "http.response.status_code": facts.status,
-            "http.request.body.size": facts.bytes_in,
-            "http.response.body.size": facts.bytes_out,
+            "http.request.method": request.method,
+            "http.route": request.route,
+            "http.response.status_code": request.status,
+            "http.request.body.size": request.bytes_in,
+            "http.response.body.size": request.bytes_out,
         }
     return attributes
 

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.engine.measures.stopwatch import Stopwatch
 from quadriga.engine.models.onnx.embedding_finder import (
     AVERAGE,
     TOKENS,
@@ -52,7 +51,6 @@ def load_session(
     name: str,
     path: Path,
     toml: ModelToml,
-    stopwatch: Stopwatch | None = None,
     graphs: GraphSource | None = None,
 ) -> tuple[Session, EmbeddingSource]:
     """Load a graph as model.toml says, with its embedding if it has one; `name` is for the log.
@@ -63,7 +61,7 @@ def load_session(
         header, graph = read_onnx(path)
     except OnnxFileError as error:
         raise LoadError(str(error)) from error
-    arguments = path, toml.runtime.providers, toml.runtime.intra_op_threads, stopwatch
+    arguments = path, toml.runtime.providers, toml.runtime.intra_op_threads
     session = partial(
         Session,
         *arguments,

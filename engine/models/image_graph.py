@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.config.schema import explain_validation_error
+from quadriga.engine.measures.model_counts import record_preparation
 from quadriga.engine.models.embedding import Vector, mean_vector, pool_vectors
 from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.engine.models.runners.batched_runs import largest_difference
@@ -86,7 +87,6 @@ class ImageGraph:
         ]
         names = spec.output.name or [tensor.name for tensor in session.outputs]
         self._read_outputs = (names,) if isinstance(names, str) else names
-        self.stopwatch = session.stopwatch
         self._spec, self._family = spec, family
         self.task = spec.task
         self.batch_size = -1
@@ -256,7 +256,7 @@ class ImageGraph:
         size = abs(self.batch_size)
         for start in range(0, len(tile_images), size):
             chunk = tile_images[start : start + size]
-            self.stopwatch.record_preparation()
+            record_preparation()
             detected.extend(
                 self._run_and_read(
                     chunk, [options] * len(chunk), task.detect, with_embedding=with_embedding

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.engine.measures.stopwatch import Stopwatch
 from quadriga.engine.models.embedding import Vector, load_session, with_length
 from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.image_text.generation import VARIANTS, TextPackage
@@ -91,7 +90,6 @@ class Model:
         self.row_classifier: RowClassification | None = None
         """Classifies rows of features; None for other models."""
         self.counters = host.counters(name, version)
-        self.stopwatch = Stopwatch()
         if path.is_dir():
             self._open_package(path, overrides, open_graphs)
         else:
@@ -118,7 +116,7 @@ class Model:
         self, path: Path, overrides: Mapping[str, Any] | None, open_graphs: OpenGraphs
     ) -> None:
         """Open a package of several graphs."""
-        self.image_predictor = package = TextPackage(path, overrides, self.stopwatch, open_graphs)
+        self.image_predictor = package = TextPackage(path, overrides, open_graphs)
         self.session = package.session
         self.recognition: Recognition = package.recognition
         self.embedding = package.embedding
@@ -135,9 +133,7 @@ class Model:
         folder = model_folder(path)
         toml = read_model_toml(folder, overrides)
         graphs = open_graphs(toml.runtime)
-        self.session, self.embedding = load_session(
-            self.name, path, toml, stopwatch=self.stopwatch, graphs=graphs
-        )
+        self.session, self.embedding = load_session(self.name, path, toml, graphs=graphs)
         self.recognition = recognise(folder, self.session, toml, score_threshold)
         self.paths = [path]
         if self.spec is not None:

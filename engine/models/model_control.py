@@ -20,12 +20,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from quadriga.engine.measures.stopwatch import merge_statistics
+from quadriga.engine.measures.model_counts import merge_statistics
 from quadriga.engine.models.model_lane import merge_queue_statistics
 from quadriga.engine.models.overrides import Override, write_files
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.session import LoadError
-from quadriga.proto.access import current_caller
 from quadriga.proto.errors import (
     InternalError,
     InvalidRequest,
@@ -34,6 +33,7 @@ from quadriga.proto.errors import (
     Unsupported,
 )
 from quadriga.proto.messages import ModelStatistics, QueueStatistics
+from quadriga.proto.request import current_caller
 
 Read = TypeVar("Read", bound=msgspec.Struct)
 

@@ -7,9 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from quadriga.engine.measures.model_counts import ModelCounts
+from quadriga.engine.measures.model_counts import ModelCounters, ModelCounts
 from quadriga.engine.measures.shared_counts import OTHER, SharedCounts
-from quadriga.engine.measures.stopwatch import ModelCounters
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions
 from quadriga.engine.models.runners.crash_record import RUNNING, CrashRecord, RunMark
 from quadriga.engine.models.runners.graph_process import ProcessGraphs, ProcessLimits

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import statistics
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -11,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from quadriga.proto.deadline import Deadline
 from quadriga.proto.messages import QueueStatistics
+from quadriga.proto.request import RequestContext
 
 MEAN_WEIGHT = 0.1
 """Weight of the last request in the mean time that requests of a model take."""
@@ -40,17 +39,6 @@ MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 300.0
 """Time for which a model that left the loop stays away from it: twice as long each time, unless it had stayed for long."""
 
 
-class WaitedTime(threading.local):
-    """Nanoseconds that this thread's task waited in the queue."""
-
-    ns = 0
-
-    def take(self) -> int:
-        """Return the time, and forget it: a task that makes two requests waited once."""
-        waited_ns, self.ns = self.ns, 0
-        return waited_ns
-
-
 class Ticket:
     """One task that waits or runs, and the future with its result."""
 
@@ -66,6 +54,7 @@ class Ticket:
         "is_slowed",
         "lane",
         "queued_ns",
+        "request",
         "task",
         "thread_id",
     )
@@ -76,13 +65,15 @@ class Ticket:
         future: "asyncio.Future[Any]",
         lane: "ModelLane",
         connection: Hashable,
-        deadline: Deadline,
+        request: RequestContext,
     ) -> None:
+        assert request.deadline is not None, "what waits has a deadline"
+        self.request = request
         self.task = task
         self.future = future
         self.lane = lane
         self.connection = connection
-        self.deadline = deadline
+        self.deadline = request.deadline
         self.queued_ns = time.perf_counter_ns()
         self.is_begun = False
         """Whether it continues a request that was admitted."""

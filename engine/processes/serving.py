@@ -27,7 +27,7 @@ from quadriga.engine.measures.shared_counts import IN_FLIGHT, SharedCounts
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.runners.crash_record import RUNNING, CrashRecord
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.proto.handshakes import Handshakes
+from quadriga.proto.http.intake import Handshakes
 
 SPARE_DESCRIPTORS = 256
 """Open files of a worker besides its HTTP connections: journal, database, images and gRPC."""

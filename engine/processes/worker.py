@@ -22,6 +22,7 @@ from quadriga.engine.access.tls import RenewedFiles, TlsFiles
 from quadriga.engine.config.retrying import retry_until_done
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.settings_reading import SettingsError, add_extensions
+from quadriga.engine.measures.accounting import open_tracing
 from quadriga.engine.measures.readiness import (
     BEAT_INTERVAL_S,
     DATABASE_AWAY,
@@ -29,7 +30,6 @@ from quadriga.engine.measures.readiness import (
     WRITER,
     ProcessStates,
 )
-from quadriga.engine.measures.trace_opening import open_tracing
 from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
 from quadriga.store.errors import MissingPartitionError, OtherVersionError, StoreError

@@ -21,9 +21,7 @@ from quadriga.engine.serving.recording import (
     StoreResult,
 )
 from quadriga.engine.serving.request_kinds import image_model
-from quadriga.engine.serving.request_trace import RequestTrace
-from quadriga.engine.serving.result_keeping import ResultKeeping
-from quadriga.proto.access import current_caller
+from quadriga.engine.serving.request_trace import RequestTrace, ResultKeeping
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import protocol_of_images
 from quadriga.proto.messages import InferRequest, Tensor
@@ -130,10 +128,8 @@ class CropRun:
             self._model,
             self._request,
             protocol=protocol_of_images(self._request.protocol),
-            queue_ns=0,
             recorder=self._keeping.recorder_of(self._model),
             failed_results=lambda: self._with_images(described),
-            team=current_caller().team,
         ) as trace:
             results = infer_crops(self._images, [crop for _, crop in self._crops], described)
             trace.stop()

@@ -7,15 +7,16 @@ import msgspec
 import numpy as np
 import pybase64
 
+from quadriga.engine.measures.model_counts import record_preparation
 from quadriga.engine.models.embedding import Vector
 from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.image_text.generation import TextPackage
 from quadriga.engine.serving.output_decoration import echoed_parameters
 from quadriga.engine.serving.recording import CutCrops, ImageResult
-from quadriga.proto.deadline import check_deadline
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import read_image_inputs
 from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.proto.request import check_deadline
 from quadriga.quoting import quoted
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
@@ -322,7 +323,7 @@ def _predict_in_batches(
     size = abs(images.predictor.batch_size)
     for start in range(0, len(image_requests), size):
         if start:
-            images.predictor.stopwatch.record_preparation()
+            record_preparation()
         for result in _predict(images, image_requests[start : start + size]):
             fits = pixel_bytes < MAX_SIGNAL_PIXEL_BYTES
             pixel_bytes += 0 if result.decoded_image is None else result.decoded_image.pixels.nbytes

@@ -31,12 +31,15 @@ from quadriga.engine.serving.output_decoration import (
 from quadriga.engine.serving.recording import Recorder, replayed_id
 from quadriga.engine.serving.request_kinds import ImageRequest, RequestKind, request_kind
 from quadriga.engine.serving.request_queue import RequestQueue
-from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error
-from quadriga.engine.serving.result_keeping import NOT_STORED, ResultKeeping
+from quadriga.engine.serving.request_trace import (
+    NOT_STORED,
+    RequestTrace,
+    ResultKeeping,
+    to_protocol_error,
+)
 from quadriga.engine.serving.semantic_score import SemanticScores
 from quadriga.engine.serving.traffic import Traffic
-from quadriga.proto.access import admit_model, current_caller
-from quadriga.proto.deadline import Deadline, check_deadline, limit_by_parameter
+from quadriga.proto.access import admit_model
 from quadriga.proto.errors import Forbidden, InvalidRequest, NotFound
 from quadriga.proto.messages import (
     InferChunk,
@@ -45,6 +48,12 @@ from quadriga.proto.messages import (
     ModelInfo,
     ModelStatistics,
     ModelStatus,
+)
+from quadriga.proto.request import (
+    Deadline,
+    check_deadline,
+    current_caller,
+    limit_by_parameter,
 )
 from quadriga.store.model_names import find_model_name, unknown_model_text
 from quadriga.tasks.predictions import OutputError
@@ -313,10 +322,8 @@ class Pipeline:
             model,
             request,
             protocol=kind.protocol,
-            queue_ns=self._queue.waited.take(),
             recorder=self._keeping.recorder_of(model),
             failed_results=kind.failed_results,
-            team=current_caller().team,
         )
 
     def close(self) -> None:

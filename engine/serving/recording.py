@@ -13,10 +13,10 @@ from quadriga.engine.models.model import Model
 from quadriga.engine.models.recognition.model_toml import StoreOptions
 from quadriga.engine.serving.journal_capacity import FailedWrites, JournalCapacity
 from quadriga.engine.serving.signal_worker import Embed, SignalRecorder, SignalTask
-from quadriga.proto.access import ANYBODY, current_caller
-from quadriga.proto.idempotency import RequestPart, current_repeatable
+from quadriga.proto.access import ANYBODY
+from quadriga.proto.idempotency import RequestPart
 from quadriga.proto.messages import DEFAULT_STORAGE, InferRequest, StorageOptions
-from quadriga.proto.trace_context import TraceContext
+from quadriga.proto.request import TraceContext, current_caller, current_request
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.blobs.tensor_file import MEDIA_TYPE
 from quadriga.store.disk import check_writable
@@ -183,8 +183,9 @@ class Recorder:
             policy, durability = "shed", "process"
         elif options.share < 1 and summary.replay_of is None:
             results = _choose_to_store(results, options.share)
-        request = None if summary.error else current_repeatable()
-        part = None if request is None else request.next_part()
+        request = None if summary.error else current_request()
+        repeatable = None if request is None else request.repeatable
+        part = None if repeatable is None else repeatable.next_part()
         seqs = _Ids()
         if summary.replay_of is not None:
             seqs.add(0, replay_id(summary.replay_of, summary.model.reference))

@@ -19,7 +19,7 @@ from quadriga.engine.serving.image_inference import (
     infer_images,
 )
 from quadriga.engine.serving.recording import ImageResult, replayed_id
-from quadriga.engine.serving.result_keeping import ResultKeeping
+from quadriga.engine.serving.request_trace import ResultKeeping
 from quadriga.engine.serving.tensors.explanation import explain_images, read_explain_options
 from quadriga.engine.serving.tensors.row_explanation import explain_rows, read_rows_to_explain
 from quadriga.engine.serving.tensors.row_inference import infer_rows

@@ -21,9 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from quadriga.engine.models.model_lane import DEAR_S, ModelLane, Ticket, WaitedTime
-from quadriga.engine.models.runners.batched_runs import set_current_place
-from quadriga.proto.deadline import Deadline, set_current_deadline
+from quadriga.engine.models.model_lane import DEAR_S, ModelLane, Ticket
 from quadriga.proto.errors import (
     ClientLeft,
     DeadlineExceeded,
@@ -31,6 +29,12 @@ from quadriga.proto.errors import (
     WaitTooLong,
 )
 from quadriga.proto.messages import QueueStatistics
+from quadriga.proto.request import (
+    Deadline,
+    RequestContext,
+    current_request,
+    set_current_request,
+)
 
 SPARE_THREADS = 8
 """Maximum threads beyond `threads`, each for a model that runs no other request."""
@@ -73,8 +77,6 @@ class RequestQueue:
         self._threads_limit = threads
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
-        self.waited = WaitedTime()
-        """How long the request of a thread waited."""
         self._lock = threading.Lock()
         """Lock of everything below."""
         self._changed = threading.Condition(self._lock)
@@ -119,7 +121,8 @@ class RequestQueue:
             body_bytes: Size of a request whose work follows from it, which the event loop answers where that costs less than
                 a thread; None for any other.
         """
-        deadline = deadline or Deadline()
+        request = current_request() or RequestContext()
+        deadline = request.deadline = deadline or Deadline()
         if not is_begun:
             deadline.check()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -127,13 +130,13 @@ class RequestQueue:
             lane = self._lane(model)
             runs_now = body_bytes is not None and lane.cost.is_cheap_at(body_bytes)
         if runs_now and not self._is_closed:
-            self._run_now(task, future, lane, deadline)
+            self._run_now(task, future, lane, request)
             return future
         with self._lock:
             evicted = None
             if not is_begun and not self._may_begin(lane):
                 evicted = self._make_place(lane, connection, deadline)
-            ticket = Ticket(task, future, lane, connection, deadline)
+            ticket = Ticket(task, future, lane, connection, request)
             ticket.is_begun = is_begun
             ticket.body_bytes = body_bytes
             deadline.on_stop(partial(self._abandon, ticket))
@@ -156,21 +159,22 @@ class RequestQueue:
         task: Callable[[], Any],
         future: "asyncio.Future[Any]",
         lane: ModelLane,
-        deadline: Deadline,
+        request: RequestContext,
     ) -> None:
         """Run a task on the event loop; an error belongs to whoever waits for the result."""
-        self.waited.ns = 0
+        before = current_request()
+        set_current_request(request)
         begun_s = time.monotonic()
-        set_current_deadline(deadline)
         try:
             future.set_result(task())
         except Exception as error:  # noqa: BLE001 - as above
             future.set_exception(error)
-        set_current_deadline(None)
-        now_s = time.monotonic()
+        finally:
+            set_current_request(before)
+        elapsed_s = time.monotonic() - begun_s
         with self._lock:
-            lane.note(now_s, now_s - begun_s)
-            lane.cost.note_loop(now_s - begun_s)
+            lane.note(begun_s + elapsed_s, elapsed_s)
+            lane.cost.note_loop(elapsed_s)
 
     def watch(self, deadline: Deadline) -> None:
         """Take note that the deadline of a running request was shortened."""
@@ -302,21 +306,22 @@ class RequestQueue:
     def _perform(self, ticket: Ticket) -> bool:
         """Run a ticket; return whether its thread has to end with it."""
         ticket.thread_id = threading.get_native_id()
-        self.waited.ns = time.perf_counter_ns() - ticket.queued_ns
-        result, error = None, None
+        request, result, error = ticket.request, None, None
+        request.queue_ns = time.perf_counter_ns() - ticket.queued_ns
         begun_s = time.monotonic()
         is_sampled = ticket.body_bytes is not None and ticket.lane.cost.wants_sample()
         begun_cpu_s = time.thread_time() if is_sampled else 0.0
-        set_current_deadline(ticket.deadline)
-        set_current_place(partial(self._park, ticket))
+        request.deadline = ticket.deadline
+        request.give_up_place = partial(self._park, ticket)
+        set_current_request(request)
         try:
             if not ticket.is_begun:
                 ticket.deadline.check()
             result = ticket.task()
         except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the result
             error = raised
-        set_current_deadline(None)
-        set_current_place(None)
+        set_current_request(None)
+        request.give_up_place = None
         now_s = time.monotonic()
         cost_s = time.thread_time() - begun_cpu_s if is_sampled and error is None else DEAR_S
         with self._lock:
@@ -332,7 +337,7 @@ class RequestQueue:
         is_slowed = ticket.is_slowed
         ticket.resolve(result, error)
         # The tracebacks of the error and of its causes hold this frame, which is not to hold what holds the error.
-        del ticket, result, error
+        del ticket, request, result, error
         return is_slowed
 
     @contextmanager

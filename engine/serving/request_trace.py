@@ -1,21 +1,24 @@
-"""The accounting of one request to a model: its times, the model's counters, and the record of a failure."""
+"""What becomes of one request to a model: room in the store, times, counters, scores, its record or that of its failure."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from quadriga.engine.measures.stopwatch import Event, stages_ms
+from quadriga.engine.measures.model_counts import Event, begin_events, stages_ms, take_events
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import RunError
+from quadriga.engine.serving.journal_capacity import ADMITTED, Admission
 from quadriga.engine.serving.recording import (
     ImageResult,
     Recorder,
     RequestSummary,
+    StoreResult,
     replayed_id,
 )
-from quadriga.proto.deadline import current_deadline
+from quadriga.engine.serving.semantic_score import SemanticScores
 from quadriga.proto.errors import (
     InternalError,
     KeyReused,
@@ -25,10 +28,87 @@ from quadriga.proto.errors import (
     translate_recursion_error,
 )
 from quadriga.proto.messages import InferRequest
-from quadriga.proto.request_facts import ModelRun, RequestFacts
+from quadriga.proto.request import (
+    ModelRun,
+    RequestContext,
+    current_caller,
+    current_request,
+    set_current_request,
+)
 from quadriga.store.errors import JournalError, KeyReusedError
 from quadriga.store.redaction import without_folders
 from quadriga.tasks.predictions import OutputError
+
+NOT_STORED = StoreResult()
+
+
+class ResultKeeping:
+    """Admits, scores and stores the results of requests; without a recorder nothing is stored, without scores there are none."""
+
+    def __init__(self, recorder: Recorder | None, scores: SemanticScores | None) -> None:
+        self._recorder = recorder
+        self._scores = scores
+
+    def recorder_of(self, model: Model) -> Recorder | None:
+        """Return the recorder of a model's inferences; None where they are not stored."""
+        return self._recorder if model.recognition.written.store.enabled else None
+
+    def choose_for_signals(self, model: Model) -> Callable[[int], Collection[int]] | None:
+        """Return what chooses, among so many images, those whose signals are wanted; None where there are none."""
+        recorder = self.recorder_of(model)
+        return None if recorder is None else partial(recorder.choose_for_signals, model)
+
+    def admit(self, model: Model, request: InferRequest) -> Admission:
+        """Check, before the model runs, that the journal has room for the request."""
+        recorder = self.recorder_of(model)
+        if recorder is None or _opts_out(request):
+            return ADMITTED
+        return recorder.capacity.admit(model.recognition.written.store.journal_full)
+
+    def stores_at_once(self, model: Model) -> bool:
+        """Check whether storing an inference of a model takes no longer than to append it to a file."""
+        recorder = self.recorder_of(model)
+        return recorder is None or recorder.stores_at_once(model)
+
+    def has_scores(self, model: Model) -> bool:
+        """Check whether the images of a model get semantic scores, for which they need embeddings."""
+        scores = self._scores
+        return scores is not None and scores.has_references(model, current_caller().team)
+
+    def score(self, model: Model, results: list[ImageResult]) -> list[ImageResult]:
+        """Add to each result its semantic score, where there is one."""
+        if self._scores is None:
+            return results
+        return self._scores.score(model, results, current_caller().team)
+
+    def keeps_image(self, model: Model, result: ImageResult) -> bool:
+        """Check whether the image of a result may be stored."""
+        storage, options = result.storage, model.recognition.written.store
+        may_store = storage.store and storage.store_input and options.inputs != "none"
+        return may_store and self.recorder_of(model) is not None
+
+    def record(
+        self, summary: RequestSummary, results: list[ImageResult], admission: Admission
+    ) -> StoreResult:
+        """Store the results of a request; see `Recorder.record`."""
+        recorder = self.recorder_of(summary.model)
+        if recorder is None:
+            return NOT_STORED
+        return recorder.record(summary, results, shed=admission.shed)
+
+    def close(self) -> None:
+        """Close the scores, then the journal."""
+        if self._scores is not None:
+            self._scores.close()
+        if self._recorder is not None:
+            self._recorder.close()
+
+
+def _opts_out(request: InferRequest) -> bool:
+    """Check whether a request asks to store none of its inferences."""
+    default = request.parameters.get("store") is not False
+    return all(tensor.parameters.get("store", default) is False for tensor in request.inputs)
+
 
 Step = TypeVar("Step")
 
@@ -49,10 +129,8 @@ class RequestTrace:
         model: The model that answers.
         request: The request.
         protocol: Name of the request's protocol, as it is stored.
-        queue_ns: Nanoseconds that the request waited for a thread.
         recorder: Records failures; None where the model's inferences are not stored.
         failed_results: Returns what can be stored of the request without predictions.
-        team: Team of the caller; empty for none.
     """
 
     def __init__(
@@ -61,26 +139,24 @@ class RequestTrace:
         request: InferRequest,
         *,
         protocol: str,
-        queue_ns: int,
         recorder: Recorder | None,
         failed_results: Callable[[], Sequence[ImageResult]],
-        team: str,
     ) -> None:
         self._model = model
         self._request_id = request.id
         self._replay_of = replayed_id(request)
         self._protocol = protocol
-        self._queue_ns = queue_ns
         self.recorder = recorder
         self._failed_results = failed_results
-        self._team = team
-        deadline = current_deadline()
-        self._facts = None if deadline is None else deadline.facts
+        self._sent = current_request()
+        self._context = self._sent or RequestContext()
+        self._queue_ns, self._context.queue_ns = self._context.queue_ns, 0
         self.images = 0
         """Number of images or rows, once the request is counted as answered."""
         self.inference_ids: Sequence[str] = ()
         """Ids of the inferences that are stored."""
         self._events: list[Event] = []
+        self._stages_ms: dict[str, float] | None = None
         self._is_running = False
         self._started_s = time.perf_counter()
 
@@ -92,8 +168,10 @@ class RequestTrace:
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
         self.stop()
-        if self._facts is not None:
-            self._note_run(self._facts)
+        if self._sent is None:
+            set_current_request(None)
+        else:
+            self._note_run(self._sent)
         if not isinstance(error, Exception):
             return
         self._model.counters.count_failure(self._queue_ns, self._events, self._protocol)
@@ -106,7 +184,8 @@ class RequestTrace:
         if self._is_running:
             self._is_running = False
             self._model.run_mark.end()
-            self._events.extend(self._model.stopwatch.stop())
+            self._events.extend(take_events(self._context))
+            self._stages_ms = None
 
     def timed_steps(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield the steps of a stream, and time only them: each may run in another thread."""
@@ -124,16 +203,15 @@ class RequestTrace:
     def summary(self, error: str = "") -> RequestSummary:
         """Collect the request-level fields to store."""
         latency_ms = round((time.perf_counter() - self._started_s) * 1000, 3)
-        stages = stages_ms(self._queue_ns, self._events)
         return RequestSummary(
             self._model,
             self._request_id,
             self._protocol,
             latency_ms=latency_ms,
-            stages_ms=stages,
+            stages_ms=self._stages(),
             error=error,
-            team=self._team,
-            trace=None if self._facts is None else self._facts.trace,
+            team=self._context.caller.team,
+            trace=self._context.trace,
             replay_of=self._replay_of,
         )
 
@@ -145,10 +223,9 @@ class RequestTrace:
 
         Source: W3C, Server Timing.
         """
-        deadline = current_deadline()
-        if deadline is None or not deadline.wants_timing:
+        if not self._context.wants_timing:
             return []
-        stages = stages_ms(self._queue_ns, self._events)
+        stages = dict(self._stages())
         total_ms = stages["queue"] + (time.perf_counter() - self._started_s) * 1000
         if behind_ms:
             stages["behind"] = behind_ms
@@ -162,19 +239,26 @@ class RequestTrace:
         self.images = images
         self._model.counters.count_success(images, self._queue_ns, self._events, self._protocol)
 
+    def _stages(self) -> dict[str, float]:
+        if self._stages_ms is None:
+            self._stages_ms = stages_ms(self._queue_ns, self._events)
+        return self._stages_ms
+
     def _start(self) -> None:
+        if self._sent is None:  # nobody has sent it, as where a request is tried
+            set_current_request(self._context)
         self._model.run_mark.begin(self._request_id)
-        self._model.stopwatch.start()
+        begin_events(self._context)
         self._is_running = True
 
-    def _note_run(self, facts: RequestFacts) -> None:
+    def _note_run(self, request: RequestContext) -> None:
         """Note what the model did; that of a model behind another one is replaced by what both did."""
         elapsed_s = time.perf_counter() - self._started_s
-        facts.run = ModelRun(
+        request.run = ModelRun(
             self._model.name,
             self._model.version,
             begun_ns=int(self._started_s * 1e9),
-            stages_ms=stages_ms(self._queue_ns, self._events),
+            stages_ms=self._stages(),
             duration_ms=elapsed_s * 1000,
             inferences=self.images,
             inference_ids=self.inference_ids,

@@ -35,8 +35,7 @@ from quadriga.extras.label_studio.truth import (
     read_webhook,
     task_key,
 )
-from quadriga.proto.access import Caller, admit, current_caller, set_current_caller
-from quadriga.proto.deadline import Deadline
+from quadriga.proto.access import Caller, admit
 from quadriga.proto.errors import (
     InvalidRequest,
     ModelNotReady,
@@ -51,6 +50,7 @@ from quadriga.proto.messages import (
     Tensor,
     new_request_id,
 )
+from quadriga.proto.request import Deadline, current_caller
 from quadriga.quoting import quoted
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.errors import JSON_ERRORS, StoreError
@@ -246,7 +246,7 @@ class LabelStudioBackend:
             return prepared.answer
         request = _infer_request(run.info, prepared)
         response = await self._runs().run(
-            partial(_infer, self._runs(), request, run.caller),
+            partial(self._runs().infer, request),
             model=run.info.name,
             deadline=Deadline(self._timeout_s),
         )
@@ -407,11 +407,6 @@ def _infer_request(info: ModelInfo, prepared: _Prepared) -> InferRequest:
         parameters["metadata"] = {METADATA_KEY: prepared.task_key}
     image = Tensor("image", "BYTES", (1,), [prepared.image], parameters=parameters)
     return InferRequest(info.name, None, new_request_id(), [image], protocol=PROTOCOL)
-
-
-def _infer(runs: Pipeline, request: InferRequest, caller: Caller) -> InferResponse:
-    set_current_caller(caller)
-    return runs.infer(request)
 
 
 def _predictions(response: InferResponse) -> list[dict[str, Any]]:

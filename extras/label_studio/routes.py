@@ -29,7 +29,7 @@ from quadriga.extras.label_studio.backend import (
 )
 from quadriga.extras.label_studio.images import SETTING, ImageFetcher
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-from quadriga.proto.audit import note_number
+from quadriga.proto.request import note_number
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.scope import Scoped

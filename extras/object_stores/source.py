@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.metrics import TEXTS
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_archives import archive_name
 from quadriga.engine.models.model_control import reason_of

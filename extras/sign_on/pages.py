@@ -25,8 +25,8 @@ from quadriga.engine.console.visitors import LOG_IN_PATH, Visitors, session_end,
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.extras.sign_on.log_in import LOG_IN_S, LogInError, NoLogIn, ProviderAway
 from quadriga.extras.sign_on.sign_on import NoRole, SignOn
-from quadriga.proto.access import STRANGER, current_caller
-from quadriga.proto.audit import Audit
+from quadriga.proto.access import STRANGER
+from quadriga.proto.request import Audit, current_caller
 
 STATE_COOKIE = "__Host-quadriga-login"
 _THREADS, _WAITING, _WAIT_S = 4, 32, 10.0
@@ -101,14 +101,14 @@ def log_in_routes(visitors: Visitors, sign_on: SignOn, audit: Audit) -> list[HTT
             )
         except LogInError as error:
             caller = error.caller if isinstance(error, NoRole) else STRANGER
-            refused = visit(request, "log-in", caller, error.detail[:_MAX_REASON])
-            audit.refuse(refused, 400)
-            _log.warning("request %s: a log-in failed: %s", refused.request_id, error.detail)
+            refused = visit(caller, error.detail[:_MAX_REASON])
+            audit.refuse(refused, 400, "log-in")
+            _log.warning("request %s: a log-in failed: %s", refused.id, error.detail)
             status = 503 if isinstance(error, ProviderAway) else 400
             answer = visitors.form(request, begun.next_path, status=status, problem=str(error))
             answer.cookies.append(forget)
             return answer
-        audit.write(visit(request, "log-in", session.caller), 200)
+        audit.write(visit(session.caller), 200, "log-in")
         seconds = max(1, session.expires_s - int(time.time()))
         answer = visitors.form(request, begun.next_path, status=200, go_to=base + begun.next_path)
         answer.cookies += [session_cookie(SESSION_COOKIE, value, seconds, "strict"), forget]

@@ -11,13 +11,14 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.engine.measures.stopwatch import stages_ms
+from quadriga.engine.measures.model_counts import begin_events, stages_ms, take_events
 from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.inspection import describe_batching, open_model
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import LoadError, RunError, available_providers
 from quadriga.extras.tuning.paired_times import median_factor, time_in_turns
 from quadriga.extras.tuning.quantizer import Feeds
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.tasks.image import MAX_PIXELS
 
 TIE = 1.15
@@ -154,14 +155,16 @@ def profile_model(model: Path, image: Path, *, load: int | None, seconds: float)
 
 def _measure_stages(graph: ImageGraph, data: bytes, seconds: float) -> list[Stage]:
     options, end_s = graph.read_options({}), time.monotonic() + seconds
+    request = RequestContext()
+    set_current_request(request)
     samples: dict[str, list[float]] = {name: [] for name in _STAGE_ADVICE}
     for number in range(_WARM_UP + _STAGE_ROUNDS):
         started_s = time.perf_counter()
         image = graph.decode(data, MAX_PIXELS)
         decode_ms = (time.perf_counter() - started_s) * 1000
-        graph.stopwatch.start()
+        begin_events(request)
         graph.predict([image], [options])
-        stages = stages_ms(0, graph.stopwatch.stop())
+        stages = stages_ms(0, take_events(request))
         stages |= {"decode": decode_ms, "run": stages["infer"]}
         for name, values in samples.items():
             values.append(stages[name])
@@ -221,6 +224,8 @@ def _measure(ways: Sequence[Way], seconds: float) -> Iterator[Variant]:
 def _measure_load(graph: ImageGraph, data: bytes, callers: int, seconds: float) -> LoadTimes:
     """Let callers decode and predict one image after the other, each in a thread of its own."""
     options, end_s = graph.read_options({}), time.monotonic() + seconds
+    request = RequestContext()
+    set_current_request(request)
 
     def call(_: int) -> list[float]:
         latencies: list[float] = []

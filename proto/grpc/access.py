@@ -1,59 +1,42 @@
-"""What each RPC needs, and the handler that admits the callers of all of them, health and reflection included."""
+"""Calls of gRPC as they arrive and end: what each RPC needs, who may call it, how many at a time, and what is noted of it.
+
+A call begins with its headers, and its message may never come: calls that wait for one must not hold the places of others.
+It lasts until its answer has left, even a refusal: clients that have no key and read no answer would hold the places
+of all others, too. So only calls of callers with a key are counted. Those of strangers are few while they wait.
+"""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from inspect import isasyncgenfunction
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from quadriga.proto.access import (
-    Caller,
-    Gate,
-    Need,
-    Quota,
-    admit,
-    headers_by_name,
-    set_current_caller,
-    set_identification,
-)
-from quadriga.proto.audit import (
-    REFUSAL_CODES,
-    Audit,
-    NoAudit,
-    Notes,
-    Visit,
-    current_notes,
-    is_audited,
-    set_notes,
-)
+from quadriga.proto.access import Gate, Need, Quota, admit, headers_by_name
 from quadriga.proto.errors import (
     InvalidRequest,
     LimitReached,
     Overloaded,
     ProtocolError,
+    TooManyCalls,
 )
-from quadriga.proto.grpc.arrival import Arrivals
 from quadriga.proto.grpc.messages import REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http.asgi import REQUEST_ID_HEADER, error_request_id
 from quadriga.proto.http.intake import Intake
-from quadriga.proto.outcomes import (
-    NoRequestCounter,
-    OtherWire,
-    Outcome,
-    RequestCounter,
-    WireProtocol,
+from quadriga.proto.request import (
+    TRACEPARENT,
+    TRACEPARENT_HEADER,
+    Accounting,
+    RequestContext,
+    current_caller,
+    identify_again,
+    is_audited,
     outcome_of_error,
+    set_current_request,
 )
-from quadriga.proto.request_facts import (
-    NoObserver,
-    RequestFacts,
-    RequestObserver,
-    current_facts,
-    set_current_facts,
-)
-from quadriga.proto.trace_context import TRACEPARENT, TRACEPARENT_HEADER
 
 REQUEST_ID_NAME = REQUEST_ID_HEADER.decode()
 """Metadata with the id of a call, of the client's and in the trailing ones."""
@@ -110,6 +93,9 @@ PLACE_BEYOND_BYTES = 65_535
 PLACE_AFTER_S = 0.5
 """Time after which a call whose answer has not left holds a place of its key again."""
 
+MAX_STRANGERS = 64
+"""Calls of callers without a key that wait for their message at a time, and watches of theirs."""
+
 _PROBES = (f"/{HEALTH_SERVICE}/", f"/{REFLECTION_SERVICE}/")
 
 
@@ -136,31 +122,90 @@ class _Metadata:
         return self._by_name.get(name)
 
 
+class Arrivals:
+    """Calls under way, and those that wait for a message; used on one event loop.
+
+    Where too many wait, the one that has waited longest gives its place to the next: who sends a message sends it at
+    once. Callers without a key take no places of others.
+
+    Args:
+        intake: Has the time that a message may take to arrive, and counts those that do not.
+        max_calls: Calls at a time of callers with a key; of three quarters of them the message may be awaited.
+    """
+
+    def __init__(self, intake: Intake, max_calls: int) -> None:
+        self._intake = intake
+        self._max_calls = max_calls
+        self._calls = 0
+        self._max_waits = max(1, max_calls * 3 // 4)
+        self._max_strangers = min(MAX_STRANGERS, self._max_waits)
+        self._callers: dict[Any, None] = {}
+        self._strangers: dict[Any, None] = {}
+
+    def begin(self, context: Any) -> None:
+        """Count a call until its answer has left, if its caller has a key.
+
+        Raises:
+            TooManyCalls: There are as many as may be.
+        """
+        if not current_caller().rights:
+            return
+        if self._calls >= self._max_calls:
+            text = f"expected at most {self._max_calls} calls at a time, got more: the limit is the setting max_connections"
+            raise TooManyCalls(text)
+        self._calls += 1
+        context.add_done_callback(self._count_end)
+
+    def _count_end(self, _: Any) -> None:
+        self._calls -= 1
+
+    async def read(self, context: Any, *, is_limited: bool = True) -> Any:
+        """Read the next message of a call; `grpc.aio.EOF` if there are no more.
+
+        Args:
+            context: Context of the call.
+            is_limited: Whether the message has a limited time to arrive: those of a stream come when there is something
+                to ask.
+
+        Raises:
+            InvalidRequest: It is no message of the RPC.
+            TooSlow: It does not arrive in time.
+            Overloaded: Its place is needed for another call.
+        """
+        has_key = bool(current_caller().rights)
+        waits = self._callers if has_key else self._strangers
+        maximum = self._max_waits if has_key else self._max_strangers
+        if len(waits) >= maximum:
+            self._intake.displaced += 1
+            text = f"expected at most {maximum} calls that wait for their message, got more"
+            longest = next(iter(waits))
+            del waits[longest]
+            longest.end_wait(Overloaded(text))
+        waits[context] = None
+        try:
+            return await context.read(self._intake.body_timeout_s if is_limited else math.inf)
+        except DecodeError as error:
+            raise InvalidRequest("expected a message of the RPC, got other bytes") from error
+        finally:
+            waits.pop(context, None)
+
+
 class CallServices:
     """What all calls of a server share; see `GrpcServer` for the arguments."""
 
     def __init__(
-        self,
-        intake: Intake,
-        max_connections: int = 1000,
-        *,
-        audit: Audit | None = None,
-        counter: RequestCounter | None = None,
-        observer: RequestObserver | None = None,
+        self, intake: Intake, max_connections: int = 1000, accounting: Accounting | None = None
     ) -> None:
         self.intake = intake
         self.arrivals = Arrivals(intake, max_connections)
-        self.audit = audit or NoAudit()
-        self.counter = counter or NoRequestCounter()
-        self.observer = observer or NoObserver()
+        self.accounting = accounting or Accounting()
 
 
 class AccessHandler:
-    """Handler of all calls: refuses those whose caller has not what the RPC needs, and writes the audit log.
+    """Handler of all calls: refuses those whose caller has not what the RPC needs, and takes note of their ends.
 
     It does so before their message is read. A call counts for its key from then on, whenever its message arrives, which has a
-    limited time. To the code that adds services it looks like a server. It stands before them as a generic handler, since
-    an interceptor of grpc.aio does the same with four more calls and a coroutine.
+    limited time. To the code that adds services it looks like a server.
     """
 
     def __init__(self, gate: Gate, shared: CallServices) -> None:
@@ -178,55 +223,53 @@ class AccessHandler:
     def service(self, details: Any) -> Any:
         """Return the handler of a call: the RPC's, or one that refuses the call; None if there is no such RPC."""
         metadata = _Metadata(details.invocation_metadata)
-        identify = partial(self._gate.identify, metadata.get)
-        caller = identify()
         method = details.method
-        need = NEEDS.get(method, "admin")
-        call = _Call(self._shared, caller, method, need=need, metadata=metadata)
+        request = RequestContext(
+            id=error_request_id(metadata.get(REQUEST_ID_HEADER)),
+            method="RPC",
+            path=method,
+            route=method,
+            identify=partial(self._gate.identify, metadata.get),
+            need=NEEDS.get(method, "admin"),
+            protocol="grpc" if method in _INFERENCES else "state",
+        )
+        set_current_request(request)  # each call has a task of its own
+        caller = identify_again()
+        call = _Call(self._shared, request, metadata.get(TRACEPARENT_HEADER))
         try:
-            admit(caller, need)
+            admit(caller, request.need)
             if call.quota is not None:
                 call.quota.check()
-            if is_audited(need, "RPC"):
-                self._shared.audit.check()
+            if is_audited(request.need, "RPC"):
+                self._shared.accounting.audit.check()
         except ProtocolError as error:
-            return grpc.stream_stream_rpc_method_handler(partial(call.refuse, error))
-        set_current_caller(caller)
-        set_identification(identify)
+            call.refusal = error
+            return grpc.stream_stream_rpc_method_handler(call.answer)
         for services in self._handlers:
             if (handler := services.service(details)) is not None:
-                return call.watched(handler)
-        self._shared.counter.count("none", "client_error")
+                return call.answered_by(handler)
+        self._shared.accounting.count_unread("client_error")
         return None
 
 
 class _Call:
-    """One call on its way to its line in the audit log."""
+    """One call, from its arrival to its end."""
 
     def __init__(
-        self,
-        shared: CallServices,
-        caller: Caller,
-        method: str,
-        *,
-        need: Need,
-        metadata: _Metadata,
+        self, shared: CallServices, request: RequestContext, traceparent: bytes | None
     ) -> None:
         self._shared = shared
-        self._outcome: Outcome | None = None
-        self._protocol: WireProtocol | OtherWire = "grpc" if method in _INFERENCES else "state"
-        self._caller = caller
-        self._method = method
-        self._need = need
-        self._is_audited = is_audited(need, "RPC")
-        self._metadata = metadata
+        self._request = request
+        self._traceparent = traceparent
         self._respond: Callable[[Any], Awaitable[Any]]
-        self.quota = None if need == "nothing" else caller.quota
-        self._is_counted = False
+        self.refusal: ProtocolError | None = None
+        """Why the call is refused; None for one that is answered."""
+        self.quota: Quota | None = None if request.need == "nothing" else request.caller.quota
+        self._holds_place = False
         """Whether the call holds a place of its key."""
         self._place_timer: asyncio.TimerHandle | None = None
 
-    def watched(self, handler: Any) -> Any:
+    def answered_by(self, handler: Any) -> Any:
         """Return a handler as one that reads the messages of the call by itself."""
         codec = handler.request_deserializer, handler.response_serializer
         if answer := handler.unary_unary or handler.unary_stream:
@@ -236,105 +279,63 @@ class _Call:
         else:
             self._respond = partial(handler.stream_stream, None)
         if handler.unary_unary:
-            return grpc.stream_unary_rpc_method_handler(self._watch, *codec)
-        return grpc.stream_stream_rpc_method_handler(self._watch, *codec)
+            return grpc.stream_unary_rpc_method_handler(self.answer, *codec)
+        return grpc.stream_stream_rpc_method_handler(self.answer, *codec)
 
-    async def refuse(self, error: ProtocolError, _: object, context: Any) -> None:
-        """Refuse the call."""
-        self._outcome = outcome_of_error(error)
-        self._shared.counter.count(self._protocol, self._outcome)
-        notes = current_notes()
-        notes.request_id = notes.request_id or error_request_id(
-            self._metadata.get(REQUEST_ID_HEADER)
-        )
-        facts = None if current_facts() is not None else self._observe(notes.request_id)
-        self._end(context, error.grpc_code, notes, is_audited=False)
-        try:
-            await self._abort(error, notes, context)
-        finally:
-            self._end_observation(facts, notes, "")
-
-    async def _watch(self, _: object, context: Any) -> Any:
-        """Answer the call; its line is written before the answer is sent."""
-        if self._need == "nothing" or self._method.startswith(_PROBES):
+    async def answer(self, _: object, context: Any) -> Any:
+        """Answer the call; its line of the audit log is written before the answer is sent."""
+        request, accounting = self._request, self._shared.accounting
+        request.address = context.peer().rpartition(":")[0].strip("[]")
+        if request.need == "nothing" or request.path.startswith(_PROBES):
             context.max_message_bytes = MAX_PROBE_BYTES
-        notes = Notes(request_id=error_request_id(self._metadata.get(REQUEST_ID_HEADER)))
-        set_notes(notes)
-        facts = None if self._method == STREAM else self._observe(notes.request_id)
-        context.set_trailing_metadata(call_metadata(notes.request_id))
-        status = ""
-        try:
-            response = await self._answer(notes, context)
-            status = "OK"
-            if facts is not None and isinstance(response, bytes):
-                facts.bytes_out = len(response)
-        finally:
-            self._end_observation(facts, notes, status)
-        return response
-
-    async def _answer(self, notes: Notes, context: Any) -> Any:
-        """Answer the call: return what is sent, or raise what grpc ends it by."""
+        self._begin(is_refused=self.refusal is not None)
+        context.set_trailing_metadata(call_metadata(request))
         context.add_done_callback(self._finish)
         try:
-            self._shared.arrivals.begin(context)
-        except ProtocolError as error:
-            self._outcome = outcome_of_error(error)
-            self._shared.counter.count(self._protocol, self._outcome)
-            await self._abort(error, notes, context)
-        if self.quota is not None:
-            try:
-                self.quota.begin()
-            except ProtocolError as error:
-                await self.refuse(error, None, context)
-            self._is_counted = True
-        try:
+            await self._take_place(context)
             response = await self._respond(context)
         except BaseException as error:
             self._leave_place()
-            self._count(_outcome(error, notes))
-            self._end(context, notes.grpc_code or "no answer", notes, is_audited=self._is_audited)
+            if isinstance(error, grpc.aio.AbortError) and not request.outcome:
+                request.outcome = "client_error"  # a service of grpc's own refused it
+            accounting.answer(request, request.status or "no answer")
+            accounting.end(request, error)
             if isinstance(error, grpc.aio.AbortError):  # grpc keeps it with the call
                 # Its frames, and those of what caused it, hold the message: a cycle, in which that would stay.
                 error.__context__ = None
                 raise error.with_traceback(None) from None
             raise
-        self._count("success")
-        self._end(context, "OK", notes, is_audited=self._is_audited)
-        size_bytes = len(response) if isinstance(response, bytes) else 0
+        request.bytes_out = len(response) if isinstance(response, bytes) else 0
+        accounting.answer(request, "OK")
+        accounting.count(request, "success")
+        accounting.end(request)
         # Its client may have the answer, and ask again, before the call is over.
         self._leave_place()
-        if self.quota is not None and size_bytes > PLACE_BEYOND_BYTES:
+        if self.quota is not None and request.bytes_out > PLACE_BEYOND_BYTES:
             loop = asyncio.get_running_loop()
-            self._place_timer = loop.call_later(PLACE_AFTER_S, self._take_place, self.quota)
+            self._place_timer = loop.call_later(PLACE_AFTER_S, self._hold_place, self.quota)
         return response
 
-    def _observe(self, request_id: str) -> RequestFacts | None:
-        """Begin to take note of the call; return None if nobody does."""
-        facts = observe_call(
-            self._shared.observer, self._method, request_id, self._metadata.get(TRACEPARENT_HEADER)
-        )
-        set_current_facts(facts)
-        return facts
+    def _begin(self, *, is_refused: bool) -> None:
+        """Begin to take note of the call; of a stream that is answered, only its messages are requests."""
+        self._request.is_noted = is_refused or self._request.path != STREAM
+        if self._request.is_noted:
+            self._shared.accounting.begin(self._request, self._traceparent)
 
-    def _end_observation(self, facts: RequestFacts | None, notes: Notes, status: str) -> None:
-        """Take note of a call that is over; an empty status stands for the one that it was aborted with."""
-        if facts is None:
-            return
-        set_current_facts(None)
-        facts.protocol, facts.route, facts.key_id = (
-            self._protocol,
-            self._method,
-            self._caller.key_id,
-        )
-        facts.status = status or notes.grpc_code or "no answer"
-        facts.outcome = self._outcome or ""
-        self._shared.observer.end(facts)
-
-    def _count(self, outcome: Outcome) -> None:
-        """Count the call, unless it is a stream whose messages count."""
-        self._outcome = outcome
-        if self._method != STREAM:
-            self._shared.counter.count(self._protocol, outcome)
+    async def _take_place(self, context: Any) -> None:
+        """Count the call for its key and among all calls; one that may not be answered ends."""
+        try:
+            if self.refusal is not None:
+                raise self.refusal
+            self._shared.arrivals.begin(context)
+            if self.quota is not None:
+                self.quota.begin()
+                self._holds_place = True
+        except ProtocolError as error:
+            self.refusal = None  # a cycle, in which the call would stay
+            if not self._request.is_noted:
+                self._begin(is_refused=True)
+            await self._abort(error, context)
 
     def _finish(self, _: Any) -> None:
         """Note that the call is over: its answer has left, or never will."""
@@ -342,13 +343,13 @@ class _Call:
             self._place_timer.cancel()
         self._leave_place()
 
-    def _take_place(self, quota: Quota) -> None:
-        self._is_counted = True
+    def _hold_place(self, quota: Quota) -> None:
+        self._holds_place = True
         quota.resume()
 
     def _leave_place(self) -> None:
-        if self._is_counted and self.quota is not None:
-            self._is_counted = False
+        if self._holds_place and self.quota is not None:
+            self._holds_place = False
             self.quota.end()
 
     async def _answer_message(
@@ -359,11 +360,9 @@ class _Call:
             message = await self._shared.arrivals.read(context)
             if message is grpc.aio.EOF:
                 raise InvalidRequest("expected a message, got the end of the call")
-            size_bytes = len(message) if isinstance(message, bytes) else 0
-            if (facts := current_facts()) is not None:
-                facts.bytes_in = size_bytes
+            self._request.bytes_in = len(message) if isinstance(message, bytes) else 0
         except ProtocolError as error:
-            await self._abort(error, current_notes(), context)
+            await self._abort(error, context)
             raise AssertionError from error  # it has raised
         return await answer(message, context)
 
@@ -380,57 +379,21 @@ class _Call:
             async for response in answer(messages(), context):
                 await context.write(response)
         except ProtocolError as error:
-            await self._abort(error, current_notes(), context)
+            await self._abort(error, context)
 
-    async def _abort(self, error: ProtocolError, notes: Notes, context: Any) -> None:
+    async def _abort(self, error: ProtocolError, context: Any) -> None:
         """End the call with an error; raises what grpc ends handlers by."""
-        notes.grpc_code, notes.outcome = error.grpc_code, outcome_of_error(error)
-        context.set_trailing_metadata((*error_metadata(error), *call_metadata(notes.request_id)))
+        request = self._request
+        request.status, request.outcome = error.grpc_code, outcome_of_error(error)
+        context.set_trailing_metadata((*error_metadata(error), *call_metadata(request)))
         await context.abort(grpc.StatusCode[error.grpc_code], str(error))
 
-    def _end(self, context: Any, status: str, notes: Notes, *, is_audited: bool) -> None:
-        if notes.refusals:
-            status = notes.refusal_code
-        is_refused = status in REFUSAL_CODES
-        if not is_refused and not is_audited:
-            return
-        visit = Visit(
-            caller=self._caller,
-            action=f"RPC {self._method}",
-            address=context.peer().rpartition(":")[0].strip("[]"),
-            request_id=notes.request_id,
-            notes=notes,
-        )
-        if is_refused:
-            self._shared.audit.refuse(visit, status)
-        else:
-            self._shared.audit.write(visit, status)
 
-
-def call_metadata(request_id: str) -> tuple[tuple[str, str], ...]:
+def call_metadata(request: RequestContext) -> tuple[tuple[str, str], ...]:
     """Return the trailing metadata that name a call: its id, and the trace that it is part of."""
-    facts = current_facts()
-    if facts is None or facts.trace is None:
-        return ((REQUEST_ID_NAME, request_id),)
-    return ((REQUEST_ID_NAME, request_id), (TRACEPARENT, facts.trace.traceparent))
-
-
-def observe_call(
-    observer: RequestObserver, method: str, request_id: str, traceparent: bytes | None
-) -> RequestFacts | None:
-    """Begin to take note of a call; return None if nobody does."""
-    if traceparent is None and not observer.observes_all:
-        return None
-    return observer.begin(request_id, "RPC", method, traceparent)
-
-
-def _outcome(error: BaseException, notes: Notes) -> Outcome:
-    """Return the outcome of a call that ended with an error."""
-    if notes.outcome:
-        return notes.outcome
-    if isinstance(error, grpc.aio.AbortError):  # a service of grpc's own refused it
-        return "client_error"
-    return "server_error" if isinstance(error, Exception) else "gone"
+    if request.trace is None:
+        return ((REQUEST_ID_NAME, request.id),)
+    return ((REQUEST_ID_NAME, request.id), (TRACEPARENT, request.trace.traceparent))
 
 
 def error_metadata(error: Exception) -> tuple[tuple[str, str], ...]:

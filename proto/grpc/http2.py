@@ -30,10 +30,9 @@ from hpack import Decoder
 from hpack.exceptions import HPACKError
 from hpack.hpack import encode_integer
 
-from quadriga.proto.access import current_caller
 from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge, TooSlow, Unsupported
-from quadriga.proto.handshakes import Handshakes, arrived_bytes
-from quadriga.proto.http.intake import Intake
+from quadriga.proto.http.intake import Handshakes, Intake, arrived_bytes
+from quadriga.proto.request import current_caller
 
 MAX_HEADER_BYTES = 64 * 1024
 """Maximum bytes of the headers of a call, both as they come and decoded; proxies take no more either."""

@@ -10,18 +10,20 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
-from quadriga.proto.access import Gate, OpenGate, admit, current_caller
-from quadriga.proto.audit import Audit
+from quadriga.proto.access import Gate, OpenGate, admit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
-from quadriga.proto.grpc.access import HEALTH_SERVICE, AccessHandler, CallServices
-from quadriga.proto.grpc.arrival import MAX_STRANGERS
+from quadriga.proto.grpc.access import (
+    HEALTH_SERVICE,
+    MAX_STRANGERS,
+    AccessHandler,
+    CallServices,
+)
 from quadriga.proto.grpc.http2 import Http2Server, Limits
 from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.grpc.service import GrpcService
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import Serving
-from quadriga.proto.outcomes import RequestCounter
-from quadriga.proto.request_facts import RequestObserver
+from quadriga.proto.request import Accounting, current_caller
 from quadriga.quoting import MAX_MODEL_NAME, quoted
 
 WATCH_INTERVAL_S = 0.1
@@ -59,13 +61,9 @@ class GrpcServer:
         handshake_timeout_s: float = 15.0,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         gate: Gate | None = None,
-        audit: Audit | None = None,
-        counter: RequestCounter | None = None,
-        observer: RequestObserver | None = None,
+        accounting: Accounting | None = None,
     ) -> None:
-        shared = CallServices(
-            intake, max_connections, audit=audit, counter=counter, observer=observer
-        )
+        shared = CallServices(intake, max_connections, accounting)
         self._service = GrpcService(
             serving,
             server_version,

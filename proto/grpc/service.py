@@ -9,7 +9,6 @@ they differ.
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
@@ -20,16 +19,8 @@ import numpy.typing as npt
 from google.protobuf import json_format
 
 from quadriga.proto import datatypes, idempotency
-from quadriga.proto.access import (
-    Caller,
-    admit,
-    current_caller,
-    identify_again,
-    set_current_caller,
-)
-from quadriga.proto.audit import Notes, current_notes, note_target, set_notes
+from quadriga.proto.access import Caller, admit
 from quadriga.proto.datatypes import NUMPY_TYPES, elements_as_bytes
-from quadriga.proto.deadline import CALL_LIMIT, Deadline
 from quadriga.proto.errors import (
     Forbidden,
     InvalidRequest,
@@ -47,7 +38,6 @@ from quadriga.proto.grpc.access import (
     CallServices,
     call_metadata,
     error_metadata,
-    observe_call,
 )
 from quadriga.proto.grpc.messages import (
     POOL,
@@ -87,13 +77,18 @@ from quadriga.proto.messages import (
     new_request_id,
     refuse_shared_memory,
 )
-from quadriga.proto.outcomes import Outcome, outcome_of_error
-from quadriga.proto.request_facts import (
-    RequestFacts,
-    current_facts,
-    set_current_facts,
+from quadriga.proto.request import (
+    CALL_LIMIT,
+    TRACEPARENT,
+    Deadline,
+    RequestContext,
+    current_caller,
+    current_request,
+    identify_again,
+    note_target,
+    outcome_of_error,
+    set_current_request,
 )
-from quadriga.proto.trace_context import TRACEPARENT
 from quadriga.quoting import quoted
 
 CONTENTS: dict[str, str] = {
@@ -316,7 +311,7 @@ class GrpcService:
         self._closing.set()
 
     async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
-        task = partial(self._answer, method, body, current_caller())
+        task = partial(self._answer, method, body)
         try:
             with self._shared.intake.hold(len(body)):
                 return await asyncio.to_thread(task) if method.name in _IN_THREAD else task()
@@ -328,16 +323,16 @@ class GrpcService:
         try:
             with self._shared.intake.hold(len(body)):
                 model = read_model_name(body)
-                request_id = current_notes().request_id
+                request = _request_of(context)
                 key = idempotency.key_of_call(context.invocation_metadata())
-                task = partial(self._infer, model, body, current_caller(), request_id, key=key)
+                task = partial(self._infer, model, body, request, key)
                 response, trailer = await self._run(
                     task, model, context=context, body_bytes=len(body) if key is None else None
                 )
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
         if trailer:
-            context.set_trailing_metadata((*trailer, *call_metadata(request_id)))
+            context.set_trailing_metadata((*trailer, *call_metadata(request)))
         return response
 
     async def _run(
@@ -354,7 +349,6 @@ class GrpcService:
         takes a thread.
         """
         deadline = Deadline(self._request_timeout_s)
-        deadline.facts = current_facts()
         if (remaining_s := context.time_remaining()) is not None:
             deadline.shorten(remaining_s, CALL_LIMIT)
         return await self._serving.run(
@@ -362,30 +356,22 @@ class GrpcService:
         )
 
     def _infer(
-        self,
-        model: str,
-        body: bytes,
-        caller: Caller,
-        request_id: str = "",
-        *,
-        key: bytes | None = None,
+        self, model: str, body: bytes, request: RequestContext, key: bytes | None
     ) -> tuple[bytes, _Trailer]:
         """Decode, run and encode an inference; return the bytes, and the result of storing as trailing metadata.
 
-        The id is that of a request whose message has none; under a key the request is stored once.
+        The id of the call is that of a message that has none; under a key the request is stored once.
         """
-        set_current_caller(caller)
-        request = decode_message(_REQUEST, body)
-        check_model_name(request, model)
-        message = _RESPONSE()
-        with nullcontext() if key is None else idempotency.repeatable_message(key, caller, request):
-            headers = store_headers(_infer(self._serving, request, message, request_id))
+        sent, message = decode_message(_REQUEST, body), _RESPONSE()
+        check_model_name(sent, model)
+        if key is not None:
+            request.repeatable = idempotency.repeatable_message(key, request.caller, sent)
+        headers = store_headers(_infer(self._serving, sent, message, request.id))
         trailer = tuple((name.decode(), value.decode()) for name, value in headers)
         return message.SerializeToString(), trailer
 
-    def _answer(self, method: Any, body: bytes, caller: Caller) -> bytes:
+    def _answer(self, method: Any, body: bytes) -> bytes:
         """Decode, run and encode a request that is no inference."""
-        set_current_caller(caller)
         request = decode_message(message_class(method.input_type), body)
         response = message_class(method.output_type)()
         value = self._metadata
@@ -396,7 +382,7 @@ class GrpcService:
 
     async def _stream(self, _: object, context: Any) -> None:
         """Answer requests side by side and in their order, until the client or the server closes the stream."""
-        metadata = dict(context.invocation_metadata() or ())
+        call, metadata = _request_of(context), dict(context.invocation_metadata() or ())
         ends_at_error = metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
         closing = asyncio.ensure_future(self._closing.wait())
         reading: asyncio.Future[Any] | None = None
@@ -423,13 +409,18 @@ class GrpcService:
                     except (
                         ProtocolError
                     ) as error:  # the key has ended, or another call needs the place
-                        self._shared.counter.count("grpc", outcome_of_error(error))
+                        self._shared.accounting.count_unread(outcome_of_error(error), "grpc")
                         is_open, end = False, error
                         continue
                     finally:
                         reading = None
                     answer = self._answer_streamed(
-                        body, caller, context, previous=last, ends_at_error=ends_at_error
+                        body,
+                        call,
+                        context,
+                        caller=caller,
+                        previous=last,
+                        ends_at_error=ends_at_error,
                     )
                     last = asyncio.ensure_future(answer)
                     answers[last] = len(body)
@@ -458,69 +449,71 @@ class GrpcService:
     async def _answer_streamed(
         self,
         body: bytes,
-        caller: Caller,
+        call: RequestContext,
         context: Any,
         *,
+        caller: Caller,
         previous: "asyncio.Future[Any] | None",
         ends_at_error: bool,
     ) -> bytes | Exception:
-        """Answer one message of a stream, and count it.
+        """Answer one message of a stream, which is a request with an id of its own, and take note of its end.
 
         Args:
             body: The message.
-            caller: Its caller.
+            call: The stream.
             context: Context of the stream.
+            caller: Caller of the message.
             previous: Answer to the message before it; None for the first.
             ends_at_error: Whether an error is returned to end the stream with its code; else it is an answer.
         """
-        call_notes = current_notes()
-        notes = Notes(request_id=_request_id(context))
-        set_notes(notes)  # of this task alone
-        facts = self._observe_message(context)
+        request = RequestContext(
+            id=new_request_id(),
+            method="RPC",
+            path=STREAM,
+            address=call.address,
+            caller=caller,
+            protocol="grpc",
+            route=STREAM,
+            status="no answer",
+            bytes_in=len(body),
+        )
+        set_current_request(request)  # of this task alone
+        traceparent = dict(context.invocation_metadata() or ()).get(TRACEPARENT)
+        accounting = self._shared.accounting
+        accounting.begin(request, traceparent.encode() if isinstance(traceparent, str) else None)
         response: bytes | Exception
-        outcome: Outcome
-        status, outcome = "no answer", "gone"
         try:
-            response = await self._streamed_answer(body, caller, context, previous)
-            status, outcome = "OK", "success"
+            response = await self._streamed_answer(body, request, context, previous)
+            request.status, request.outcome = "OK", "success"
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
-            outcome = outcome_of_error(error)
-            code, text = _status(error, notes.request_id)
+            request.outcome = outcome_of_error(error)
+            code, text = _status(error, call.id)
             if isinstance(error, Forbidden | LimitReached):
-                call_notes.refusals += 1
-                call_notes.refusal_code = code.name
-            status = code.name if ends_at_error else "OK"
+                call.refusals += 1
+                call.refusal_code = code.name
+            request.status = code.name if ends_at_error else "OK"
             response = error if ends_at_error else _error_answer(body, text)
         finally:
-            self._shared.counter.count("grpc", outcome)
-            if facts is not None:
-                facts.protocol, facts.route, facts.key_id = "grpc", STREAM, caller.key_id
-                facts.status, facts.outcome = status, outcome
-                facts.bytes_in = len(body)
-                self._shared.observer.end(facts)
+            accounting.end(request)
         if isinstance(response, bytes):
             self._shared.intake.add(len(response))
         return response
 
-    def _observe_message(self, context: Any) -> RequestFacts | None:
-        """Begin to take note of a message of a stream, which is a request with an id of its own."""
-        metadata = dict(context.invocation_metadata() or ())
-        value = metadata.get(TRACEPARENT)
-        traceparent = value.encode() if isinstance(value, str) else None
-        facts = observe_call(self._shared.observer, STREAM, new_request_id(), traceparent)
-        set_current_facts(facts)
-        return facts
-
     async def _streamed_answer(
-        self, body: bytes, caller: Caller, context: Any, previous: "asyncio.Future[Any] | None"
+        self,
+        body: bytes,
+        request: RequestContext,
+        context: Any,
+        previous: "asyncio.Future[Any] | None",
     ) -> bytes:
         """Answer one message of a stream.
 
         One that finds the queue full waits until the message before it is answered, as if it had not been read ahead.
         """
-        if caller.quota is not None and previous is not None:  # the call counted as the first
-            caller.quota.add_message()
-        task = partial(self._stream_answer, body, caller)
+        quota = request.caller.quota
+        if quota is not None and previous is not None:  # the call counted as the first
+            quota.add_message()
+        task = partial(self._stream_answer, body)
         with self._shared.intake.hold(len(body)):
             while True:
                 try:
@@ -532,9 +525,8 @@ class GrpcService:
                         raise
                     await asyncio.wait((previous,))
 
-    def _stream_answer(self, body: bytes, caller: Caller) -> bytes:
+    def _stream_answer(self, body: bytes) -> bytes:
         """Run one request of a stream."""
-        set_current_caller(caller)
         request = decode_message(_REQUEST, body)
         check_name("id", request.id)
         check_model_name(request, read_model_name(body))
@@ -589,25 +581,23 @@ def _status(error: Exception, request_id: str) -> tuple[Any, str]:
 
 
 async def _abort(context: Any, error: Exception) -> NoReturn:
-    request_id = _request_id(context)
-    trailer: _Trailer = (*error_metadata(error), *call_metadata(request_id))
-    context.set_trailing_metadata(trailer)
-    code, text = _status(error, request_id)
-    notes = current_notes()
-    notes.grpc_code, notes.outcome = code.name, outcome_of_error(error)
+    request = _request_of(context)
+    context.set_trailing_metadata((*error_metadata(error), *call_metadata(request)))
+    code, text = _status(error, request.id)
+    request.status, request.outcome = code.name, outcome_of_error(error)
     await context.abort(code, text)
     raise AssertionError from error  # abort has raised
 
 
-def _request_id(context: Any) -> str:
-    """Return the id of a call: the one that is noted, else from its metadata or a new one."""
-    if request_id := current_notes().request_id:
-        return request_id
-    metadata = dict(context.invocation_metadata() or ())
-    value = metadata.get(REQUEST_ID_NAME)
-    request_id = error_request_id(value if isinstance(value, str) else None)
-    current_notes().request_id = request_id
-    return request_id
+def _request_of(context: Any) -> RequestContext:
+    """Return the request that a call is; where the service answers without a server of ours, it begins here."""
+    request = current_request()
+    if request is None:
+        value = dict(context.invocation_metadata() or ()).get(REQUEST_ID_NAME)
+        request_id = error_request_id(value if isinstance(value, str) else None)
+        request = RequestContext(id=request_id, method="RPC")
+        set_current_request(request)
+    return request
 
 
 def _infer(serving: Serving, request: Any, message: Any, request_id: str = "") -> InferResponse:

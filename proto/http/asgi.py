@@ -8,7 +8,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import Literal
 
 import msgspec
 from litestar.types import Receive, Scope, Send
@@ -23,8 +22,7 @@ from quadriga.proto.errors import (
     translate_recursion_error,
 )
 from quadriga.proto.messages import new_request_id
-from quadriga.proto.outcomes import Outcome
-from quadriga.proto.request_facts import trace_fields
+from quadriga.proto.request import log_fields
 from quadriga.quoting import quoted
 
 _log = logging.getLogger("quadriga.http")
@@ -87,10 +85,6 @@ ABORT_EXTENSION = "quadriga.abort"
 """Extension of a scope: closes the connection at once, whatever its client has not read yet."""
 
 
-LEFT_EXTENSION = "quadriga.left"
-"""Extension of a scope: there once the client has left before the end of its body."""
-
-
 CALLER_EXTENSION = "quadriga.caller"
 """Extension of a scope: there if the request came with a key, token or session that counts."""
 
@@ -102,8 +96,6 @@ class WholeAnswer(msgspec.Struct, frozen=True):
     body: bytes
     headers: list[tuple[bytes, bytes]]
     """All headers, with the type and length of the body."""
-    outcome: Outcome | Literal[""] = ""
-    """How the request ended, where its error says more than the status."""
 
 
 def whole_answer(
@@ -177,16 +169,14 @@ def log_fault(error: Exception, request_id: str) -> bool:
     """
     status = getattr(error, "status", None)
     if status is None or (status == 500 and not isinstance(error, ProtocolError)):
-        extra = {"fields": trace_fields(request_id)}
-        _log.error(
-            "request %s failed by a fault of the server", request_id, exc_info=error, extra=extra
-        )
+        text = "request %s failed by a fault of the server"
+        _log.error(text, request_id, exc_info=error, extra={"fields": log_fields(request_id)})
         return True
     text = str(error)
     if detail := getattr(error, "detail", ""):
         text = f"{text} ({detail})"
     if detail or status == 500:
-        extra = {"fields": trace_fields(request_id)}
+        extra = {"fields": log_fields(request_id)}
         _log.warning("request %s was answered %d: %s", request_id, status, text, extra=extra)
     return False
 

@@ -16,12 +16,10 @@ from urllib.parse import quote, unquote
 import msgspec
 import pybase64
 
-from quadriga.proto.deadline import current_deadline
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.operations import JSON, HttpRequest, HttpResponse, WireOptions
 from quadriga.proto.json_text import check_amount, parse_json, without_mark
-from quadriga.proto.request_facts import RequestFacts
-from quadriga.proto.trace_context import TRACEPARENT
+from quadriga.proto.request import TRACEPARENT, current_request
 from quadriga.quoting import quoted
 
 STRUCTURED = b"application/cloudevents+json"
@@ -64,26 +62,18 @@ def with_cloud_events(
         )
         if event is None:
             return handler(http_request)
-        facts = _continue_trace(event)
+        request, traceparent = current_request(), event.attributes.get(TRACEPARENT)
+        if request is not None and isinstance(traceparent, str):
+            request.continue_trace(traceparent)
         response = handler(msgspec.structs.replace(http_request, body=event.data, is_event=True))
         attributes = _attributes(event, options, http_request.path_parameters["name"])
-        if facts is not None and facts.trace is not None:
-            attributes[TRACEPARENT] = facts.trace.traceparent
+        if request is not None and request.trace is not None:
+            attributes[TRACEPARENT] = request.trace.traceparent
         if event.media_type is None:
             return _binary(response, attributes)
         return _structured(response, attributes, event.media_type)
 
     return answer_event
-
-
-def _continue_trace(event: CloudEvent) -> RequestFacts | None:
-    """Take the trace that an event is part of; return the facts of the request, None if nobody takes note of it."""
-    deadline = current_deadline()
-    facts = None if deadline is None else deadline.facts
-    traceparent = event.attributes.get(TRACEPARENT)
-    if facts is not None and isinstance(traceparent, str):
-        facts.continue_trace(traceparent)
-    return facts
 
 
 def read_event(

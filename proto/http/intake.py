@@ -6,7 +6,10 @@ long as it is there, and so does an answer over gRPC, which is held until its cl
 """
 
 import asyncio
+import socket
+import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,8 +18,8 @@ from litestar.types import Receive, Scope
 from litestar.types.asgi_types import HTTPReceiveMessage
 
 from quadriga.proto.errors import IntakeFull, TooSlow
-from quadriga.proto.http.asgi import BODY_EXTENSION, LEFT_EXTENSION
-from quadriga.proto.outcomes import NoRequestCounter, RequestCounter, outcome_of_status
+from quadriga.proto.http.asgi import BODY_EXTENSION
+from quadriga.proto.request import Accounting, current_request, outcome_of_status
 
 BYTES_PER_S = 32 * 1024
 """Bytes of a body, or of an answer that a client reads, that add a second to its time: slower clients hold memory for hours."""
@@ -46,7 +49,7 @@ class Intake:
         max_bytes: Maximum bytes of all bodies together.
         body_timeout_s: Time that a body has to arrive, and for which one may stand still.
         bytes_per_s: Rate at which a body goes on for as long as it takes; None for `BYTES_PER_S`.
-        counter: Counts requests.
+        accounting: Counts requests that are refused before they are read.
     """
 
     def __init__(
@@ -55,9 +58,9 @@ class Intake:
         body_timeout_s: float = 30.0,
         bytes_per_s: int | None = None,
         *,
-        counter: RequestCounter | None = None,
+        accounting: Accounting | None = None,
     ) -> None:
-        self._counter = counter or NoRequestCounter()
+        self._accounting = accounting or Accounting()
         self.max_bytes = max_bytes
         self.body_timeout_s = body_timeout_s
         self.bytes_per_s = BYTES_PER_S if bytes_per_s is None else bytes_per_s
@@ -80,7 +83,7 @@ class Intake:
 
     def note_refusal(self, status: int) -> None:
         """Count a request that was refused while it was read, as it was malformed or there were too many connections."""
-        self._counter.count("none", outcome_of_status(status))
+        self._accounting.count_unread(outcome_of_status(status))
 
     def hold(self, size: int) -> "_Hold":
         """Hold the bytes of a body that has arrived within a context; to begin it raises IntakeFull if they are too many."""
@@ -173,8 +176,8 @@ class _Body:
         message = await self._next_in_time()
         if message["type"] != "http.request":
             self._complete = True
-            if (extensions := self._scope.get("extensions")) is not None:
-                extensions[LEFT_EXTENSION] = {}
+            if (request := current_request()) is not None:
+                request.has_left = True
             return message
         size = len(message["body"])
         self._intake.take(size)
@@ -210,3 +213,48 @@ class _Body:
             ) from None
         self._left_s -= loop.time() - began_s
         return message  # type: ignore[return-value]  # no websockets
+
+
+_ACKED_AT = 120
+"""Offset of the bytes that were acknowledged in the state of a TCP connection."""
+
+
+def arrived_bytes(connection: socket.socket) -> int:
+    """Return how many bytes the client's system has acknowledged.
+
+    Source: Linux, include/uapi/linux/tcp.h, tcpi_bytes_acked of struct tcp_info.
+    """
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + 8)
+    except (OSError, AttributeError):  # closed meanwhile
+        return 0
+    return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
+
+
+class Handshakes:
+    """Handshakes under way, each in a task that ends with it; used on one event loop."""
+
+    def __init__(self) -> None:
+        self._tasks: OrderedDict[asyncio.Task[Any], None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the running task."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = None
+        try:
+            yield
+        finally:
+            self._tasks.pop(task, None)
+
+    def end_one(self) -> bool:
+        """End the handshake that has lasted longest; return whether there was one."""
+        if not self._tasks:
+            return False
+        task, _ = self._tasks.popitem(last=False)
+        task.cancel()
+        return True

@@ -15,15 +15,7 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from quadriga.proto import idempotency
-from quadriga.proto.access import Caller, Need, admit, set_current_caller
-from quadriga.proto.audit import Audit, NoAudit, current_notes, is_audited
-from quadriga.proto.deadline import (
-    HEADER,
-    HEADER_LIMIT,
-    TIMING_HEADER,
-    Deadline,
-    read_timeout_header,
-)
+from quadriga.proto.access import Caller, Need, admit
 from quadriga.proto.errors import ClientLeft, InvalidRequest, MethodNotAllowed, UnsupportedMediaType
 from quadriga.proto.http.asgi import (
     DISCONNECT_EXTENSION,
@@ -48,8 +40,23 @@ from quadriga.proto.messages import (
     check_model_exists,
     first_request_id,
 )
-from quadriga.proto.outcomes import OtherWire, WireProtocol, outcome_of_error, wire_protocol
-from quadriga.proto.request_facts import current_facts
+from quadriga.proto.request import (
+    HEADER_LIMIT,
+    TIMEOUT_HEADER,
+    TIMING_HEADER,
+    Audit,
+    Deadline,
+    OtherWire,
+    RequestContext,
+    WireProtocol,
+    current_request,
+    is_audited,
+    note_outcome,
+    outcome_of_error,
+    read_timeout_header,
+    set_current_request,
+    wire_protocol,
+)
 from quadriga.quoting import quoted
 from quadriga.tasks.specification import resolve
 
@@ -195,7 +202,7 @@ class Dispatcher:
         intake: Intake | None = None,
     ) -> None:
         self._intake = intake or Intake()
-        self._audit = audit or NoAudit()
+        self._audit = audit or Audit()
         self._serving = serving
         self._request_timeout_s = request_timeout_s
         self._max_body_bytes = max_body_bytes
@@ -240,6 +247,10 @@ class Dispatcher:
         self, match: Match, scope: Scope, receive: Receive, send: Send, *, caller: Caller
     ) -> None:
         """Respond to a request whose path `match` resolved; errors become responses, too."""
+        request = current_request()
+        if request is None or request.caller is not caller:
+            request = RequestContext(caller=caller)
+            set_current_request(request)
         verbs, parameters = match
         method = str(scope.get("method"))
         if method == "HEAD" and "GET" in verbs:  # the server drops the body itself
@@ -257,12 +268,11 @@ class Dispatcher:
             body = b""
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
-                if (facts := current_facts()) is not None:
-                    facts.bytes_in = len(body)
+                request.bytes_in = len(body)
             query = scope.get("query_string", b"")
             http_request = HttpRequest(parameters, headers, body, query=query)
-            deadline = self._deadline(headers)
-            task = partial(self._answer, operation, http_request, caller)
+            deadline = self._begin_time(request, headers)
+            task = partial(self._answer, operation, http_request, request)
             is_coded = b"content-encoding" in headers
             if operation.own_thread:
                 response = await asyncio.to_thread(task)
@@ -278,9 +288,7 @@ class Dispatcher:
             else:
                 response = task()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a response
-            answer = _error_answer(error, dict(scope["headers"]))
-            current_notes().outcome = answer.outcome
-            await send_answer(send, answer)
+            await send_answer(send, _error_answer(error, request, dict(scope["headers"])))
             return
         if isinstance(response.body, bytes):
             answer = whole_answer(
@@ -293,7 +301,6 @@ class Dispatcher:
                 chunks=response.body,
                 model=parameters.get("name"),
                 deadline=deadline,
-                caller=caller,
             )
             await _send_stream(response, chunks, receive, send)
 
@@ -309,21 +316,19 @@ class Dispatcher:
             )
 
     def _answer(
-        self, operation: Operation, http_request: HttpRequest, caller: Caller
+        self, operation: Operation, http_request: HttpRequest, request: RequestContext
     ) -> HttpResponse:
         """Decompress, call the handler, compress; in a thread if the operation takes one."""
-        set_current_caller(caller)
         key = http_request.headers.get(idempotency.HEADER)
-        if key is None or operation.need != "infer":
-            return self._handle(operation, http_request)
-        path = (operation.path, http_request.path_parameters)
-        headers, body, query = http_request.headers, http_request.body, http_request.query
-        with idempotency.repeatable(
-            key, caller, path=path, headers=headers, body=body, query=query
-        ):
-            return self._handle(operation, http_request)
-
-    def _handle(self, operation: Operation, http_request: HttpRequest) -> HttpResponse:
+        if key is not None and operation.need == "infer":
+            request.repeatable = idempotency.repeatable(
+                key,
+                request.caller,
+                path=(operation.path, http_request.path_parameters),
+                headers=http_request.headers,
+                body=http_request.body,
+                query=http_request.query,
+            )
         media_type = http_request.headers.get(b"content-type", b"")
         is_unread = media_type.lower().startswith(_UNREAD_TYPES)
         if is_unread and not http_request.body.lstrip().startswith(b"{"):
@@ -347,14 +352,12 @@ class Dispatcher:
         body, headers = compress(response.body, accept_encoding)
         return msgspec.structs.replace(response, body=body, headers=[*response.headers, *headers])
 
-    def _deadline(self, headers: Mapping[bytes, bytes]) -> Deadline:
+    def _begin_time(self, request: RequestContext, headers: Mapping[bytes, bytes]) -> Deadline:
         """Begin the time of a request; its header `Request-Timeout` may ask for less than the server allows."""
-        deadline = Deadline(self._request_timeout_s)
-        deadline.facts = current_facts()
-        if (value := headers.get(HEADER)) is not None:
+        deadline = request.deadline = Deadline(self._request_timeout_s)
+        if (value := headers.get(TIMEOUT_HEADER)) is not None:
             deadline.shorten(read_timeout_header(value), HEADER_LIMIT)
-        if headers.get(TIMING_HEADER) == b"true":
-            deadline.wants_timing = True
+        request.wants_timing = headers.get(TIMING_HEADER) == b"true"
         return deadline
 
 
@@ -374,25 +377,23 @@ class _Chunks(msgspec.Struct, frozen=True, kw_only=True):
     chunks: Iterator[bytes]
     model: str | None
     deadline: Deadline
-    caller: Caller
 
     async def next(self) -> bytes | None:
         """Make the next chunk; None after the last one."""
-
-        def step() -> bytes | None:
-            set_current_caller(self.caller)
-            return next(self.chunks, None)
-
+        step = partial(next, self.chunks, None)
         return await self.serving.run(step, model=self.model, deadline=self.deadline, is_begun=True)
 
 
-def _error_answer(error: Exception, headers: Mapping[bytes, bytes]) -> WholeAnswer:
+def _error_answer(
+    error: Exception, request: RequestContext, headers: Mapping[bytes, bytes]
+) -> WholeAnswer:
     """Return the response to an error, which is logged."""
     request_id = error_request_id(headers.get(b"x-request-id"))
     answer = whole_answer(*error_response(error, request_id))
     # Its frames hold the request, and what waited for the error: a cycle, in which the body would stay.
     error.__traceback__ = None
-    return msgspec.structs.replace(answer, outcome=outcome_of_error(error))
+    request.outcome = outcome_of_error(error)
+    return answer
 
 
 async def _while_connected(
@@ -427,9 +428,9 @@ async def _send_stream(
                 break
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         if disconnected.done():
-            current_notes().outcome = "gone"
+            note_outcome("gone")
     except Exception as error:
-        current_notes().outcome = outcome_of_error(error)
+        note_outcome(outcome_of_error(error))
         raise
     finally:
         disconnected.cancel()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
 from quadriga.proto import datatypes
-from quadriga.proto.access import Need, admit, current_caller
+from quadriga.proto.access import Need, admit
 from quadriga.proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
 from quadriga.proto.errors import InvalidRequest, ModelNotReady
 from quadriga.proto.http.cloud_events import with_cloud_events
@@ -52,6 +52,7 @@ from quadriga.proto.messages import (
     first_request_id,
     refuse_shared_memory,
 )
+from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.tasks.image import is_image_file
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import grpc
 import pytest
 
-from quadriga.proto.grpc.arrival import MAX_STRANGERS
+from quadriga.proto.grpc.access import MAX_STRANGERS
 from quadriga.proto.grpc.messages import SERVICE
 from tests.grpc_client import Client
 from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga

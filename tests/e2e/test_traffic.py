@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quadriga.engine.serving.traffic_rules import TrafficRule, draw_version
+from quadriga.engine.serving.traffic import TrafficRule, draw_version
 from quadriga.proto.messages import InferRequest
 from tests.pages import blocks, shell
 from tests.server_process import ROOT, ServerProcess

@@ -5,6 +5,7 @@ A fixture imports what it needs: tests of pure functions load no database.
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,14 @@ def umask() -> Iterator[None]:
     before = os.umask(0o022)
     yield
     os.umask(before)
+
+
+@pytest.fixture(autouse=True)
+def no_request() -> Iterator[None]:
+    """Let no test find the request of the one before."""
+    yield
+    if (module := sys.modules.get("quadriga.proto.request")) is not None:
+        module.set_current_request(None)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.metrics import TEXTS
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"

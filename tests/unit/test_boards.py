@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.metrics import TEXTS
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 BOARDS = sorted(FOLDER.glob("*.json"))

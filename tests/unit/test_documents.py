@@ -28,8 +28,7 @@ from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.traffic import traffic_routes
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.config import settings
-from quadriga.engine.measures.metric_texts import TEXTS
-from quadriga.engine.measures.metrics import PrometheusMetrics
+from quadriga.engine.measures.metrics import TEXTS, PrometheusMetrics
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.models.image_text.files import TextTable
 from quadriga.engine.models.recognition import model_toml

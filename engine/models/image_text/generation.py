@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.engine.measures.stopwatch import Stopwatch
 from quadriga.engine.models.embedding import Vector, encoder_embedding, pool_vectors
 from quadriga.engine.models.image_graph import decode_image
 from quadriga.engine.models.image_text.files import IncrementalDetokenizer, TextFiles
@@ -339,7 +338,6 @@ class TextPackage:
         self,
         folder: Path,
         overrides: Mapping[str, Any] | None = None,
-        stopwatch: Stopwatch | None = None,
         open_graphs: Callable[[RuntimeOptions], GraphSource] | None = None,
     ) -> None:
         reason = describe_text_package(folder)
@@ -362,7 +360,6 @@ class TextPackage:
                 path,
                 runtime.providers,
                 runtime.intra_op_threads,
-                stopwatch,
                 graphs=graphs,
                 provider_fallback=runtime.provider_fallback,
             )
@@ -374,7 +371,6 @@ class TextPackage:
         self._encoder = encoder
         self.embedding = encoder_embedding(toml, encoder.outputs[0].name)
         """Embedding of images: the encoder's output."""
-        self.stopwatch = encoder.stopwatch
         self._task = ImageTextToText(self._files.search)
         reader = ImageTokenReader if stems == _VISION else CrossAttentionReader
         self._reader: ImageTokenReader | CrossAttentionReader = reader(self._files, *other_sessions)

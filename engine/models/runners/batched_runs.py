@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from quadriga.engine.measures.stopwatch import SharedRun, Stopwatch
-from quadriga.proto.deadline import check_deadline, current_deadline
+from quadriga.engine.measures.model_counts import SharedRun, record_shared_run
+from quadriga.proto.request import check_deadline, current_deadline, current_request
 
 TOLERANCE = 1e-5
 """Largest difference between a number of a row that ran alone and beside others, as a share of it if it is above 1."""
@@ -109,21 +109,12 @@ def _numbers(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return row.astype(str)
 
 
-class _Current(threading.local):
-    give_up: Callable[[], AbstractContextManager[None]] | None = None
-
-
-_current = _Current()
-
-
-def set_current_place(give_up: Callable[[], AbstractContextManager[None]] | None) -> None:
-    """Set how this thread gives up its place and takes it back; None outside of a request."""
-    _current.give_up = give_up
-
-
 def without_place() -> AbstractContextManager[None]:
     """Let another request run in place of this thread's while the block waits; nothing outside of a request."""
-    return nullcontext() if _current.give_up is None else _current.give_up()
+    request = current_request()
+    if request is None or request.give_up_place is None:
+        return nullcontext()
+    return request.give_up_place()
 
 
 MAX_SHARED_BYTES = 256 << 20
@@ -187,7 +178,6 @@ class BatchedRuns:
         options: Makes onnxruntime's options of a run.
         batching: How many rows run together, and how long they wait for others.
         runs_at_once: Maximum runs at the same time.
-        stopwatch: Takes the time of each run.
         paused: Notes that the current thread waits.
     """
 
@@ -198,14 +188,12 @@ class BatchedRuns:
         batching: Batching,
         *,
         runs_at_once: int,
-        stopwatch: Stopwatch,
         paused: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.batching = batching
         self.runs_at_once = runs_at_once
         self._run_graph = run
         self._options = options
-        self._stopwatch = stopwatch
         self._paused = paused
         self._lock = threading.Lock()
         """Lock of everything below, and of the members."""
@@ -237,9 +225,7 @@ class BatchedRuns:
         with without_place() if may_give_up_place else nullcontext():
             run, results = self._wait_for_results(member)
         span_ns = run.started_ns, run.ended_ns
-        self._stopwatch.record_shared_run(
-            member.arrived_ns, span_ns, batch=run.rows, run=run.shared
-        )
+        record_shared_run(member.arrived_ns, span_ns, batch=run.rows, run=run.shared)
         member.run, member.results, member.feeds = None, None, {}  # its deadline may hold it
         return results
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from quadriga.engine.measures.stopwatch import Stopwatch
+from quadriga.engine.measures.model_counts import record_run
 from quadriga.engine.models.onnx.onnx_file import (
     ExternalDataError,
     OnnxFileError,
@@ -54,9 +54,9 @@ from quadriga.engine.models.runners.providers import (
     read_providers,
 )
 from quadriga.proto.datatypes import NAMES
-from quadriga.proto.deadline import check_deadline, current_deadline
 from quadriga.proto.errors import ModelNotReady, ProtocolError
 from quadriga.proto.messages import TensorInfo
+from quadriga.proto.request import check_deadline, current_deadline
 
 
 class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -308,7 +308,6 @@ class Session:
         path: The ONNX file; loaded by path, so that external weights are found.
         providers: Execution providers in order of preference, each a name or a table of its name and options.
         intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
-        stopwatch: Takes the time of each run.
         header: Header of the file, if it has been read already.
         modified_model: Serialized model to load in place of the file; its external weights stand beside it.
         hidden_output: Name of the output that `modified_model` has besides those of the file.
@@ -321,7 +320,6 @@ class Session:
         path: Path,
         providers: Sequence[WrittenProvider] = (CPU,),
         intra_op_threads: int = 1,
-        stopwatch: Stopwatch | None = None,
         *,
         header: OnnxHeader | None = None,
         modified_model: bytes | None = None,
@@ -330,7 +328,6 @@ class Session:
         provider_fallback: bool = False,
     ) -> None:
         self.path = path
-        self.stopwatch = stopwatch or Stopwatch()
         graphs = graphs or LocalGraphs()
         self._device, self._device_number = "", 0
         if intra_op_threads > (max_threads := 4 * (os.cpu_count() or 1)):
@@ -439,7 +436,6 @@ class Session:
             run_options,
             batching,
             runs_at_once=runs_at_once,
-            stopwatch=self.stopwatch,
             paused=paused,
         )
 
@@ -471,7 +467,7 @@ class Session:
             else:
                 started_ns = time.perf_counter_ns()
                 results = self._session.run(names, dict(feeds), options)
-                self.stopwatch.record_run(started_ns, batch)
+                record_run(started_ns, batch)
         except (LoadError, ProtocolError):
             raise
         except UnicodeDecodeError as error:
@@ -506,7 +502,7 @@ class Session:
                 binding.bind_output(name, self._device, self._device_number)
             started_ns = time.perf_counter_ns()
             self._session.run_with_iobinding(binding, options)
-            self.stopwatch.record_run(started_ns, 1)
+            record_run(started_ns, 1)
             fetched, *device_arrays = binding.get_outputs()
         except Exception as error:
             check_deadline()

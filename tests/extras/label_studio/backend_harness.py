@@ -10,10 +10,10 @@ from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.extras.label_studio.backend import LabelStudioBackend
 from quadriga.extras.label_studio.images import SETTING, ImageFetcher
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-from quadriga.proto.deadline import Deadline
 from quadriga.proto.errors import NotFound
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor
+from quadriga.proto.request import Deadline
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import IdSource
 from quadriga.store.inferences import InferenceReader

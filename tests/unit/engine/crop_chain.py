@@ -13,9 +13,8 @@ from onnx import helper
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.recording import Recorder
-from quadriga.proto.access import ANYBODY, set_current_caller
-from quadriga.proto.deadline import set_current_deadline
 from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.proto.request import set_current_request
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -93,8 +92,7 @@ class Chain:
     def __exit__(self, *_: object) -> None:
         for pipeline in self.opened:
             pipeline.close()
-        set_current_caller(ANYBODY)
-        set_current_deadline(None)
+        set_current_request(None)
 
     def detector(self, name: str, then: str) -> None:
         detector(self.models / name / "model.onnx", head(), SIDE)

@@ -11,11 +11,11 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from quadriga.engine.measures.stopwatch import Stopwatch, stages_ms
+from quadriga.engine.measures.model_counts import begin_events, stages_ms, take_events
 from quadriga.engine.models.runners import batched_runs
-from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching, set_current_place
-from quadriga.proto.deadline import Deadline, set_current_deadline
+from quadriga.engine.models.runners.batched_runs import BatchedRuns, Batching
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded
+from quadriga.proto.request import Deadline, RequestContext, set_current_request
 
 LONG_S = 20.0
 NAMES = ["y", "sum"]
@@ -69,7 +69,7 @@ class Clients:
         deadline = self.deadlines[name] = Deadline()
 
         def work():
-            set_current_deadline(deadline)
+            set_current_request(RequestContext(deadline=deadline))
             try:
                 self.outcomes[name] = self.runs.run(names, {"x": np.array(x, np.float32)})
             except Exception as error:  # noqa: BLE001 - compared below
@@ -118,7 +118,6 @@ def clients_of(graph, runs_at_once=1, **batching) -> Clients:
         Options,
         Batching(**batching),
         runs_at_once=runs_at_once,
-        stopwatch=Stopwatch(),
     )
     return Clients(runs)
 
@@ -198,9 +197,8 @@ def test_inputs_of_different_numbers_of_rows_run_alone():
         time.sleep(0.01)
         return [feeds["a"].sum() + feeds["b"].sum()]
 
-    stopwatch = Stopwatch()
     batching = Batching(delay_ms=1000)
-    runs = BatchedRuns(run, Options, batching, runs_at_once=1, stopwatch=stopwatch)
+    runs = BatchedRuns(run, Options, batching, runs_at_once=1)
     answers = {}
 
     def client(number):
@@ -324,10 +322,10 @@ def test_a_request_that_is_stopped_before_its_run_never_runs(graph):
     clients = clients_of(graph)
     deadline = Deadline()
     deadline.stop(ClientLeft("gone"))
-    set_current_deadline(deadline)
+    set_current_request(RequestContext(deadline=deadline))
     with pytest.raises(ClientLeft):
         clients.runs.run(NAMES, {"x": np.ones((1, 2), np.float32)})
-    set_current_deadline(None)
+    set_current_request(None)
     assert graph.sizes == []
 
 
@@ -375,7 +373,7 @@ def test_what_runs_and_what_waits_gives_up_its_place_up_to_a_full_run(graph):
             pass
 
     def work(number):
-        set_current_place(Place)
+        set_current_request(RequestContext(give_up_place=Place))
         clients.runs.run(NAMES, {"x": np.full((1, 2), number, np.float32)})
 
     graph.gate.clear()
@@ -396,12 +394,12 @@ def test_nothing_of_a_request_is_held_after_its_answer(graph, first):
     x = np.full((1, 2), first, np.float32)
     reference = weakref.ref(x)
     deadline = Deadline()
-    set_current_deadline(deadline)
+    set_current_request(RequestContext(deadline=deadline))
     gc.disable()
     try:
         with suppress(ValueError):
             clients.runs.run(NAMES, {"x": x})
-        set_current_deadline(None)
+        set_current_request(None)
         del x
         assert reference() is None, "neither the runs nor the deadline hold it"
     finally:
@@ -410,14 +408,16 @@ def test_nothing_of_a_request_is_held_after_its_answer(graph, first):
 
 def test_the_wait_for_a_run_is_part_of_the_queue(graph):
     clients = clients_of(graph)
-    stopwatch = clients.runs._stopwatch
+    request = RequestContext()
+    set_current_request(request)
     graph.gate.clear()
     clients.start("first", [[0, 0]])
     until(lambda: graph.running == 1)
     threading.Timer(0.05, graph.gate.set).start()
-    stopwatch.start()
+    begin_events(request)
     clients.runs.run(NAMES, {"x": np.ones((3, 2), np.float32)})
-    events = stopwatch.stop()
+    events = take_events(request)
+    set_current_request(None)
     clients.join()
     assert [event[2] for event in events] == [-1, -1, 3, 0]
     stages = stages_ms(0, events)
@@ -447,7 +447,7 @@ def test_under_load_with_faults_and_leaving_clients_every_answer_is_its_own(grap
             if is_faulty:
                 x[-1, 0] = -1
             deadline = Deadline()
-            set_current_deadline(deadline)
+            set_current_request(RequestContext(deadline=deadline))
             timer = threading.Timer(after * 0.004, deadline.stop, [ClientLeft("")])
             if leaves:
                 timer.start()

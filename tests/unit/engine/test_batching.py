@@ -13,13 +13,14 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from quadriga.engine.cli import main
+from quadriga.engine.measures.model_counts import begin_events, take_events
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_folders import find_model
 from quadriga.engine.models.runners.graph_process import ProcessGraphs
 from quadriga.engine.models.runners.session import LoadError
-from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import DeadlineExceeded, ModelNotReady
 from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.proto.request import Deadline, RequestContext, set_current_request
 from tests.onnx_models import (
     CLASSIFIER_TOML,
     answering,
@@ -187,9 +188,11 @@ def test_rows_are_answered_as_they_are_alone(tmp_path, make, feeds):
     answers = [None] * 12
 
     def client(number):
-        model.stopwatch.start()
+        request = RequestContext()
+        set_current_request(request)
+        begin_events(request)
         outputs = model.session.run(rows[number])
-        answers[number] = outputs, model.stopwatch.stop()[2][2]
+        answers[number] = outputs, take_events(request)[2][2]
 
     threads = [threading.Thread(target=client, args=[number]) for number in range(12)]
     for thread in threads:
@@ -245,7 +248,7 @@ def test_a_deadline_of_one_ends_no_run_of_others_and_those_of_all_end_it(tmp_pat
     deadlines = {name: Deadline() for name in "abc"}
 
     def client(name, steps):
-        set_current_deadline(deadlines[name])
+        set_current_request(RequestContext(deadline=deadlines[name]))
         feeds = {"x": np.full(1, ord(name)), "n": np.full(1, steps)}
         try:
             outcomes[name] = model.session.run(feeds)["y"].tolist()

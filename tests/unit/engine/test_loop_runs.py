@@ -10,8 +10,8 @@ import pytest
 from quadriga.engine.models import model_lane
 from quadriga.engine.models.model_lane import DEAR_S, MAX_GROWTH, SAMPLES, SLOW_S, LoopCost
 from quadriga.engine.serving.request_queue import RequestQueue
-from quadriga.proto.deadline import Deadline
 from quadriga.proto.errors import DeadlineExceeded, InvalidRequest
+from quadriga.proto.request import Deadline
 
 LONG_WAIT_S = 30.0
 BYTES = 100

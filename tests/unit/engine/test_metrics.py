@@ -11,12 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from quadriga.engine.api.metrics import metrics_route
-from quadriga.engine.measures.metric_texts import TEXTS
-from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
-from quadriga.engine.measures.model_counts import ModelCounts
-from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
-from quadriga.engine.measures.shared_counts import SharedCounts
-from quadriga.engine.measures.stopwatch import ModelCounters
+from quadriga.engine.measures.metrics import TEXTS, ProcessMetrics, PrometheusMetrics
+from quadriga.engine.measures.model_counts import ModelCounters, ModelCounts
+from quadriga.engine.measures.shared_counts import RequestCounts, ServerNumbers, SharedCounts
 from quadriga.proto.errors import NotFound
 from quadriga.proto.messages import (
     HealthPart,

@@ -16,7 +16,7 @@ from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.overrides import Override
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.session import LoadError
-from quadriga.proto.access import Caller, set_current_caller
+from quadriga.proto.access import Caller
 from quadriga.proto.errors import (
     InternalError,
     InvalidRequest,
@@ -25,6 +25,7 @@ from quadriga.proto.errors import (
     ProtocolError,
     Unsupported,
 )
+from quadriga.proto.request import RequestContext, set_current_request
 from tests.background import at_once, until
 from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling, endless, tripling
 from tests.text_models import vision_language
@@ -247,7 +248,7 @@ def test_a_model_that_loads_for_long_keeps_no_other_waiting(root, tmp_path):
     ends = {}
 
     def load(name, files, caller):
-        set_current_caller(Caller(name=caller, key_id=caller))
+        set_current_request(RequestContext(caller=Caller(name=caller, key_id=caller)))
         with pytest.raises(InvalidRequest, match="within 10") if files is slow else nullcontext():
             control.load(name, None, files)
         ends[name] = time.monotonic()

@@ -11,9 +11,10 @@ import pytest
 
 from quadriga.engine.serving import crop_run
 from quadriga.engine.serving.recording import Recorder
-from quadriga.proto.access import Caller, set_current_caller
+from quadriga.proto.access import Caller
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.records import JournaledChange, is_change
 from quadriga.tasks.image import decode
 from tests.band_images import png
@@ -293,7 +294,9 @@ def test_nothing_that_waits_to_be_stored_holds_the_pixels_of_crops(chain, monkey
 
 def test_records_of_crops_belong_to_the_team_of_the_request(chain):
     pipeline = chain.pipeline()
-    set_current_caller(Caller(name="line", rights=frozenset({"infer"}), team="quality"))
+    set_current_request(
+        RequestContext(caller=Caller(name="line", rights=frozenset({"infer"}), team="quality"))
+    )
     pipeline.infer(ask("cars", scene(1)))
     assert {record.team for record in chain.records()} == {"quality"}
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from quadriga.engine.serving.crop_run import CropRun
-from quadriga.proto.access import ANYBODY, Caller, set_current_caller
-from quadriga.proto.deadline import Deadline, set_current_deadline
+from quadriga.proto.access import Caller
 from quadriga.proto.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -18,6 +17,7 @@ from quadriga.proto.errors import (
     NotFound,
     Overloaded,
 )
+from quadriga.proto.request import Deadline, RequestContext, set_current_request
 from tests.band_images import png
 from tests.onnx_models import doubling, marking
 from tests.server_process import SAMPLE_MODELS
@@ -117,7 +117,7 @@ def test_a_deadline_ends_the_crops_too(chain, monkeypatch):
         return infer(crop_run, parents)
 
     monkeypatch.setattr(CropRun, "infer", infer_late)
-    set_current_deadline(deadline)
+    set_current_request(RequestContext(deadline=deadline))
     with pytest.raises(DeadlineExceeded):
         pipeline.infer(ask("cars", scene(1)))
     (statistics,) = pipeline.statistics("marks", None)
@@ -148,7 +148,9 @@ def test_a_full_journal_is_answered_as_the_model_behind_says(chain, policy):
 
 def test_a_key_for_the_detector_alone_gets_the_answer_and_not_the_model(chain):
     pipeline = chain.pipeline()
-    set_current_caller(Caller(name="line", rights=frozenset({"infer"}), models=("cars",)))
+    set_current_request(
+        RequestContext(caller=Caller(name="line", rights=frozenset({"infer"}), models=("cars",)))
+    )
     assert answers(pipeline.infer(ask("cars", scene(1, 2, 3, 4)))) == [marks(1, 2, 3, 4)]
     with pytest.raises(Forbidden):
         pipeline.infer(ask("marks", scene(1)))
@@ -159,14 +161,18 @@ def test_a_key_loads_no_model_in_front_of_one_that_it_is_not_for(chain, name):
     chain.detector("own", 'model = "marks"')
     (chain.models / "own" / "model.toml").write_text(DETECTOR_TOML.replace("[then]\n", ""))
     pipeline = chain.pipeline()
-    set_current_caller(Caller(name="op", rights=frozenset({"operate", "infer"}), models=("own",)))
+    set_current_request(
+        RequestContext(
+            caller=Caller(name="op", rights=frozenset({"operate", "infer"}), models=("own",))
+        )
+    )
     with pytest.raises(Forbidden):
         pipeline.load_model("own", {"then": {"model": name}}, {})
     with pytest.raises((Forbidden, NotFound)):
         pipeline.load_model("own", {"then": {"model": "nothing"}}, {})
     pipeline.infer(ask("own", scene(1)))
     assert [record.model.name for record in chain.records()] == ["own"]
-    set_current_caller(ANYBODY)
+    set_current_request(None)
     pipeline.load_model("own", {"then": {"model": name}}, {})
     assert answers(pipeline.infer(ask("own", scene(1, 2, 3, 4)))) == [marks(1, 2, 3, 4)]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from quadriga.engine.serving import image_inference, recording
-from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,
     DeadlineExceeded,
@@ -17,6 +16,7 @@ from quadriga.proto.errors import (
     Overloaded,
 )
 from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.proto.request import Deadline, RequestContext, set_current_request
 from quadriga.store.writer import Writer
 from tests.background import at_once, in_background
 from tests.unit.engine.recording_harness import GRAY, WHITE, RecordingHarness, ask, gray
@@ -262,12 +262,12 @@ def test_a_request_that_is_stopped_during_its_run_is_not_recorded(harness, error
             super().interrupt_by(interrupt)
             self.error = error
 
-    set_current_deadline(StoppedInRun())
+    set_current_request(RequestContext(deadline=StoppedInRun()))
     try:
         with pytest.raises(type(error)):
             pipeline.infer(ask("plain"))
     finally:
-        set_current_deadline(None)
+        set_current_request(None)
     assert harness.records() == []
     pipeline.infer(ask("plain"))
     assert len(harness.records()) == 1

@@ -1,24 +1,24 @@
 """The log of requests: which have a line, what it says, and how many there are at most."""
 
+import asyncio
 import logging
 
 import pytest
 
-from quadriga.engine.measures.request_log import (
+from quadriga.engine.measures.accounting import (
     FAILURES_PER_S,
     LINES_PER_S,
     MAX_IDS,
     MAX_PATH,
     RequestLog,
-    RequestObservation,
 )
-from quadriga.proto.request_facts import ModelRun, RequestFacts
-from quadriga.proto.trace_context import TraceContext
+from quadriga.proto.access import Caller
+from quadriga.proto.request import Accounting, Audit, ModelRun, RequestContext, TraceContext
 
 
 def facts(status=200, outcome="success", duration_ms=3.0, **fields):
-    values = {"request_id": "r-1", "method": "POST", "path": "/v2/models/a/infer", "protocol": "v2"}
-    return RequestFacts(
+    values = {"id": "r-1", "method": "POST", "path": "/v2/models/a/infer", "protocol": "v2"}
+    return RequestContext(
         status=status, outcome=outcome, ended_ns=int(duration_ms * 1e6), **(values | fields)
     )
 
@@ -78,7 +78,14 @@ def test_a_line_says_what_the_request_was(caplog):
     )  # fmt: skip
     long_path = "/v2/models/" + "a" * 1000
     trace = TraceContext("4" * 32, "0" * 15 + "7", 1)
-    request = facts(path=long_path, trace=trace, key_id="k1", bytes_in=10, bytes_out=20, run=run)
+    request = facts(
+        path=long_path,
+        trace=trace,
+        caller=Caller(name="k", key_id="k1"),
+        bytes_in=10,
+        bytes_out=20,
+        run=run,
+    )
     RequestLog(ALL).write(request)
     assert written(caplog) == [
         {
@@ -126,14 +133,74 @@ def test_a_flood_of_refusals_is_bounded_and_hides_no_other_request(caplog):
     assert len(written(caplog)) < refused + 2 + 3 * LINES_PER_S
 
 
-def test_a_log_that_is_off_observes_only_requests_of_a_trace(caplog):
-    observer = RequestObservation(RequestLog(0.0))
-    assert not observer.observes_all
-    assert observer.begin("r", "POST", "/", None) is None
-    assert observer.begin("r", "POST", "/", b"00-nonsense") is None
-    traceparent = f"00-{'4' * 32}-{'7' * 16}-01"
-    observed = observer.begin("r", "POST", "/", traceparent.encode())
-    assert observed.trace.traceparent == traceparent
-    observed.status, observed.outcome = 500, "server_error"
-    observer.end(observed)
+@pytest.mark.parametrize(
+    ("traceparent", "continues"),
+    [(None, False), ("00-nonsense", False), (f"00-{'4' * 32}-{'7' * 16}-01", True)],
+)
+def test_a_request_continues_the_trace_of_its_client_without_a_log(caplog, traceparent, continues):
+    accounting, request = Accounting(), RequestContext(method="POST", path="/")
+    accounting.begin(request, None if traceparent is None else traceparent.encode())
+    assert (request.trace.traceparent if request.trace else None) == (
+        traceparent if continues else None
+    )
+    request.status = 500
+    accounting.end(request, KeyError())
+    assert request.outcome == "server_error"
+    assert request.duration_ms > 0
     assert written(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("noted", "error", "outcome"),
+    [
+        ("", None, "gone"),
+        ("", asyncio.CancelledError(), "gone"),
+        ("", KeyError(), "server_error"),
+        ("deadline", KeyError(), "deadline"),
+    ],
+)
+def test_the_end_of_a_request_is_counted_once(noted, error, outcome):
+    counts = []
+    accounting = Accounting(lambda *count: counts.append(count))
+    request = RequestContext(protocol="v2", outcome=noted)
+    accounting.end(request, error)
+    accounting.count(request, "success")
+    assert counts == [("v2", outcome)]
+
+
+class Lines(Audit):
+    """An audit log in memory."""
+
+    def __init__(self):
+        self.lines = []
+
+    def write(self, request, status, action=""):
+        self.lines.append((request.path, status))
+
+    def refuse(self, request, status, action=""):
+        self.lines.append((request.path, "refused", status))
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "lines"),
+    [
+        ({"need": "infer"}, 200, []),
+        ({"need": "infer"}, 401, [("/", "refused", 401)]),
+        ({"need": "operate"}, 200, [("/", 200)]),
+        ({"need": "operate", "method": "GET"}, 200, []),
+        ({"need": "read", "takes_data": True, "method": "GET"}, 200, [("/", 200)]),
+        ({"need": "admin", "method": "RPC"}, "OK", [("/", "OK")]),
+        ({"need": "infer", "method": "RPC"}, "PERMISSION_DENIED", [("/", "refused", "PERMISSION_DENIED")]),
+        ({"need": "infer", "method": "RPC", "refusals": 2}, "OK", [("/", "refused", "PERMISSION_DENIED")]),
+        ({"need": "operate"}, None, [("/", "no answer")]),
+        ({"need": "infer"}, None, []),
+    ],
+)  # fmt: skip
+def test_changes_and_refusals_are_written_to_the_audit_log(fields, status, lines):
+    audit = Lines()
+    accounting = Accounting(audit=audit)
+    request = RequestContext(**{"method": "POST", "path": "/"} | fields)
+    if status is not None:
+        accounting.answer(request, status)
+    accounting.end(request)
+    assert audit.lines == lines

@@ -22,9 +22,9 @@ from quadriga.engine.serving.request_queue import (
     SPARE_THREADS,
     RequestQueue,
 )
-from quadriga.proto.deadline import Deadline, check_deadline, current_deadline
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded, ModelNotReady, WaitTooLong
 from quadriga.proto.messages import QueueStatistics
+from quadriga.proto.request import Deadline, RequestContext, check_deadline, current_deadline
 
 LONG_S = 30.0
 
@@ -145,7 +145,7 @@ async def test_the_expected_wait_counts_those_that_wait_for_others_as_running():
     lane = ModelLane("a", 1)
     lane.mean_s = 1.0
     lane.begin(time.monotonic())
-    lane.add(Ticket(str, None, lane, 1, Deadline()))
+    lane.add(Ticket(str, None, lane, 1, RequestContext(deadline=Deadline())))
     alone_s = lane.expected_wait_s(2, time.monotonic())
     lane.parked = 3
     assert alone_s == pytest.approx(4 * lane.expected_wait_s(2, time.monotonic()))
@@ -223,7 +223,7 @@ def test_the_expected_wait_follows_measured_times_and_stalls():
     lane.begin(130)
     assert lane.mean_s == 1.0
     for number in range(8):
-        lane.add(Ticket(None, None, lane, number % 3 // 2, Deadline()))
+        lane.add(Ticket(None, None, lane, number % 3 // 2, RequestContext(deadline=Deadline())))
     assert lane.expected_wait_s(0, 130.5) == 4
     assert lane.expected_wait_s("new", 130.5) == 1  # behind the next one of each connection
     lane.end(131, 2.0)
@@ -240,7 +240,9 @@ def test_what_is_counted_of_the_waiting_is_what_their_definition_says():
     for _ in range(3000):
         if chance.random() < 0.52:
             connection = int(chance.paretovariate(0.8)) % 40
-            ticket = Ticket(lambda: None, None, lane, connection, Deadline())
+            ticket = Ticket(
+                lambda: None, None, lane, connection, RequestContext(deadline=Deadline())
+            )
             lane.add(ticket)
             waiting.setdefault(connection, []).append(ticket)
         elif lane.waiting:

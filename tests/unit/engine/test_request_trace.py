@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from quadriga.engine.measures.model_counts import record_run
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import RunError
 from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error
-from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
 from quadriga.proto.messages import InferRequest, ModelStatistics
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.errors import JournalError
 from quadriga.tasks.predictions import OutputError
 from tests.onnx_models import doubling
@@ -22,15 +23,22 @@ def model(tmp_path_factory) -> Model:
     return Model("m", "1", doubling(tmp_path_factory.mktemp("models") / "model.onnx"))
 
 
-def trace_of(model: Model, queue_ns: int = 5_000_000) -> RequestTrace:
+@pytest.fixture
+def sent() -> Iterator[RequestContext]:
+    """A request that waited 5 ms for its thread, which is this one."""
+    request = RequestContext(queue_ns=5_000_000)
+    set_current_request(request)
+    yield request
+    set_current_request(None)
+
+
+def trace_of(model: Model) -> RequestTrace:
     return RequestTrace(
         model,
         InferRequest("m", None, "r", []),
         protocol="v2",
-        queue_ns=queue_ns,
         recorder=None,
         failed_results=list,
-        team="",
     )
 
 
@@ -38,7 +46,7 @@ def statistics(model: Model) -> ModelStatistics:
     return model.counters.statistics("m", "1")
 
 
-def test_a_summary_has_the_fields_of_the_request_and_its_stages(model):
+def test_a_summary_has_the_fields_of_the_request_and_its_stages(model, sent):
     with trace_of(model) as trace:
         model.session.run({"x": np.ones((1, 3), np.float32)})
         trace.stop()
@@ -88,18 +96,18 @@ def test_json_that_is_too_deep_is_the_client_s_mistake():
     assert isinstance(to_protocol_error("m", RecursionError()), InvalidRequest)
 
 
-def test_steps_of_a_stream_are_timed_without_the_pauses_between(model):
+def test_steps_of_a_stream_are_timed_without_the_pauses_between(model, sent):
     def steps() -> Iterator[int]:
         yield from (1, 2)
 
     with trace_of(model) as trace:
         for step in trace.timed_steps(steps()):
             assert step in (1, 2)
-            assert model.stopwatch.events is None
+            assert sent.events is None
         trace.count_success(1)
 
 
-def test_a_stream_that_is_closed_is_not_counted(model):
+def test_a_stream_that_is_closed_is_not_counted(model, sent):
     def streamed() -> Iterator[int]:
         with trace_of(model) as trace:
             yield from trace.timed_steps(iter([1, 2]))
@@ -109,22 +117,17 @@ def test_a_stream_that_is_closed_is_not_counted(model):
     assert next(stream) == 1
     stream.close()
     assert statistics(model) == previous
-    assert model.stopwatch.events is None
+    assert sent.events is None
 
 
 @pytest.mark.parametrize("is_wanted", [False, True], ids=["not asked", "asked"])
-def test_the_times_of_stages_are_answered_to_a_request_that_asks(model, is_wanted):
-    deadline = Deadline()
-    deadline.wants_timing = is_wanted
-    set_current_deadline(deadline)
-    try:
-        with trace_of(model) as trace:
-            model.stopwatch.record_run(time.perf_counter_ns() - 2_000_000, 1)
-            trace.stop()
-            headers = trace.timing_headers()
-            trace.count_success(1)
-    finally:
-        set_current_deadline(None)
+def test_the_times_of_stages_are_answered_to_a_request_that_asks(model, sent, is_wanted):
+    sent.wants_timing = is_wanted
+    with trace_of(model) as trace:
+        record_run(time.perf_counter_ns() - 2_000_000, 1)
+        trace.stop()
+        headers = trace.timing_headers()
+        trace.count_success(1)
     if not is_wanted:
         assert headers == []
         return
@@ -136,3 +139,11 @@ def test_the_times_of_stages_are_answered_to_a_request_that_asks(model, is_wante
     assert [*times] == ["queue", "preprocess", "infer", "postprocess", "store", "total"]
     assert times["infer"] >= 2
     assert times["total"] == pytest.approx(sum(list(times.values())[:-1]), abs=0.01)
+
+
+def test_what_a_model_did_is_noted_of_the_request(model, sent):
+    with trace_of(model) as trace:
+        trace.stop()
+        trace.count_success(2)
+    assert (sent.run.model, sent.run.inferences, sent.run.stages_ms["queue"]) == ("m", 2, 5)
+    assert (sent.queue_ns, sent.events) == (0, None)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from quadriga.engine.models.runners.session import RunError, Session
-from quadriga.proto.deadline import Deadline, set_current_deadline
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded
 from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.proto.request import Deadline, RequestContext, set_current_request
 from tests.onnx_models import counting
 from tests.server_process import SAMPLE_MODELS
 from tests.text_models import vision_language
@@ -54,8 +54,8 @@ def pipeline(tmp_path_factory):
 @pytest.fixture
 def answering():
     """Return a function that sets the deadline of this thread."""
-    yield set_current_deadline
-    set_current_deadline(None)
+    yield lambda deadline: set_current_request(RequestContext(deadline=deadline))
+    set_current_request(None)
 
 
 def request(model, images=1, **parameters):

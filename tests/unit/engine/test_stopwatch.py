@@ -4,14 +4,18 @@ import threading
 
 import pytest
 
-from quadriga.engine.measures.stopwatch import (
+from quadriga.engine.measures.model_counts import (
     ModelCounters,
     SharedRun,
-    Stopwatch,
+    begin_events,
     merge_statistics,
+    record_preparation,
+    record_run,
     stages_ms,
+    take_events,
 )
 from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
+from quadriga.proto.request import RequestContext, set_current_request
 
 
 def times_of(batch):
@@ -92,16 +96,18 @@ def test_a_failure_counts_no_inference():
 
 
 def test_runs_outside_of_a_request_are_not_counted_and_threads_are_separate():
-    watch = Stopwatch()
-    watch.record_run(1, 1)
-    watch.record_preparation()
-    assert len(watch.stop()) == 1
-    watch.start()
-    thread = threading.Thread(target=watch.record_run, args=(1, 1))
+    request = RequestContext()
+    record_run(1, 1)
+    set_current_request(request)
+    record_preparation()
+    assert len(take_events(request)) == 1
+    begin_events(request)
+    thread = threading.Thread(target=record_run, args=(1, 1))
     thread.start()
     thread.join()
-    watch.record_run(1, 4)
-    assert [batch for _, _, batch, _ in watch.stop()] == [-1, 4, 0]
+    record_run(1, 4)
+    assert [batch for _, _, batch, _ in take_events(request)] == [-1, 4, 0]
+    set_current_request(None)
 
 
 def test_the_counts_of_processes_add_up():

@@ -8,7 +8,7 @@ from quadriga.engine.assembly import store_metrics
 from quadriga.engine.assembly.store_metrics import StoreMetrics
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, REPLAY
-from quadriga.engine.measures.metric_texts import TEXTS
+from quadriga.engine.measures.metrics import TEXTS
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.report.saved import REPORT_FILE, ReportStore
 from quadriga.monitor.report.schema import (

@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from quadriga.engine.measures.trace_opening import open_tracing
+from quadriga.engine.measures.accounting import open_tracing
 from quadriga.engine.measures.tracing import MAX_LINKS, Tracing
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.watch.alerts import Outbox
@@ -16,8 +16,7 @@ from quadriga.monitor.watch.deliveries import DeliveryQueues
 from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.monitor.watch.webhooks import Webhook
-from quadriga.proto.request_facts import ModelRun, RequestFacts
-from quadriga.proto.trace_context import parse_traceparent
+from quadriga.proto.request import ModelRun, RequestContext, parse_traceparent
 from quadriga.store.job_runner import JobRunner
 from quadriga.store.jobs import Jobs
 from tests.background import in_background
@@ -47,8 +46,8 @@ def request(tracing, *, traceparent=None, event=None, **fields):
     """Take note of a request of 20 ms, 12 of them in a model's thread."""
     values = {"method": "POST", "path": "/v2/models/a/infer", "route": "/v2/models/{name}/infer"}
     values |= {"protocol": "v2", "status": 200, "outcome": "success"}
-    facts = RequestFacts(
-        request_id="r-1",
+    facts = RequestContext(
+        id="r-1",
         parent=parse_traceparent(traceparent),
         begun_ns=1_000_000_000,
         begun_epoch_ns=5_000_000_000,
@@ -249,7 +248,7 @@ def test_nothing_of_opentelemetry_is_imported_without_an_endpoint():
     program = """
 import sys
 import quadriga.engine.assembly.app, quadriga.engine.processes.worker, quadriga.engine.processes.serving, quadriga.engine.cli
-from quadriga.engine.measures.trace_opening import open_tracing
+from quadriga.engine.measures.accounting import open_tracing
 assert open_tracing("worker-0") is None
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 """

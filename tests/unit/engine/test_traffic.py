@@ -16,8 +16,7 @@ from quadriga.engine.models.model import Model
 from quadriga.engine.models.overrides import Override
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.serving.pipeline import Pipeline
-from quadriga.engine.serving.traffic import COPY_FILE, Traffic, TrafficRules
-from quadriga.engine.serving.traffic_rules import TrafficRule
+from quadriga.engine.serving.traffic import COPY_FILE, Traffic, TrafficRule, TrafficRules
 from quadriga.proto.errors import ModelNotReady, NotFound, Unsupported
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.database import migrate, writer_engine

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.engine.serving.traffic_rules import (
+from quadriga.engine.serving.traffic import (
     MAX_SHARES,
     TrafficRule,
     check_versions,

@@ -1,6 +1,5 @@
 """A gRPC service that answers with what it was asked, without the wire."""
 
-from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import NotFound
 from quadriga.proto.grpc import service as grpc_service
 from quadriga.proto.grpc.messages import (
@@ -18,6 +17,7 @@ from quadriga.proto.messages import (
     ModelStatus,
     TensorInfo,
 )
+from quadriga.proto.request import RequestContext
 
 
 class EchoGrpc:
@@ -81,7 +81,7 @@ def called(method, request, serving=None):
     row = POOL.FindServiceByName(SERVICE).methods_by_name[method]
     body = request if isinstance(request, bytes) else request.SerializeToString()
     if method == "ModelInfer":
-        answer, _ = service._infer(read_model_name(body), body, ANYBODY)
+        answer, _ = service._infer(read_model_name(body), body, RequestContext(), None)
     else:
-        answer = service._answer(row, body, ANYBODY)
+        answer = service._answer(row, body)
     return decode_message(message_class(row.output_type), answer)

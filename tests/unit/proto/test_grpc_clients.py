@@ -5,7 +5,6 @@ import math
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.grpc import service as grpc_service
 from quadriga.proto.grpc.messages import message_class
@@ -53,7 +52,7 @@ def test_a_number_that_a_client_has_no_kind_for_reaches_it_as_a_text():
 def test_a_stream_writes_numbers_as_such():
     request = asked("BYTES", [1], bytes_contents=[b"a"])
     service = grpc_service.GrpcService(ScoringGrpc(), "0")
-    body = service._stream_answer(request.SerializeToString(), ANYBODY)
+    body = service._stream_answer(request.SerializeToString())
     answer = message_class("ModelStreamInferResponse").FromString(body).infer_response
     assert parameters_of(answer.outputs[0])["semantic_score"] == ("double_param", 0.25)
 
@@ -68,7 +67,7 @@ def test_an_id_that_is_too_long_is_refused_and_not_repeated(with_inputs):
     refusal = "expected id of at most 1024 characters, got 1025"
     body = request.SerializeToString()
     with pytest.raises(InvalidRequest, match=refusal):
-        service._stream_answer(body, ANYBODY)
+        service._stream_answer(body)
     read = message_class("ModelStreamInferResponse").FromString
     answer = read(grpc_service._error_answer(body, refusal))
     assert (answer.error_message, answer.infer_response.id) == (refusal, "")

@@ -4,25 +4,22 @@ import pytest
 
 from quadriga.proto.access import ANYBODY, Caller
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.idempotency import current_repeatable, repeatable
+from quadriga.proto.idempotency import repeatable
 
 PATH = ("/v2/models/{name}/infer", {"name": "m", "version": None})
 
 
 def marked(key=b"k", caller=ANYBODY, path=PATH, headers=None, body=b"body", query=b""):  # noqa: PLR0917 - a row
     """Return name and fingerprint of a request, and the names of what it stores."""
-    with repeatable(key, caller, path=path, headers=headers or {}, body=body, query=query):
-        request = current_repeatable()
-        parts = [request.next_part() for _ in range(2)]
-        names = [part.name(position) for part in parts for position in range(3)]
-        return request.name, request.fingerprint, names
-    raise AssertionError
+    request = repeatable(key, caller, path=path, headers=headers or {}, body=body, query=query)
+    parts = [request.next_part() for _ in range(2)]
+    names = [part.name(position) for part in parts for position in range(3)]
+    return request.name, request.fingerprint, names
 
 
 def test_the_same_request_has_the_same_names_each_time():
     assert marked() == marked()
     assert len(set(marked()[2])) == 6
-    assert current_repeatable() is None
 
 
 @pytest.mark.parametrize(
@@ -84,12 +81,3 @@ def test_what_is_no_key_is_refused(key):
 def test_names_of_a_caller_with_unusual_characters_are_names():
     assert marked(caller=Caller(name="ä\0😀", team="ö"))[0] != marked()[0]
     marked(path=(PATH[0], {"name": "\udcff", "version": None}))
-
-
-def test_the_mark_ends_with_an_error():
-    with (
-        pytest.raises(KeyError),
-        repeatable(b"k", ANYBODY, path=PATH, headers={}, body=b""),
-    ):
-        raise KeyError
-    assert current_repeatable() is None

@@ -2,7 +2,7 @@ import pytest
 
 from quadriga.proto import errors
 from quadriga.proto.http.operations import PROTOCOLS, WireOptions, all_operations
-from quadriga.proto.outcomes import (
+from quadriga.proto.request import (
     OTHER_WIRES,
     OUTCOMES,
     WIRE_PROTOCOLS,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from quadriga.proto.request_facts import RequestFacts
-from quadriga.proto.trace_context import TraceContext, parse_traceparent
+from quadriga.proto.request import RequestContext, TraceContext, parse_traceparent
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -54,7 +53,7 @@ def test_any_other_context_counts_as_absent(value):
 
 def test_an_event_continues_its_trace_unless_a_header_does():
     restarted = []
-    facts = RequestFacts(request_id="r", method="POST", path="/", restart=restarted.append)
+    facts = RequestContext(id="r", method="POST", path="/", restart=restarted.append)
     facts.continue_trace("nonsense")
     assert (facts.trace, restarted) == (None, [])
     facts.continue_trace(f"00-{TRACE}-{SPAN}-01")

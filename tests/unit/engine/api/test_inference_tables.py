@@ -16,8 +16,9 @@ from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
-from quadriga.proto.access import ANYBODY, STRANGER, Caller, set_current_caller, set_identification
+from quadriga.proto.access import ANYBODY, STRANGER, Caller
 from quadriga.proto.http.asgi import ABORT_EXTENSION
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.errors import NotReadyError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import JournaledChange, TruthStatement
@@ -66,8 +67,7 @@ class Download:
         self._left.set()
 
     async def _run(self) -> None:
-        set_current_caller(self._caller)
-        set_identification(self._identify)
+        set_current_request(RequestContext(caller=self._caller, identify=self._identify))
         await self._routes(self._scope, self._receive, self._send)
 
     async def _receive(self) -> Any:

@@ -14,8 +14,9 @@ from litestar.testing import TestClient
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-from quadriga.proto.access import ROLES, Caller, set_current_caller
+from quadriga.proto.access import ROLES, Caller
 from quadriga.proto.errors import Forbidden
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.errors import QueryError
 from quadriga.store.exchange.export import run_export
@@ -117,7 +118,9 @@ def test_unknown_job_is_not_found(client, method: str, path: str, job_id: str) -
 )
 def test_a_webhook_of_a_job_is_checked_as_those_of_schedules(role, url, error) -> None:
     def check() -> None:
-        set_current_caller(Caller(name="test", rights=frozenset(ROLES[role])))
+        set_current_request(
+            RequestContext(caller=Caller(name="test", rights=frozenset(ROLES[role])))
+        )
         check_end_webhook(url, parse_webhook_hosts("public,hook.example.com"))
 
     with pytest.raises((Forbidden, QueryError), match=error) if error else nullcontext():

@@ -17,13 +17,8 @@ from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.tail import tail_route
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
-from quadriga.proto.access import (
-    ANYBODY,
-    STRANGER,
-    Caller,
-    set_current_caller,
-    set_identification,
-)
+from quadriga.proto.access import ANYBODY, STRANGER, Caller
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.browsing import arrivals
 from quadriga.store.browsing.arrivals import NewInferences
 from quadriga.store.errors import NotReadyError
@@ -68,8 +63,7 @@ class Listener:
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        set_current_caller(self._caller)
-        set_identification(self._identify)
+        set_current_request(RequestContext(caller=self._caller, identify=self._identify))
         await self._routes(self._scope, self._receive, self._send)
 
     async def _receive(self) -> Any:

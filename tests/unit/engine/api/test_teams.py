@@ -26,8 +26,9 @@ from quadriga.monitor.drift.watch.current import CurrentDrift
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.proto.access import ROLES, Caller, set_current_caller
+from quadriga.proto.access import ROLES, Caller
 from quadriga.proto.http.chariot import parse_metadata_value
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.database import migrate
 from quadriga.store.ids import IdSource
@@ -82,7 +83,7 @@ class Teams:
         app, caller_of = client.app, self._caller
 
         async def as_caller(scope: Any, receive: Any, send: Any) -> None:
-            set_current_caller(caller_of())
+            set_current_request(RequestContext(caller=caller_of()))
             await app(scope, receive, send)
 
         self._team, self._models = "", ()

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from quadriga.engine.external.event_pairs import EventPairs, EventResult
-from quadriga.proto.access import Caller, set_current_caller
+from quadriga.proto.access import Caller
 from quadriga.proto.errors import Forbidden, InvalidRequest
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import time_ms
 from tests.unit.engine.logged.log_harness import BOX, LogHarness, encoded, picture
@@ -111,22 +112,32 @@ def test_halves_of_different_pairs_wait_for_their_own(harness, change) -> None:
 
 
 def test_the_id_of_another_teams_event_reaches_nothing_of_it(harness) -> None:
-    set_current_caller(Caller(name="v", rights=frozenset({"infer"}), team="victim"))
+    set_current_request(
+        RequestContext(caller=Caller(name="v", rights=frozenset({"infer"}), team="victim"))
+    )
     take(harness, "request")
-    set_current_caller(Caller(name="a", rights=frozenset({"infer"}), team="attacker"))
+    set_current_request(
+        RequestContext(caller=Caller(name="a", rights=frozenset({"infer"}), team="attacker"))
+    )
     assert take(harness, "response", {"predictions": [[]]}).state == "waiting"
-    set_current_caller(Caller(name="v", rights=frozenset({"infer"}), team="victim"))
+    set_current_request(
+        RequestContext(caller=Caller(name="v", rights=frozenset({"infer"}), team="victim"))
+    )
     assert take(harness, "response").state == "stored"
     (record,) = harness.records()
     assert (record.team, harness.predictions()) == ("victim", [BOX])
     # what stayed alone is of the team that sent it, whoever stores it
-    set_current_caller(Caller(name="v", rights=frozenset({"infer"}), team="victim"))
+    set_current_request(
+        RequestContext(caller=Caller(name="v", rights=frozenset({"infer"}), team="victim"))
+    )
     assert harness.events.sweep() == 1
     assert harness.records()[1].team == "attacker"
 
 
 def test_a_flood_of_halves_is_bounded_and_keeps_no_other_team_away(harness) -> None:
-    set_current_caller(Caller(name="a", rights=frozenset({"infer"}), team="flood"))
+    set_current_request(
+        RequestContext(caller=Caller(name="a", rights=frozenset({"infer"}), team="flood"))
+    )
     body = {"instances": ["x" * 100_000]}
     for number in range(9):
         take(harness, "request", body, id=str(number))
@@ -134,7 +145,9 @@ def test_a_flood_of_halves_is_bounded_and_keeps_no_other_team_away(harness) -> N
         take(harness, "request", body, id="one more")
     _, waiting_bytes = harness.halves.counts()
     assert waiting_bytes <= 1_000_000
-    set_current_caller(Caller(name="v", rights=frozenset({"infer"}), team="other"))
+    set_current_request(
+        RequestContext(caller=Caller(name="v", rights=frozenset({"infer"}), team="other"))
+    )
     take(harness, "request")
     assert take(harness, "response").state == "stored"
 
@@ -219,7 +232,9 @@ def test_what_is_no_event_of_the_logger_is_refused_before_it_is_kept(harness, na
 
 
 def test_a_key_for_other_models_sends_no_events(harness) -> None:
-    set_current_caller(Caller(name="n", rights=frozenset({"infer"}), models=("mine-*",)))
+    set_current_request(
+        RequestContext(caller=Caller(name="n", rights=frozenset({"infer"}), models=("mine-*",)))
+    )
     with pytest.raises(Forbidden):
         take(harness, "request")
     assert harness.halves.counts() == (0, 0)

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.proto.access import Caller, set_current_caller
+from quadriga.proto.access import Caller
 from quadriga.proto.errors import Forbidden, InvalidRequest
+from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import time_ms
 from quadriga.store.journal_lag import oldest_waiting_id
@@ -340,7 +341,11 @@ def test_the_name_of_a_served_model_is_that_model(harness) -> None:
 
 
 def test_a_key_for_other_models_logs_nothing(harness) -> None:
-    set_current_caller(Caller(name="n", rights=frozenset({"infer"}), models=("mine-*",), team="a"))
+    set_current_request(
+        RequestContext(
+            caller=Caller(name="n", rights=frozenset({"infer"}), models=("mine-*",), team="a")
+        )
+    )
     answer = harness.log({"inferences": [{**ITEM, "model": "mine-1"}, ITEM]})
     assert (answer.stored, answer.refused[0].item) == (1, 1)
     with pytest.raises(Forbidden, match="key for the model 'theirs'"):
@@ -351,7 +356,9 @@ def test_a_key_for_other_models_logs_nothing(harness) -> None:
 
 def test_two_teams_with_one_key_have_two_inferences(harness) -> None:
     for team in ("a", "b", "a"):
-        set_current_caller(Caller(name="n", rights=frozenset({"infer"}), team=team))
+        set_current_request(
+            RequestContext(caller=Caller(name="n", rights=frozenset({"infer"}), team=team))
+        )
         harness.log({**ITEM, "key": "k"})
     assert [record.team for record in harness.records()] == ["a", "b"]
 

@@ -39,8 +39,8 @@ from quadriga.engine.external.described_models import DescribedModels
 from quadriga.engine.external.event_pairs import EventPairs
 from quadriga.engine.external.log_recorder import LogRecorder
 from quadriga.engine.external.log_service import LogService, known_model_name
+from quadriga.engine.http.bounded_threads import BoundedThreads
 from quadriga.engine.models.repository import ModelRepository
-from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.recording import Recorder

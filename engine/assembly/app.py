@@ -56,6 +56,7 @@ from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.crashes import count_refused
 from quadriga.engine.serving.pipeline import Pipeline, request_queue
 from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.engine.serving.semantic_score import SemanticScores
@@ -318,7 +319,7 @@ class Application:
         """Return the numbers of all workers."""
         numbers = {
             **self._numbers.totals(),
-            "models_refused": float(len(self._host.crashes.refused())),
+            "models_refused": float(count_refused(self._host.counts)),
         }
         end_s = None if self._tls_files is None else self._tls_files.certificate_end_s
         if end_s is not None:

@@ -24,7 +24,7 @@ from quadriga.engine.models.onnx.embedding_finder import (
 )
 from quadriga.engine.models.onnx.onnx_file import Graph, OnnxFileError, add_output, read_onnx
 from quadriga.engine.models.recognition.model_toml import ModelToml
-from quadriga.engine.models.runners.session import GraphSource, LoadError, Session
+from quadriga.engine.models.runners.session import LoadError, Runner, Session
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import full_name
 
@@ -49,27 +49,23 @@ _log = logging.getLogger("quadriga.models")
 
 
 def load_session(
-    name: str,
-    path: Path,
-    toml: ModelToml,
-    stopwatch: Stopwatch | None = None,
-    graphs: GraphSource | None = None,
+    name: str, path: Path, toml: ModelToml, *, stopwatch: Stopwatch, runner: Runner
 ) -> tuple[Session, EmbeddingSource]:
-    """Load a graph as model.toml says, with its embedding if it has one; `name` is for the log.
-
-    `graphs` opens the graph; default: in this process.
-    """
+    """Load a graph as model.toml says, with its embedding if it has one; `name` is for the log."""
     try:
         header, graph = read_onnx(path)
     except OnnxFileError as error:
         raise LoadError(str(error)) from error
-    arguments = path, toml.runtime.providers, toml.runtime.intra_op_threads, stopwatch
+    runtime = toml.runtime
     session = partial(
         Session,
-        *arguments,
+        path,
+        runtime.providers,
+        runtime.intra_op_threads,
+        stopwatch,
         header=header,
-        graphs=graphs,
-        provider_fallback=toml.runtime.provider_fallback,
+        runner=runner,
+        provider_fallback=runtime.provider_fallback,
     )
     source = _find_embedding(graph, toml)
     if source.tensor is None:
@@ -79,17 +75,14 @@ def load_session(
         return session(), EmbeddingSource(reason=reason)
     average = _AVERAGE_OUTPUT if source.pooling == AVERAGE else ""
     output = average or source.tensor
-    modified_model, hidden_output = None, ""
-    if output not in graph.outputs:
-        modified_model, hidden_output = (
-            add_output(path.read_bytes(), source.tensor, average),
-            output,
-        )
     try:
-        loaded = session(modified_model=modified_model, hidden_output=hidden_output)
-        info = loaded.hidden_output or next(
-            tensor for tensor in loaded.outputs if tensor.name == output
-        )
+        if output in graph.outputs:
+            loaded = session()
+        else:
+            model = add_output(path.read_bytes(), source.tensor, average)
+            loaded = session(modified_model=model, hidden_output=output)
+        outputs = [*loaded.outputs, loaded.hidden_output]
+        info = next(tensor for tensor in outputs if tensor and tensor.name == output)
         reason = _unfit_reason(info, (4,) if average else (2, 3, 4))
     except LoadError as error:
         reason = f"onnxruntime refuses it as an output: {error}"

@@ -34,7 +34,6 @@ from quadriga.proto.errors import (
 )
 from quadriga.proto.messages import ModelStatistics, QueueStatistics
 
-
 Read = TypeVar("Read", bound=msgspec.Struct)
 
 _POLL_INTERVAL_S = 0.05

@@ -25,6 +25,7 @@ from quadriga.engine.models.model_folders import NAME, FindModels, find_models, 
 from quadriga.engine.models.model_host import ModelHost, files_bytes
 from quadriga.engine.models.overrides import Override, check_config, read_config
 from quadriga.engine.models.recognition.model_toml import ThenOptions, read_model_toml
+from quadriga.engine.models.runners.crashes import forget_crashes
 from quadriga.engine.models.runners.free_memory import return_free_memory
 from quadriga.engine.models.runners.providers import CPU
 from quadriga.engine.models.runners.session import LoadError
@@ -445,7 +446,7 @@ class ModelRepository:
             self._check_client_models(entries[0])
             model_name = self._put(entries)
             if by_client:
-                self._host.crashes.forget(model_name)
+                forget_crashes(self._host.counts, model_name)
             self._remove_unused_archives()
             return_free_memory()  # that of the versions before
             return model_name
@@ -540,7 +541,7 @@ class ModelRepository:
         candidates = self._requested_entries(name, version)
         for entry in candidates:
             if entry.model is not None:
-                if refusal := self._host.crashes.refusal(entry.name, entry.version):
+                if refusal := entry.model.run_mark.refusal():
                     raise ModelNotReady(refusal.reason, math.ceil(refusal.seconds))
                 return entry.model
         entry = candidates[0]
@@ -557,8 +558,7 @@ class ModelRepository:
         return [
             entry.model
             for entry in entries
-            if entry.model is not None
-            and self._host.crashes.refusal(entry.name, entry.version) is None
+            if entry.model is not None and entry.model.run_mark.refusal() is None
         ]
 
     def info(self, name: str, version: str | None = None) -> ModelInfo:
@@ -581,8 +581,7 @@ class ModelRepository:
 
     def _state(self, entry: VersionEntry) -> tuple[ModelState, str]:
         """Return the state of a version, and its reason."""
-        refusal = self._host.crashes.refusal(entry.name, entry.version)
-        if refusal is not None and entry.state == "READY":
+        if entry.model is not None and (refusal := entry.model.run_mark.refusal()):
             return "REFUSED", refusal.reason
         return entry.state, entry.reason or self._remark(entry.name)
 

@@ -50,8 +50,10 @@ def answered(model, paths, **parameters):
 def test_what_nobody_asks_for_is_not_computed():
     model = open_model(SAMPLE_MODELS / "shapes-classifier")
     asked = []
-    run = model.session._session.run
-    model.session._session.run = lambda names, *others: asked.append(names) or run(names, *others)
+    run = model.session._runner.run
+    model.session._runner.run = lambda graph, names, *others: (
+        asked.append(names) or run(graph, names, *others)
+    )
     image = decode(SCENES[0].read_bytes())
     options = [model.image_predictor.read_options({})]
     ((predictions, vector),) = model.image_predictor.predict([image], options)

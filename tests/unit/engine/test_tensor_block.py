@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine.models.runners.graph_messages import BlockFullError, TensorBlock
+from quadriga.engine.models.runners.isolated_server import BlockFullError, TensorBlock
 
 MIB = 1024 * 1024
 

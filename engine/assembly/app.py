@@ -51,7 +51,7 @@ from quadriga.engine.measures.request_log import RequestLog, RequestObservation
 from quadriga.engine.measures.server_numbers import RequestCounts, ServerNumbers
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.measures.trace_opening import open_tracing, request_traceparent
-from quadriga.engine.models.embedding import Vector
+from quadriga.engine.models.image_graph import Vector
 from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost

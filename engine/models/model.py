@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.measures.stopwatch import Stopwatch
-from quadriga.engine.models.embedding import Vector, load_session, with_length
-from quadriga.engine.models.image_graph import ImageGraph
+from quadriga.engine.models.embedding import EmbeddingSource, load_session, with_length
+from quadriga.engine.models.image_graph import ImageGraph, Vector
 from quadriga.engine.models.image_text.generation import VARIANTS, TextPackage
 from quadriga.engine.models.model_host import ModelHost
-from quadriga.engine.models.onnx.embedding_finder import EmbeddingSource
 from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import check_activation
 from quadriga.engine.models.recognition.model_toml import ModelToml, read_model_toml

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.engine.measures.stopwatch import Stopwatch
-from quadriga.engine.models.embedding import Vector, encoder_embedding, pool_vectors
-from quadriga.engine.models.image_graph import decode_image
+from quadriga.engine.models.embedding import encoder_embedding
+from quadriga.engine.models.image_graph import Vector, decode_image, pool_vectors
 from quadriga.engine.models.image_text.files import IncrementalDetokenizer, TextFiles
 from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import channels_axis, gather_evidence

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from quadriga.engine.measures.stopwatch import Stopwatch
-from quadriga.engine.models.onnx.onnx_file import (
+from quadriga.engine.models.onnx_file import (
     ExternalDataError,
     OnnxFileError,
     OnnxHeader,

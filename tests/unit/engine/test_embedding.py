@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from quadriga.engine.cli import main
-from quadriga.engine.models.embedding import mean_vector, pool_vectors
+from quadriga.engine.models.image_graph import mean_vector, pool_vectors
 from quadriga.engine.models.inspection import open_model
 from quadriga.engine.models.runners.session import LoadError, Session
 from quadriga.engine.serving.image_inference import ImageModel, infer_images, stream_image

@@ -60,10 +60,9 @@ class TensorBlock:
 
     Args:
         descriptor: Its descriptor; -1 creates it. It is closed with the block.
-        max_bytes: Maximum size.
     """
 
-    def __init__(self, descriptor: int = -1, max_bytes: int = MAX_BLOCK_BYTES) -> None:
+    def __init__(self, descriptor: int = -1) -> None:
         if descriptor < 0:
             flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
             descriptor = os.memfd_create("quadriga-tensors", flags)
@@ -71,7 +70,6 @@ class TensorBlock:
             # the other end cannot take pages away under our hands
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.descriptor = descriptor
-        self._max_bytes = max_bytes
         self._memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
     @property
@@ -148,9 +146,9 @@ class TensorBlock:
     def _grow(self, size_bytes: int) -> None:
         if size_bytes <= len(self._memory):
             return
-        if size_bytes > self._max_bytes:
+        if size_bytes > MAX_BLOCK_BYTES:
             raise BlockFullError(
-                f"expected tensors of at most {self._max_bytes} bytes, got {size_bytes}"
+                f"expected tensors of at most {MAX_BLOCK_BYTES} bytes, got {size_bytes}"
             )
         pages = -(-size_bytes // mmap.PAGESIZE)
         os.ftruncate(self.descriptor, pages * mmap.PAGESIZE)

@@ -17,9 +17,14 @@ from typing import Any, Literal
 import msgspec
 from blake3 import blake3
 
-from quadriga.engine.external.log_items import LoggedItem, check_model_name, read_time
-from quadriga.engine.external.log_recorder import LoggedInference, LogResult
-from quadriga.engine.external.log_service import LogService
+from quadriga.engine.external.log_service import (
+    LoggedInference,
+    LoggedItem,
+    LogResult,
+    LogService,
+    check_model_name,
+    read_time,
+)
 from quadriga.engine.external.logged_images import SentInference
 from quadriga.engine.external.payloads import read_request, read_response
 from quadriga.engine.serving.journal_capacity import OutcomeCounters

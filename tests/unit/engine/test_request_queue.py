@@ -17,12 +17,11 @@ import pytest
 from quadriga.engine.models.model_control import merge_queue_statistics
 from quadriga.engine.models.runners.batched_runs import without_place
 from quadriga.engine.serving import request_queue
+from quadriga.engine.serving.model_lane import ModelLane, Ticket
 from quadriga.engine.serving.request_queue import (
     LONG_RUN_NICE,
     SPARE_THREADS,
-    ModelLane,
     RequestQueue,
-    Ticket,
 )
 from quadriga.proto.deadline import Deadline, check_deadline, current_deadline
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded, ModelNotReady, WaitTooLong

@@ -18,7 +18,7 @@ from quadriga.engine.api.responses import (
     error_response,
     options_route,
 )
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.audit import note_number, note_target
 from quadriga.store.changes.erasures import ErasureReceipt
 from quadriga.store.changes.requests import (

@@ -17,7 +17,7 @@ from quadriga.engine.api.responses import (
     error_response,
     options_route,
 )
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.audit import note_number
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.changes.truth_requests import GroundTruthBody, StatementsBody

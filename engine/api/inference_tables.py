@@ -30,7 +30,7 @@ from quadriga.engine.api.event_streams import (
 from quadriga.engine.api.openapi_bodies import url_parameters
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL, error_response
 from quadriga.engine.api.store_queries import StoreQueries, query_string
-from quadriga.engine.http.bounded_threads import ThreadsFull
+from quadriga.engine.models.runners.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit, current_caller, identify_again
 from quadriga.proto.errors import DeadlineExceeded, ProtocolError
 from quadriga.store.errors import (

@@ -19,7 +19,7 @@ from quadriga.engine.api.responses import (
 from quadriga.engine.external.descriptions import ModelDescription
 from quadriga.engine.external.event_pairs import EventPairs, EventResult
 from quadriga.engine.external.log_service import LogAnswer, LogBody, LogService
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.asgi import decompress
 from quadriga.proto.http.cloud_events import read_event

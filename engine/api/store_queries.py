@@ -9,7 +9,7 @@ from litestar import Request
 from litestar.types import Receive
 
 from quadriga.engine.api.caller_scope import caller_scope
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import ProtocolError
 from quadriga.store.cancellation import Cancellation
 from quadriga.store.inferences import InferenceReader
@@ -36,7 +36,7 @@ class StoreQueries:
         """Run a search of what the caller may see once a thread is free; the request's body has been read.
 
         Raises:
-            quadriga.engine.http.bounded_threads.ThreadsFull: Too many searches wait.
+            quadriga.engine.models.runners.bounded_threads.ThreadsFull: Too many searches wait.
             QueryCancelledError: The client left before the end.
         """
         gone = asyncio.ensure_future(wait_for_disconnect(request.receive))

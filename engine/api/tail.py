@@ -31,7 +31,7 @@ from quadriga.engine.api.responses import (
     UNREADABLE_QUERY,
 )
 from quadriga.engine.api.store_queries import StoreQueries, query_string
-from quadriga.engine.http.bounded_threads import ThreadsFull
+from quadriga.engine.models.runners.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit, current_caller, identify_again
 from quadriga.proto.errors import InvalidRequest
 from quadriga.store.browsing.arrivals import (

@@ -9,7 +9,7 @@ import cv2
 from litestar import Request, Response
 
 from quadriga.engine.api.caller_scope import caller_scope
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import InvalidRequest
 from quadriga.quoting import quoted
 from quadriga.store.blobs.thumbnails import WIDTHS
@@ -73,7 +73,7 @@ class Thumbnails:
         Raises:
             InvalidRequest: There are no thumbnails of that width.
             NotFoundError: There is no such inference, its input is not stored, or it is no image that can be shown.
-            quadriga.engine.http.bounded_threads.ThreadsFull: Too many thumbnails wait to be made.
+            quadriga.engine.models.runners.bounded_threads.ThreadsFull: Too many thumbnails wait to be made.
         """
         if width not in map(str, WIDTHS):
             expected = f"{', '.join(map(str, WIDTHS[:-1]))} or {WIDTHS[-1]}"

@@ -43,7 +43,6 @@ from quadriga.engine.config.worker_ids import NO_NUMBER
 from quadriga.engine.console.routes import ConsoleParts, console_page_routes
 from quadriga.engine.console.visitors import key_log_in_routes
 from quadriga.engine.http.asgi_front import AsgiFront
-from quadriga.engine.http.bounded_threads import BoundedThreads
 from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S
 from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
@@ -56,6 +55,7 @@ from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.crashes import count_refused
 from quadriga.engine.serving.pipeline import Pipeline, request_queue
 from quadriga.engine.serving.request_queue import RequestQueue

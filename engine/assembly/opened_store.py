@@ -38,8 +38,8 @@ from quadriga.engine.console.routes import ConsoleStore
 from quadriga.engine.external.descriptions import DescribedModels
 from quadriga.engine.external.event_pairs import EventPairs
 from quadriga.engine.external.log_service import LogRecorder, LogService, known_model_name
-from quadriga.engine.http.bounded_threads import BoundedThreads
 from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.recording import Recorder

@@ -16,11 +16,11 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.repository import ModelRepository, models_behind
+from quadriga.engine.models.runners.loop_runs import leave_loop, note_light
 from quadriga.engine.models.runners.session import RunError
 from quadriga.engine.serving.crop_run import CropRun
 from quadriga.engine.serving.health import ServerHealth
 from quadriga.engine.serving.image_inference import stream_image
-from quadriga.engine.serving.loop_runs import leave_loop, note_light
 from quadriga.engine.serving.output_decoration import (
     decorate_outputs,
     score_headers,

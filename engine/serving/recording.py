@@ -11,8 +11,8 @@ from quadriga.engine.config.settings import Durability, Settings
 from quadriga.engine.models.image_graph import Vector
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.recognition.model_toml import StoreOptions
+from quadriga.engine.models.runners.loop_runs import leave_loop, stay_on_loop
 from quadriga.engine.serving.journal_capacity import FailedWrites, JournalCapacity
-from quadriga.engine.serving.loop_runs import leave_loop, stay_on_loop
 from quadriga.engine.serving.signal_worker import Embed, SignalRecorder, SignalTask
 from quadriga.proto.access import ANYBODY, current_caller
 from quadriga.proto.idempotency import RequestPart, current_repeatable

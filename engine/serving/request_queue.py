@@ -21,15 +21,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from quadriga.engine.models.model_lane import ModelLane, Ticket, WaitedTime
 from quadriga.engine.models.runners.batched_runs import set_current_place
-from quadriga.engine.serving.loop_runs import (
+from quadriga.engine.models.runners.loop_runs import (
     DEAR_S,
     MAX_BODY_BYTES,
     LoopRun,
     begin_loop_run,
     take_light,
 )
-from quadriga.engine.serving.model_lane import ModelLane, Ticket, WaitedTime
 from quadriga.proto.deadline import Deadline, LeavesLoop, set_current_deadline
 from quadriga.proto.errors import (
     ClientLeft,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from quadriga.engine.models.model import Model
+from quadriga.engine.models.runners.loop_runs import leave_loop
 from quadriga.engine.serving.journal_capacity import ADMITTED, Admission
-from quadriga.engine.serving.loop_runs import leave_loop
 from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary, StoreResult
 from quadriga.engine.serving.semantic_score import SemanticScores
 from quadriga.proto.access import current_caller

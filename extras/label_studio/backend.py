@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.extras.label_studio.images import (
     ImageFetcher,

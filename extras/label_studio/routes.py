@@ -15,7 +15,7 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import NOT_READY, TOO_LARGE, UNKNOWN_MODEL, error_response
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.extras.label_studio.backend import (
     Health,

@@ -22,7 +22,7 @@ from quadriga.engine.api.session_cookies import (
 )
 from quadriga.engine.console.frame import PageRequest, redirect
 from quadriga.engine.console.visitors import LOG_IN_PATH, Visitors, session_end, visit
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.extras.sign_on.log_in import LOG_IN_S, LogInError, NoLogIn, ProviderAway
 from quadriga.extras.sign_on.sign_on import NoRole, SignOn
 from quadriga.proto.access import STRANGER, current_caller

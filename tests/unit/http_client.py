@@ -15,7 +15,7 @@ from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.thumbnails import Thumbnails
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.model_names import ModelNames

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.extras.label_studio.backend import LabelStudioBackend
 from quadriga.extras.label_studio.images import SETTING, ImageFetcher
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts

@@ -13,7 +13,7 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.model_counts import REQUEST, SUM
 from quadriga.engine.measures.server_numbers import REQUESTS, outcomes_of
 from quadriga.engine.measures.shared_counts import IN_FLIGHT
-from quadriga.engine.serving.loop_runs import SAMPLES
+from quadriga.engine.models.runners.loop_runs import SAMPLES
 from quadriga.proto.http.asgi import BODY_EXTENSION
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine

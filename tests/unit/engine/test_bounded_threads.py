@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from quadriga.engine.http.bounded_threads import BoundedThreads, ThreadsFull
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads, ThreadsFull
 from quadriga.store.errors import QueryCancelledError
 from tests.background import until
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from quadriga.engine.serving import loop_runs
-from quadriga.engine.serving.loop_runs import (
+from quadriga.engine.models.runners import loop_runs
+from quadriga.engine.models.runners.loop_runs import (
     DEAR_S,
     MAX_BODY_BYTES,
     SAMPLES,

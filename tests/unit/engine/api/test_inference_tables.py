@@ -15,7 +15,7 @@ from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.store_queries import StoreQueries
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.access import ANYBODY, STRANGER, Caller, set_current_caller, set_identification
 from quadriga.proto.http.asgi import ABORT_EXTENSION
 from quadriga.store.errors import NotReadyError

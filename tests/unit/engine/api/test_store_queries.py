@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from quadriga.engine.api.store_queries import StoreQueries
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.store.cancellation import Cancellation
 from quadriga.store.database import ReaderPool, execute
 from quadriga.store.errors import QueryCancelledError

@@ -16,7 +16,7 @@ from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.tail import tail_route
-from quadriga.engine.http.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.access import (
     ANYBODY,
     STRANGER,

@@ -5,10 +5,12 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
-from quadriga.engine.serving.loop_runs import LoopCost
+import msgspec
+
+from quadriga.engine.models.runners.loop_runs import LoopCost
 from quadriga.proto.deadline import Deadline
 from quadriga.proto.messages import QueueStatistics
 
@@ -182,6 +184,25 @@ class ModelLane:
             return None
         ticket = max(self._by_connection.values(), key=len)[-1]
         return None if ticket.is_begun else ticket
+
+
+def merge_queue_statistics(
+    statistics: Iterable[Sequence[QueueStatistics]],
+) -> list[QueueStatistics]:
+    """Add up the statistics of several processes, by model."""
+    merged: dict[str, QueueStatistics] = {}
+    for process in statistics:
+        for entry in process:
+            total = merged.get(entry.model, QueueStatistics(entry.model))
+            merged[entry.model] = msgspec.structs.replace(
+                total,
+                waiting=total.waiting + entry.waiting,
+                running=total.running + entry.running,
+                expected_wait_s=max(total.expected_wait_s, entry.expected_wait_s),
+                refused=dict(Counter(total.refused) + Counter(entry.refused)),
+                stopped=dict(Counter(total.stopped) + Counter(entry.stopped)),
+            )
+    return list(merged.values())
 
 
 def _resolve(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

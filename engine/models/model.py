@@ -98,7 +98,7 @@ class Model:
             encoded = msgspec.json.encode(self.spec.input)
             self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
         with self.run_mark.running():
-            if self.recognition.written.runtime.warmup or host.always_warms_up:
+            if toml.runtime.warmup or host.origin == "trial":
                 self._warm_up()
             self._share_runs()
         self.runner.end_loading()

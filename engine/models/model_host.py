@@ -37,11 +37,6 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ignores_crashes: bool = False
     """Whether a model shares the worker's process although it has crashed."""
 
-    @property
-    def always_warms_up(self) -> bool:
-        """Whether a model is run once even if its model.toml says no."""
-        return self.origin == "trial"
-
     def counters(self, name: str, version: str) -> ModelCounters:
         """Return the counters of a model; a trial adds nothing to what processes share."""
         if self.origin == "trial":

@@ -54,12 +54,13 @@ from quadriga.engine.measures.accounting import (
 from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
 from quadriga.engine.measures.shared_counts import RequestCounts, ServerNumbers, SharedCounts
-from quadriga.engine.models.embedding import Vector
+from quadriga.engine.models.image_graph import Vector
 from quadriga.engine.models.model_archives import UnpackedArchives
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
+from quadriga.engine.models.runners.crashes import count_refused
 from quadriga.engine.serving.pipeline import Pipeline, request_queue
 from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.engine.serving.semantic_score import SemanticScores
@@ -326,7 +327,7 @@ class Application:
         """Return the numbers of all workers."""
         numbers = {
             **self._numbers.totals(),
-            "models_refused": float(len(self._host.crashes.refused())),
+            "models_refused": float(count_refused(self._host.counts)),
         }
         end_s = None if self._tls_files is None else self._tls_files.certificate_end_s
         if end_s is not None:

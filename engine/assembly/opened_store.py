@@ -35,10 +35,9 @@ from quadriga.engine.config import extras
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.config.worker_ids import WorkerIds
 from quadriga.engine.console.routes import ConsoleStore
-from quadriga.engine.external.described_models import DescribedModels
+from quadriga.engine.external.descriptions import DescribedModels
 from quadriga.engine.external.event_pairs import EventPairs
-from quadriga.engine.external.log_recorder import LogRecorder
-from quadriga.engine.external.log_service import LogService, known_model_name
+from quadriga.engine.external.log_service import LogRecorder, LogService, known_model_name
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.session import LoadError

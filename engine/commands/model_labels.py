@@ -7,7 +7,7 @@ from typing import Any
 from quadriga.engine.models.model import model_folder
 from quadriga.engine.models.model_archives import archive_name
 from quadriga.engine.models.model_folders import find_models
-from quadriga.engine.models.onnx.onnx_file import OnnxFileError, read_onnx
+from quadriga.engine.models.onnx_file import OnnxFileError, read_onnx
 from quadriga.engine.models.recognition.evidence import Evidence, read_json
 from quadriga.engine.models.recognition.labels import find_labels
 from quadriga.engine.models.recognition.model_toml import read_model_toml

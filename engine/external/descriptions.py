@@ -3,9 +3,10 @@
 A description has the keys of model.toml that say what outputs mean; nothing in it names a file or code of this server.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,9 +15,12 @@ from quadriga.engine.models.recognition.families import FAMILIES, Family
 from quadriga.engine.models.recognition.model_spec import decide_spec
 from quadriga.engine.models.recognition.model_toml import ModelToml, convert_model_toml
 from quadriga.engine.models.runners.session import LoadError
+from quadriga.monitor.model_files import model_file_path, team_folder
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import Tensor, TensorInfo
 from quadriga.quoting import quoted
+from quadriga.store.disk import write_atomically
+from quadriga.store.errors import NotFoundError, QueryError, translate_disk_errors
 from quadriga.tasks import TASKS, Task, full_name
 from quadriga.tasks.decoders import DECODERS, is_table
 from quadriga.tasks.segmenters import SEGMENTERS
@@ -24,6 +28,8 @@ from quadriga.tasks.specification import ModelSpec, resolve
 
 MAX_LABELS = 65_536
 """Maximum labels of a description."""
+
+Converted = TypeVar("Converted")
 
 _NO_FOLDER = Path("/nonexistent")
 _FLOAT_INPUT = "FP32"
@@ -80,6 +86,15 @@ def check_description(description: ModelDescription, location: str) -> ModelToml
         return convert_model_toml(values)
     except LoadError as error:
         raise InvalidRequest(f"{location}: {_without_file(error)}") from error
+
+
+def convert(value: Any, type_: type[Converted], location: str = "") -> Converted:
+    """Convert decoded JSON; raise an `InvalidRequest` that begins with the location and names the key."""
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        text = str(error).replace("`$.", "`").replace("`", "'")
+        raise InvalidRequest(f"{location}{text}") from error
 
 
 class OutputReader:
@@ -150,11 +165,55 @@ def _without_file(error: Exception) -> str:
     return str(error).replace("in model.toml", "in the description").replace("model.toml: ", "")
 
 
-def read_description(value: Mapping[str, Any], location: str) -> ModelToml:
-    """Read a description in JSON; raises as `check_description`."""
-    try:
-        description = msgspec.convert(value, ModelDescription)
-    except msgspec.ValidationError as error:
-        text = str(error).replace("`$.", "`").replace("`", "'")
-        raise InvalidRequest(f"{location}: {text}") from error
-    return check_description(description, location)
+class DescribedModels:
+    """The descriptions, each of a model of a team; safe to use from several threads and processes.
+
+    Args:
+        directory: Folder of the descriptions.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def find(self, model: str, team: str) -> ModelDescription | None:
+        """Return the description of a model; None where there is none."""
+        with suppress(OSError, msgspec.MsgspecError, QueryError):
+            return msgspec.json.decode(self._path(model, team).read_bytes(), type=ModelDescription)
+        return None
+
+    def put(self, model: str, team: str, description: ModelDescription) -> None:
+        """Keep the description of a model in place of an older one.
+
+        Raises:
+            quadriga.store.errors.JournalError: It cannot be written, as on a full disk.
+        """
+        path = self._path(model, team)
+        with translate_disk_errors("keep the description"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, msgspec.json.encode(description), is_synced=True)
+
+    def labels(self, model: str, team: str) -> Sequence[str]:
+        """Return the labels of a model; none where nothing describes it."""
+        description = self.find(model, team)
+        return () if description is None else description.labels
+
+    def get(self, model: str, team: str) -> ModelDescription:
+        """Return the description of a model.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        description = self.find(model, team)
+        if description is None:
+            raise NotFoundError(f"description not found: {model!r}")
+        return description
+
+    def remove(self, model: str, team: str) -> ModelDescription:
+        """Remove the description of a model, and return it; raises as `get`."""
+        description = self.get(model, team)
+        with translate_disk_errors("remove the description"):
+            self._path(model, team).unlink(missing_ok=True)
+        return description
+
+    def _path(self, model: str, team: str) -> Path:
+        return model_file_path(team_folder(self._directory, team), model.lower(), "json")

@@ -11,15 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
 from blake3 import blake3
 
-from quadriga.engine.external.log_items import LoggedItem, check_model_name, read_time
-from quadriga.engine.external.log_recorder import LoggedInference, LogResult
-from quadriga.engine.external.log_service import LogService
+from quadriga.engine.external.log_service import (
+    LoggedInference,
+    LoggedItem,
+    LogResult,
+    LogService,
+    check_model_name,
+    read_time,
+)
 from quadriga.engine.external.logged_images import SentInference
 from quadriga.engine.external.payloads import read_request, read_response
 from quadriga.engine.serving.journal_capacity import OutcomeCounters
@@ -134,7 +138,7 @@ class EventPairs:
         """
         half = read_half(attributes, body, current_caller().team)
         self._service.model_name(half.model)
-        self._check_body(half)
+        (read_request if half.kind == "request" else read_response)(half.body)  # or it is refused
         pair = pair_of(half)
         self.counts.add("events")
         with self._halves.alone(pair):
@@ -223,77 +227,51 @@ class EventPairs:
             return None
 
     def _store(self, request: EventHalf | None, response: EventHalf | None) -> LogResult:
+        """Store what is there as one inference, also if it cannot be read: it was acknowledged."""
         half = request or response
         assert half is not None
+        service, facts = self._service, {"event_id": half.id}
         item = LoggedItem(
             time=self._known_time(half.time),
             latency_ms=_latency_ms(request, response),
             error="" if response is not None else _NO_RESPONSE,
             status=200 if response is not None else 500,
         )
-        model = self._service.model_name(half.model)
-        metadata = _metadata(half)
-        facts: dict[str, Any] = {"event_id": half.id}
-        prepare = partial(self._prepare, half=half, item=item, model=model, metadata=metadata)
+        model = service.model_name(half.model)
+
+        def prepare(sent: SentInference) -> LoggedInference:
+            metadata = {} if sent.request is None else dict(sent.request.metadata)
+            metadata |= _metadata(half)
+            try:
+                check(metadata)
+            except MetadataError as error:
+                raise InvalidRequest(f"request: {error}") from error
+            return service.prepare(
+                sent,
+                service.image_limits(),
+                model=model,
+                item=item,
+                metadata=metadata,
+                request_id=half.id,
+                key=("event", half.namespace, half.component, half.endpoint, half.id),
+                protocol=PROTOCOL,
+                facts=facts,
+                team=half.team,
+            )
+
         try:
             sent = SentInference(
                 request=None if request is None else read_request(request.body),
                 response=None if response is None else read_response(response.body),
-                description=self._service.description_of(model, half.team),
+                description=service.description_of(model, half.team),
                 failed=response is None,
             )
-            inference = prepare(sent, facts=facts)
+            inference = prepare(sent)
         except InvalidRequest as error:
             self.counts.add("events_unread")
             facts["unread"] = str(error)[:1000]
-            inference = self._unread(prepare, request, response, facts)
-        return self._service.recorder.store([inference])[0]
-
-    def _unread(
-        self,
-        prepare: Callable[..., LoggedInference],
-        request: EventHalf | None,
-        response: EventHalf | None,
-        facts: Mapping[str, Any],
-    ) -> LoggedInference:
-        """Keep what was acknowledged and cannot be read: the images, if those can be, and the text of the response."""
-        text = "" if response is None else response.body[:MAX_UNREAD_BYTES].decode(errors="replace")
-        if request is not None:
-            with suppress(InvalidRequest):
-                sent = SentInference(request=read_request(request.body), unread=text)
-                return prepare(sent, facts=facts)
-        return prepare(SentInference(unread=text), facts=facts)
-
-    def _prepare(
-        self,
-        sent: SentInference,
-        *,
-        half: EventHalf,
-        item: LoggedItem,
-        model: str,
-        metadata: dict[str, Any],
-        facts: Mapping[str, Any],
-    ) -> LoggedInference:
-        """Complete an inference for the journal."""
-        own = {} if sent.request is None else dict(sent.request.metadata)
-        merged = {**own, **metadata}
-        try:
-            check(merged)
-        except MetadataError as error:
-            raise InvalidRequest(f"request: {error}") from error
-        key = ("event", half.namespace, half.component, half.endpoint, half.id)
-        return self._service.prepare(
-            sent,
-            self._service.image_limits(),
-            model=model,
-            item=item,
-            metadata=merged,
-            request_id=half.id,
-            key=key,
-            protocol=PROTOCOL,
-            facts=facts,
-            team=half.team,
-        )
+            inference = _prepare_unread(prepare, request, response)
+        return service.recorder.store([inference])[0]
 
     def _known_time(self, text: str) -> str | None:
         """Return the time of an event; None where it is no time that an inference may have."""
@@ -302,12 +280,18 @@ class EventPairs:
             return text
         return None
 
-    def _check_body(self, half: EventHalf) -> None:
-        """Refuse a body that is neither V2 nor V1 before it is acknowledged."""
-        if half.kind == "request":
-            read_request(half.body)
-        else:
-            read_response(half.body)
+
+def _prepare_unread(
+    prepare: Callable[[SentInference], LoggedInference],
+    request: EventHalf | None,
+    response: EventHalf | None,
+) -> LoggedInference:
+    """Keep what cannot be read: the images, if those can be, and the text of the response."""
+    text = "" if response is None else response.body[:MAX_UNREAD_BYTES].decode(errors="replace")
+    if request is not None:
+        with suppress(InvalidRequest):
+            return prepare(SentInference(request=read_request(request.body), unread=text))
+    return prepare(SentInference(unread=text))
 
 
 def read_half(attributes: Mapping[str, Any], body: bytes, team: str) -> EventHalf:

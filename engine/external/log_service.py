@@ -3,45 +3,412 @@
 What is wrong with one inference refuses that one alone, as bulk requests of ground truth do.
 """
 
+import datetime as dt
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Any
 
 import msgspec
-import pybase64
+from msgspec import Meta
 
-from quadriga.engine.config.settings import Settings
-from quadriga.engine.external.described_models import DescribedModels
-from quadriga.engine.external.descriptions import ModelDescription, check_description
-from quadriga.engine.external.log_items import (
-    MAX_ITEMS,
-    MAX_VERSION_CHARACTERS,
-    ItemTime,
-    LoggedItem,
-    check_model_name,
-    check_texts,
-    convert_item,
-    read_time,
+from quadriga.engine.config.settings import FullPolicy, Settings
+from quadriga.engine.external.descriptions import (
+    DescribedModels,
+    ModelDescription,
+    check_description,
+    convert,
 )
-from quadriga.engine.external.log_recorder import LoggedInference, LogRecorder, LogResult
-from quadriga.engine.external.logged_images import ImageLimits, SentInference, read_images
-from quadriga.engine.external.logged_predictions import read_task
-from quadriga.engine.external.payloads import ReadRequest, ReadResponse, read_request, read_response
+from quadriga.engine.external.logged_images import (
+    ImageLimits,
+    LoggedImage,
+    SentInference,
+    read_images,
+    read_task,
+)
+from quadriga.engine.external.payloads import (
+    ReadRequest,
+    ReadResponse,
+    from_base64,
+    read_json_object,
+    read_request,
+    read_response,
+)
 from quadriga.engine.models.recognition.model_toml import ModelToml
 from quadriga.engine.serving.image_inference import MAX_REQUEST_PIXELS
+from quadriga.engine.serving.journal_capacity import OutcomeCounters
+from quadriga.engine.serving.recording import COMMIT_TIMEOUT_S, Recorder
 from quadriga.proto.access import admit_model
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.proto.http.chariot import parse_metadata_value
-from quadriga.proto.json_text import check_amount
 from quadriga.proto.messages import check_name, new_request_id
 from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
-from quadriga.store.errors import MetadataError, StoreError
-from quadriga.store.logged_keys import key_digest
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.clock import MAX_LEAD_MS
+from quadriga.store.durability import GroupSync, wait_until_committed
+from quadriga.store.errors import JournalError, MetadataError, StoreError, UnconfirmedError
+from quadriga.store.ids import EPOCH_MS, IdSource
+from quadriga.store.journal import AppendPosition, Journal
+from quadriga.store.logged_keys import Claim, ClaimRequest, LoggedKeys, key_digest, random_digest
 from quadriga.store.metadata import check
-from quadriga.store.records import ModelReference
+from quadriga.store.records import (
+    ImageSignals,
+    InferenceRecord,
+    InputReference,
+    JournaledChange,
+    ModelReference,
+    SignalsOfImages,
+)
+from quadriga.store.replays import is_replay
 from quadriga.store.rows import storable_text
 from quadriga.tasks.parameters import Budget
+
+MAX_ITEMS = 1000
+"""Maximum inferences of a request."""
+
+MAX_MODEL_CHARACTERS = 128
+MAX_KEY_CHARACTERS = 256
+MAX_VERSION_CHARACTERS = 128
+MAX_ERROR_CHARACTERS = 4096
+MAX_AHEAD_MS = 86_400_000
+"""How far ahead of the server's clock a time may be: until then the sender's clock is wrong, beyond that its time means nothing."""
+
+_MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]| (?=[A-Za-z0-9._-]))*", re.ASCII)
+_Size = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class LoggedItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An inference that was made elsewhere, as a client sends it."""
+
+    model: str = ""
+    """Name of the model."""
+    version: str | int = ""
+    task: str | None = None
+    """Task, such as `detection`; None is that of the description, or of the predictions."""
+    key: str = ""
+    """Text by which the sender knows the inference: the same key again stores nothing. Empty for none."""
+    request_id: str = ""
+    time: str | float | None = None
+    """When it was made: RFC 3339 with a time zone, or seconds since 1970; None for now."""
+    latency_ms: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    image: str | None = None
+    """The image file, base64-encoded."""
+    width: _Size | None = None
+    """Width of an image that is not sent, pixels."""
+    height: _Size | None = None
+    predictions: list[Any] | None = None
+    """Predictions in the form of this server's responses."""
+    request: dict[str, Any] | None = None
+    """Body of the request to the other server, V2 or V1."""
+    response: dict[str, Any] | None = None
+    """Body of its response."""
+    description: ModelDescription | None = None
+    """What the output tensors mean."""
+    metadata: Any = None
+    status: Annotated[int, Meta(ge=100, le=599)] = 200
+    """HTTP status of the response: 400 and above is a failed inference."""
+    error: str = ""
+    """Why it failed."""
+
+
+class ItemTime(msgspec.Struct, frozen=True):
+    """When an inference was made."""
+
+    ms: int | None
+    """Milliseconds since 1970; None for now."""
+    sent: str = ""
+    """The time as it was sent, if it lies ahead of the server's clock and is replaced by now."""
+
+
+def check_model_name(name: str) -> None:
+    """Check the name of a model that is served elsewhere.
+
+    Raises:
+        InvalidRequest: It could not be a part of a path, or has another meaning here.
+    """
+    if not name:
+        raise InvalidRequest("model is required: the name of the model that made the inference")
+    if len(name) > MAX_MODEL_CHARACTERS or _MODEL.fullmatch(name) is None or is_replay(name):
+        raise InvalidRequest(
+            f"expected model to be at most {MAX_MODEL_CHARACTERS} letters, digits, single spaces, '.', '_' and '-', which "
+            f"begins with a letter or a digit, got {quoted(name, 100)}"
+        )
+
+
+def check_texts(item: LoggedItem) -> None:
+    """Check the lengths of the texts of an inference.
+
+    Raises:
+        InvalidRequest: One is too long.
+    """
+    check_name("request_id", item.request_id)
+    limits = (("key", MAX_KEY_CHARACTERS), ("error", MAX_ERROR_CHARACTERS))
+    for name, limit in limits:
+        if len(text := getattr(item, name)) > limit:
+            raise InvalidRequest(f"expected {name} of at most {limit} characters, got {len(text)}")
+    if len(version := str(item.version)) > MAX_VERSION_CHARACTERS or "\0" in version:
+        raise InvalidRequest(
+            f"expected version to be a text of at most {MAX_VERSION_CHARACTERS} characters, got {quoted(version, 60)}"
+        )
+    if (item.width is None) != (item.height is None):
+        raise InvalidRequest("expected both width and height, or none of them, got one")
+
+
+def read_time(value: str | float | None, now_ms: int | None = None) -> ItemTime:
+    """Read the time of an inference, which a sender's clock gave.
+
+    Up to a minute ahead of this server it is taken as it is; up to a day ahead it counts as now.
+
+    Raises:
+        InvalidRequest: It is no time, or before 2025, or more than a day ahead.
+    """
+    if value is None:
+        return ItemTime(None)
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    time_ms = _milliseconds(value)
+    if time_ms < EPOCH_MS:
+        raise InvalidRequest(f"expected time to be from 2025 on, got {quoted(value, 60)}")
+    if time_ms > now_ms + MAX_AHEAD_MS:
+        raise InvalidRequest(
+            f"expected time to be at most a day ahead of this server's clock, got {quoted(value, 60)}"
+        )
+    if time_ms > now_ms + MAX_LEAD_MS:
+        return ItemTime(None, str(value))
+    return ItemTime(time_ms)
+
+
+def _milliseconds(value: str | float) -> int:
+    if isinstance(value, int | float):
+        if math.isfinite(value) and abs(value) < 1e12:
+            return int(value * 1000)
+    else:
+        try:
+            moment = dt.datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+        if moment is not None and moment.tzinfo is not None:
+            return int(
+                (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(milliseconds=1)
+            )
+    raise InvalidRequest(
+        f"expected time in RFC 3339 with a time zone, or seconds since 1970, got {quoted(value, 60)}"
+    )
+
+
+_RECORD_BYTES = 1024
+_ACTION = "predict"
+
+
+class LoggedInference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """An inference that was made elsewhere, read and checked."""
+
+    model: ModelReference
+    request_id: str
+    time: ItemTime
+    images: Sequence[LoggedImage]
+    metadata: dict[str, Any]
+    latency_ms: float = 0.0
+    status: int = 200
+    standard: dict[str, Any] = {}
+    """Standard metadata, the same whenever the inference is sent."""
+    digests: Sequence[bytes] = ()
+    """Digest of the sender's key for each image; empty without a key."""
+    team: str = ""
+
+
+class LogResult(msgspec.Struct, frozen=True):
+    """Result of storing an inference that was made elsewhere."""
+
+    ids: list[str]
+    """Id of each of its images."""
+    request_id: str
+    repeated: bool
+    """Whether it was stored before, by its key, so that nothing was stored now."""
+
+
+class LogRecorder:
+    """Stores inferences that were made elsewhere; safe to use from several threads.
+
+    Args:
+        ids: Ids of this worker.
+        journal: Journal of this worker.
+        blobs: Images.
+        recorder: Recorder of this worker's own inferences, which knows whether the disk takes more.
+        settings: Settings of the server.
+    """
+
+    def __init__(
+        self, ids: IdSource, journal: Journal, blobs: Blobs, recorder: Recorder, settings: Settings
+    ) -> None:
+        self._ids = ids
+        self._journal = journal
+        self._blobs = blobs
+        self._recorder = recorder
+        # Who sends inferences has to know that they are stored: nothing waits in memory, and nothing is shed.
+        self._durability = "process" if settings.durability == "memory" else settings.durability
+        self._policy: FullPolicy = "block" if settings.journal_full == "block" else "fail"
+        self._is_synced = self._durability == "power"
+        self._syncing = GroupSync(journal.directory)
+        self.keys = LoggedKeys(journal.directory.parent, ids, is_synced=self._is_synced)
+        """Ids of what senders sent with a key."""
+        self.counts = OutcomeCounters("logged", "logged_repeated", "logged_refused")
+        """Images stored; images that were stored before; inferences that were refused."""
+
+    def store(self, inferences: Sequence[LoggedInference]) -> list[LogResult]:
+        """Store inferences, or find those that are stored already; on return the server's durability holds.
+
+        Raises:
+            JournalError: Nothing is certain to be stored, and so nothing may be acknowledged.
+        """
+        if not inferences:
+            return []
+        capacity = self._recorder.capacity
+        capacity.admit(self._policy)
+        results: list[LogResult] = []
+        requests = [
+            ClaimRequest(item.digests[number] if item.digests else random_digest(), item.time.ms)
+            for item in inferences
+            if _is_claimed(item)
+            for number in range(len(item.images))
+        ]
+        own_ids: dict[tuple[int, int], int] = {}
+        write = partial(self._write, inferences, requests, own_ids, results)
+        try:
+            write()
+        except JournalError as error:
+            if not isinstance(
+                error, UnconfirmedError
+            ):  # else a commit is late, and the disk is well
+                images = sum(len(image.data or b"") for item in inferences for image in item.images)
+                self._recorder.failed_writes.note(error, _RECORD_BYTES * len(inferences), images)
+            capacity.retry_write(error, self._policy, write)
+        return results
+
+    def _write(
+        self,
+        inferences: Sequence[LoggedInference],
+        requests: Sequence[ClaimRequest],
+        own_ids: dict[tuple[int, int], int],
+        results: list[LogResult],
+    ) -> None:
+        """Store the images, then journal the records; a second try has the ids of the first."""
+        results.clear()
+        references = [[self._put(image) for image in item.images] for item in inferences]
+        if self._is_synced:
+            self._blobs.sync(r.hash for row in references for r in row if r.kept and r.hash)
+        with self._claims(requests) as claims:
+            remaining = iter(claims)
+            ids = [
+                [
+                    next(remaining)
+                    if _is_claimed(item)
+                    else Claim(
+                        own_ids.setdefault((place, number), self._ids.next()), is_stored=False
+                    )
+                    for number in range(len(item.images))
+                ]
+                for place, item in enumerate(inferences)
+            ]
+            self._append(inferences, references, ids, results)
+
+    @contextmanager
+    def _claims(self, requests: Sequence[ClaimRequest]) -> Iterator[list[Claim]]:
+        """Claim ids for the context, if any have to be."""
+        if not requests:
+            yield []
+            return
+        with self.keys.claimed(requests) as claims:
+            yield claims
+
+    def _append(
+        self,
+        inferences: Sequence[LoggedInference],
+        references: Sequence[Sequence[InputReference]],
+        claims: Sequence[Sequence[Claim]],
+        results: list[LogResult],
+    ) -> None:
+        """Journal what is not stored yet."""
+        records: dict[int, InferenceRecord] = {}
+        signals = []
+        repeated = 0
+        for item, row, item_claims in zip(inferences, references, claims, strict=True):
+            is_new = False
+            images = zip(item.images, row, item_claims, strict=True)
+            for number, (image, reference, claim) in enumerate(images):
+                if claim.is_stored or claim.seq in records:
+                    repeated += 1
+                    continue
+                is_new = True
+                records[claim.seq] = _record(
+                    claim.seq, item, number, image=image, reference=reference
+                )
+                if image.statistics:
+                    signals.append(ImageSignals(claim.seq, image.statistics))
+            ids = [str(claim.seq) for claim in item_claims]
+            results.append(LogResult(ids, item.request_id, repeated=not is_new))
+        if records:
+            entries: list[Any] = list(records.values())
+            if signals:
+                entries.append(JournaledChange(self._ids.next(), SignalsOfImages(signals)))
+            self._wait(self._journal.append(entries, hold_segment=self._is_synced))
+        self._recorder.capacity.counts.add("stored", len(records))
+        self.counts.add("logged", len(records))
+        self.counts.add("logged_repeated", repeated)
+
+    def _wait(self, end: AppendPosition) -> None:
+        if self._is_synced:
+            self._syncing.wait(end)
+        elif self._durability == "database":
+            wait_until_committed(self._journal.directory, end, COMMIT_TIMEOUT_S)
+
+    def _put(self, image: LoggedImage) -> InputReference:
+        """Store an image, and describe it."""
+        if image.data is None:
+            return InputReference(image.name, None, image.width, height=image.height)
+        return InputReference(
+            image.name,
+            self._blobs.put(image.data),
+            image.width,
+            height=image.height,
+            mime=image.mime,
+            kept=True,
+            bytes=len(image.data),
+        )
+
+
+def _is_claimed(item: LoggedInference) -> bool:
+    """Check whether the ids of an inference have to be claimed: others are this worker's own."""
+    return bool(item.digests) or item.time.ms is not None
+
+
+def _record(
+    seq: int,
+    item: LoggedInference,
+    number: int,
+    image: LoggedImage,
+    reference: InputReference,
+) -> InferenceRecord:
+    return InferenceRecord(
+        seq=seq,
+        request_id=item.request_id,
+        image_no=number,
+        model=item.model,
+        task=image.task,
+        action=_ACTION,
+        latency_ms=item.latency_ms,
+        input=reference,
+        predictions=image.predictions,
+        metadata=item.metadata,
+        status=item.status,
+        standard=item.standard,
+        team=item.team or msgspec.UNSET,
+    )
+
 
 PROTOCOL = "logged"
 """Protocol in the standard metadata of what was made elsewhere."""
@@ -268,7 +635,7 @@ class LogService:
         model = self.model_name(item.model)
         request, response = _bodies(item)
         sent = SentInference(
-            image=None if item.image is None else _image_bytes(item.image),
+            image=None if item.image is None else _image(item.image),
             size_wh=None
             if item.width is None or item.height is None
             else (item.width, item.height),
@@ -320,45 +687,27 @@ def _items(body: bytes) -> list[LoggedItem | InvalidRequest]:
     Raises:
         InvalidRequest: It is no JSON object, or has too many inferences.
     """
-    document = _decoded(body)
+    document, end = read_json_object(body, "body")
+    if body[end:].strip():
+        raise InvalidRequest(f"body: expected JSON, got more behind byte {end}")
     listed = document.pop("inferences", None)
     if listed is None:
-        return [convert_item(document)]
+        return [convert(document, LoggedItem)]
     if not isinstance(listed, list) or not 0 < len(listed) <= MAX_ITEMS:
         count = len(listed) if isinstance(listed, list) else type(listed).__name__
         raise InvalidRequest(f"expected inferences to be a list of 1 to {MAX_ITEMS}, got {count}")
     # What all have in common is wrong for all, and its description is read once.
-    if (description := convert_item(document).description) is not None:
+    if (description := convert(document, LoggedItem).description) is not None:
         document["description"] = description
     items: list[LoggedItem | InvalidRequest] = []
     for value in listed:
         try:
             if not isinstance(value, dict):
                 raise InvalidRequest(f"expected an object, got {type(value).__name__}")
-            items.append(convert_item({**document, **value}))
+            items.append(convert({**document, **value}, LoggedItem))
         except InvalidRequest as error:
             items.append(error)
     return items
-
-
-def _decoded(body: bytes) -> dict[str, Any]:
-    check_amount(body)
-    try:
-        try:
-            document = msgspec.json.decode(body)
-        except msgspec.DecodeError:  # NaN, or a number without end: its inference can be named
-            document = json.loads(body)
-            if b"\\u" in body:  # json accepts half a surrogate pair, which is no text
-                json.dumps(document, ensure_ascii=False).encode()
-    except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidRequest(f"expected a body in JSON: {str(error)[:300]}") from error
-    except RecursionError as error:
-        raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
-    if not isinstance(document, dict):
-        raise InvalidRequest(
-            f"expected an inference, or an object with a list of inferences, got {type(document).__name__}"
-        )
-    return document
 
 
 def _bodies(item: LoggedItem) -> tuple[ReadRequest | None, ReadResponse | None]:
@@ -378,12 +727,8 @@ def _json_bytes(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _image_bytes(text: str) -> bytes:
-    if text.startswith("data:"):
-        _, _, text = text.partition(",")
-    try:
-        return pybase64.b64decode("".join(text.split()), validate=True)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"image: expected a base64-encoded image file, got: {error}"
-        ) from error
+def _image(text: str) -> bytes:
+    data = from_base64(text)
+    if data is None:
+        raise InvalidRequest("image: expected a base64-encoded image file, got another text")
+    return data

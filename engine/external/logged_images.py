@@ -1,5 +1,6 @@
 """From an inference that was made elsewhere to its images with their predictions, checked."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,12 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.engine.external.descriptions import OutputReader
-from quadriga.engine.external.logged_predictions import (
-    TENSOR,
-    check_predictions,
-    task_of,
-)
+from quadriga.engine.external.descriptions import OutputReader, convert
 from quadriga.engine.external.payloads import (
     ReadRequest,
     ReadResponse,
@@ -26,12 +22,129 @@ from quadriga.engine.models.recognition.model_toml import ModelToml
 from quadriga.monitor.image_statistics import measure_image
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import Tensor
-from quadriga.tasks import full_name
+from quadriga.quoting import quoted
+from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.image import Image, ImageError, decode
 from quadriga.tasks.parameters import Budget, BudgetError
-from quadriga.tasks.predictions import OutputError
+from quadriga.tasks.predictions import (
+    Answer,
+    Classification,
+    Detection,
+    OrientedDetection,
+    OutputError,
+    Segment,
+)
 from quadriga.tasks.resize import Affine, check_shape, image_placement
 from quadriga.tasks.specification import InputSpec, ModelSpec
+
+TENSOR = "TENSOR"
+
+MAX_PREDICTIONS = 10_000
+"""Maximum predictions of one inference, as many as a model of this server may make."""
+
+MAX_DEPTH = 32
+"""Maximum depth of a prediction's JSON."""
+
+MAX_LABEL_BYTES = 2048
+"""Maximum length of a label in UTF-8: databases index no longer texts."""
+
+_FORMS: dict[str, type[msgspec.Struct]] = {
+    "IMAGE_CLASSIFICATION": Classification,
+    "OBJECT_DETECTION": Detection,
+    "ORIENTED_OBJECT_DETECTION": OrientedDetection,
+    "IMAGE_SEGMENTATION": Segment,
+    "IMAGE_TEXT_TO_TEXT": Answer,
+}
+_MARKS = (
+    ("xmin", "OBJECT_DETECTION"),
+    ("cx", "ORIENTED_OBJECT_DETECTION"),
+    ("contour", "IMAGE_SEGMENTATION"),
+    ("answer", "IMAGE_TEXT_TO_TEXT"),
+    ("label", "IMAGE_CLASSIFICATION"),
+)
+"""Keys by which the task of a prediction is known, the decisive first."""
+
+
+def read_task(name: str) -> str:
+    """Return the full name of a task.
+
+    Raises:
+        InvalidRequest: There is no such task.
+    """
+    task = full_name(name)
+    if task not in _FORMS and task != TENSOR:
+        raise InvalidRequest(
+            f"task: expected one of {', '.join(SHORT_NAMES)}, got {quoted(name, 60)}"
+        )
+    return task
+
+
+def task_of(predictions: Sequence[Any]) -> str | None:
+    """Return the task that predictions are of; None where they are of none."""
+    first = predictions[0] if predictions else None
+    if not isinstance(first, Mapping):
+        return None
+    return next((task for mark, task in _MARKS if mark in first), None)
+
+
+def check_predictions(predictions: Sequence[Any], task: str, location: str) -> list[Any]:
+    """Check the predictions of one image, and return them in the form of a response.
+
+    Boxes may lie outside of the image, as the model said so.
+
+    Raises:
+        InvalidRequest: They are not of the task, a number is not finite, or there are too many; the message names the place.
+    """
+    if len(predictions) > MAX_PREDICTIONS:
+        raise InvalidRequest(
+            f"{location}: expected at most {MAX_PREDICTIONS} predictions, got {len(predictions)}"
+        )
+    return [
+        _check(prediction, task, f"{location}[{number}]")
+        for number, prediction in enumerate(predictions)
+    ]
+
+
+def _check(prediction: Any, task: str, location: str) -> Any:
+    if not isinstance(prediction, Mapping):
+        raise InvalidRequest(
+            f"{location}: expected an object of {task}, got {quoted(prediction, 60)}"
+        )
+    if task == TENSOR:
+        _check_finite(prediction, location)
+        return prediction
+    checked = convert(prediction, _FORMS[task], f"{location}: expected a prediction of {task}: ")
+    _check_finite(msgspec.to_builtins(checked), location)
+    label = getattr(checked, "label", None)
+    if label is not None and not 0 < len(label.encode(errors="replace")) <= MAX_LABEL_BYTES:
+        raise InvalidRequest(
+            f"{location}.label: expected a text of 1 to {MAX_LABEL_BYTES} bytes, got {quoted(label, 60)}"
+        )
+    if isinstance(checked, Detection) and not (
+        checked.xmin <= checked.xmax and checked.ymin <= checked.ymax
+    ):
+        raise InvalidRequest(
+            f"{location}: expected xmin <= xmax and ymin <= ymax, got {checked.xmin:g}, {checked.ymin:g}, "
+            f"{checked.xmax:g}, {checked.ymax:g}"
+        )
+    return checked
+
+
+def _check_finite(value: Any, location: str, depth: int = 0) -> None:
+    """Refuse NaN and infinities, which no database keeps, and what is nested too deeply."""
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(
+            f"{location[:200]}: expected values nested at most {MAX_DEPTH} deep, got more"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequest(f"{location}: expected a finite number, got {value}")
+    if isinstance(value, Mapping):
+        for key, member in value.items():
+            _check_finite(member, f"{location}.{key}", depth + 1)
+    elif isinstance(value, list):
+        for number, member in enumerate(value):
+            _check_finite(member, f"{location}[{number}]", depth + 1)
+
 
 _BANDS = (1, 3, 4)
 
@@ -116,9 +229,9 @@ class ImageLimits(msgspec.Struct, frozen=True):
 class LoggedImage(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """One image of an inference, or its tensors, and what the model said."""
 
-    name: str
-    task: str
-    predictions: list[Any]
+    name: str = ""
+    task: str = ""
+    predictions: list[Any] = []
     data: bytes | None = None
     """The image file; None where there is none."""
     mime: str | None = None
@@ -126,6 +239,8 @@ class LoggedImage(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Statistics of the pixels, as of `quadriga.store.records.ImageSignals.picture`; empty where there is no image."""
     width: int | None = None
     height: int | None = None
+    is_network_input: bool = False
+    """Whether it is the picture in the tensor that the network got."""
 
 
 class SentInference(msgspec.Struct, frozen=True, eq=False, kw_only=True):
@@ -167,37 +282,21 @@ def read_images(sent: SentInference, limits: ImageLimits) -> list[LoggedImage]:
     task, rows = _predictions(sent, response, reader, images)
     name = request.input_name or "image"
     return [
-        LoggedImage(
+        msgspec.structs.replace(
+            image,
             name=name,
             task=task,
             predictions=check_predictions(
                 row, task, f"predictions of image {number}" if len(rows) > 1 else "predictions"
             ),
-            data=image.data,
-            mime=image.mime,
-            statistics=image.statistics,
-            width=image.width,
-            height=image.height,
         )
         for number, (image, row) in enumerate(zip(images, rows, strict=True))
     ]
 
 
-class _SentImage(msgspec.Struct, frozen=True, eq=False):
-    """What came of one image; its pixels are measured at once, so that those of many are not held."""
-
-    data: bytes | None = None
-    mime: str | None = None
-    statistics: bytes = b""
-    width: int | None = None
-    height: int | None = None
-    is_network_input: bool = False
-    """Whether it is the picture in the tensor that the network got."""
-
-
 def _decoded_images(
     sent: SentInference, request: ReadRequest, spec: ModelSpec | None, limits: ImageLimits
-) -> list[_SentImage]:
+) -> list[LoggedImage]:
     """Return the images that came: as files, or in tensors; one without data where none came."""
     if sent.image is not None:
         return [_decoded(sent.image, "image", limits)]
@@ -211,12 +310,12 @@ def _decoded_images(
         return [_picture(pixels, limits) for pixels in pictures]
     if sent.size_wh is not None:
         width, height = sent.size_wh
-        return [_SentImage(width=width, height=height)]
+        return [LoggedImage(width=width, height=height)]
     count = len(request.instances) or 1
-    return [_SentImage()] * count
+    return [LoggedImage()] * count
 
 
-def _decoded(data: bytes, location: str, limits: ImageLimits) -> _SentImage:
+def _decoded(data: bytes, location: str, limits: ImageLimits) -> LoggedImage:
     try:
         image = decode(data, max_pixels=limits.max_pixels, budget=limits.budget)
     except (ImageError, BudgetError) as error:
@@ -226,21 +325,21 @@ def _decoded(data: bytes, location: str, limits: ImageLimits) -> _SentImage:
 
 def _measured(
     data: bytes, image: Image, limits: ImageLimits, *, is_network_input: bool = False
-) -> _SentImage:
+) -> LoggedImage:
     statistics = b""
     if limits.with_statistics:
         statistics = measure_image(image.pixels, image.bit_depth).astype("<f4").tobytes()
-    return _SentImage(
-        data,
-        image.mime,
-        statistics,
+    return LoggedImage(
+        data=data,
+        mime=image.mime,
+        statistics=statistics,
         width=image.width,
         height=image.height,
         is_network_input=is_network_input,
     )
 
 
-def _picture(pixels: npt.NDArray[np.uint8], limits: ImageLimits) -> _SentImage:
+def _picture(pixels: npt.NDArray[np.uint8], limits: ImageLimits) -> LoggedImage:
     height, width = pixels.shape[:2]
     try:
         limits.budget.spend(width * height)
@@ -283,7 +382,7 @@ def _predictions(
     sent: SentInference,
     response: ReadResponse,
     reader: OutputReader | None,
-    images: Sequence[_SentImage],
+    images: Sequence[LoggedImage],
 ) -> tuple[str, list[list[Any]]]:
     """Return the task, and the predictions of each image."""
     task, count = sent.task, len(images)
@@ -326,7 +425,7 @@ def _rows(sent: SentInference, response: ReadResponse, count: int) -> list[list[
 
 
 def _decoded_outputs(
-    reader: OutputReader, tensors: Sequence[Tensor], images: Sequence[_SentImage]
+    reader: OutputReader, tensors: Sequence[Tensor], images: Sequence[LoggedImage]
 ) -> list[list[Any]]:
     """Read the output tensors of each image by the description of the model."""
     arrays = {t.name: t.data for t in tensors if isinstance(t.data, np.ndarray)}
@@ -353,7 +452,7 @@ def _decoded_outputs(
     return rows
 
 
-def _placement(image: _SentImage, spec: InputSpec) -> Affine:
+def _placement(image: LoggedImage, spec: InputSpec) -> Affine:
     """Return how an image lies in the network's input; a picture of an input tensor is that input itself."""
     net_w, net_h = spec.size_wh
     width, height = image.width or net_w, image.height or net_h

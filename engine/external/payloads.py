@@ -237,9 +237,9 @@ def _image_files(tensor: Tensor) -> list[bytes]:
         return []
     files = []
     for element in tensor.data:
-        data = element if isinstance(element, bytes) else _from_base64(element)
+        data = element if isinstance(element, bytes) else from_base64(element)
         if data is not None and not is_image_file(data) and isinstance(element, bytes):
-            data = _from_base64(element.decode("latin-1"))
+            data = from_base64(element.decode("latin-1"))
         if data is None or not is_image_file(data):
             return []
         files.append(data)
@@ -264,11 +264,12 @@ def _image_of_instance(instance: Any) -> bytes | None:
             value = next((value[key] for key in _IMAGE_KEYS if key in value), None)
     if not isinstance(value, str):
         return None
-    data = _from_base64(value)
+    data = from_base64(value)
     return data if data is not None and is_image_file(data) else None
 
 
-def _from_base64(text: str) -> bytes | None:
+def from_base64(text: str) -> bytes | None:
+    """Return the bytes of a text in base64, or of a data URL; None if it is neither."""
     if text.startswith("data:"):
         _, _, text = text.partition(",")
     try:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from quadriga.engine.config.schema import explain_validation_error
 from quadriga.engine.measures.model_counts import record_preparation
-from quadriga.engine.models.embedding import Vector, mean_vector, pool_vectors
 from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.engine.models.runners.batched_runs import largest_difference
 from quadriga.engine.models.runners.providers import CPU
@@ -34,6 +33,12 @@ from quadriga.tasks.specification import (
     resolve,
 )
 from quadriga.tasks.tiling import count_tiles, tiles
+
+Vector = npt.NDArray[np.float32]
+"""An embedding: float32 (D,)."""
+MAX_EMBEDDING_LENGTH = 16_384
+"""Maximum length of an embedding."""
+
 
 Read = TypeVar("Read")
 
@@ -533,6 +538,35 @@ class ImageGraph:
                 if family.classes is None or columns - extra == len(spec.labels):
                     fitting.append(name)
         return fitting
+
+
+def pool_vectors(array: npt.NDArray[Any], rows: int) -> list[Vector | None]:
+    """Pool an output to one vector per image.
+
+    Args:
+        array: (N, D), (N, T, D) as tokens or (N, D, H, W) as maps, of any floating type.
+        rows: The expected N.
+
+    Returns:
+        One vector per image; None for all if the array has another shape, and for an image whose vector is not
+        finite.
+    """
+    if array.ndim not in (2, 3, 4) or len(array) != rows or array.dtype.kind != "f":
+        return [None] * rows
+    with np.errstate(all="ignore"):  # vectors that are not finite are dropped below
+        if array.shape[2:] == (1, 1):
+            array = array.reshape(rows, -1)
+        elif array.ndim > 2:
+            array = array.mean(1 if array.ndim == 3 else (2, 3), dtype=np.float32)
+        vectors = [np.array(row, np.float32) for row in array]
+    fits = 0 < array.shape[1] <= MAX_EMBEDDING_LENGTH
+    return [vector if fits and np.isfinite(vector).all() else None for vector in vectors]
+
+
+def mean_vector(vectors: Sequence[Vector | None]) -> Vector | None:
+    """Return the mean of the embeddings of an image's tiles; None if one is missing."""
+    present = [vector for vector in vectors if vector is not None]
+    return np.mean(present, axis=0) if present and len(present) == len(vectors) else None
 
 
 def decode_image(

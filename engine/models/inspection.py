@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from quadriga.engine.models.embedding import EmbeddingSource
 from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_folders import find_model
-from quadriga.engine.models.onnx.embedding_finder import EmbeddingSource
 from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.model_toml import ThenOptions
 from quadriga.engine.models.runners.batched_runs import Batching

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.engine.models.embedding import Vector, load_session, with_length
-from quadriga.engine.models.image_graph import ImageGraph
+from quadriga.engine.models.embedding import EmbeddingSource, load_session, with_length
+from quadriga.engine.models.image_graph import ImageGraph, Vector
 from quadriga.engine.models.image_text.generation import VARIANTS, TextPackage
 from quadriga.engine.models.model_host import ModelHost
-from quadriga.engine.models.onnx.embedding_finder import EmbeddingSource
 from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import check_activation
-from quadriga.engine.models.recognition.model_toml import RuntimeOptions, read_model_toml
+from quadriga.engine.models.recognition.model_toml import ModelToml, read_model_toml
 from quadriga.engine.models.recognition.recognise import Recognition, recognise
+from quadriga.engine.models.runners.crashes import ModelRuns
 from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import GraphSource, LoadError, LocalGraphs, RunError
+from quadriga.engine.models.runners.session import LoadError, LocalRunner, RunError
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo
@@ -49,10 +49,6 @@ ONNX_NAMES = tuple(f"model{end}.onnx" for end in VARIANTS)
 _log = logging.getLogger("quadriga.models")
 
 
-OpenGraphs = Callable[[RuntimeOptions], GraphSource]
-"""Chooses what opens the graphs of a model, by the options in its model.toml."""
-
-
 class Model:
     """One version of a model, loaded and ready to answer.
 
@@ -75,14 +71,11 @@ class Model:
         host: ModelHost | None = None,
     ) -> None:
         host = host or ModelHost()
-        self.run_mark = host.mark(name, version)
+        toml = read_model_toml(path if path.is_dir() else model_folder(path), overrides)
+        self.run_mark = ModelRuns(host.counts, name, version)
         """Counts the runs of the model, for the case that one ends the process."""
-        self._graphs: GraphSource = LocalGraphs()
-
-        def open_graphs(runtime: RuntimeOptions) -> GraphSource:
-            self._graphs = host.graphs(self.run_mark, runtime, name, version=version, path=path)
-            return self._graphs
-
+        self.runner = host.runner(toml.runtime, self.run_mark, path)
+        """Runs its graphs, in this process or in one of the model's own."""
         self.name = name
         self.version = version
         self.image_predictor: ImageGraph | TextPackage | None = None
@@ -91,9 +84,9 @@ class Model:
         """Classifies rows of features; None for other models."""
         self.counters = host.counters(name, version)
         if path.is_dir():
-            self._open_package(path, overrides, open_graphs)
+            self._open_package(path, toml)
         else:
-            self._open_graph(path, overrides, score_threshold, open_graphs)
+            self._open_graph(path, toml, score_threshold)
         self.sha256 = _sha256(self.paths)
         self.reference = ModelReference(name, version, self.sha256)
         """The model as records name it."""
@@ -103,38 +96,27 @@ class Model:
             encoded = msgspec.json.encode(self.spec.input)
             self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
         with self.run_mark.running():
-            if self.recognition.written.runtime.warmup or host.always_warms_up:
+            if toml.runtime.warmup or host.origin == "trial":
                 self._warm_up()
             self._share_runs()
-        self._graphs.end_loading()
+        self.runner.end_loading()
         self.is_light = self._is_light()
         """Whether the work for tensors follows from their shapes, and is done by the thread that asks for it."""
         self.embedding_space = self.embedding.space_id(self.sha256)
         """Embedding-space id (16 hex digits), or None."""
 
-    def _open_package(
-        self, path: Path, overrides: Mapping[str, Any] | None, open_graphs: OpenGraphs
-    ) -> None:
+    def _open_package(self, path: Path, toml: ModelToml) -> None:
         """Open a package of several graphs."""
-        self.image_predictor = package = TextPackage(path, overrides, open_graphs)
+        self.image_predictor = package = TextPackage(path, toml, self.runner)
         self.session = package.session
         self.recognition: Recognition = package.recognition
         self.embedding = package.embedding
         self.paths = package.paths
 
-    def _open_graph(
-        self,
-        path: Path,
-        overrides: Mapping[str, Any] | None,
-        score_threshold: float | None,
-        open_graphs: OpenGraphs,
-    ) -> None:
+    def _open_graph(self, path: Path, toml: ModelToml, score_threshold: float | None) -> None:
         """Open a graph, and what predicts by it."""
-        folder = model_folder(path)
-        toml = read_model_toml(folder, overrides)
-        graphs = open_graphs(toml.runtime)
-        self.session, self.embedding = load_session(self.name, path, toml, graphs=graphs)
-        self.recognition = recognise(folder, self.session, toml, score_threshold)
+        self.session, self.embedding = load_session(self.name, path, toml, runner=self.runner)
+        self.recognition = recognise(model_folder(path), self.session, toml, score_threshold)
         self.paths = [path]
         if self.spec is not None:
             self.image_predictor = self._image_graph(self.spec)
@@ -236,9 +218,9 @@ class Model:
 
     def _is_light(self) -> bool:
         runtime, session = self.recognition.written.runtime, self.session
-        is_here = self._graphs.shares_memory and session.providers == (CPU,)
         return (
-            is_here
+            isinstance(self.runner, LocalRunner)
+            and session.providers == (CPU,)
             and self.image_predictor is None
             and self.row_classifier is None
             and runtime.intra_op_threads == 1
@@ -273,8 +255,7 @@ class Model:
         runs_at_once = 1
         if self.session.providers[:1] == (CPU,) and runtime.intra_op_threads:
             runs_at_once = max(len(os.sched_getaffinity(0)) // runtime.intra_op_threads, 1)
-        is_isolated = not self._graphs.shares_memory
-        paused = self.run_mark.paused if is_isolated else nullcontext
+        paused = nullcontext if isinstance(self.runner, LocalRunner) else self.run_mark.paused
         try:
             self.session.share_runs(runtime.batching, examples, runs_at_once, paused)
         except ModelNotReady as error:  # it has a process of its own, which has ended

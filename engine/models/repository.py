@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import zip_longest
@@ -18,13 +18,14 @@ from typing import Any
 
 import msgspec
 
+from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.model import Model, model_folder
 from quadriga.engine.models.model_archives import NO_ROOM, UnpackedArchives, archive_name
-from quadriga.engine.models.model_chains import check_chains
 from quadriga.engine.models.model_folders import NAME, FindModels, find_models, find_versions
 from quadriga.engine.models.model_host import ModelHost, files_bytes
 from quadriga.engine.models.overrides import Override, check_config, read_config
 from quadriga.engine.models.recognition.model_toml import ThenOptions, read_model_toml
+from quadriga.engine.models.runners.crashes import forget_crashes
 from quadriga.engine.models.runners.free_memory import return_free_memory
 from quadriga.engine.models.runners.providers import CPU
 from quadriga.engine.models.runners.session import LoadError
@@ -187,19 +188,6 @@ class ServedVersion(msgspec.Struct, frozen=True):
     labels: Sequence[str] = ()
     behind: str | None = None
     """Name of the model behind it; None without one."""
-
-    def with_model(self, model: Model | None) -> "ServedVersion":
-        """Return it with what is known of its model, if that is loaded."""
-        if model is None:
-            return self
-        then = model.recognition.written.then
-        return msgspec.structs.replace(
-            self,
-            sha256=model.reference.sha256,
-            task=model.recognition.task,
-            labels=model.labels,
-            behind=None if then is None else then.model,
-        )
 
 
 _LOAD_THREADS = 4
@@ -445,7 +433,7 @@ class ModelRepository:
             self._check_client_models(entries[0])
             model_name = self._put(entries)
             if by_client:
-                self._host.crashes.forget(model_name)
+                forget_crashes(self._host.counts, model_name)
             self._remove_unused_archives()
             return_free_memory()  # that of the versions before
             return model_name
@@ -540,7 +528,7 @@ class ModelRepository:
         candidates = self._requested_entries(name, version)
         for entry in candidates:
             if entry.model is not None:
-                if refusal := self._host.crashes.refusal(entry.name, entry.version):
+                if refusal := entry.model.run_mark.refusal():
                     raise ModelNotReady(refusal.reason, math.ceil(refusal.seconds))
                 return entry.model
         entry = candidates[0]
@@ -557,8 +545,7 @@ class ModelRepository:
         return [
             entry.model
             for entry in entries
-            if entry.model is not None
-            and self._host.crashes.refusal(entry.name, entry.version) is None
+            if entry.model is not None and entry.model.run_mark.refusal() is None
         ]
 
     def info(self, name: str, version: str | None = None) -> ModelInfo:
@@ -581,8 +568,7 @@ class ModelRepository:
 
     def _state(self, entry: VersionEntry) -> tuple[ModelState, str]:
         """Return the state of a version, and its reason."""
-        refusal = self._host.crashes.refusal(entry.name, entry.version)
-        if refusal is not None and entry.state == "READY":
+        if entry.model is not None and (refusal := entry.model.run_mark.refusal()):
             return "REFUSED", refusal.reason
         return entry.state, entry.reason or self._remark(entry.name)
 
@@ -592,10 +578,23 @@ class ModelRepository:
 
     def served_versions(self) -> list[ServedVersion]:
         """Return every version of every model with its state, and its file where it is loaded."""
-        return [
-            ServedVersion(entry.name, entry.version, *self._state(entry)).with_model(entry.model)
-            for entry in self._all()
-        ]
+        return [self._served(entry) for entry in self._all()]
+
+    def _served(self, entry: VersionEntry) -> ServedVersion:
+        state, reason = self._state(entry)
+        if (model := entry.model) is None:
+            return ServedVersion(entry.name, entry.version, state, reason)
+        then = model.recognition.written.then
+        return ServedVersion(
+            entry.name,
+            entry.version,
+            state,
+            reason,
+            sha256=model.reference.sha256,
+            task=model.recognition.task,
+            labels=model.labels,
+            behind=None if then is None else then.model,
+        )
 
     def statistics(self, name: str | None, version: str | None) -> list[ModelStatistics]:
         """Return the statistics of one model, or of all, since they were loaded; none for unloaded ones."""
@@ -630,3 +629,78 @@ class ModelRepository:
                 f"expected a version of {name!r} among {expected}, got {quoted(version, 60)}"
             )
         return [versions[version]]
+
+
+MAX_MODELS_BEHIND = 2
+"""Maximum models behind one another, without the first."""
+
+
+def check_chains(
+    name: str,
+    then: ThenOptions | None,
+    names: Collection[str],
+    following: Callable[[str], Iterable[ThenOptions]],
+) -> None:
+    """Check the models behind a model, by what every version of each of them names.
+
+    Args:
+        name: The model that is loaded.
+        then: The table `[then]` of it.
+        names: Names of the models that the server knows, whatever their state.
+        following: Returns the tables `[then]` of all versions of one of them.
+
+    Raises:
+        LoadError: A model is unknown, is behind itself, or is one too many.
+    """
+    chains = [] if then is None else [[name, then.model]]
+    while chains:
+        chain = chains.pop()
+        written = chain[-1]
+        next_name = find_model_name(written, {*names, name})
+        if next_name is None:
+            raise LoadError(f"model.toml, [then]: {unknown_model_text(written, names)}")
+        text = " → ".join(chain)
+        if next_name == name:
+            raise LoadError(f"model.toml: expected no model behind itself by [then], got {text}")
+        if len(chain) - 1 > MAX_MODELS_BEHIND:
+            raise LoadError(
+                f"model.toml: expected at most {MAX_MODELS_BEHIND} models behind one another by [then], got {text}"
+            )
+        chains += [[*chain, table.model] for table in following(next_name)]
+
+
+def models_behind(model: Model, get: Callable[[str, str | None], Model]) -> list[Model]:
+    """Return the models behind a model, in order; none for most.
+
+    Args:
+        model: The first one.
+        get: Returns a model by name and version; raises as `quadriga.engine.models.repository.ModelRepository.get`.
+
+    Raises:
+        ModelNotReady: One of them cannot answer; the text names the model before it.
+    """
+    chain: list[Model] = []
+    while (then := model.recognition.written.then) is not None:
+        if len(chain) == MAX_MODELS_BEHIND:
+            raise ModelNotReady(
+                f"expected at most {MAX_MODELS_BEHIND} models behind one another, got one more behind {model.name!r}"
+            )
+        version = None if then.version is None else str(then.version)
+        try:
+            behind = get(then.model, version)
+        except NotFound as error:
+            of_version = "" if version is None else f" version {version}"
+            raise ModelNotReady(
+                f"model {model.name!r} needs the model behind it, which is not found: {then.model}{of_version}"
+            ) from error
+        except ModelNotReady as error:
+            text = f"model {model.name!r} needs the model behind it: {error}"
+            raise ModelNotReady(text, error.retry_after_s) from error
+        if not isinstance(behind.image_predictor, ImageGraph):
+            raise ModelNotReady(
+                f"model {model.name!r} needs a model behind it that takes images, and no prompts, got "
+                f"{behind.name!r} of the task {behind.recognition.task}"
+            )
+        chain.append(behind)
+        model = behind
+    return chain

@@ -25,7 +25,7 @@ from quadriga.engine.http.listener import BACKLOG, accept_waiting, drop_new_conn
 from quadriga.engine.measures.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name
 from quadriga.engine.measures.shared_counts import IN_FLIGHT, SharedCounts
 from quadriga.engine.models.model_host import ModelHost
-from quadriga.engine.models.runners.crash_record import RUNNING, CrashRecord
+from quadriga.engine.models.runners.crashes import RUNNING
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.proto.http.intake import Handshakes
 
@@ -223,7 +223,7 @@ def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Applic
     for kind in (KEY, RUNNING):
         for _, cells in counts.of_process(kind, task.number):
             cells[IN_FLIGHT] = 0  # the requests of an earlier process of this worker ended with it
-    host = ModelHost(crashes=CrashRecord(task.crashes_fd), is_server=True)
+    host = ModelHost(is_server=True)
     application = Application(
         task.settings,
         task.number,

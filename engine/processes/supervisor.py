@@ -33,12 +33,7 @@ from quadriga.engine.config.settings_reading import (
 from quadriga.engine.http.listener import format_address, listen, reserve
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
 from quadriga.engine.measures.shared_counts import ENDS, OTHER, SharedCounts
-from quadriga.engine.models.runners.crash_record import (
-    CrashRecord,
-    blame,
-    describe_exit,
-    runs_in_flight,
-)
+from quadriga.engine.models.runners.crashes import blame, describe_exit
 from quadriga.engine.processes.data_folder import DataFolder
 from quadriga.engine.processes.watchdog import HANG_TIMEOUT_S, Watchdog, cpu_ticks
 from quadriga.store.journal_lag import count_waiting
@@ -70,8 +65,6 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The listening socket, inherited."""
     processes_fd: int = -1
     """The shared memory of the states of the processes, inherited."""
-    crashes_fd: int = -1
-    """The shared memory of the crashes of models, inherited."""
     counts_fd: int = -1
     """The shared memory of counts, inherited."""
     grpc_address: str = ""
@@ -122,7 +115,6 @@ class _Child:
         inherited = (
             task.listener_fd,
             task.processes_fd,
-            task.crashes_fd,
             task.counts_fd,
         )
         descriptors = [fd for fd in inherited if fd >= 0]
@@ -296,13 +288,12 @@ def _make_workers(
     tls_files: RenewedFiles | None,
 ) -> list[_Child]:
     """Return the workers of a server; `task` is what they have in common but the memory that they share."""
-    crashes = CrashRecord()
-    task = msgspec.structs.replace(task, crashes_fd=crashes.descriptor, counts_fd=counts.descriptor)
+    task = msgspec.structs.replace(task, counts_fd=counts.descriptor)
     return [
         _Child(
             msgspec.structs.replace(task, number=number),
             states,
-            partial(_note_exit, number, counts, crashes),
+            partial(_note_exit, number, counts),
             _MAX_WORKER_DELAY_S,
             tls_files=tls_files,
             counts=counts,
@@ -378,9 +369,9 @@ def _records_wait(settings: Settings) -> bool:
     return inferences + changes > 0
 
 
-def _note_exit(number: int, counts: SharedCounts, crashes: CrashRecord, code: int) -> str:
+def _note_exit(number: int, counts: SharedCounts, code: int) -> str:
     """Note that a worker has ended; return what it ran, for the log, if a signal ended it."""
-    return "" if code >= 0 else blame(runs_in_flight(counts, number), crashes, code)
+    return "" if code >= 0 else blame(counts, number, code)
 
 
 def _open_socket(

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.readiness import JOBS, WRITER, ProcessState, ProcessStates
 from quadriga.engine.models.model import Model
-from quadriga.engine.models.model_chains import models_behind
-from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.repository import ModelRepository, models_behind
 from quadriga.engine.serving.recording import Recorder
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import HealthPart, HealthReport, HealthState, ProcessHealth

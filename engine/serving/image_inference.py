@@ -8,8 +8,7 @@ import numpy as np
 import pybase64
 
 from quadriga.engine.measures.model_counts import record_preparation
-from quadriga.engine.models.embedding import Vector
-from quadriga.engine.models.image_graph import ImageGraph
+from quadriga.engine.models.image_graph import ImageGraph, Vector
 from quadriga.engine.models.image_text.generation import TextPackage
 from quadriga.engine.serving.output_decoration import echoed_parameters
 from quadriga.engine.serving.recording import CutCrops, ImageResult

@@ -14,10 +14,9 @@ import msgspec
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import Model
-from quadriga.engine.models.model_chains import models_behind
 from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_lane import MAX_BODY_BYTES
-from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.repository import ModelRepository, models_behind
 from quadriga.engine.models.runners.session import RunError
 from quadriga.engine.serving.crop_run import CropRun
 from quadriga.engine.serving.health import ServerHealth

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.config.settings import Durability, Settings
-from quadriga.engine.models.embedding import Vector
+from quadriga.engine.models.image_graph import Vector
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.recognition.model_toml import StoreOptions
 from quadriga.engine.serving.journal_capacity import FailedWrites, JournalCapacity

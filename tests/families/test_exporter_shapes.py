@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.engine.models.onnx.onnx_file import OnnxHeader
+from quadriga.engine.models.onnx_file import OnnxHeader
 from quadriga.engine.models.recognition.model_toml import read_model_toml
 from quadriga.engine.models.recognition.recognise import recognise
 from quadriga.engine.models.runners.session import LoadError

@@ -16,20 +16,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.engine.models.embedding import Vector, encoder_embedding, pool_vectors
-from quadriga.engine.models.image_graph import decode_image
+from quadriga.engine.models.embedding import encoder_embedding
+from quadriga.engine.models.image_graph import Vector, decode_image, pool_vectors
 from quadriga.engine.models.image_text.files import IncrementalDetokenizer, TextFiles
 from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import channels_axis, gather_evidence
 from quadriga.engine.models.recognition.image_input import decide_image_input
-from quadriga.engine.models.recognition.model_toml import ModelToml, RuntimeOptions, read_model_toml
+from quadriga.engine.models.recognition.model_toml import ModelToml, read_model_toml
 from quadriga.engine.models.recognition.recognise import Recognition
 from quadriga.engine.models.recognition.sidecars import PREPROCESSOR_FILE
 from quadriga.engine.models.runners.session import (
     DeviceArray,
-    GraphSource,
     LoadError,
     RunError,
+    Runner,
     Session,
 )
 from quadriga.proto.datatypes import NUMPY_TYPES
@@ -337,14 +337,15 @@ class TextPackage:
     def __init__(
         self,
         folder: Path,
-        overrides: Mapping[str, Any] | None = None,
-        open_graphs: Callable[[RuntimeOptions], GraphSource] | None = None,
+        toml: ModelToml | None = None,
+        runner: Runner | None = None,
     ) -> None:
         reason = describe_text_package(folder)
         if reason is None:
             raise LoadError(f"graphs of a text model not found in {folder.name}")
         stems = _LAYOUTS[reason]
-        toml = _read_toml(folder, overrides)
+        toml = toml or read_model_toml(folder)
+        _check_toml(toml)
         self.paths = _find_graphs(folder, stems)
         """Paths of the graphs and of the tokenizer."""
         if stems == _VISION and _find_graphs(folder, ("encoder_model",)):
@@ -354,13 +355,12 @@ class TextPackage:
             )
         self._files = TextFiles(folder, toml.text)
         runtime = toml.runtime
-        graphs = None if open_graphs is None else open_graphs(runtime)
         encoder, *other_sessions = (
             Session(
                 path,
                 runtime.providers,
                 runtime.intra_op_threads,
-                graphs=graphs,
+                runner=runner,
                 provider_fallback=runtime.provider_fallback,
             )
             for path in self.paths
@@ -528,8 +528,8 @@ def _find_graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def _read_toml(folder: Path, overrides: Mapping[str, Any] | None) -> ModelToml:
-    toml = read_model_toml(folder, overrides)
+def _check_toml(toml: ModelToml) -> None:
+    """Refuse keys that an image-text model has no use for."""
     for name in ("family", "labels", "output", "defaults", "tiling", "then"):
         if getattr(toml, name):
             raise LoadError(f"model.toml: {name} has no use for an image-text model: remove it")
@@ -537,7 +537,6 @@ def _read_toml(folder: Path, overrides: Mapping[str, Any] | None) -> ModelToml:
         raise LoadError(
             f"expected task in model.toml to be image-text, as the graphs are, got {toml.task!r}"
         )
-    return toml
 
 
 def _decide_input(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from quadriga.engine.models.onnx.onnx_file import OnnxHeader
+from quadriga.engine.models.onnx_file import OnnxHeader
 from quadriga.engine.models.recognition.decisions import Decision, MissingError
 from quadriga.engine.models.recognition.evidence import (
     FLOATS,

@@ -3,7 +3,7 @@
 One thread per call and no spinning: concurrent calls use the cores better than threads inside one call (1.45x
 more requests per second on two cores) at the price of a longer single call.
 
-A `GraphSource` opens graphs: `LocalGraphs` in this process, `ProcessGraphs` in one of the model's own. Errors of onnxruntime
+A `Runner` runs graphs: `LocalRunner` in this process, `IsolatedRunner` in one of the model's own. Errors of onnxruntime
 become ours: what users can do comes first, and its codes are left out.
 """
 
@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from quadriga.engine.measures.model_counts import record_run
-from quadriga.engine.models.onnx.onnx_file import (
+from quadriga.engine.models.onnx_file import (
     ExternalDataError,
     OnnxFileError,
     OnnxHeader,
@@ -39,7 +39,7 @@ from quadriga.engine.models.runners.batched_runs import (
     Feeds,
     check_independent,
 )
-from quadriga.engine.models.runners.crash_record import RunMark
+from quadriga.engine.models.runners.crashes import ModelRuns
 from quadriga.engine.models.runners.providers import (
     CPU,
     ExecutionProviderError,
@@ -59,7 +59,7 @@ from quadriga.proto.messages import TensorInfo
 from quadriga.proto.request import check_deadline, current_deadline
 
 
-class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
+class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
     """What is opened, and how it is run."""
 
     path: str
@@ -70,33 +70,38 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True):
     intra_op_threads: int = 1
 
 
-class OpenedGraph(Protocol):
-    """An opened graph, with the methods of onnxruntime's `InferenceSession` that are used."""
+class GraphTensor(msgspec.Struct, frozen=True, array_like=True):
+    """An input or output of a graph, with onnxruntime's name of its type."""
 
-    def get_inputs(self) -> Sequence[Any]:
-        """Return name, type and shape of each input."""
-
-    def get_outputs(self) -> Sequence[Any]:
-        """Return name, type and shape of each output."""
-
-    def get_providers(self) -> Sequence[str]:
-        """Return the names of the providers that run it."""
-
-    def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
-        """Run once, with the `RunOptions` of onnxruntime; raises onnxruntime's errors or a `RunError`."""
+    name: str
+    type: str
+    shape: list[int | str | None]
 
 
-class GraphSource(Protocol):
-    """Opens the graphs of one model version."""
+class OpenedGraph(msgspec.Struct, frozen=True, tag="opened"):
+    """A graph that a runner has opened."""
 
-    shares_memory: bool
-    """Whether outputs may stay on the device of the model, as it is opened in this process."""
+    number: int
+    """Number of the graph among those of the runner."""
+    inputs: list[GraphTensor]
+    outputs: list[GraphTensor]
+    providers: list[str]
+    """Names of the providers that run it."""
+
+
+class Runner(Protocol):
+    """Opens and runs the graphs of one model version: in this process, or in one of their own."""
+
+    def open(self, options: GraphOptions) -> OpenedGraph:
+        """Open a graph; raises onnxruntime's errors or a `LoadError`."""
 
     def end_loading(self) -> None:
         """Note that the model is loaded, so that its runs are no longer part of its warm-up."""
 
-    def open(self, options: GraphOptions) -> OpenedGraph:
-        """Open a graph; raises onnxruntime's errors or a `LoadError`."""
+    def run(
+        self, graph: int, names: Sequence[str], feeds: dict[str, Any], options: Any = None
+    ) -> list[Any]:
+        """Run a graph once, with the `RunOptions` of onnxruntime; raises onnxruntime's errors or a `RunError`."""
 
 
 _NAMES = {"FP16": "float16", "FP32": "float", "FP64": "double", "BYTES": "string"}
@@ -145,67 +150,33 @@ def available_providers() -> list[str]:
     return list(onnxruntime.get_available_providers())
 
 
-class LocalGraphs:
-    """Opens graphs in this process.
+class LocalRunner:
+    """Runs graphs in this process; a `Runner`.
 
     Args:
-        mark: Counts the model as running while a graph is opened; runs are counted by whoever asks for them.
+        runs: Counts the model as running while a graph is opened; runs are counted by whoever asks for them.
         load_s: Seconds within which the runs of the warm-up must end; None for no limit.
         ends_with_device: Whether this process ends, to be started again, once it cannot use its GPU any more.
     """
 
-    shares_memory = True
-
     def __init__(
         self,
-        mark: RunMark | None = None,
+        runs: ModelRuns | None = None,
         load_s: float | None = None,
         *,
         ends_with_device: bool = False,
     ) -> None:
-        self._mark = mark or RunMark()
+        self._runs = runs
         self._ends_with_device = ends_with_device
         self._load_s = load_s
-        self.load_deadline_s = None if load_s is None else time.monotonic() + load_s
+        self._load_deadline_s = None if load_s is None else time.monotonic() + load_s
         """Time of `time.monotonic` by which a run must end; None once the model is loaded."""
+        self._sessions: list[Any] = []
+        self._first_bytes = 0
+        self._kept_s = _KEPT_S
+        self._release: threading.Timer | None = None
 
-    def end_loading(self) -> None:
-        """Let runs take any time: the model is loaded."""
-        self.load_deadline_s = None
-
-    def run_in_time(self, run: Callable[[Any], list[Any]], options: Any) -> list[Any]:
-        """Run with the options of onnxruntime, and stop it at the deadline of loading.
-
-        Raises:
-            LoadError: It did not end in time.
-        """
-        options = options or run_options()
-        rest_s = max((self.load_deadline_s or 0.0) - time.monotonic(), 0.0)
-        timer = threading.Timer(rest_s, partial(setattr, options, "terminate", True))
-        timer.daemon = True
-        timer.start()
-        try:
-            return run(options)
-        except Exception as error:
-            if time.monotonic() < (self.load_deadline_s or 0.0):
-                raise
-            raise LoadError(
-                f"its warm-up did not end within {self._load_s:g} s: see the setting load_timeout_s"
-            ) from error
-        finally:
-            timer.cancel()
-
-    def note_error(self, error: Exception, providers: Sequence[str]) -> None:
-        """End this process as a crash does if its GPU is lost and it may: each further run on it would fail.
-
-        What the CPU alone runs is not asked: a node of a model may be named like an error of CUDA.
-        """
-        has_device = list(providers) != [CPU]
-        if self._ends_with_device and has_device and has_lost_device(str(error)):
-            _log.critical("this process lost its GPU and ends: %s", first_line(str(error)))
-            os.abort()
-
-    def open(self, options: GraphOptions) -> "LocalGraph":
+    def open(self, options: GraphOptions) -> OpenedGraph:
         """Open a graph; raises onnxruntime's errors."""
         session_options = onnxruntime.SessionOptions()
         session_options.intra_op_num_threads = options.intra_op_threads
@@ -214,74 +185,140 @@ class LocalGraphs:
         folder = str(Path(options.path).parent.resolve())
         session_options.add_session_config_entry(_WEIGHTS_FOLDER, folder)
         load_cuda_libraries([name for name, _ in options.providers], onnxruntime.preload_dlls)
-        with self._mark.running():
+        with nullcontext() if self._runs is None else self._runs.running():
             session = onnxruntime.InferenceSession(
                 options.modified_model or options.path,
                 session_options,
                 providers=list(options.providers),
                 enable_fallback=0,  # it would print that it takes other providers, and go on
             )
-        return LocalGraph(session, self)
-
-
-class LocalGraph:
-    """A graph in this process."""
-
-    def __init__(self, session: Any, source: LocalGraphs) -> None:
-        self._session = session
-        self._source = source
-        self.get_inputs, self.get_outputs = session.get_inputs, session.get_outputs
-        self.get_providers, self.io_binding = session.get_providers, session.io_binding
+        self._sessions.append(session)
         self._first_bytes = _resident_bytes()
-        self._kept_s = _KEPT_S
-        self._release: threading.Timer | None = None
+        inputs, outputs = (
+            [GraphTensor(node.name, node.type, node.shape) for node in nodes]
+            for nodes in (session.get_inputs(), session.get_outputs())
+        )
+        return OpenedGraph(len(self._sessions) - 1, inputs, outputs, session.get_providers())
 
-    def run(self, names: Sequence[str], feeds: dict[str, Any], options: Any = None) -> list[Any]:
-        """Run once; raises onnxruntime's errors."""
+    def end_loading(self) -> None:
+        """Let runs take any time: the model is loaded."""
+        self._load_deadline_s = None
+
+    def run(
+        self, graph: int, names: Sequence[str], feeds: dict[str, Any], options: Any = None
+    ) -> list[Any]:
+        """Run a graph once; raises onnxruntime's errors, or a `LoadError` where the warm-up takes too long."""
+        session = self._sessions[graph]
         began_s = time.monotonic()
         try:
-            if self._source.load_deadline_s is not None:
-                run = partial(self._session.run, names, feeds)
-                return self._source.run_in_time(run, options)
-            results: list[Any] = self._session.run(names, feeds, options)
+            if self._load_deadline_s is not None:
+                return self._run_in_time(partial(session.run, names, feeds), options)
+            results: list[Any] = session.run(names, feeds, options)
         except Exception as error:
-            self._source.note_error(error, self.get_providers())
+            self._end_if_device_is_lost(error, session)
             raise
         finally:
             if time.monotonic() - began_s > _LONG_RUN_S and self._release is None:
-                self._look_at_memory(feeds)
+                self._look_at_memory(session, feeds)
         return results
 
-    def _look_at_memory(self, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _run_in_time(self, run: Callable[[Any], list[Any]], options: Any) -> list[Any]:
+        """Run with the options of onnxruntime, and stop it at the deadline of loading.
+
+        Raises:
+            LoadError: It did not end in time.
+        """
+        deadline_s, options = self._load_deadline_s or 0.0, options or run_options()
+        stop = partial(setattr, options, "terminate", True)
+        timer = threading.Timer(max(deadline_s - time.monotonic(), 0.0), stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            return run(options)
+        except Exception as error:
+            if time.monotonic() < deadline_s:
+                raise
+            raise LoadError(
+                f"its warm-up did not end within {self._load_s:g} s: see the setting load_timeout_s"
+            ) from error
+        finally:
+            timer.cancel()
+
+    def run_on_device(
+        self,
+        graph: int,
+        feeds: Mapping[str, DeviceArray],
+        outputs: Mapping[str, tuple[str, int]],
+        options: Any,
+    ) -> list[Any]:
+        """Run a graph once on a device; raises onnxruntime's errors.
+
+        Args:
+            graph: Number of the graph.
+            feeds: Arrays, and what stayed on the device, by input.
+            outputs: Device and its number, on which each output is left, by its name.
+            options: Options of the run.
+
+        Returns:
+            onnxruntime's values, in the order of the outputs.
+        """
+        session = self._sessions[graph]
+        binding = session.io_binding()
+        for name, value in feeds.items():
+            if isinstance(value, np.ndarray):
+                binding.bind_cpu_input(name, np.ascontiguousarray(value))
+            else:
+                binding.bind_ortvalue_input(name, value)
+        for name, (device, number) in outputs.items():
+            binding.bind_output(name, device, number)
+        try:
+            session.run_with_iobinding(binding, options)
+        except Exception as error:
+            self._end_if_device_is_lost(error, session)
+            raise
+        values: list[Any] = binding.get_outputs()
+        return values
+
+    def _end_if_device_is_lost(self, error: Exception, session: Any) -> None:
+        """End this process as a crash does if its GPU is lost and it may: each further run on it would fail.
+
+        What the CPU alone runs is not asked: a node of a model may be named like an error of CUDA.
+        """
+        if (
+            self._ends_with_device
+            and session.get_providers() != [CPU]
+            and has_lost_device(str(error))
+        ):
+            _log.critical("this process lost its GPU and ends: %s", first_line(str(error)))
+            os.abort()
+
+    def _look_at_memory(self, session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
         """Let memory be given back later if the process has become much larger than it was at first."""
         if _resident_bytes() - self._first_bytes > _LARGE_GROWTH_BYTES:
             inputs = {name: (array.shape, array.dtype) for name, array in feeds.items()}
-            graph = weakref.ref(self)  # an unloaded model must not wait for its timer
-            self._release = threading.Timer(self._kept_s, _release_memory, (graph, inputs))
+            # an unloaded model must not wait for its timer
+            arguments = weakref.ref(self), weakref.ref(session), inputs
+            self._release = threading.Timer(self._kept_s, _release_memory, arguments)
             self._release.daemon = True
             self._release.start()
 
-    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
-        """Run once with inputs and outputs on a device; raises onnxruntime's errors."""
-        try:
-            self._session.run_with_iobinding(binding, options)
-        except Exception as error:
-            self._source.note_error(error, self.get_providers())
-            raise
 
-
-def _release_memory(graph: "weakref.ref[LocalGraph]", inputs: Mapping[str, Any]) -> None:
+def _release_memory(
+    runner: "weakref.ref[LocalRunner]", session: "weakref.ref[Any]", inputs: Mapping[str, Any]
+) -> None:
     """Give memory between runs back to the system, by a run that ends before its first operator.
 
     What the first run took stays, which is a warm-up with zeros as a rule.
 
     Args:
-        graph: The graph; it may be gone.
+        runner: The runner; it may be gone.
+        session: Its session of onnxruntime.
         inputs: Shape and type of each input.
 
     Source: onnxruntime, onnxruntime_run_options_config_keys.h, `memory.enable_memory_arena_shrinkage`.
     """
-    if (opened := graph()) is None:
+    opened, graph = runner(), session()
+    if opened is None or graph is None:
         return
     options = onnxruntime.RunOptions()
     options.terminate = True
@@ -291,8 +328,8 @@ def _release_memory(graph: "weakref.ref[LocalGraph]", inputs: Mapping[str, Any])
         for name, (shape, dtype) in inputs.items()
     }
     with suppress(Exception):  # it ends with an error, as it is to
-        opened._session.run(None, feeds, options)  # noqa: SLF001 - of this module
-    opened._release = None  # noqa: SLF001 - as above
+        graph.run(None, feeds, options)
+    opened._release = None  # noqa: SLF001 - of this module
     opened._kept_s = min(2 * opened._kept_s, _MAX_KEPT_S)  # noqa: SLF001 - as above
 
 
@@ -311,7 +348,7 @@ class Session:
         header: Header of the file, if it has been read already.
         modified_model: Serialized model to load in place of the file; its external weights stand beside it.
         hidden_output: Name of the output that `modified_model` has besides those of the file.
-        graphs: Opens the graph; default: in this process.
+        runner: Opens and runs the graph; default: in this process.
         provider_fallback: Whether the next provider takes the place of one that is not installed or does not start.
     """
 
@@ -324,12 +361,11 @@ class Session:
         header: OnnxHeader | None = None,
         modified_model: bytes | None = None,
         hidden_output: str = "",
-        graphs: GraphSource | None = None,
+        runner: Runner | None = None,
         provider_fallback: bool = False,
     ) -> None:
         self.path = path
-        graphs = graphs or LocalGraphs()
-        self._device, self._device_number = "", 0
+        self._runner: Runner = runner or LocalRunner()
         if intra_op_threads > (max_threads := 4 * (os.cpu_count() or 1)):
             raise LoadError(
                 f"expected intra_op_threads of at most {max_threads}, four per core, got {intra_op_threads}"
@@ -349,22 +385,21 @@ class Session:
             providers=tuple(chosen),
             intra_op_threads=intra_op_threads,
         )
-        self._session: Any = _open(graphs, options, may_fall_back=provider_fallback)
-        self.providers = tuple(self._session.get_providers())
+        opened = _open(self._runner, options, may_fall_back=provider_fallback)
+        self._graph = opened.number
+        self.providers = tuple(opened.providers)
         """Names of the providers that run the graph, in order; the last ones take what the first cannot run."""
         if fallen := fallen_back(wanted, self.providers):
             self._note_fallen(fallen, may_fall_back=provider_fallback)
-        self._provider_options = dict(chosen)
-        if graphs.shares_memory and self.providers:
-            self._device = _DEVICES.get(self.providers[0], "")
-            options_of_first = self._provider_options.get(self.providers[0], {})
-            self._device_number = device_number(options_of_first)
-        self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
+        self._provider = next(iter(self.providers), "")
+        self._provider_options = dict(chosen).get(self._provider, {})
+        self._device = _DEVICES.get(self._provider, ""), device_number(self._provider_options)
+        self.inputs = [_tensor_info(node) for node in opened.inputs]
         if not self.inputs:
             raise LoadError(
                 "expected a graph with inputs, got one without: no request could say anything"
             )
-        outputs = [_tensor_info(node) for node in self._session.get_outputs()]
+        outputs = [_tensor_info(node) for node in opened.outputs]
         self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
         self.tensor_outputs = [info.name for info in self.outputs if info.datatype != MAPS]
         """Names of the outputs that are tensors."""
@@ -423,8 +458,7 @@ class Session:
         try:
             check_independent(partial(self.run, outputs=names), examples, batching.max)
         except DependentRowsError as error:
-            first = self.providers[0] if self.providers else ""
-            advice = batching_advice(first, self._provider_options.get(first, {}))
+            advice = batching_advice(self._provider, self._provider_options)
             raise LoadError(f"batching in model.toml: {error}; {advice}") from error
         except RunError as error:
             raise LoadError(
@@ -432,7 +466,7 @@ class Session:
                 f"was made up for it: {error}"
             ) from error
         self.batched_runs = BatchedRuns(
-            self._session.run,
+            partial(self._runner.run, self._graph),
             run_options,
             batching,
             runs_at_once=runs_at_once,
@@ -466,7 +500,7 @@ class Session:
                 results = self.batched_runs.run(names, dict(feeds))
             else:
                 started_ns = time.perf_counter_ns()
-                results = self._session.run(names, dict(feeds), options)
+                results = self._runner.run(self._graph, names, dict(feeds), options)
                 record_run(started_ns, batch)
         except (LoadError, ProtocolError):
             raise
@@ -486,28 +520,20 @@ class Session:
         layers a run costs 14 us, 27 us through a binding, 54 us with values of its own; with large
         caches all cost the same.
         """
-        if not self._device:
+        runner, (device, _) = self._runner, self._device
+        if not device or not isinstance(runner, LocalRunner):
             outputs = self.run(feeds, [fetch, *device_outputs])
             return outputs.pop(fetch), outputs
         options = _interruptible_options()
+        started_ns = time.perf_counter_ns()
         try:
-            binding = self._session.io_binding()
-            for name, value in feeds.items():
-                if isinstance(value, np.ndarray):
-                    binding.bind_cpu_input(name, np.ascontiguousarray(value))
-                else:
-                    binding.bind_ortvalue_input(name, value)
-            binding.bind_output(fetch, "cpu")
-            for name in device_outputs:
-                binding.bind_output(name, self._device, self._device_number)
-            started_ns = time.perf_counter_ns()
-            self._session.run_with_iobinding(binding, options)
-            record_run(started_ns, 1)
-            fetched, *device_arrays = binding.get_outputs()
+            places = {fetch: ("cpu", 0), **dict.fromkeys(device_outputs, self._device)}
+            fetched, *values = runner.run_on_device(self._graph, feeds, places, options)
         except Exception as error:
             check_deadline()
             raise self._failure(error) from error
-        return fetched.numpy(), dict(zip(device_outputs, device_arrays, strict=True))
+        record_run(started_ns, 1)
+        return fetched.numpy(), dict(zip(device_outputs, values, strict=True))
 
     def _failure(self, error: Exception) -> RunError | ModelNotReady:
         """Return what is raised for an error of a run: where the memory of a device is full, it may go well later."""
@@ -520,9 +546,7 @@ class Session:
         """Select rows of an output that stayed on the device, in any order and number."""
         if isinstance(array, np.ndarray):
             return array[rows]
-        return onnxruntime.OrtValue.ortvalue_from_numpy(
-            array.numpy()[rows], self._device, self._device_number
-        )
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array.numpy()[rows], *self._device)
 
 
 def _why_fallen(providers: Sequence[str]) -> str:
@@ -535,21 +559,21 @@ def _why_fallen(providers: Sequence[str]) -> str:
     return ""
 
 
-def _open(graphs: GraphSource, options: GraphOptions, *, may_fall_back: bool) -> OpenedGraph:
+def _open(runner: Runner, options: GraphOptions, *, may_fall_back: bool) -> OpenedGraph:
     """Open a graph; with the rest of its providers, if the first ones refuse to start and may be left out.
 
     Raises:
         LoadError: It cannot be opened.
     """
     try:
-        return graphs.open(options)
+        return runner.open(options)
     except LoadError:
         raise
     except Exception as error:
         if may_fall_back and len(options.providers) > 1:
             _log.warning("%s does not start: %s", options.providers[0][0], first_line(str(error)))
             rest = msgspec.structs.replace(options, providers=options.providers[1:])
-            return _open(graphs, rest, may_fall_back=True)
+            return _open(runner, rest, may_fall_back=True)
         raise LoadError(
             load_advice(str(error), Path(options.path), onnxruntime.__version__)
         ) from error

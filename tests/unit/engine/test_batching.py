@@ -16,7 +16,7 @@ from quadriga.engine.cli import main
 from quadriga.engine.measures.model_counts import begin_events, take_events
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_folders import find_model
-from quadriga.engine.models.runners.graph_process import ProcessGraphs
+from quadriga.engine.models.runners.isolated_runner import IsolatedRunner
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.errors import DeadlineExceeded, ModelNotReady
 from quadriga.proto.messages import InferRequest, Tensor
@@ -286,8 +286,8 @@ def test_a_deadline_of_one_ends_no_run_of_others_and_those_of_all_end_it(tmp_pat
         thread.join(30)
         assert not thread.is_alive()
     assert all(isinstance(outcomes[name], DeadlineExceeded) for name in "abc")
-    if isinstance(model._graphs, ProcessGraphs):
-        model._graphs.close()
+    if isinstance(model.runner, IsolatedRunner):
+        model.runner.close()
 
 
 async def test_a_client_that_floods_a_model_delays_another_by_few_requests(tmp_path):
@@ -356,7 +356,7 @@ def test_a_crash_in_a_shared_run_is_answered_to_all_in_it_and_to_nobody_later(tm
         assert time.monotonic() < end_s
         ask([2, 1, 4])
     assert outcomes == {0: [-(2**30)], 1: [-(2**31)], 2: [-(2**29)]}
-    model._graphs.close()
+    model.runner.close()
 
 
 def graph_of(path, *nodes, inputs=(), outputs=(), weights=None):

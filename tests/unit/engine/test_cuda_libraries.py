@@ -4,15 +4,17 @@ import signal
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
+from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions
-from quadriga.engine.models.runners.graph_messages import OpenGraph
-from quadriga.engine.models.runners.graph_process import ProcessGraphs, ProcessLimits
+from quadriga.engine.models.runners.crashes import ModelRuns
+from quadriga.engine.models.runners.isolated_runner import IsolatedRunner, ProcessLimits
 from quadriga.engine.models.runners.providers import CPU, CUDA, load_cuda_libraries, missing_library
-from quadriga.engine.models.runners.session import GraphOptions, LocalGraphs, RunError, Session
+from quadriga.engine.models.runners.session import GraphOptions, LocalRunner, RunError, Session
 from quadriga.proto.errors import ModelNotReady
 from tests.onnx_models import doubling
 
@@ -46,39 +48,26 @@ def test_a_library_that_is_missing_is_named(tmp_path):
     assert missing_library(CPU, tmp_path) == ""
 
 
-class FailingGraph:
-    """A graph that CUDA runs, and whose first run fails."""
-
-    def __init__(self, graph, text, provider):
-        self._graph, self._text, self._provider = graph, text, provider
-        self.get_inputs, self.get_outputs = graph.get_inputs, graph.get_outputs
-
-    def get_providers(self):
-        return [self._provider]
-
-    def run(self, names, feeds, options=None):
-        if self._text:
-            text, self._text = self._text, ""
-            raise RuntimeError(text)
-        return self._graph.run(names, feeds, options)
-
-
-class FailingGraphs(LocalGraphs):
-    """Opens graphs whose first run fails.
+class FailingRunner(LocalRunner):
+    """Opens graphs that CUDA seems to run, and fails in the first run.
 
     Args:
         text: Text of the error.
         provider: The provider that runs them.
     """
 
-    shares_memory = False
-
     def __init__(self, text, provider):
         super().__init__()
         self._text, self._provider = text, provider
 
     def open(self, options):
-        return FailingGraph(super().open(options), self._text, self._provider)
+        return msgspec.structs.replace(super().open(options), providers=[self._provider])
+
+    def run(self, *arguments):
+        if self._text:
+            text, self._text = self._text, ""
+            raise RuntimeError(text)
+        return super().run(*arguments)
 
 
 FAILURES = {
@@ -93,7 +82,7 @@ FAILURES = {
 def test_a_run_for_which_a_device_has_no_memory_may_be_sent_again(tmp_path, monkeypatch, failure):
     text, provider, error, says = failure
     monkeypatch.setattr("quadriga.engine.models.runners.session.fallen_back", lambda *_: [])
-    session = Session(doubling(tmp_path / "model.onnx"), graphs=FailingGraphs(text, provider))
+    session = Session(doubling(tmp_path / "model.onnx"), runner=FailingRunner(text, provider))
     with pytest.raises(error, match=says) as raised:
         session.run(ONES)
     assert "secret-host" not in str(raised.value)
@@ -108,41 +97,41 @@ def test_a_run_for_which_a_device_has_no_memory_may_be_sent_again(tmp_path, monk
     ],
 )
 def test_a_process_without_memory_says_whose_memory_it_may_be(provider, says):
-    graphs = ProcessGraphs("numbers", "1", ProcessLimits(memory_mb=64))
+    runs = ModelRuns(SharedCounts(), "numbers", "1")
+    runner = IsolatedRunner(runs, ProcessLimits(memory_mb=64))
     try:
         providers = ((provider, {}), (CPU, {}))
-        message = OpenGraph(
-            path="model.onnx", modified_model=None, providers=providers, intra_op_threads=1
-        )
+        message = GraphOptions(path="model.onnx", providers=providers)
         with pytest.raises(ModelNotReady, match=says) as raised:
-            raise ModelNotReady(graphs._describe_shortage(message, FULL))
+            raise ModelNotReady(runner._describe_shortage(message, FULL))
         assert "secret-host" not in str(raised.value)
     finally:
-        graphs.close()
+        runner.close()
 
 
 LOSES_ITS_GPU = """
 import sys
 from pathlib import Path
-from quadriga.engine.models.runners.session import LocalGraph, LocalGraphs
+from quadriga.engine.models.runners.session import LocalRunner
 
 class Lost:
-    get_inputs = get_outputs = io_binding = None
+    def io_binding(self):
+        return None
     def get_providers(self):
         return {providers}
     def run(self, *_):
         raise RuntimeError("CUDA failure {number}: gone ; GPU=0 ; hostname=h ; expr=x; ")
     run_with_iobinding = run
 
-source = LocalGraphs(ends_with_device={ends})
-graph = LocalGraph(Lost(), source)
+runner = LocalRunner(ends_with_device={ends})
+runner._sessions.append(Lost())
 try:
-    graph.{method}
+    runner.{method}
 except RuntimeError:
     print("goes on")
 """
 
-RUN, BOUND_RUN = "run([], {})", "run_with_iobinding(None)"
+RUN, BOUND_RUN = "run(0, [], {})", "run_on_device(0, {}, {}, None)"
 LOST = {"number": 700, "ends": True, "method": RUN, "providers": [CUDA, CPU]}
 ENDS = {
     "a run": (LOST, -signal.SIGABRT),
@@ -168,6 +157,6 @@ def test_models_of_a_server_end_their_process_and_those_of_a_command_do_not(tmp_
     path = doubling(tmp_path / "model.onnx")
     for is_server in (True, False):
         host = ModelHost(is_server=is_server)
-        graphs = host.graphs(host.mark("n", "1"), RuntimeOptions(), "n", "1", path)
-        assert graphs._ends_with_device == is_server
-        assert graphs.open(GraphOptions(path=str(path))) is not None
+        runner = host.runner(RuntimeOptions(), ModelRuns(host.counts, "n", "1"), path)
+        assert runner._ends_with_device == is_server
+        assert runner.open(GraphOptions(path=str(path))) is not None

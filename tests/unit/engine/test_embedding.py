@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from quadriga.engine.cli import main
-from quadriga.engine.models.embedding import mean_vector, pool_vectors
+from quadriga.engine.models.image_graph import mean_vector, pool_vectors
 from quadriga.engine.models.inspection import open_model
 from quadriga.engine.models.runners.session import LoadError, Session
 from quadriga.engine.serving.image_inference import ImageModel, infer_images, stream_image
@@ -50,8 +50,10 @@ def answered(model, paths, **parameters):
 def test_what_nobody_asks_for_is_not_computed():
     model = open_model(SAMPLE_MODELS / "shapes-classifier")
     asked = []
-    run = model.session._session.run
-    model.session._session.run = lambda names, *others: asked.append(names) or run(names, *others)
+    run = model.session._runner.run
+    model.session._runner.run = lambda graph, names, *others: (
+        asked.append(names) or run(graph, names, *others)
+    )
     image = decode(SCENES[0].read_bytes())
     options = [model.image_predictor.read_options({})]
     ((predictions, vector),) = model.image_predictor.predict([image], options)

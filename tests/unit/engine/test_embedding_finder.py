@@ -4,8 +4,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from quadriga.engine.models.onnx.embedding_finder import AVERAGE, TOKENS, EmbeddingFinder
-from quadriga.engine.models.onnx.onnx_file import Graph, Node, OnnxFileError, add_output, read_onnx
+from quadriga.engine.models.embedding import AVERAGE, TOKENS, EmbeddingFinder
+from quadriga.engine.models.onnx_file import Graph, Node, OnnxFileError, add_output, read_onnx
 from tests.onnx_models import doubling, value
 from tests.server_process import SAMPLE_MODELS
 

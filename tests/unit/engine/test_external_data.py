@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
-from quadriga.engine.models.onnx.onnx_file import (
+from quadriga.engine.models.onnx_file import (
     ExternalData,
     ExternalDataError,
     ProtobufError,

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quadriga.engine.models.model_chains import check_chains
 from quadriga.engine.models.overrides import Override
 from quadriga.engine.models.recognition.model_toml import ThenOptions
-from quadriga.engine.models.repository import ModelRepository
+from quadriga.engine.models.repository import ModelRepository, check_chains
 from quadriga.engine.models.runners.session import LoadError
 from tests.onnx_models import COLOURS_TOML, classifier, detector
 

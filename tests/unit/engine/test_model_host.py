@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.models import model_host
 from quadriga.engine.models import repository as model_repository
 from quadriga.engine.models.model import Model
@@ -13,8 +14,8 @@ from quadriga.engine.models.model_control import ModelControl
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.overrides import MAX_FILES, write_files
 from quadriga.engine.models.repository import ModelRepository
-from quadriga.engine.models.runners.crash_record import CrashRecord
-from quadriga.engine.models.runners.graph_process import ProcessGraph
+from quadriga.engine.models.runners.crashes import ModelRuns
+from quadriga.engine.models.runners.isolated_runner import IsolatedRunner
 from quadriga.engine.models.runners.session import LoadError, Session
 from quadriga.proto.errors import InvalidRequest
 from tests.onnx_models import (
@@ -45,7 +46,7 @@ def root(tmp_path):
 
 
 def is_isolated(model):
-    return isinstance(model.session._session, ProcessGraph)
+    return isinstance(model.runner, IsolatedRunner)
 
 
 def serve(root, **host):
@@ -205,16 +206,17 @@ def test_a_model_that_crashed_or_is_suspected_gets_a_process_of_its_own_until_a_
 ):
     tripling(root / "triple" / "model.onnx")
     doubling(root / "other" / "model.onnx")
-    crashes = CrashRecord()
-    crashes.suspect([("double", "1")])
-    crashes.count("triple", "1", "SIGFPE")
-    repository, control = serve(root, crashes=crashes)
+    counts = SharedCounts()
+    ModelRuns(counts, "double", "1").suspect()
+    triple = ModelRuns(counts, "triple", "1")
+    triple.count_crash("SIGFPE")
+    repository, control = serve(root, counts=counts)
     assert is_isolated(repository.get("double"))
     assert is_isolated(repository.get("triple"))
     assert not is_isolated(repository.get("other"))
     control.load("triple", None, {})
     assert not is_isolated(repository.get("triple"))
-    assert not crashes.needs_own_process("triple", "1")
+    assert not triple.needs_isolation()
     assert is_isolated(repository.get("double"))
 
 
@@ -233,5 +235,5 @@ def test_the_graphs_of_a_text_model_share_one_process(tmp_path):
     folder = vision_language(tmp_path / "text")
     model = Model("text", "1", folder, host=ModelHost(isolation="all"))
     package = model.image_predictor
-    graphs = {session._session._graphs for session in package._reader.decoder.inputs_by_session}
-    assert graphs == {package._encoder._session._graphs} == {model._graphs}
+    runners = {session._runner for session in package._reader.decoder.inputs_by_session}
+    assert runners == {package._encoder._runner} == {model.runner}

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from quadriga.engine.models.onnx.onnx_file import OnnxFileError, OnnxHeader, read_onnx
+from quadriga.engine.models.onnx_file import OnnxFileError, OnnxHeader, read_onnx
 from tests.onnx_models import doubling, save, value
 from tests.row_models import IRISES, ML, linear
 

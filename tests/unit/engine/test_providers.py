@@ -3,6 +3,7 @@
 import logging
 from contextlib import nullcontext
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ from quadriga.engine.models.runners.providers import (
     fallen_back,
     read_providers,
 )
-from quadriga.engine.models.runners.session import GraphOptions, LoadError, LocalGraphs, Session
+from quadriga.engine.models.runners.session import GraphOptions, LoadError, LocalRunner, Session
 from tests.onnx_models import doubling
 
 WRITTEN = {
@@ -95,25 +96,19 @@ def test_runs_that_are_not_recorded_are_taken(value):
     assert read_providers([{"name": CUDA, "enable_cuda_graph": value}])
 
 
-class AnswersRowsUnlike(LocalGraphs):
+class AnswersRowsUnlike(LocalRunner):
     """Graphs whose first run differs a little, as one with products in TF32 does; a provider of one's choice runs them."""
-
-    shares_memory = False
 
     def __init__(self, provider):
         super().__init__()
         self._provider = provider
 
     def open(self, options: GraphOptions):
-        graph = super().open(GraphOptions(path=options.path))
-        run = graph.run
+        opened = super().open(GraphOptions(path=options.path))
+        return msgspec.structs.replace(opened, providers=[self._provider])
 
-        def run_unlike(names, feeds, run_options=None):
-            return [output * (1 + 1e-3 * len(output)) for output in run(names, feeds, run_options)]
-
-        graph.run = run_unlike
-        graph.get_providers = lambda: [self._provider]
-        return graph
+    def run(self, *arguments):
+        return [output * (1 + 1e-3 * len(output)) for output in super().run(*arguments)]
 
 
 ADVICE = {
@@ -130,9 +125,9 @@ def test_rows_that_differ_for_tf32_are_told_from_a_graph_that_mixes_them(
     monkeypatch.setattr(
         "quadriga.engine.models.runners.session.available_providers", lambda: [provider]
     )
-    graphs = AnswersRowsUnlike(provider)
+    runner = AnswersRowsUnlike(provider)
     path = doubling(tmp_path / "model.onnx")
-    session = Session(path, [{"name": provider, **options}], graphs=graphs)
+    session = Session(path, [{"name": provider, **options}], runner=runner)
     examples = [{"x": np.full((1, 3), value, np.float32)} for value in (1, 2, 3)]
     with pytest.raises(LoadError, match=says):
         session.share_runs(Batching(max=4), examples, 1, nullcontext)
@@ -145,14 +140,14 @@ def test_the_device_of_a_provider_is_a_number(options, number):
     assert device_number(options) == number
 
 
-class StartsOnCpuAlone(LocalGraphs):
+class StartsOnCpuAlone(LocalRunner):
     """Graphs of an onnxruntime that has a provider whose device is not there, and says nothing of it."""
 
     def open(self, options: GraphOptions):
         return super().open(GraphOptions(path=options.path))
 
 
-class RefusesToStart(LocalGraphs):
+class RefusesToStart(LocalRunner):
     """Graphs of an onnxruntime whose first provider raises when its device is not there."""
 
     def open(self, options: GraphOptions):
@@ -161,14 +156,14 @@ class RefusesToStart(LocalGraphs):
         return super().open(options)
 
 
-@pytest.mark.parametrize("graphs", [StartsOnCpuAlone, RefusesToStart])
-def test_a_provider_that_does_not_start_is_an_error_or_a_warning(tmp_path, caplog, graphs):
+@pytest.mark.parametrize("runner", [StartsOnCpuAlone, RefusesToStart])
+def test_a_provider_that_does_not_start_is_an_error_or_a_warning(tmp_path, caplog, runner):
     path = doubling(tmp_path / "model.onnx")
     providers = ["AzureExecutionProvider", CPU]
     with pytest.raises(LoadError, match=r"expected AzureExecutionProvider to start|no device"):
-        Session(path, providers, graphs=graphs())
+        Session(path, providers, runner=runner())
     with caplog.at_level(logging.WARNING, "quadriga.models"):
-        session = Session(path, providers, graphs=graphs(), provider_fallback=True)
+        session = Session(path, providers, runner=runner(), provider_fallback=True)
     assert session.providers == (CPU,)
     assert "AzureExecutionProvider cannot be used, so CPUExecutionProvider runs" in caplog.text
     ones = np.ones((1, 3), np.float32)
@@ -179,13 +174,13 @@ def test_options_are_passed_on_and_the_order_is_known(tmp_path):
     path = doubling(tmp_path / "model.onnx")
     opened = []
 
-    class Watched(LocalGraphs):
+    class Watched(LocalRunner):
         def open(self, options: GraphOptions):
             opened.append(options.providers)
             return super().open(options)
 
     written = ["AzureExecutionProvider", {"name": CPU, "arena_extend_strategy": "kSameAsRequested"}]
-    session = Session(path, written, graphs=Watched())
+    session = Session(path, written, runner=Watched())
     assert session.providers == ("AzureExecutionProvider", CPU)
     assert opened == [
         (("AzureExecutionProvider", {}), (CPU, {"arena_extend_strategy": "kSameAsRequested"}))

@@ -2,6 +2,8 @@
 
 import hashlib
 import shutil
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -332,3 +334,33 @@ def test_another_file_of_a_version_is_in_the_log(tmp_path, caplog, is_unloaded, 
     )
     texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert texts == [expected] * is_changed
+
+
+FIRST_LOADS = """
+import os, sys, threading
+from quadriga.engine.models.recognition.model_toml import ModelToml, convert
+
+sys.setswitchinterval(1e-6)
+
+def load():
+    together.wait()
+    convert({"runtime": {"max_batch": 3}}, ModelToml, "model.toml:")
+
+for _ in range(60):
+    child = os.fork()
+    if not child:
+        together = threading.Barrier(4)
+        threads = [threading.Thread(target=load) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "a process that loads models at once has ended"
+"""
+
+
+def test_the_first_loads_of_a_process_may_be_at_once():
+    command = [sys.executable, "-c", FIRST_LOADS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

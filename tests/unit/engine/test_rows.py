@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from quadriga.engine.models import onnx_file
 from quadriga.engine.models.model import Model
-from quadriga.engine.models.onnx import onnx_file
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.tensors import row_explanation

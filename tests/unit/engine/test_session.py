@@ -93,7 +93,7 @@ def test_device_outputs_feed_the_next_run(tmp_path, device):
         [value("doubled", ["n", 2]), value("grown", ["n", 2])],
     )
     session = Session(path)
-    session._device = device
+    session._device = device, 0
     cache = np.zeros((2, 2), np.float32)
     added = np.array([[1, 2], [3, 4]], np.float32)
     for _ in range(3):
@@ -138,7 +138,7 @@ def test_a_model_that_is_dropped_waits_for_no_timer(tmp_path, monkeypatch):
     monkeypatch.setattr("quadriga.engine.models.runners.session._LARGE_GROWTH_BYTES", -(2**60))
     monkeypatch.setattr("quadriga.engine.models.runners.session._LONG_RUN_S", -1.0)
     session = Session(doubling(tmp_path / "model.onnx"))
-    graph = weakref.ref(session._session)
+    graph = weakref.ref(session._runner)
     session.run({"x": np.zeros((2, 3), np.float32)})
     assert graph()._release is not None
     del session

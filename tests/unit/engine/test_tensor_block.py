@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine.models.runners.graph_messages import BlockFullError, TensorBlock
+from quadriga.engine.models.runners import isolated_server
+from quadriga.engine.models.runners.isolated_server import BlockFullError, TensorBlock
 
 MIB = 1024 * 1024
 
@@ -14,8 +15,8 @@ MIB = 1024 * 1024
 @pytest.fixture
 def ends():
     """The two ends of one block."""
-    here = TensorBlock(-1, 64 * MIB)
-    there = TensorBlock(os.dup(here.descriptor), 64 * MIB)
+    here = TensorBlock()
+    there = TensorBlock(os.dup(here.descriptor))
     yield here, there
     here.close()
     there.close()
@@ -64,7 +65,8 @@ def test_a_copy_stays_when_the_block_is_written_again(ends):
     assert view.tolist() == [0, 0, 0]
 
 
-def test_a_block_has_a_maximum_size(ends):
+def test_a_block_has_a_maximum_size(ends, monkeypatch):
+    monkeypatch.setattr(isolated_server, "MAX_BLOCK_BYTES", 64 * MIB)
     here, _ = ends
     with pytest.raises(BlockFullError, match="at most 67108864 bytes, got"):
         here.write({"x": np.zeros(65 * MIB, np.uint8)})

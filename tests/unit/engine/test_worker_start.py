@@ -9,7 +9,7 @@ from quadriga.engine.processes import serving
 
 
 def test_garbage_is_looked_for_once_a_worker_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in ("ModelHost", "CrashRecord", "SharedCounts"):
+    for part in ("ModelHost", "SharedCounts"):
         monkeypatch.setattr(serving, part, MagicMock())
     monkeypatch.setattr(serving, "Application", MagicMock(side_effect=lambda *_, **__: object()))
     gc.disable()  # as a worker does before it loads anything

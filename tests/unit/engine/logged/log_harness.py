@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.external.described_models import DescribedModels
+from quadriga.engine.external.descriptions import DescribedModels
 from quadriga.engine.external.event_pairs import EventPairs
-from quadriga.engine.external.log_recorder import LogRecorder
-from quadriga.engine.external.log_service import LogAnswer, LogService
+from quadriga.engine.external.log_service import LogAnswer, LogRecorder, LogService
 from quadriga.engine.serving.recording import Recorder
 from quadriga.store.blobs.files import open_blobs
 from quadriga.store.event_halves import EventHalves

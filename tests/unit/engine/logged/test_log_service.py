@@ -151,8 +151,8 @@ def test_a_score_that_is_no_number_refuses_its_inference_alone(harness, token) -
 
 
 BODIES = {
-    "no JSON": (b"\xff\xd8\xff", "expected a body in JSON"),
-    "a list": (b"[]", "expected an inference, or an object with a list"),
+    "no JSON": (b"\xff\xd8\xff", "body: expected JSON"),
+    "a list": (b"[]", "body: expected a JSON object, got list"),
     "no inferences": (b'{"inferences": []}', "a list of 1 to 1000, got 0"),
     "too many": (b'{"inferences": [%b1]}' % (b"1," * 1000), "a list of 1 to 1000, got 1001"),
     "deep": (b"[" * 100_000, "JSON"),

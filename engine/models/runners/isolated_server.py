@@ -1,20 +1,39 @@
-"""What a worker and the process of a model say to each other, as MessagePack with its length before it.
+"""The process of one model: runs its graphs for a worker, within limits of its own, and ends with the worker.
 
-Tensors are in memory that both share: written at one end, read at the other, without pickle. Numbers are there as arrays;
-texts, and the maps of classifiers, as MessagePack.
+`IsolatedRunner` starts it, and talks with it over lanes: a lane is a connection, with a block of memory that both share; each
+has a thread. Messages are MessagePack with their length before them. Tensors are in the block: written at one end, read at the
+other, without pickle. Numbers are there as arrays; texts, and the maps of classifiers, as MessagePack.
 """
 
+import contextlib
 import fcntl
 import math
 import mmap
 import os
+import resource
+import select
+import signal
 import socket
+import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
+from quadriga.engine.models.runners.session import (
+    GraphOptions,
+    LocalRunner,
+    OpenedGraph,
+    is_out_of_memory,
+    run_options,
+)
+
+MAX_BLOCK_BYTES = 4 * 1024**3
+"""Maximum size of the block of a lane."""
 HEADER_BYTES = 64
 """Bytes before the first tensor; the first one asks the other end to stop."""
 
@@ -41,10 +60,9 @@ class TensorBlock:
 
     Args:
         descriptor: Its descriptor; -1 creates it. It is closed with the block.
-        max_bytes: Maximum size.
     """
 
-    def __init__(self, descriptor: int, max_bytes: int) -> None:
+    def __init__(self, descriptor: int = -1) -> None:
         if descriptor < 0:
             flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
             descriptor = os.memfd_create("quadriga-tensors", flags)
@@ -52,7 +70,6 @@ class TensorBlock:
             # the other end cannot take pages away under our hands
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         self.descriptor = descriptor
-        self._max_bytes = max_bytes
         self._memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
 
     @property
@@ -129,9 +146,9 @@ class TensorBlock:
     def _grow(self, size_bytes: int) -> None:
         if size_bytes <= len(self._memory):
             return
-        if size_bytes > self._max_bytes:
+        if size_bytes > MAX_BLOCK_BYTES:
             raise BlockFullError(
-                f"expected tensors of at most {self._max_bytes} bytes, got {size_bytes}"
+                f"expected tensors of at most {MAX_BLOCK_BYTES} bytes, got {size_bytes}"
             )
         pages = -(-size_bytes // mmap.PAGESIZE)
         os.ftruncate(self.descriptor, pages * mmap.PAGESIZE)
@@ -149,20 +166,6 @@ def _encode(name: str, value: Any) -> tuple[TensorPlace, Any]:
     return TensorPlace(name, "array", value.dtype.str, value.shape, 0, value.nbytes), value
 
 
-Read = TypeVar("Read")
-
-_LENGTH_BYTES = 4
-
-
-class OpenGraph(msgspec.Struct, frozen=True, tag="open", kw_only=True):
-    """Asks to open a graph; see `quadriga.engine.models.runners.session.GraphOptions`."""
-
-    path: str
-    modified_model: bytes | None
-    providers: tuple[tuple[str, dict[str, str]], ...]
-    intra_op_threads: int
-
-
 class RunGraph(msgspec.Struct, frozen=True, tag="run"):
     """Asks for a run; the feeds are in the block of the lane."""
 
@@ -171,39 +174,22 @@ class RunGraph(msgspec.Struct, frozen=True, tag="run"):
     feeds: list[TensorPlace]
 
 
-class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
-    """An input or output of a graph, with onnxruntime's name of its type."""
-
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-
-class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The graph is open."""
-
-    graph: int
-    inputs: list[NodeInfo]
-    outputs: list[NodeInfo]
-    providers: list[str] = []
-    """Names of the providers that run it."""
-
-
-class Answered(msgspec.Struct, frozen=True, tag="answered"):
+class OutputPlaces(msgspec.Struct, frozen=True, tag="answered"):
     """The run has ended; the outputs are in the block of the lane."""
 
-    outputs: list[TensorPlace]
+    places: list[TensorPlace]
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """It failed."""
 
     reason: str
-    kind: Literal["error", "memory"] = "error"
+    lacks_memory: bool = False
 
 
-Request = OpenGraph | RunGraph
-Answer = Opened | Answered | Failed
+Request = GraphOptions | RunGraph
+Answer = OpenedGraph | OutputPlaces | Failed
+_LENGTH_BYTES = 4
 
 
 class PeerEndedError(ConnectionError):
@@ -247,3 +233,137 @@ class Receiver:
             if not data:
                 raise PeerEndedError
             self._buffer += data
+
+
+_STOP_INTERVAL_S = 0.02
+_OOM_SCORE = "700"
+"""Makes the kernel end this process before the server, if the machine has no memory left."""
+_MAX_REASON_CHARACTERS = 4000
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the process, one JSON argument."""
+
+    lifeline_fd: int
+    """Read end of a pipe to which nobody writes; the worker has the other end."""
+    control_fd: int
+    """Socket that brings the lanes."""
+    memory_bytes: int
+    """Memory that the process may have more than at its start; 0: no limit."""
+    cpu_s: int
+    """Seconds of CPU that it may use; 0: no limit."""
+
+
+def main() -> None:
+    """Run until the worker ends."""
+    options = msgspec.json.decode(sys.argv[1], type=ServerOptions)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends these to the whole group, but
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker decides when this process ends
+    end_with_worker(options.lifeline_fd)
+    limit_resources(options.memory_bytes, options.cpu_s)
+    GraphServer().run(socket.socket(fileno=options.control_fd))
+
+
+def end_with_worker(lifeline_fd: int) -> None:
+    """Let the kernel end this process when the other end of a pipe is closed, whatever native code runs here."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(lifeline_fd, fcntl.F_GETFL)
+    fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+    ended = (
+        select.poll()
+    )  # `select` takes no descriptor from 1,024 on, which a worker with many clients has
+    ended.register(lifeline_fd, select.POLLIN)
+    if ended.poll(0):
+        os._exit(0)  # the worker has ended already
+
+
+def limit_resources(memory_bytes: int, cpu_s: int) -> None:
+    """Limit the private memory of this process, beyond what it has now, and its CPU seconds; 0: no limit.
+
+    Where memory is short, it ends before the processes of the server.
+
+    RLIMIT_DATA counts private writable memory: neither files that are mapped nor the blocks of tensors.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # writing a core file would delay the restart
+    with contextlib.suppress(OSError):  # some containers do not allow it
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    if memory_bytes:
+        status = Path("/proc/self/status").read_text().splitlines()
+        (data_kib,) = (line.split()[1] for line in status if line.startswith("VmData:"))
+        limit = int(data_kib) * 1024 + memory_bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    if cpu_s:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+
+
+class GraphServer:
+    """The graphs of the model, and the lanes on which it is asked."""
+
+    def __init__(self) -> None:
+        self._runner = LocalRunner(ends_with_device=True)
+        self._lock = threading.Lock()
+        self._running: dict[TensorBlock, Any] = {}
+        """onnxruntime's options of the runs that may be asked to stop, by their block."""
+        self._has_runs = threading.Event()
+
+    def run(self, control: socket.socket) -> None:
+        """Open a lane for each pair of descriptors that arrives, until the worker closes the socket."""
+        threading.Thread(target=self._stop_runs, daemon=True).start()
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+            if not data:
+                os._exit(0)
+            connection_fd, block_fd = descriptors
+            arguments = socket.socket(fileno=connection_fd), TensorBlock(block_fd)
+            threading.Thread(target=self._serve_lane, args=arguments, daemon=True).start()
+
+    def _serve_lane(self, connection: socket.socket, block: TensorBlock) -> None:
+        receiver = Receiver(connection, Request)
+        try:
+            while True:
+                send(connection, self._answer(receiver.receive(), block))
+        except PeerEndedError:
+            connection.close()
+            block.close()
+
+    def _answer(self, request: Request, block: TensorBlock) -> Answer:
+        try:
+            if isinstance(request, RunGraph):
+                return self._run_graph(request, block)
+            with self._lock:
+                return self._runner.open(request)
+        except UnicodeDecodeError as error:
+            return Failed(f"expected the texts it answers in UTF-8, got: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the worker is told
+            text = str(error)
+            lacks_memory = isinstance(error, MemoryError) or is_out_of_memory(text)
+            return Failed(text[:_MAX_REASON_CHARACTERS], lacks_memory)
+
+    def _run_graph(self, request: RunGraph, block: TensorBlock) -> OutputPlaces:
+        feeds = block.read(request.feeds, copy=False)
+        options = run_options()
+        self._running[block] = options
+        self._has_runs.set()
+        try:
+            results = self._runner.run(request.graph, request.outputs, feeds, options)
+        finally:
+            del self._running[block]
+        start = max((place.offset + place.size_bytes for place in request.feeds), default=0)
+        outputs = dict(zip(request.outputs, results, strict=True))
+        return OutputPlaces(block.write(outputs, max(start, HEADER_BYTES)))
+
+    def _stop_runs(self) -> None:
+        """Stop the runs that the worker asks to stop."""
+        while True:
+            if not self._running:
+                self._has_runs.wait()
+                self._has_runs.clear()
+            for block, options in list(self._running.items()):
+                if block.is_asked_to_stop():
+                    options.terminate = True
+            time.sleep(_STOP_INTERVAL_S)
+
+
+if __name__ == "__main__":
+    main()

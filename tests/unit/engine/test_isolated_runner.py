@@ -14,8 +14,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from quadriga.engine.models.runners.crash_record import CrashRecord
-from quadriga.engine.models.runners.graph_process import NICENESS, ProcessGraphs, ProcessLimits
+from quadriga.engine.measures.shared_counts import SharedCounts
+from quadriga.engine.models.runners.crashes import ModelRuns
+from quadriga.engine.models.runners.isolated_runner import NICENESS, IsolatedRunner, ProcessLimits
 from quadriga.engine.models.runners.session import LoadError, RunError, Session
 from quadriga.proto.errors import ModelNotReady
 from tests.onnx_models import allocating, dividing, doubling, endless, several, tripling
@@ -26,12 +27,16 @@ POISON = {"a": np.array([-(2**31)], np.int32), "b": np.array([-1], np.int32)}
 GOOD = {"a": np.array([6], np.int32), "b": np.array([3], np.int32)}
 
 
-def opened(path, limits=LIMITS, crashes=None):
+def isolated(limits=LIMITS):
+    return IsolatedRunner(ModelRuns(SharedCounts(), "m", "1"), limits)
+
+
+def opened(path, limits=LIMITS):
     """Open a model in a process of its own, as one that is loaded."""
-    graphs = ProcessGraphs("m", "1", limits, crashes)
-    session = Session(path, graphs=graphs)
-    graphs.end_loading()
-    return session, graphs
+    runner = isolated(limits)
+    session = Session(path, runner=runner)
+    runner.end_loading()
+    return session, runner
 
 
 def until(condition, timeout_s=60):
@@ -51,8 +56,8 @@ def runs_again(session, feeds):
     return True
 
 
-def pid_of(graphs):
-    return graphs._slot.running.process.pid
+def pid_of(runner):
+    return runner._process.popen.pid
 
 
 def is_running(pid):
@@ -65,9 +70,9 @@ def is_running(pid):
 
 @pytest.fixture(scope="module")
 def double(tmp_path_factory):
-    session, graphs = opened(doubling(tmp_path_factory.mktemp("m") / "model.onnx"))
-    yield session, graphs
-    graphs.close()
+    session, runner = opened(doubling(tmp_path_factory.mktemp("m") / "model.onnx"))
+    yield session, runner
+    runner.close()
 
 
 def test_it_answers_as_the_same_graph_in_this_process(double, tmp_path):
@@ -81,7 +86,7 @@ def test_it_answers_as_the_same_graph_in_this_process(double, tmp_path):
 
 
 def test_it_takes_texts_numbers_and_truth_values(tmp_path):
-    session, graphs = opened(several(tmp_path / "model.onnx"))
+    session, runner = opened(several(tmp_path / "model.onnx"))
     feeds = {
         "tag_bytes": np.array(["a", "\N{SNOWMAN}"], dtype=object),
         "signal": np.array([[1, 2], [3, 4]], np.int32),
@@ -91,7 +96,7 @@ def test_it_takes_texts_numbers_and_truth_values(tmp_path):
     assert {name: outputs[f"same_{name}"].tolist() for name in feeds} == {
         name: array.tolist() for name, array in feeds.items()
     }
-    graphs.close()
+    runner.close()
 
 
 def test_many_threads_run_it_at_once(double):
@@ -123,29 +128,28 @@ def test_what_onnxruntime_refuses_is_an_error_of_the_run(double):
 def test_a_graph_that_onnxruntime_refuses_is_an_error_of_the_load(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(doubling(path).read_bytes()[:-7])
-    graphs = ProcessGraphs("m", "1", LIMITS)
+    runner = isolated()
     with pytest.raises(LoadError):
-        Session(path, graphs=graphs)
-    graphs.close()
+        Session(path, runner=runner)
+    runner.close()
 
 
 def test_a_crash_is_answered_with_its_signal_and_the_process_started_again(tmp_path):
-    crashes = CrashRecord()
-    session, graphs = opened(dividing(tmp_path / "model.onnx"), crashes=crashes)
-    before = pid_of(graphs)
+    session, runner = opened(dividing(tmp_path / "model.onnx"))
+    before = pid_of(runner)
     with pytest.raises(ModelNotReady, match="process of model 'm' version 1 was ended by SIGFPE"):
         session.run(POISON)
     until(lambda: runs_again(session, GOOD))
-    assert pid_of(graphs) != before
-    assert crashes.refusal("m", "1") is None
+    assert pid_of(runner) != before
+    assert runner._runs.refusal() is None
     with pytest.raises(ModelNotReady, match="SIGFPE"):
         session.run(POISON)
-    assert "ended its process 2 times" in crashes.refusal("m", "1").reason
-    graphs.close()
+    assert "ended its process 2 times" in runner._runs.refusal().reason
+    runner.close()
 
 
 def test_requests_beside_a_crash_are_answered_with_its_reason(tmp_path):
-    session, graphs = opened(dividing(tmp_path / "model.onnx"))
+    session, runner = opened(dividing(tmp_path / "model.onnx"))
     errors, stop = [], threading.Event()
 
     def run():
@@ -166,46 +170,46 @@ def test_requests_beside_a_crash_are_answered_with_its_reason(tmp_path):
     for thread in threads:
         thread.join(60)
     assert all("SIGFPE" in error for error in errors)
-    graphs.close()
+    runner.close()
 
 
 def test_a_run_that_needs_too_much_memory_is_refused_and_the_process_goes_on(tmp_path):
-    session, graphs = opened(allocating(tmp_path / "model.onnx"))
-    before = pid_of(graphs)
+    session, runner = opened(allocating(tmp_path / "model.onnx"))
+    before = pid_of(runner)
     with pytest.raises(ModelNotReady, match="needs more than the 512 MiB"):
         session.run({"n": np.array([1_600_000_000], np.int64)})
     assert session.run({"n": np.array([1000], np.int64)})["mean"] == 0
-    assert pid_of(graphs) == before
-    graphs.close()
+    assert pid_of(runner) == before
+    runner.close()
 
 
 def test_a_run_without_end_is_ended_at_its_limit_and_the_process_started_again(tmp_path):
     limits = ProcessLimits(run_s=1, load_s=60)
-    session, graphs = opened(endless(tmp_path / "model.onnx"), limits)
+    session, runner = opened(endless(tmp_path / "model.onnx"), limits)
     with pytest.raises(ModelNotReady, match="was ended: a run did not end within 1 s"):
         session.run(ONES)
-    until(lambda: graphs._slot.running is not None)
-    graphs.close()
+    until(lambda: runner._process is not None)
+    runner.close()
 
 
 def test_a_run_whose_request_is_over_is_stopped_and_the_process_goes_on(tmp_path):
-    session, graphs = opened(endless(tmp_path / "model.onnx"))
-    before = pid_of(graphs)
+    session, runner = opened(endless(tmp_path / "model.onnx"))
+    before = pid_of(runner)
     options = SimpleNamespace(terminate=False)
     timer = threading.Timer(0.3, setattr, (options, "terminate", True))
     timer.start()
     with pytest.raises(RunError, match="terminate"):
-        session._session.run(["y"], ONES, options)
-    assert pid_of(graphs) == before
-    graphs.close()
+        session._runner.run(0, ["y"], ONES, options)
+    assert pid_of(runner) == before
+    runner.close()
 
 
 def test_a_process_that_ends_while_it_loads_is_an_error_of_the_load(tmp_path):
-    graphs = ProcessGraphs("m", "1", LIMITS)
-    graphs._slot.running.process.kill()
+    runner = isolated()
+    runner._process.popen.kill()
     with pytest.raises(LoadError, match="was ended by SIGKILL"):
-        Session(doubling(tmp_path / "model.onnx"), graphs=graphs)
-    graphs.close()
+        Session(doubling(tmp_path / "model.onnx"), runner=runner)
+    runner.close()
 
 
 def test_a_worker_with_more_than_a_thousand_open_files_starts_one(tmp_path):
@@ -214,9 +218,9 @@ def test_a_worker_with_more_than_a_thousand_open_files_starts_one(tmp_path):
     files = []
     try:
         files += [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-        session, graphs = opened(doubling(tmp_path / "model.onnx"))
+        session, runner = opened(doubling(tmp_path / "model.onnx"))
         assert session.run(ONES)["y"].tolist() == [[2, 2, 2]]
-        graphs.close()
+        runner.close()
     finally:
         for descriptor in files:
             os.close(descriptor)
@@ -224,23 +228,23 @@ def test_a_worker_with_more_than_a_thousand_open_files_starts_one(tmp_path):
 
 
 def test_the_process_goes_after_its_worker_from_its_start_on(tmp_path):
-    graphs = ProcessGraphs("m", "1", LIMITS)
+    runner = isolated()
     expected = min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
     try:
-        assert os.getpriority(os.PRIO_PROCESS, pid_of(graphs)) == expected
-        Session(doubling(tmp_path / "model.onnx"), graphs=graphs).run(ONES)
-        tasks = Path(f"/proc/{pid_of(graphs)}/task").iterdir()
+        assert os.getpriority(os.PRIO_PROCESS, pid_of(runner)) == expected
+        Session(doubling(tmp_path / "model.onnx"), runner=runner).run(ONES)
+        tasks = Path(f"/proc/{pid_of(runner)}/task").iterdir()
         niceness = {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks}
         assert niceness == {expected}
     finally:
-        graphs.close()
+        runner.close()
 
 
 def test_the_process_ends_with_its_model(tmp_path):
-    session, graphs = opened(tripling(tmp_path / "model.onnx"))
-    pid = pid_of(graphs)
+    session, runner = opened(tripling(tmp_path / "model.onnx"))
+    pid = pid_of(runner)
     assert is_running(pid)
-    del session, graphs
+    del session, runner
     gc.collect()
     until(lambda: not is_running(pid))
 
@@ -250,16 +254,19 @@ def test_the_process_ends_with_its_worker_also_by_sigkill(tmp_path, busy):
     endless(tmp_path / "model.onnx")
     code = (
         "import sys, threading, time, numpy as np\nfrom pathlib import Path\n"
-        "from quadriga.engine.models.runners.graph_process import NICENESS, ProcessGraphs, ProcessLimits\n"
+        "from quadriga.engine.measures.shared_counts import SharedCounts\n"
+        "from quadriga.engine.models.runners.crashes import ModelRuns\n"
+        "from quadriga.engine.models.runners.isolated_runner import IsolatedRunner, ProcessLimits\n"
         "from quadriga.engine.models.runners.session import Session\n"
-        "graphs = ProcessGraphs('m', '1', ProcessLimits(run_s=600, load_s=600))\n"
-        f"session = Session(Path({str(tmp_path / 'model.onnx')!r}), graphs=graphs)\n"
-        "graphs.end_loading()\n"
+        "limits = ProcessLimits(run_s=600, load_s=600)\n"
+        "runner = IsolatedRunner(ModelRuns(SharedCounts(), 'm', '1'), limits)\n"
+        f"session = Session(Path({str(tmp_path / 'model.onnx')!r}), runner=runner)\n"
+        "runner.end_loading()\n"
         f"if {busy}:\n"
         "    feeds = {'x': np.ones((1, 3), np.float32)}\n"
         "    threading.Thread(target=session.run, args=(feeds,)).start()\n"
         "    time.sleep(0.5)\n"
-        "print(graphs._slot.running.process.pid, flush=True)\ntime.sleep(600)\n"
+        "print(runner._process.popen.pid, flush=True)\ntime.sleep(600)\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(worker.stdout.readline())

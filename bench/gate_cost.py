@@ -67,9 +67,13 @@ def main() -> None:
 
         people = msgspec.structs.replace(
             settings,
-            oidc_issuer="https://login.invalid",
-            oidc_client_id="x",
-            oidc_roles="a:b=infer",
+            extras={
+                "sign_on": {
+                    "issuer": "https://login.invalid",
+                    "client_id": "x",
+                    "roles": "a:b=infer",
+                }
+            },
         )
         sign_on = SignOn(people, ring)
         caller = Caller(name="mara", key_id="oidc-1")
@@ -78,8 +82,8 @@ def main() -> None:
         for name, gate, sent in (
             ("no keys needed", OpenGate(), headers),
             (f"{KEYS} keys", KeyGate(ring), headers),
-            ("beside log-in", KeyGate(ring, sign_on, sign_on), headers),
-            ("a session", KeyGate(ring, sign_on, sign_on), with_session),
+            ("beside log-in", KeyGate(ring, sign_on, sign_on.caller_of_token), headers),
+            ("a session", KeyGate(ring, sign_on, sign_on.caller_of_token), with_session),
         ):
 
             def decide(gate: OpenGate | KeyGate = gate, sent: Headers = sent) -> None:

@@ -7,7 +7,6 @@ roles counts as such at once.
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -19,39 +18,33 @@ from quadriga.proto.access import ANYBODY, STRANGER, TEAM_HEADER, Caller, presen
 _log = logging.getLogger(__name__)
 
 
-class TokenReader(Protocol):
-    """Single sign-on, which an extra has."""
-
-    def caller_of_token(self, token: str) -> Caller:
-        """Return the caller who presents a token; one without rights if the token does not count."""
-
-
 class KeyGate:
     """Gate of a server that accepts keys; open while it needs none.
 
     Args:
         keys: The keys.
         sessions: Sessions of browsers; None where they do not count.
-        tokens: Reads the tokens of an identity provider; None without one.
+        caller_of_token: Returns the caller who presents a token of the identity provider, without rights if it does not
+            count; None without a provider.
     """
 
     def __init__(
         self,
         keys: KeyRing,
         sessions: BrowserSessions | None = None,
-        tokens: TokenReader | None = None,
+        caller_of_token: Callable[[str], Caller] | None = None,
     ) -> None:
         self._keys = keys
         self._sessions = sessions
-        self._tokens = tokens
+        self._caller_of_token = caller_of_token
 
     def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
         """Return the caller of a request, as `quadriga.proto.access.Gate`: by its key, else its token, else its session."""
         if self._keys.is_open:
             return ANYBODY
         text = presented_key(read_header)
-        if self._tokens is not None and text is not None and is_token(text):
-            return self._tokens.caller_of_token(text)
+        if self._caller_of_token is not None and text is not None and is_token(text):
+            return self._caller_of_token(text)
         if not self._keys.is_known:
             return UNREAD_LOCAL if self._keys.is_local else UNREAD
         if text is None:

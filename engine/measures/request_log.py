@@ -6,10 +6,10 @@ refusals hides no other request, and none fills a disk.
 
 import logging
 import random
+import threading
 import time
 from typing import Any
 
-from quadriga.engine.config.line_budget import LineBudget
 from quadriga.proto.request_facts import RequestFacts
 from quadriga.proto.trace_context import parse_traceparent
 
@@ -137,3 +137,30 @@ def fields_of(facts: RequestFacts) -> dict[str, Any]:
         fields["inferences"] = run.inferences
         fields["inference_ids"] = list(run.inference_ids[:MAX_IDS])
     return {name: value for name, value in fields.items() if value not in ("", [])}
+
+
+class LineBudget:
+    """Lines that may be written in a second; safe to use from several threads.
+
+    Args:
+        per_s: Maximum lines in a second.
+    """
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._lock = threading.Lock()
+        self._second = 0
+        self._written = self._left_out = 0
+
+    def take(self) -> int | None:
+        """Return how many lines were left out before this one; None if it has to be left out, too."""
+        second = int(time.monotonic())
+        with self._lock:
+            if second != self._second:
+                self._second, self._written = second, 0
+            if self._written >= self._per_s:
+                self._left_out += 1
+                return None
+            self._written += 1
+            left_out, self._left_out = self._left_out, 0
+        return left_out

@@ -202,9 +202,7 @@ class _Beams:
         config = self._config
         scores = np.stack(
             [
-                _ruled(
-                    log_softmax(row), self._prompt, tokens, limit=self._limit, config=config
-                )
+                _ruled(log_softmax(row), self._prompt, tokens, limit=self._limit, config=config)
                 + score
                 for row, tokens, score in zip(logits, self._running, self._scores, strict=True)
             ]

@@ -361,11 +361,11 @@ def fields_of(kind: type[msgspec.Struct], extra: str = "") -> Iterator[Field]:
 @cache
 def fields() -> dict[str, Field]:
     """Return every setting of the server and of the extras that are here, by its name in flags and variables."""
-    found = [*fields_of(Settings)]
+    declared = [*fields_of(Settings)]
     for extra in extras.SETTINGS:
         with suppress(extras.MissingExtra):
-            found += fields_of(extras.settings_of(extra, extra), extra)
-    return {field.name: field for field in found}
+            declared += fields_of(extras.settings_of(extra, extra), extra)
+    return {field.name: field for field in declared}
 
 
 def shown_secret(value: Any) -> str:
@@ -512,13 +512,13 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _take(given: dict[str, _Given], found: Iterable[tuple[str, Any, str]]) -> None:
+def _take(given: dict[str, _Given], values: Iterable[tuple[str, Any, str]]) -> None:
     """Add what one source sets, by key or name, with its origin; of two names of a setting the new one counts.
 
     Raises:
         SettingsError: There is no such setting.
     """
-    for key, value, origin in sorted(found, key=lambda each: each[0] not in RENAMED):
+    for key, value, origin in sorted(values, key=lambda value: value[0] not in RENAMED):
         if key in REMOVED:
             _log.warning("%s: the setting %s is gone: %s", origin, key, REMOVED[key])
             continue
@@ -617,7 +617,9 @@ def _toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: expected TOML, got: {error}") from error
     tables = keys.pop("extras", {})
-    if not isinstance(tables, dict) or not all(isinstance(one, dict) for one in tables.values()):
+    if not isinstance(tables, dict) or not all(
+        isinstance(table, dict) for table in tables.values()
+    ):
         raise SettingsError(f"{path}: expected extras to be tables such as [extras.sign_on]")
     return keys | {
         f"extras.{extra}.{name}": value

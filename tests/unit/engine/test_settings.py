@@ -160,14 +160,18 @@ def test_sources_of_an_extra_win_as_those_of_the_server():
     assert values == ["file", "environment", "sub:*=admin"]
 
 
-OLD_VALUES = {"max_model_source_bytes": 1000, "clickhouse": "http://a", "label_studio_url": "http://a"}  # fmt: skip
+OLD_VALUES = {
+    "max_model_source_bytes": 1000,
+    "label_studio_hosts": "a.example.org",
+    "oidc_roles": "sub:*=read",
+}
 
 
 @pytest.mark.parametrize("old", RENAMED)
 @pytest.mark.parametrize("source", ["file", "environment", "flag", "secret file"])
 def test_a_setting_that_an_extra_has_now_keeps_its_name_of_old(old, source, caplog):
     field = fields()[RENAMED[old]]
-    value = OLD_VALUES.get(old, "sub:*=read" if old == "oidc_roles" else "https://a")
+    value = OLD_VALUES.get(old, "https://a")
     others = {f"extras_sign_on_{name}": text for name, text in ISSUER.items()}
     flags = {name: text for name, text in others.items() if name != field.name}
     environment = {}

@@ -160,8 +160,8 @@ def _run_writer(
         )
         return retry_until_done("open the store", make, mark, errors=OSError, sleep=pause)
 
-    if url := settings.of_extra("clickhouse", "url"):
-        _run_with_clickhouse(settings, url, blobs, open_writer, stop)
+    if clickhouse := settings.of_extra("clickhouse", "url"):
+        _run_with_clickhouse(settings, clickhouse, blobs, open_writer, stop)
     else:
         open_writer(_eraser(settings, blobs)).run(stop)
     _close(tracing)

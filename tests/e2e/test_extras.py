@@ -84,8 +84,9 @@ def test_without_its_folder_an_extra_has_no_settings(without, tmp_path, monkeypa
         (tmp_path / "secret").write_text("x")
         monkeypatch.setenv(f"QUADRIGA_{name}_CLIENT_SECRET_FILE", str(tmp_path / "secret"))
     if source == "file":
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "quadriga.toml").write_text("[extras.sign_on]\nclient_secret = 'x'\n")
+        file = tmp_path / "quadriga.toml"
+        file.write_text("[extras.sign_on]\nclient_secret = 'x'\n")
+        monkeypatch.setenv("QUADRIGA_CONFIG", str(file))
     said = refused_start(tmp_path, tmp_path / "models", *flags)
     assert "requires quadriga.extras.sign_on, which is not here" in " ".join(said.split())
 

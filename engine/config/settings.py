@@ -540,8 +540,10 @@ def unknown(key: str, origin: str) -> SettingsError:
                 extras.settings_of(extra, key)
             except extras.MissingExtra as error:
                 return SettingsError(f"{origin}: {error}")
-    nearest = get_close_matches(name, fields(), 1)
-    hint = f"the nearest is {fields()[nearest[0]].key}" if nearest else "see quadriga serve --help"
+    names = {old: new for old, new in RENAMED.items() if new in fields()}
+    names |= {own: own for own in fields()}
+    nearest = [fields()[names[match]].key for match in get_close_matches(name, names, 1)]
+    hint = f"the nearest is {nearest[0]}" if nearest else "see quadriga serve --help"
     return SettingsError(f"{origin}: expected a setting, got {key!r}: {hint}")
 
 

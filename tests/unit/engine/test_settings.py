@@ -204,6 +204,7 @@ def test_of_two_names_of_a_setting_in_one_place_the_new_one_counts():
     [
         ("max_que = 1", "expected a setting, got 'max_que': the nearest is max_queue"),
         ("[extras.sign_on]\nisuer = 'x'", "got 'extras.sign_on.isuer': the nearest is extras.sign_on.issuer"),
+        ("oidc_isuer = 'x'", "got 'oidc_isuer': the nearest is extras.sign_on.issuer"),
         ("qqqq = 1", "expected a setting, got 'qqqq': see quadriga serve --help"),
         ("[extras]\nsign_on = 1", "expected extras to be tables such as [extras.sign_on]"),
         ("extras = 1", "expected extras to be tables such as [extras.sign_on]"),

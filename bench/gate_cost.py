@@ -68,9 +68,13 @@ def main() -> None:
 
         people = msgspec.structs.replace(
             settings,
-            oidc_issuer="https://login.invalid",
-            oidc_client_id="x",
-            oidc_roles="a:b=infer",
+            extras={
+                "sign_on": {
+                    "issuer": "https://login.invalid",
+                    "client_id": "x",
+                    "roles": "a:b=infer",
+                }
+            },
         )
         sign_on = SignOn(people, ring)
         caller = Caller(name="mara", key_id="oidc-1")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import rich_click as click
 from click.shell_completion import get_completion_class
@@ -30,16 +30,16 @@ from quadriga.engine.commands.reports import reports_command
 from quadriga.engine.commands.schedules import schedules_command
 from quadriga.engine.commands.select import select_command
 from quadriga.engine.commands.store import migrate, store
-from quadriga.engine.config import extras, settings_reading
+from quadriga.engine.config import extras
 from quadriga.engine.config import settings as settings_module
-from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings import SettingsError, fields, flag_of
 
 _EXPECTED_ERRORS = {
     "builtins.OSError",
     "quadriga.extras.tuning.quantizer.QuantizationError",
     "quadriga.engine.models.runners.session.LoadError",
     "quadriga.engine.models.runners.session.RunError",
-    "quadriga.engine.config.settings_reading.SettingsError",
+    "quadriga.engine.config.settings.SettingsError",
     "json.decoder.JSONDecodeError",
     "quadriga.monitor.drift.samples.DriftError",
     "quadriga.monitor.evaluation.state.EvaluationError",
@@ -88,41 +88,42 @@ def main() -> None:
     """Serve computer-vision models, store every inference, and find it again."""
 
 
-_FIRST_SETTINGS = ("host", "port", "grpc_port", "data")
-"""Settings that the help of a server begins with."""
-
-
 _OTHER_FLAGS = {"name": ("--model_name", "--model-name")}
 """Further flags of settings: those of KServe."""
-
 
 _REMOVED_SWITCHES = {"ce_merge", "grpc_compression", "semantic_score_in_parameters"}
 
 
 def _setting_options(command: Any) -> Any:
-    """Add one flag per setting to a command, with the setting's own description."""
-    defaults, kinds = Settings(), get_type_hints(Settings)
-    descriptions = settings_module.descriptions()
-    order = dict.fromkeys((*_FIRST_SETTINGS, *descriptions))
-    for name in settings_module.REMOVED:
-        flag = f"--{name.replace('_', '-')}"
-        if name in _REMOVED_SWITCHES:
-            flag += flag.replace("--", "/--no-", 1)
+    """Add one flag per setting to a command, in panels by group, with the setting's own description."""
+    groups: dict[str, list[str]] = {}
+    for field in fields().values():
+        if field.name != "models":  # the argument
+            group = field.group or f"Extra {field.extra}"
+            groups.setdefault(group, []).append(flag_of(field.name))
+    for name in (*settings_module.REMOVED, *settings_module.RENAMED):
+        flag = _switch(name) if name in _REMOVED_SWITCHES else flag_of(name)
         command = click.option(flag, name, default=None, hidden=True)(command)
-    for name in reversed(order):
-        text = descriptions[name]
-        if name == "models":  # the argument
+    for field in reversed(fields().values()):
+        if field.name == "models":
             continue
-        flag, default = f"--{name.replace('_', '-')}", getattr(defaults, name)
-        if isinstance(default, bool):
-            flag += flag.replace("--", "/--no-", 1)
-        help_text = f"{text} [default: {default}]" if default not in ("", None) else text
-        value_name = _value_name(kinds[name])
-        flags = (flag, *_OTHER_FLAGS.get(name, ()))
-        command = click.option(*flags, name, default=None, help=help_text, metavar=value_name)(
-            command
-        )
+        text, default = field.text, field.default
+        command = click.option(
+            _switch(field.name) if isinstance(default, bool) else flag_of(field.name),
+            *_OTHER_FLAGS.get(field.name, ()),
+            field.name,
+            default=None,
+            help=f"{text} [default: {default}]" if default not in ("", None) else text,
+            metavar=_value_name(field.kind),
+        )(command)
+    for group, flags in reversed(groups.items()):
+        command = click.option_panel(group, options=flags)(command)
     return command
+
+
+def _switch(name: str) -> str:
+    flag = flag_of(name)
+    return flag + flag.replace("--", "/--no-", 1)
 
 
 def _value_name(kind: Any) -> str | None:
@@ -133,7 +134,20 @@ def _value_name(kind: Any) -> str | None:
     return {int: "INTEGER", float: "NUMBER"}.get(kind)
 
 
-@main.command()
+class _Serve(click.RichCommand):
+    """The command `serve`, which says which extra is not here if a flag is one of its settings."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not error.option_name.startswith("--extras-"):
+                raise
+            name = error.option_name.removeprefix("--").replace("-", "_")
+            raise settings_module.unknown(name, f"flag {error.option_name}") from error
+
+
+@main.command(cls=_Serve)
 @click.argument("models", required=False)
 @_setting_options
 @click.option(
@@ -146,17 +160,17 @@ def serve(config: Path | None, **flags: Any) -> None:
     from quadriga.store.disk import create_privately
 
     supplied = {name: value for name, value in flags.items() if value is not None}
-    settings = settings_reading.load(supplied, os.environ, config)
-    settings_reading.add_extensions(settings)
+    settings = settings_module.load(supplied, os.environ, config)
+    settings_module.add_extensions(settings)
     if "://" not in settings.models and not Path(settings.models).exists():
-        raise settings_reading.SettingsError(f"model folder not found: {settings.models}")
+        raise SettingsError(f"model folder not found: {settings.models}")
     configure_logging(
         "supervisor",
         settings.secrets,
         log_format=settings.log_format,
         level=settings.log_level,
     )
-    for path in settings_reading.open_secret_files(os.environ):
+    for path in settings_module.open_secret_files(os.environ):
         logging.getLogger("quadriga.supervisor").warning(
             "every user of this machine may read the secret in %s: chmod 600", path
         )
@@ -167,7 +181,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     )
     try:
         sys.exit(supervise(settings, announce))
-    except settings_reading.SettingsError as error:
+    except SettingsError as error:
         if not is_json:
             raise
         logging.getLogger("quadriga.supervisor").critical("%s", error)

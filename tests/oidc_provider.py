@@ -98,7 +98,10 @@ class ProviderProcess:
         """Give the flags of a server whose provider this is."""
         settings = {"oidc-issuer": self.issuer, "oidc-client-id": "quadriga", "oidc-roles": ROLES}
         settings |= {name.replace("_", "-"): value for name, value in more.items()}
-        return [part for name, value in settings.items() for part in (f"--{name}", value)]
+        named = {
+            name.replace("oidc-", "extras-sign-on-"): value for name, value in settings.items()
+        }
+        return [part for name, value in named.items() for part in (f"--{name}", value)]
 
     def token(self, *, headers: Any = None, algorithm: str = "RS256", key: Any = None, **more: Any):
         """Give a token for a machine with the role infer; a claim that is None is left out."""

@@ -24,7 +24,7 @@ class KeyGate:
     Args:
         keys: The keys.
         sessions: Sessions of browsers; None where they do not count.
-        caller_of_token: Returns the caller who presents a token of an identity provider, one without rights if it does not
+        caller_of_token: Returns the caller who presents a token of the identity provider, without rights if it does not
             count; None without a provider.
     """
 

@@ -84,7 +84,7 @@ class KeyRing:
         self._settings = settings
         self._folder = Path(settings.data)
         self._is_local = not others_reach(settings)
-        self._may_be_open = self._is_local and not settings.oidc_issuer
+        self._may_be_open = self._is_local and not settings.of_extra("sign_on", "issuer")
         self._jobs_key = _fixed_key("jobs", internal_key, "infer")
         self._admin_key = _fixed_key("admin_key", settings.admin_key, "admin")
         self._has_keys = False

@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import SettingsError
+from quadriga.engine.config.settings import Settings, SettingsError
 
 REREAD_S = 1.0
 """Time between two looks at the files."""

@@ -33,12 +33,10 @@ from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi_document import OpenApiDocument
 from quadriga.engine.api.traffic import TrafficControl, traffic_routes
-from quadriga.engine.assembly.opened_store import QUERY_THREADS, OpenedStore, open_store
+from quadriga.engine.assembly.opened_store import NO_NUMBER, QUERY_THREADS, OpenedStore, open_store
 from quadriga.engine.assembly.store_metrics import StoreMetrics
 from quadriga.engine.config import extras
-from quadriga.engine.config.retrying import retry_until_done
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.worker_ids import NO_NUMBER
 from quadriga.engine.console.routes import ConsoleParts, console_page_routes
 from quadriga.engine.console.visitors import key_log_in_routes
 from quadriga.engine.http.asgi_front import AsgiFront
@@ -52,7 +50,7 @@ from quadriga.engine.measures.accounting import (
     request_traceparent,
 )
 from quadriga.engine.measures.metrics import ProcessMetrics, PrometheusMetrics
-from quadriga.engine.measures.readiness import ProcessStates, worker_name
+from quadriga.engine.measures.readiness import ProcessStates, retry_until_done, worker_name
 from quadriga.engine.measures.shared_counts import RequestCounts, ServerNumbers, SharedCounts
 from quadriga.engine.models.image_graph import Vector
 from quadriga.engine.models.model_archives import UnpackedArchives
@@ -83,6 +81,9 @@ MAX_WAITING_QUERIES, QUERY_WAIT_S = 32, 10.0
 
 MAX_ROUTE_BODY_BYTES = 4 << 20
 """Largest body of a route, as a filter or the parameters of a job; ground truth may take all that the server takes."""
+
+SIGN_ON = "extras.sign_on.issuer"
+"""Setting that switches single sign-on on."""
 
 _log = logging.getLogger(__name__)
 
@@ -135,8 +136,8 @@ class Application:
         self._sessions: BrowserSessions | None = None
         self._gate: Gate = OpenGate()
         if self._keys is not None:
-            if settings.oidc_issuer:
-                self._sign_on = extras.load("sign_on", "oidc_issuer")(settings, self._keys)
+            if settings.of_extra("sign_on", "issuer"):
+                self._sign_on = extras.load("sign_on", SIGN_ON)(settings, self._keys)
             self._sessions = self._sign_on or KeySessions(settings, self._keys)
             of_token = None if self._sign_on is None else self._sign_on.caller_of_token
             self._gate = KeyGate(self._keys, self._sessions, of_token)
@@ -209,7 +210,7 @@ class Application:
     def _make_repository(self) -> ModelRepository:
         settings, watch = self._settings, self._watch
         return ModelRepository(
-            settings.model_cache_directory if self._is_fetched else Path(settings.models),
+            watch.source.folder if watch else Path(settings.models),
             settings.score_threshold,
             UnpackedArchives(settings.archives_directory),
             self._host,
@@ -260,7 +261,7 @@ class Application:
             handlers = [*store.routes, *traffic_routes(traffic)]
         sign_on, log_in_routes = self._sign_on, key_log_in_routes
         if sign_on is not None:
-            log_in_routes = extras.load("log_in_routes", "oidc_issuer")
+            log_in_routes = extras.load("log_in_routes", SIGN_ON)
         console = ConsoleParts(
             settings=settings,
             models=self._served_entries if store is None else store.models,

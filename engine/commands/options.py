@@ -12,8 +12,8 @@ import rich_click as click
 from click import get_current_context
 from click.core import ParameterSource
 
-from quadriga.engine.config import settings, settings_reading
-from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings import Settings, SettingsError, add_extensions, fields, load
+from quadriga.engine.config.store_places import check_places
 from quadriga.store.disk import create_privately
 
 Decorator = Callable[[Any], Any]
@@ -117,7 +117,7 @@ store_options = _combine(
 model_options = _combine(
     option(
         "--extensions",
-        f"{settings.descriptions()['extensions']} [default: QUADRIGA_EXTENSIONS]",
+        f"{fields()['extensions'].text} [default: QUADRIGA_EXTENSIONS]",
         "FOLDER",
     ),
 )
@@ -170,7 +170,7 @@ def store_settings(
         create_privately()
     settings = _load_settings({"data": data, "database": database})
     if database is None or data is not None:
-        settings_reading.check_places(settings, reads_images=reads_images)
+        check_places(settings, reads_images=reads_images)
     if must_exist:
         _check_exists(settings)
     return settings
@@ -186,7 +186,7 @@ def _check_exists(settings: Settings) -> None:
 
     file = database_path(settings.database_url)
     if file is not None and not file.exists() and not settings.journal_directory.is_dir():
-        raise settings_reading.SettingsError(
+        raise SettingsError(
             f"no store in {settings.data}: set --data, --database or --config as for the server"
         )
 
@@ -198,14 +198,14 @@ def data_settings(data: str | None) -> Settings:
 
 def prepare_models(extensions: str | None) -> None:
     """Make the modules of the extensions folder importable; None takes the folder of the settings."""
-    settings_reading.add_extensions(_load_settings({"extensions": extensions}))
+    add_extensions(_load_settings({"extensions": extensions}))
 
 
 def _load_settings(options: Mapping[str, str | None]) -> Settings:
     flags = {name: value for name, value in options.items() if value is not None}
     context = get_current_context(silent=True)
     file = None if context is None else context.meta.get(_CONFIG)
-    return settings_reading.load(flags, os.environ, file)
+    return load(flags, os.environ, file)
 
 
 def select_form(

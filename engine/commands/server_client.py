@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from quadriga.engine.commands.output import RenderPage
-from quadriga.engine.config.settings_reading import (
+from quadriga.engine.config.settings import (
     API_KEY_VARIABLE,
     CA_VARIABLE,
     CLIENT_CERTIFICATE_VARIABLE,
@@ -183,7 +183,7 @@ def environment_key() -> str:
     """Return the key that the environment has for commands, itself or in a file; empty if none.
 
     Raises:
-        quadriga.engine.config.settings.SettingsError: The file cannot be read.
+        SettingsError: The file cannot be read.
     """
     variable = API_KEY_VARIABLE + FILE_SUFFIX
     if not os.environ.get(variable):

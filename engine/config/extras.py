@@ -6,7 +6,7 @@ Nothing of the engine imports an extra, but an extra may import all of it. To de
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from quadriga.engine.config.settings_reading import SettingsError
+import msgspec
 
 ROOT = "quadriga.extras"
 
@@ -34,8 +34,23 @@ EXTRAS = {
 """Objects by what they are for: commands by their names, and parts of a server."""
 
 
-class MissingExtra(SettingsError):
+SETTINGS = {
+    "clickhouse": Extra("clickhouse.settings:ClickHouseSettings"),
+    "label_studio": Extra("label_studio.settings:LabelStudioSettings"),
+    "object_stores": Extra("object_stores.settings:ObjectStoreSettings"),
+    "sign_on": Extra("sign_on.settings:SignOnSettings"),
+}
+"""Structs that declare the settings of extras, by the names of their folders."""
+
+
+class MissingExtra(Exception):
     """An extra is not here, or a package that it needs."""
+
+
+def settings_of(extra: str, user: str) -> type[msgspec.Struct]:
+    """Return the struct that declares the settings of an extra; see `load`."""
+    declaring: type[msgspec.Struct] = _load(SETTINGS[extra], user)
+    return declaring
 
 
 def load(name: str, user: str) -> Any:
@@ -49,7 +64,10 @@ def load(name: str, user: str) -> Any:
         MissingExtra: Its folder was deleted, or a package is not installed; the message says which.
         ImportError: Its code is at fault.
     """
-    extra = EXTRAS[name]
+    return _load(EXTRAS[name], user)
+
+
+def _load(extra: Extra, user: str) -> Any:
     path, _, attribute = extra.path.partition(":")
     module = f"{ROOT}.{path}"
     try:

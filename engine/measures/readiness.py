@@ -1,13 +1,16 @@
 """The states of a server's processes, in memory that they share.
 
 A process writes its own state, with the reason, and a count that rises while it works; the supervisor writes how often it started a process again. Anyone may read all of it: a worker for its readiness, the supervisor to find a process
-that hangs.
+that hangs. What a start has to do is tried again until it works.
 """
 
+import logging
 import mmap
 import os
 import struct
-from typing import Literal
+import time
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -24,9 +27,18 @@ BEAT_INTERVAL_S = 0.5
 DATABASE_AWAY = "the database does not answer: records wait in the journal"
 """Reason of a writer that waits; the log has the error of the database, which may name hosts."""
 
+FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
+"""Delays before a task is tried again: the first, and the longest."""
+
+LOG_INTERVAL_S = 60.0
+"""Shortest time between two log lines about the same task."""
+
+Result = TypeVar("Result")
+
 _ENTRY = struct.Struct("@QIIBB")
 _ENTRY_BYTES = 256
 _MAX_REASON_BYTES = _ENTRY_BYTES - _ENTRY.size
+_log = logging.getLogger("quadriga")
 _BEATS, _RESTARTS, _HANGS, _CONDITION, _LENGTH = 0, 8, 12, 16, 17
 
 
@@ -138,3 +150,35 @@ class ProcessStates:
 
 def _size_bytes(workers: int) -> int:
     return (1 + workers + 2) * _ENTRY_BYTES
+
+
+def retry_until_done(
+    action: str,
+    task: Callable[[], Result],
+    on_failure: Callable[[str], object],
+    *,
+    errors: type[Exception] = Exception,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Result:
+    """Do a task; if it fails, as on a full disk, do it again after delays that grow up to `MAX_DELAY_S`.
+
+    Args:
+        action: What the task does, for messages: `load the models`.
+        task: What to do; it may be repeated after any failure.
+        on_failure: Called after each failure with the reason, without paths, for those who ask for readiness.
+        errors: What is tried again; other errors are raised.
+        sleep: Waits for a number of seconds.
+    """
+    delay_s, log_at_s = FIRST_DELAY_S, 0.0
+    while True:
+        try:
+            return task()
+        except errors as error:
+            cause = error.strerror if isinstance(error, OSError) else None
+            on_failure(f"cannot {action} yet: {cause or 'the log of the server has the reason'}")
+            now_s = time.monotonic()
+            if now_s >= log_at_s:
+                log_at_s = now_s + LOG_INTERVAL_S
+                _log.error("cannot %s yet, trying again: %s", action, error, exc_info=cause is None)
+        sleep(delay_s)
+        delay_s = min(delay_s * 2, MAX_DELAY_S)

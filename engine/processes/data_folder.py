@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from quadriga.engine.config.settings_reading import SettingsError
+from quadriga.engine.config.settings import SettingsError
 
 LOCK_FILE = "server.lock"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.config.line_budget import LineBudget
-from quadriga.engine.config.server_settings import LogFormat, LogLevel
+from quadriga.engine.config.settings import LogFormat, LogLevel
+from quadriga.engine.measures.accounting import LineBudget
 from quadriga.store.redaction import redact
 
 FAULTS_PER_S = 20

@@ -18,8 +18,7 @@ import uvloop
 from quadriga.engine.access.quotas import KEY
 from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.assembly.app import Application
-from quadriga.engine.config.server_settings import parse_proxies
-from quadriga.engine.config.settings import Settings
+from quadriga.engine.config.settings import Settings, parse_proxies
 from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S, with_limits
 from quadriga.engine.http.listener import BACKLOG, accept_waiting, drop_new_connections
 from quadriga.engine.measures.readiness import BEAT_INTERVAL_S, ProcessStates, worker_name

@@ -23,13 +23,8 @@ from typing import Literal
 import msgspec
 
 from quadriga.engine.access.tls import RenewedFiles, TlsFiles, read_tls_files
-from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import (
-    STORE_FILE,
-    SettingsError,
-    check_data_path,
-    note_places,
-)
+from quadriga.engine.config.settings import Settings, SettingsError
+from quadriga.engine.config.store_places import STORE_FILE, note_places
 from quadriga.engine.http.listener import format_address, listen, reserve
 from quadriga.engine.measures.readiness import ProcessStates, worker_name
 from quadriga.engine.measures.shared_counts import ENDS, OTHER, SharedCounts
@@ -222,8 +217,6 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         SettingsError: The address is in use, another server uses the data folder, or the TLS files cannot be used.
     """
     tls_files = _tls_files(settings)
-    if settings.store:
-        check_data_path(settings)
     data_folder = DataFolder(Path(settings.data)) if settings.store else None
     if settings.store:
         _note_store(settings)

@@ -19,9 +19,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from quadriga.engine.access.tls import RenewedFiles, TlsFiles
-from quadriga.engine.config.retrying import retry_until_done
-from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import SettingsError, add_extensions
+from quadriga.engine.config.extras import MissingExtra
+from quadriga.engine.config.settings import Settings, SettingsError, add_extensions
 from quadriga.engine.measures.accounting import open_tracing
 from quadriga.engine.measures.readiness import (
     BEAT_INTERVAL_S,
@@ -29,6 +28,7 @@ from quadriga.engine.measures.readiness import (
     JOBS,
     WRITER,
     ProcessStates,
+    retry_until_done,
 )
 from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
@@ -108,7 +108,7 @@ def _run_worker(task: ChildTask) -> None:
     try:
         add_extensions(task.settings)
         serve(task, _call_on_stop)
-    except (LoadError, SettingsError) as error:
+    except (LoadError, SettingsError, MissingExtra) as error:
         _end_unusable(error)
     logging.shutdown()
     # The interpreter's own end would abort if a thread is in a native library, as it is while a model is loaded.
@@ -160,15 +160,19 @@ def _run_writer(
         )
         return retry_until_done("open the store", make, mark, errors=OSError, sleep=pause)
 
-    if settings.clickhouse:
-        _run_with_clickhouse(settings, blobs, open_writer, stop)
+    if clickhouse := settings.of_extra("clickhouse", "url"):
+        _run_with_clickhouse(settings, clickhouse, blobs, open_writer, stop)
     else:
         open_writer(_eraser(settings, blobs)).run(stop)
     _close(tracing)
 
 
 def _run_with_clickhouse(
-    settings: Settings, blobs: Any, open_writer: Callable[..., Any], stop: threading.Event
+    settings: Settings,
+    url: str,
+    blobs: Any,
+    open_writer: Callable[..., Any],
+    stop: threading.Event,
 ) -> None:
     """Run the writer, and send what is stored to ClickHouse."""
     try:
@@ -177,8 +181,8 @@ def _run_with_clickhouse(
         raise StoreError(
             f"clickhouse-connect is required ({error}): pip install 'quadriga[clickhouse]'"
         ) from error
-    sender = ClickHouseSender(settings.journal_directory, settings.clickhouse)
-    replica = sender.sent_until, partial(erase, settings.clickhouse)
+    sender = ClickHouseSender(settings.journal_directory, url)
+    replica = sender.sent_until, partial(erase, url)
     writer = open_writer(_eraser(settings, blobs, replica), is_segment_needed=sender.has_unsent)
     sending = threading.Thread(target=sender.run, args=(stop,), name="clickhouse")
     sending.start()

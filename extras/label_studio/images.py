@@ -1,7 +1,7 @@
 """The image of a task of Label Studio: an inference of this store, a signed URL of it, or an image of another server.
 
 A server that fetches what clients name can be made to reach into its own network. So nothing is fetched unless the
-setting `label_studio_hosts` allows its host, every redirect is checked anew, and the address that was checked is the one
+setting `extras.label_studio.hosts` allows its host, every redirect is checked anew, and the address that was checked is the one
 that is connected to. Size and time are limited.
 """
 
@@ -17,13 +17,14 @@ from urllib.parse import SplitResult, parse_qs, urljoin, urlsplit
 
 import msgspec
 
+from quadriga.extras.label_studio.settings import parse_hosts
 from quadriga.monitor.watch.host_connections import (
     DEFAULT_PORTS,
     DeliveryDeadline,
     DeliveryError,
     HostConnections,
 )
-from quadriga.monitor.watch.webhook_hosts import WebhookHosts, parse_webhook_hosts
+from quadriga.monitor.watch.webhook_hosts import WebhookHosts
 from quadriga.proto.errors import InvalidRequest
 from quadriga.quoting import quoted
 from quadriga.tasks.image import is_image_file
@@ -93,12 +94,11 @@ def find_image(
         return RemoteImage(link)
     if not label_studio_url:
         raise InvalidRequest(
-            f"data.{key[:60]} is a path, {quoted(link, 80)}: the setting label_studio_url has to say where Label Studio is"
+            f"data.{key[:60]} is a path, {quoted(link, 80)}: the setting extras.label_studio.url has to say where Label Studio is"
         )
     return RemoteImage(urljoin(label_studio_url.rstrip("/") + "/", link))
 
 
-SETTING = "label_studio_hosts"
 FETCH_TIMEOUT_S = 20.0
 """Time for one image, with its redirects, from the look-up of the address to the last byte."""
 
@@ -153,7 +153,7 @@ class ImageFetcher:
         if label_studio_url:
             parts = urlsplit(label_studio_url)
             self._home_origin = _origin(parts)
-            named = parse_webhook_hosts(parts.hostname or "", SETTING, default_public=False)
+            named = parse_hosts(parts.hostname or "")
             self._home = HostConnections(named)
         self._token = token
         self._max_bytes = max_bytes
@@ -238,7 +238,7 @@ class ImageFetcher:
             except _FAILURES as error:
                 raise FetchError("Label Studio gave no access token") from error
             if not isinstance(access, str) or _TOKEN.fullmatch(access) is None:
-                raise FetchError("Label Studio gave no access token for label_studio_token")
+                raise FetchError("Label Studio gave no access token for extras.label_studio.token")
             self._access = access, time.monotonic() + ACCESS_TOKEN_S
             return f"Bearer {access}"
 

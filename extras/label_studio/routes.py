@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
@@ -27,8 +28,8 @@ from quadriga.extras.label_studio.backend import (
     Versions,
     WebhookResult,
 )
-from quadriga.extras.label_studio.images import SETTING, ImageFetcher
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.extras.label_studio.images import ImageFetcher
+from quadriga.extras.label_studio.settings import LabelStudioSettings, parse_hosts
 from quadriga.proto.request import note_number
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.inferences import InferenceReader
@@ -133,13 +134,9 @@ def _backend(
     inferences: Scoped[InferenceReader],
     changes: Scoped[ChangeService],
 ) -> LabelStudioBackend:
-    hosts = parse_webhook_hosts(settings.label_studio_hosts, SETTING, default_public=False)
-    fetcher = ImageFetcher(
-        hosts,
-        settings.label_studio_url,
-        settings.label_studio_token,
-        max_bytes=settings.max_body_bytes,
-    )
+    own = msgspec.convert(settings.extras.get("label_studio", {}), LabelStudioSettings)
+    hosts, size = parse_hosts(own.hosts), settings.max_body_bytes
+    fetcher = ImageFetcher(hosts, own.url, own.token, max_bytes=size)
     threads = BoundedThreads("tasks of Label Studio", TASK_THREADS, WAITING_TASKS, TASK_WAIT_S)
     return LabelStudioBackend(
         runs,

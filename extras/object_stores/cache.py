@@ -62,7 +62,7 @@ class ModelCache:
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        self._directory = directory.resolve()  # as the paths of models are
+        self.directory = directory.resolve()  # as the paths of models are
         self._name = name
         self._held: dict[str, int] = {}
         """Descriptors of snapshots that this process holds, by id."""
@@ -75,8 +75,8 @@ class ModelCache:
             SourceError: One of them does so for longer than until a time of the monotonic clock.
         """
         for folder in (_FILES, _SNAPSHOTS):
-            (self._directory / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        while (file := try_lock(self._directory / "look.lock")) is None:
+            (self.directory / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        while (file := try_lock(self.directory / "look.lock")) is None:
             if time.monotonic() > deadline_s:
                 raise SourceError("another process is fetching them", errno.EBUSY)
             time.sleep(0.05)
@@ -86,30 +86,30 @@ class ModelCache:
     def state(self) -> SourceState:
         """Return what is known of the source; nothing before the first look, or if the file is damaged."""
         try:
-            return msgspec.json.decode((self._directory / _LISTING).read_bytes(), type=SourceState)
+            return msgspec.json.decode((self.directory / _LISTING).read_bytes(), type=SourceState)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return SourceState()
 
     def save(self, state: SourceState) -> None:
         """Keep what is known of the source; called while looking."""
         data = msgspec.json.encode(state)
-        write_atomically(self._directory / _LISTING, data, 0o600, is_synced=True)
+        write_atomically(self.directory / _LISTING, data, 0o600, is_synced=True)
 
     def note_seen(self) -> None:
         """Note that the models of the source are in their newest states now."""
-        (self._directory / _SEEN).touch(0o600)
+        (self.directory / _SEEN).touch(0o600)
 
     def seen_at(self) -> float:
         """Return when that was noted last, in seconds since 1970; 0 if never."""
         try:
-            return (self._directory / _SEEN).stat().st_mtime
+            return (self.directory / _SEEN).stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
     def has_content(self, digest: str, size: int) -> bool:
         """Check whether a content is there."""
         with suppress(FileNotFoundError):
-            return (self._directory / _FILES / digest).stat().st_size == size
+            return (self.directory / _FILES / digest).stat().st_size == size
         return False
 
     def check_room(self, size_bytes: int) -> None:
@@ -118,7 +118,7 @@ class ModelCache:
         Raises:
             SourceError: It has not.
         """
-        free_bytes = shutil.disk_usage(self._directory).free
+        free_bytes = shutil.disk_usage(self.directory).free
         if size_bytes + _MARGIN_BYTES > free_bytes:
             raise SourceError(
                 f"the disk of their cache has no room: {size_bytes} bytes to fetch, {free_bytes} free",
@@ -127,7 +127,7 @@ class ModelCache:
 
     def add_content(self, fetch: Callable[[IO[bytes]], str]) -> str:
         """Keep what a function writes into a file and returns the hash of; return the hash."""
-        folder = self._directory / _FILES
+        folder = self.directory / _FILES
         descriptor, name = tempfile.mkstemp(prefix=".", dir=folder)
         temporary = Path(name)
         try:
@@ -144,7 +144,7 @@ class ModelCache:
     @contextmanager
     def assembled(self, manifest: Manifest) -> Iterator[Path]:
         """Make a folder with some files, whose contents are there, for the context; called while looking."""
-        temporary = Path(tempfile.mkdtemp(prefix=".", dir=self._directory / _SNAPSHOTS))
+        temporary = Path(tempfile.mkdtemp(prefix=".", dir=self.directory / _SNAPSHOTS))
         try:
             self._fill(temporary, manifest)
             yield temporary / self._name
@@ -155,10 +155,10 @@ class ModelCache:
         """Make the snapshot with some files, whose contents are there, unless it exists; return its id."""
         lines = "".join(f"{digest} {path}\n" for path, digest in sorted(manifest.items()))
         snapshot = blake3(lines.encode()).hexdigest()[:32]
-        target = self._directory / _SNAPSHOTS / snapshot
+        target = self.directory / _SNAPSHOTS / snapshot
         if target.is_dir():
             return snapshot
-        sync_path(self._directory / _FILES)
+        sync_path(self.directory / _FILES)
         temporary = Path(tempfile.mkdtemp(prefix=".", dir=target.parent))
         try:
             folders = self._fill(temporary, manifest)
@@ -180,24 +180,24 @@ class ModelCache:
             file = folder / self._name / path
             file.parent.mkdir(parents=True, exist_ok=True)
             folders |= {parent for parent in file.parents if parent.is_relative_to(folder)}
-            _link(self._directory / _FILES / digest, file)
+            _link(self.directory / _FILES / digest, file)
         return folders
 
     def folder(self, snapshot: str) -> Path:
         """Return the folder of models of a snapshot."""
-        return self._directory / _SNAPSHOTS / snapshot / self._name
+        return self.directory / _SNAPSHOTS / snapshot / self._name
 
     def manifest(self, snapshot: str) -> Manifest | None:
         """Return the hashes of a snapshot's files; None if it is not there."""
         try:
-            path = self._directory / _SNAPSHOTS / snapshot / _MANIFEST
+            path = self.directory / _SNAPSHOTS / snapshot / _MANIFEST
             return msgspec.json.decode(path.read_bytes(), type=Manifest)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def has(self, snapshots: Collection[str]) -> bool:
         """Check whether all of some snapshots are there."""
-        return all((self._directory / _SNAPSHOTS / snapshot).is_dir() for snapshot in snapshots)
+        return all((self.directory / _SNAPSHOTS / snapshot).is_dir() for snapshot in snapshots)
 
     def verify(self, snapshots: Collection[str]) -> list[str]:
         """Remove snapshots with damaged files, and these; return the ids of the undamaged ones."""
@@ -213,7 +213,7 @@ class ModelCache:
                 if not verified.setdefault(digest, _has_hash(self.folder(snapshot) / path, digest))
             ]
             for digest in damaged:
-                (self._directory / _FILES / digest).unlink(missing_ok=True)
+                (self.directory / _FILES / digest).unlink(missing_ok=True)
             if damaged:
                 shutil.rmtree(self.folder(snapshot).parent, ignore_errors=True)
             else:
@@ -228,14 +228,14 @@ class ModelCache:
         """
         with self._changing():
             for snapshot in set(snapshots) - self._held.keys():
-                path = self._directory / _SNAPSHOTS / snapshot
+                path = self.directory / _SNAPSHOTS / snapshot
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 self._held[snapshot] = descriptor
 
     def hold_only(self, paths: Collection[Path]) -> None:
         """Hold only the snapshots that some paths lie in."""
-        root = self._directory / _SNAPSHOTS
+        root = self.directory / _SNAPSHOTS
         used = {path.relative_to(root).parts[0] for path in paths if path.is_relative_to(root)}
         for snapshot in self._held.keys() - used:
             os.close(self._held.pop(snapshot))
@@ -245,19 +245,19 @@ class ModelCache:
         state = self.state()
         needed_ids = {*needed, *state.models.values()}
         with self._changing():
-            for folder in (self._directory / _SNAPSHOTS).iterdir():
+            for folder in (self.directory / _SNAPSHOTS).iterdir():
                 if folder.name not in needed_ids:
                     _remove_unless_held(folder)
         known = set(state.hashes.values())
-        for file in (self._directory / _FILES).iterdir():
+        for file in (self.directory / _FILES).iterdir():
             if file.stat().st_nlink == 1 and file.name not in known:
                 file.unlink()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Prevent other processes from holding and removing snapshots."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with lock(self._directory / "lock"):
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with lock(self.directory / "lock"):
             yield
 
 

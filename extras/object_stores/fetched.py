@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from blake3 import blake3
 
 from quadriga.engine.config.settings import Settings
@@ -17,6 +18,7 @@ from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.extras.object_stores.cache import Manifest, ModelCache, SourceState
 from quadriga.extras.object_stores.objects import Listing, ObjectFolder
+from quadriga.extras.object_stores.settings import ObjectStoreSettings
 from quadriga.extras.object_stores.source import (
     RECORD,
     ChangingSourceError,
@@ -47,16 +49,18 @@ def open_store(settings: Settings, directory: Path, host: ModelHost) -> SourceWa
     Raises:
         LoadError: The URL is none of an object store.
     """
+    own = msgspec.convert(settings.extras.get("object_stores", {}), ObjectStoreSettings)
     url = settings.models.rstrip("/")
     source_id = blake3(url.encode()).hexdigest()[:16]
     try:
-        objects = ObjectFolder(url, settings.max_model_source_bytes)
+        objects = ObjectFolder(url, own.max_bytes)
     except StoreError as error:
         raise LoadError(str(error)) from error
     name = objects.name if NAME.fullmatch(objects.name) and objects.name.strip(".") else "models"
     if settings.name:
         name, source_id = settings.name, f"{source_id}-{settings.name}"
-    cache = ModelCache(settings.model_cache_directory / source_id, name)
+    folder = Path(own.cache or Path(settings.data) / "model-cache")
+    cache = ModelCache(folder / source_id, name)
     record = ServedRecord(Path(settings.data) / RECORD, source_id)
     return open_watch(FetchedModels(objects, cache, record), settings, directory, host)
 
@@ -73,6 +77,7 @@ class FetchedModels:
     def __init__(self, objects: ObjectFolder, cache: ModelCache, record: ServedRecord) -> None:
         self._objects = objects
         self._cache = cache
+        self.folder = cache.directory
         self._record = record
         self._lock = threading.Lock()
         self._models: dict[str, Models] = {}

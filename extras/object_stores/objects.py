@@ -160,7 +160,7 @@ class ObjectFolder:
         total = sum(listed.size for listed in listing.values())
         if total > self._max_bytes:
             raise SourceError(
-                f"their source has {total} bytes, more than max_model_source_bytes, {self._max_bytes}",
+                f"their source has {total} bytes, more than extras.object_stores.max_bytes, {self._max_bytes}",
                 errno.EFBIG,
             )
 

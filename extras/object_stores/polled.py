@@ -51,7 +51,7 @@ class WatchedFolder:
     """
 
     def __init__(self, root: Path, record: ServedRecord, name: str = "") -> None:
-        self._root = root
+        self.folder = root
         self._name = name
         self._record = record
         self._newest: dict[str, str] = {}
@@ -72,7 +72,7 @@ class WatchedFolder:
 
     def _digests(self) -> dict[str, str]:
         try:
-            models = find_models(self._root, _ignore, name=self._name)
+            models = find_models(self.folder, _ignore, name=self._name)
         except (LoadError, OSError) as error:
             raise SourceError("their folder cannot be read", detail=str(error)) from error
         return {name: _digest(versions) for name, versions in models.items()}
@@ -87,7 +87,7 @@ class WatchedFolder:
 
     def find(self, states: States) -> Models:  # noqa: ARG002 - a folder has one state
         """See `ModelSource`."""
-        return find_models(self._root, name=self._name)
+        return find_models(self.folder, name=self._name)
 
     def keep(self, states: States) -> None:
         """See `ModelSource`."""

@@ -89,6 +89,9 @@ class ModelSource(Protocol):
     Its newest states are what the last look saw; what is served follows model by model, by `keep`.
     """
 
+    folder: Path
+    """Folder that the paths of its models are in, which errors for clients leave out."""
+
     def look(self, deadline_s: float, settle_s: float = 0.0) -> None:
         """Look for a new state; a look of another process is awaited until a time of the monotonic clock.
 

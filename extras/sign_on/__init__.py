@@ -1,4 +1,4 @@
 """Single sign-on: people by OpenID Connect and a session, machines by the provider's tokens.
 
-Nothing here is imported unless `oidc_issuer` is set.
+Nothing here is imported but its settings unless `extras.sign_on.issuer` is set.
 """

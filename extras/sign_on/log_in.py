@@ -14,8 +14,8 @@ from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import OAuth2Client
 
 from quadriga.engine.access.sessions import CookieSigner, own_path
-from quadriga.engine.config.settings import Settings
 from quadriga.extras.sign_on.provider import TIMEOUT_S, Addresses, BadToken, Provider
+from quadriga.extras.sign_on.settings import SignOnSettings
 
 LOG_IN_S = 600
 """Time from the first redirect to the provider's answer."""
@@ -50,12 +50,12 @@ class LogIn:
     """Takes people to the provider and back.
 
     Args:
-        settings: Settings of the server.
+        settings: Settings of single sign-on.
         provider: The provider.
         signer: Signs what the browser keeps meanwhile.
     """
 
-    def __init__(self, settings: Settings, provider: Provider, signer: CookieSigner) -> None:
+    def __init__(self, settings: SignOnSettings, provider: Provider, signer: CookieSigner) -> None:
         self._settings = settings
         self._provider = provider
         self._signer = signer
@@ -125,7 +125,7 @@ class LogIn:
 
         Source: OpenID Connect Core 1.0, section 3.1.3.7.
         """
-        client_id = self._settings.oidc_client_id
+        client_id = self._settings.client_id
         if not isinstance(token, str):
             raise LogInError("The provider sent no ID token.")
         try:
@@ -163,15 +163,15 @@ class LogIn:
         return addresses
 
     def _client(self, addresses: Addresses, redirect_uri: str) -> OAuth2Client:
-        secret = self._settings.oidc_client_secret
+        secret = self._settings.client_secret
         methods = addresses.token_endpoint_auth_methods_supported
         is_basic = "client_secret_basic" in methods or "client_secret_post" not in methods
         method = ("client_secret_basic" if is_basic else "client_secret_post") if secret else "none"
         return OAuth2Client(
-            self._settings.oidc_client_id,
+            self._settings.client_id,
             secret or None,
             token_endpoint_auth_method=method,
-            scope=self._settings.oidc_scopes,
+            scope=self._settings.scopes,
             redirect_uri=redirect_uri,
             code_challenge_method="S256",
             verify=self._provider.tls,

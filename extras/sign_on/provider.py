@@ -19,8 +19,6 @@ import msgspec
 from jwt import PyJWK, PyJWKClient
 from jwt.exceptions import InvalidSubjectError
 
-from quadriga.engine.config.settings import Settings
-
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")  # fmt: skip
 """Signatures that count. All have a private key, which the provider alone holds; `none` and secrets of both do not."""
 
@@ -70,11 +68,11 @@ class Provider:
     """The provider of one server; safe to use from several threads.
 
     Args:
-        settings: Settings of the server.
+        issuer: URL of the provider.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.issuer = settings.oidc_issuer
+    def __init__(self, issuer: str) -> None:
+        self.issuer = issuer
         self.tls = ssl.create_default_context()
         self.addresses: Addresses | None = None
         self._keys: dict[str, PyJWK] = {}

@@ -17,17 +17,22 @@ from quadriga.engine.access.sessions import (
     cookie_value,
     server_key,
 )
-from quadriga.engine.config.claim_roles import RoleEntry, granted, parse_role_entries
 from quadriga.engine.config.settings import SESSION_HOURS, Settings
 from quadriga.extras.sign_on.log_in import LogIn, LogInError, LogInState
 from quadriga.extras.sign_on.provider import BadToken, KeysAway, Provider
+from quadriga.extras.sign_on.settings import (
+    RoleEntry,
+    SignOnSettings,
+    granted,
+    parse_role_entries,
+)
 from quadriga.proto.access import ROLES, STRANGER, Caller, Role
 
 _MAX_NAME = 200
 _NAMES = ("email", "preferred_username", "upn", "name", "azp", "client_id", "appid", "sub")
 """Claims that can be a name for logs, the best first."""
 
-NO_ROLE = "expected claims that the setting oidc_roles gives a role, got none"
+NO_ROLE = "expected claims that the setting extras.sign_on.roles gives a role, got none"
 
 
 class NoRole(LogInError):
@@ -60,17 +65,18 @@ class SignOn:
     """
 
     def __init__(self, settings: Settings, keys: KeyRing) -> None:
+        own = msgspec.convert(settings.extras["sign_on"], SignOnSettings)
         key = server_key(settings)
         # Sessions and log-ins count for the settings that they began with.
-        scope = f"{settings.oidc_issuer} {settings.oidc_client_id} {settings.oidc_roles}"
+        scope = f"{own.issuer} {own.client_id} {own.roles}"
         self._keys = keys
-        self._entries = parse_role_entries(settings.oidc_roles)
-        self._audience = settings.oidc_audience or settings.oidc_client_id
+        self._entries = parse_role_entries(own.roles)
+        self._audience = own.audience or own.client_id
         self._seconds = round(SESSION_HOURS * 3600)
         self._signer = CookieSigner(key, f"session {scope}")
-        self._provider = Provider(settings)
-        self.log_in = LogIn(settings, self._provider, CookieSigner(key, f"log-in {scope}"))
-        self.host = urlsplit(settings.oidc_issuer).netloc
+        self._provider = Provider(own.issuer)
+        self.log_in = LogIn(own, self._provider, CookieSigner(key, f"log-in {scope}"))
+        self.host = urlsplit(own.issuer).netloc
         """Host of the provider."""
 
     def start(self) -> None:

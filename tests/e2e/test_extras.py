@@ -74,6 +74,23 @@ def test_without_sign_on_a_provider_ends_the_start(without, tmp_path):
     assert "oidc_issuer requires quadriga.extras.sign_on, which is not here" in said
 
 
+@pytest.mark.parametrize("source", ["flag", "variable", "old variable", "file"])
+def test_without_its_folder_an_extra_has_no_settings(without, tmp_path, monkeypatch, source):
+    without("sign_on")
+    assert "extras-sign-on" not in quadriga("serve", "--help", code=0).stdout
+    flags = ("--extras-sign-on-client-secret", "x") if source == "flag" else ()
+    if source.endswith("variable"):
+        name = "EXTRAS_SIGN_ON" if source == "variable" else "OIDC"
+        (tmp_path / "secret").write_text("x")
+        monkeypatch.setenv(f"QUADRIGA_{name}_CLIENT_SECRET_FILE", str(tmp_path / "secret"))
+    if source == "file":
+        file = tmp_path / "quadriga.toml"
+        file.write_text("[extras.sign_on]\nclient_secret = 'x'\n")
+        monkeypatch.setenv("QUADRIGA_CONFIG", str(file))
+    said = refused_start(tmp_path, tmp_path / "models", *flags)
+    assert "requires quadriga.extras.sign_on, which is not here" in " ".join(said.split())
+
+
 @pytest.mark.parametrize(
     ("models", "flags", "user"),
     [("s3://bucket/models", (), "s3://"), (None, ("--models-poll-s", "1"), "models_poll_s")],
@@ -87,7 +104,7 @@ def test_without_object_stores_a_source_of_models_ends_the_start(
 
 
 def test_without_any_extra_a_server_answers(without, tmp_path):
-    for name in ("label_studio", "object_stores", "sign_on", "tuning"):
+    for name in ("clickhouse", "label_studio", "object_stores", "sign_on", "tuning"):
         without(name)
     body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
     with ServerProcess(tmp_path / "data", tmp_path / "models") as server:

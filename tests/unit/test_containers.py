@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from quadriga.engine.api.metrics import metrics_route
-from quadriga.engine.config import settings_reading
+from quadriga.engine.config.settings import load
 from quadriga.proto.http import operations
 from quadriga.proto.http.operations import WireOptions, expand_path
 
@@ -163,7 +163,7 @@ def test_every_setting_of_the_containers_exists_and_fits(tmp_path, monkeypatch) 
     assert len(environment) >= 3
     environment |= SERVICES["engine"]["environment"]
     environment["QUADRIGA_DATABASE_FILE"] = start_engine(tmp_path / "secrets").split()[0]
-    found = settings_reading.load({}, environment)
+    found = load({}, environment)
     password = (tmp_path / "secrets" / "postgres_password").read_text()
     assert found.database == f"postgresql://quadriga:{password}@postgres:5432/quadriga"
     assert (found.host, found.data, found.models) == ("0.0.0.0", "/data", "/models")

@@ -16,11 +16,10 @@ import yaml
 from rich_click import Group
 
 from quadriga.engine.cli import main
-from quadriga.engine.config.claim_roles import parse_role_entries
-from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import load
+from quadriga.engine.config.settings import Settings, load
 from quadriga.engine.models.recognition.model_toml import read_model_toml
 from quadriga.engine.models.repository import ModelRepository
+from quadriga.extras.sign_on.settings import parse_role_entries
 from quadriga.extras.sign_on.sign_on import caller_of_claims
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.access import ROLES
@@ -167,7 +166,7 @@ def test_settings_of_a_provider_give_roles_as_the_page_says(tmp_path) -> None:
     (text,) = texts("docs/security.md", language="toml")
     (tmp_path / "quadriga.toml").write_text(text)
     settings = load({}, {}, tmp_path / "quadriga.toml")
-    entries = parse_role_entries(settings.oidc_roles)
+    entries = parse_role_entries(settings.of_extra("sign_on", "roles"))
     for claims, role, team in (
         ({"groups": ["ops"]}, "operate", ""),
         ({"groups": ["vision-annotators"]}, "annotate", "quality"),

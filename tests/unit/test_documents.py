@@ -27,7 +27,7 @@ from quadriga.engine.api.schedules import schedule_routes
 from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.traffic import traffic_routes
 from quadriga.engine.api.views import view_routes
-from quadriga.engine.config import settings
+from quadriga.engine.config.settings import fields
 from quadriga.engine.measures.metrics import TEXTS, PrometheusMetrics
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.models.image_text.files import TextTable
@@ -53,17 +53,31 @@ NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 
 def shown(value) -> str:
     if value in ("", None):
-        return ""
+        return "\u2013"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def test_every_setting_stands_in_the_table_with_its_default():
-    table = (ROOT / "docs" / "serving.md").read_text().partition("<!-- settings")[2]
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", table, re.MULTILINE)
-    defaults = settings.Settings()
+PAGES_OF_EXTRAS = {
+    "clickhouse": "scaling",
+    "label_studio": "label-studio",
+    "object_stores": "models",
+    "sign_on": "security",
+}
+
+
+@pytest.mark.parametrize(
+    ("extra", "group"), dict.fromkeys((field.extra, field.group) for field in fields().values())
+)
+def test_settings_stand_in_the_table_of_their_group_with_their_defaults(extra, group):
+    page = (ROOT / "docs" / f"{PAGES_OF_EXTRAS.get(extra, 'serving')}.md").read_text()
+    section = page if extra else page.split(f"\n### {group}\n")[1].split("\n#")[0]
+    (table,) = re.findall(r"^\| setting \| default \| \|\n((?:\|.*\n)+)", section, re.MULTILINE)
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", table)
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", plain, re.MULTILINE)
     assert rows == [
-        (name, shown(getattr(defaults, name)), text)
-        for name, text in settings.descriptions().items()
+        (field.attribute, shown(field.default), field.text)
+        for field in fields().values()
+        if (field.extra, field.group) == (extra, group)
     ]
 
 

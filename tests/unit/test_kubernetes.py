@@ -14,8 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.config.settings import PREFIX, Settings
-from quadriga.engine.config.settings_reading import load
+from quadriga.engine.config.settings import PREFIX, Settings, load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -8,8 +8,8 @@ import msgspec
 
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.extras.label_studio.backend import LabelStudioBackend
-from quadriga.extras.label_studio.images import SETTING, ImageFetcher
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.extras.label_studio.images import ImageFetcher
+from quadriga.extras.label_studio.settings import parse_hosts
 from quadriga.proto.errors import NotFound
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor
@@ -76,7 +76,7 @@ class BackendHarness:
             read_metadata=parse_metadata_value,
             erasures=store.erasures,
         )
-        hosts = parse_webhook_hosts("127.0.0.1", SETTING, default_public=False)
+        hosts = parse_hosts("127.0.0.1")
         self.changes = changes
         self.backend = LabelStudioBackend(
             lambda: self.runs,

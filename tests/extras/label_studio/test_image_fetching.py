@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.extras.label_studio.images import SETTING, ImageFetcher
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.extras.label_studio.images import ImageFetcher
+from quadriga.extras.label_studio.settings import parse_hosts
 from quadriga.proto.errors import InvalidRequest
 from tests.unit.monitor.watch.test_webhook_client import raw_server, trickle
 
@@ -70,7 +70,7 @@ def site() -> Iterator[Site]:
 
 
 def fetcher(hosts: str = "127.0.0.1", url: str = "", token: str = "", **options: Any) -> ImageFetcher:  # fmt: skip
-    allowed = parse_webhook_hosts(hosts, SETTING, default_public=False)
+    allowed = parse_hosts(hosts)
     return ImageFetcher(allowed, url, token, **{"max_bytes": 1000, "timeout_s": 5.0, **options})
 
 
@@ -97,7 +97,9 @@ def test_nothing_else_is_asked(site, monkeypatch, setting, host):
     looked_up = (
         host == "localhost" and setting == "10.0.0.0/8"
     )  # a name may have an address of the network
-    assert ("no image was got" if looked_up else "the setting label_studio_hosts allows") in message
+    assert (
+        "no image was got" if looked_up else "the setting extras.label_studio.hosts allows"
+    ) in message
     assert site.asked == []
 
 
@@ -120,7 +122,9 @@ def test_each_redirect_is_checked(site):
     inside = f"http://127.0.0.2:{site.server.server_port}/secret.png"
     site.pages["/a"] = (302, {"Location": inside}, b"")
     message = refusal(fetcher(), f"{site.url}/a")
-    assert "an address that the setting label_studio_hosts allows, got '127.0.0.2'" in message
+    assert (
+        "an address that the setting extras.label_studio.hosts allows, got '127.0.0.2'" in message
+    )
     assert [path for _, path, _, _ in site.asked] == ["/a"]
     for location in ("file:///etc/passwd", "http://169.254.169.254/", "", "//[::1]/"):
         site.pages["/b"] = (301, {"Location": location}, b"")
@@ -173,7 +177,7 @@ def test_the_token_goes_to_label_studio_alone(site):
         assert other.asked == [("GET", "/b.png", None, b"")]
         only_home = fetcher("", url=site.url, token="t0k")
         assert only_home.fetch(f"{site.url}/data/upload/a.png") == PNG
-        assert "label_studio_hosts allows" in refusal(only_home, f"{other.url}/b.png")
+        assert "label_studio.hosts allows" in refusal(only_home, f"{other.url}/b.png")
 
 
 def test_a_personal_token_is_exchanged_and_the_short_one_kept(site):

@@ -117,7 +117,7 @@ def test_a_task_that_cannot_be_answered_leaves_the_others(harness, site):
     assert [len(result) for result in answer["results"]] == [1, 0, 1, 0, 1, 0, 0, 0, 0]
     errors = {error["task"]: error["error"] for error in answer["errors"]}
     assert errors[99] == "inference not found: 99"
-    assert "label_studio_hosts allows" in errors[8]
+    assert "label_studio.hosts allows" in errors[8]
     assert "the data of a task" in errors[10]
     assert errors[4] == "input of 4 is not available: not stored"
 

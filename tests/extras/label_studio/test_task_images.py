@@ -47,5 +47,5 @@ def test_what_is_no_link_is_refused(link):
 
 
 def test_a_path_needs_to_know_label_studio():
-    with pytest.raises(InvalidRequest, match="label_studio_url"):
+    with pytest.raises(InvalidRequest, match=r"label_studio\.url"):
         find_image({"image": "/data/upload/1/a.jpg"}, "image", OWN, "")

@@ -108,7 +108,7 @@ def test_sizes_and_numbers_are_limited(folder, monkeypatch):
     put("models/a/model.onnx", content=b"1" * 600)
     folder.list()
     put("models/b/model.onnx", content=b"1" * 401)
-    with pytest.raises(SourceError, match="has 1001 bytes, more than max_model_source_bytes, 1000"):
+    with pytest.raises(SourceError, match=r"more than extras\.object_stores\.max_bytes, 1000"):
         folder.list()
     monkeypatch.setattr(objects_module, "MAX_FILE_BYTES", 599)
     with pytest.raises(SourceError, match="more than 599 bytes") as error:

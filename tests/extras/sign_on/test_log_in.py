@@ -476,10 +476,10 @@ def test_sessions_outlive_workers_and_are_shared_by_servers_with_one_key(tmp_pat
     ("changed", "text"),
     [
         ({"oidc-roles": "groups=ops"}, "OIDC_ROLES: expected CLAIM:VALUE=ROLE"),
-        ({"oidc-roles": ""}, "oidc_roles is required with oidc_issuer"),
-        ({"oidc-client-id": ""}, "oidc_client_id is required with oidc_issuer"),
-        ({"oidc-issuer": "http://login.example.org"}, "oidc_issuer"),
-        ({"insecure": "true"}, "expected oidc_issuer or insecure, got both"),
+        ({"oidc-roles": ""}, "extras.sign_on: roles is required with issuer"),
+        ({"oidc-client-id": ""}, "extras.sign_on: client_id is required with issuer"),
+        ({"oidc-issuer": "http://login.example.org"}, "extras.sign_on.issuer"),
+        ({"insecure": "true"}, "expected extras.sign_on.issuer or insecure, got both"),
     ],
 )
 def test_settings_that_cannot_be_used_are_an_error_at_the_start(

@@ -6,8 +6,8 @@ import pytest
 
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.access.sessions import SESSION_COOKIE, cookie_value
-from quadriga.engine.config.claim_roles import parse_role_entries
 from quadriga.engine.config.settings import Settings
+from quadriga.extras.sign_on.settings import parse_role_entries
 from quadriga.extras.sign_on.sign_on import SignOn, caller_of_claims, person_id, person_name
 from quadriga.proto.access import Caller
 
@@ -36,9 +36,13 @@ def test_the_id_of_a_person_is_of_issuer_and_subject():
 def test_a_session_ends_by_its_time_and_before_if_it_was_ended(tmp_path, monkeypatch):
     settings = Settings(
         data=str(tmp_path),
-        oidc_issuer="https://login.example.org",
-        oidc_client_id="q",
-        oidc_roles="sub:*=annotate",
+        extras={
+            "sign_on": {
+                "issuer": "https://login.example.org",
+                "client_id": "q",
+                "roles": "sub:*=annotate",
+            }
+        },
     )
     sign_on = SignOn(settings, KeyRing(settings))
     caller = Caller(name="mara", key_id="oidc-1", team="quality")

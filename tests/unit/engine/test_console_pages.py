@@ -237,8 +237,8 @@ def test_the_overview_of_an_empty_store_says_how_to_begin(tmp_path):
 
 
 def test_who_sees_some_models_sees_nothing_of_others(server, tmp_path):
-    settings = Settings(models=str(SAMPLE_MODELS), data=server._settings.data, oidc_issuer="https://login.invalid",
-                        oidc_client_id="quadriga", oidc_roles="groups:ops=operate")  # fmt: skip
+    settings = Settings(models=str(SAMPLE_MODELS), data=server._settings.data,
+                        extras={"sign_on": {"issuer": "https://login.invalid", "client_id": "quadriga", "roles": "groups:ops=operate"}})  # fmt: skip
     with writer_engine(settings.database_url) as engine:
         key = create_key(engine, name="some", roles=["admin"], models=["rows*"])[1]
     application = Application(settings)

@@ -38,9 +38,13 @@ def server(tmp_path_factory) -> Iterator[tuple[Application, dict[str, str]]]:
         models=str(SAMPLE_MODELS),
         data=str(data),
         model_control=False,
-        oidc_issuer="https://login.invalid",
-        oidc_client_id="quadriga",
-        oidc_roles="groups:ops=operate",
+        extras={
+            "sign_on": {
+                "issuer": "https://login.invalid",
+                "client_id": "quadriga",
+                "roles": "groups:ops=operate",
+            }
+        },
     )
     migrate(settings.database_url)
     with keyed_server(settings) as keyed:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from quadriga.engine.config.extras import EXTRAS, load
+from quadriga.engine.config.extras import EXTRAS, SETTINGS, load, settings_of
 from tests.server_process import ROOT
 
 PACKAGES = {"sign_on": "jwt", "log_in_routes": "httpx2", "object_store": "obstore"}
@@ -27,7 +27,7 @@ def run(script, *arguments):
 
 
 def test_table_and_folders_have_the_same_extras():
-    named = {extra.path.partition(".")[0] for extra in EXTRAS.values()}
+    named = {extra.path.partition(".")[0] for extra in EXTRAS.values()} | set(SETTINGS)
     for place in ("extras", "tests/extras"):
         assert {path.parent.name for path in (ROOT / place).glob("[a-z]*/*.py")} == named
 
@@ -35,6 +35,11 @@ def test_table_and_folders_have_the_same_extras():
 @pytest.mark.parametrize("name", EXTRAS)
 def test_what_the_table_names_is_there(name):
     assert callable(load(name, name))
+
+
+@pytest.mark.parametrize("extra", SETTINGS)
+def test_settings_stand_in_the_folder_of_their_extra(extra):
+    assert settings_of(extra, extra).__module__ == f"quadriga.extras.{extra}.settings"
 
 
 def test_each_extra_with_packages_names_one_that_this_test_leaves_out():

@@ -403,7 +403,8 @@ def test_a_session_is_ended_while_the_database_is_away_and_written_later(data, c
 
 
 def test_a_server_with_an_identity_provider_is_never_open(data):
-    assert not opened(settings_of(data, oidc_issuer="https://login.example.org")).is_open
+    extras = {"sign_on": {"issuer": "https://login.example.org"}}
+    assert not opened(settings_of(data, extras=extras)).is_open
 
 
 def ends_of(ring: KeyRing | None) -> list[tuple[str, str, float]]:

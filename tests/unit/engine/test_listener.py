@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from quadriga.engine.config.server_settings import parse_proxies
-from quadriga.engine.config.settings_reading import SettingsError, load
+from quadriga.engine.config.settings import SettingsError, load, parse_proxies
 from quadriga.engine.http import listener
 from quadriga.engine.http.listener import format_address, listen, reserve
 

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from quadriga.engine.config import retrying
-from quadriga.engine.config.retrying import MAX_DELAY_S, retry_until_done
+from quadriga.engine.measures import readiness
+from quadriga.engine.measures.readiness import MAX_DELAY_S, retry_until_done
 
 
 class Failing:
@@ -37,7 +37,7 @@ def test_it_is_tried_with_growing_delays_until_it_works(caplog) -> None:
 
 def test_the_log_repeats_it_after_a_minute(caplog, monkeypatch) -> None:
     now_s = iter(range(1000, 2000, 25))
-    monkeypatch.setattr(retrying.time, "monotonic", lambda: float(next(now_s)))
+    monkeypatch.setattr(readiness.time, "monotonic", lambda: float(next(now_s)))
     task = Failing(6, OSError(errno.ENOSPC, "No space left on device"))
     with caplog.at_level(logging.ERROR):
         retry_until_done("load the models", task, lambda _: None, sleep=lambda _: None)

@@ -1,6 +1,7 @@
 """Settings: who wins, and what is refused."""
 
 import io
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -9,9 +10,24 @@ from typing import get_type_hints
 import pytest
 from rich.console import Console
 
-from quadriga.engine.config import settings
-from quadriga.engine.config.settings import Settings, secret_names
-from quadriga.engine.config.settings_reading import EXAMPLES, SettingsError, load, open_secret_files
+from quadriga.engine.config import extras, settings
+from quadriga.engine.config.settings import (
+    RENAMED,
+    Settings,
+    SettingsError,
+    fields,
+    load,
+    open_secret_files,
+)
+
+SECRETS = sorted(field.key for field in fields().values() if field.is_secret)
+EXAMPLES = {field.key: field.example for field in fields().values() if field.example}
+
+
+def value_of(loaded, key):
+    """Return a setting by its key in `quadriga.toml`."""
+    _, _, rest = key.partition("extras.")
+    return loaded.of_extra(*rest.split(".")) if rest else getattr(loaded, key)
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +114,7 @@ def test_wrong_value_names_its_origin(flags, environment, toml, message):
 
 @pytest.mark.parametrize("name", sorted(settings.REMOVED))
 def test_a_setting_that_is_gone_is_answered_by_what_holds_now(name, caplog):
-    assert name not in Settings.__struct_fields__
+    assert name not in fields()
     Path("quadriga.toml").write_text(f"{name} = 1")
     assert load({name: "1"}, {f"QUADRIGA_{name.upper()}": "1"}) == Settings()
     lines = [record.getMessage() for record in caplog.records]
@@ -107,26 +123,121 @@ def test_a_setting_that_is_gone_is_answered_by_what_holds_now(name, caplog):
 
 
 def test_every_setting_describes_itself():
-    texts = settings.descriptions()
-    assert set(texts) == set(Settings.__struct_fields__)
-    assert all(text.endswith(".") for text in texts.values())
+    own = [field for field in fields().values() if not field.extra]
+    assert {field.name for field in own} == set(Settings.__struct_fields__) - {"extras"}
+    assert all(field.group for field in own)
+    assert all(field.text.endswith(".") for field in fields().values())
+
+
+ISSUER = {"issuer": "https://login.example.org", "client_id": "q", "roles": "sub:*=read"}
+
+
+def as_file(values):
+    return "[extras.sign_on]\n" + "".join(f"{name} = '{value}'\n" for name, value in values.items())
+
+
+@pytest.mark.parametrize("source", ["file", "environment", "flags"])
+def test_settings_of_an_extra_have_their_name_before_them(source):
+    flags, environment = {}, {}
+    for name, value in ISSUER.items():
+        flags[f"extras_sign_on_{name}"] = value
+        environment[f"QUADRIGA_EXTRAS_SIGN_ON_{name.upper()}"] = value
+    if source == "file":
+        Path("quadriga.toml").write_text(as_file(ISSUER))
+    loaded = load(
+        flags if source == "flags" else {}, environment if source == "environment" else {}
+    )
+    scopes = {"scopes": "openid profile email", "audience": "", "client_secret": ""}
+    assert loaded.extras == {"sign_on": ISSUER | scopes}
+    assert load({}, {}, Path(os.devnull)).extras == {}
+
+
+def test_sources_of_an_extra_win_as_those_of_the_server():
+    Path("quadriga.toml").write_text(as_file({**ISSUER, "client_id": "file", "audience": "file"}))
+    environment = {"QUADRIGA_EXTRAS_SIGN_ON_CLIENT_ID": "environment"}
+    loaded = load({"extras_sign_on_roles": "sub:*=admin"}, environment)
+    values = [loaded.of_extra("sign_on", name) for name in ("audience", "client_id", "roles")]
+    assert values == ["file", "environment", "sub:*=admin"]
+
+
+OLD_VALUES = {
+    "max_model_source_bytes": 1000,
+    "label_studio_hosts": "a.example.org",
+    "oidc_roles": "sub:*=read",
+}
+
+
+@pytest.mark.parametrize("old", RENAMED)
+@pytest.mark.parametrize("source", ["file", "environment", "flag", "secret file"])
+def test_a_setting_that_an_extra_has_now_keeps_its_name_of_old(old, source, caplog):
+    field = fields()[RENAMED[old]]
+    value = OLD_VALUES.get(old, "https://a")
+    others = {f"extras_sign_on_{name}": text for name, text in ISSUER.items()}
+    flags = {name: text for name, text in others.items() if name != field.name}
+    environment = {}
+    if source == "file":
+        Path("quadriga.toml").write_text(f"{old} = {value!r}")
+    elif source == "environment":
+        environment = {f"QUADRIGA_{old.upper()}": str(value)}
+    elif source == "flag":
+        flags = {old: str(value), **flags}
+    elif field.is_secret:
+        Path("secret").write_text(value)
+        environment = {f"QUADRIGA_{old.upper()}_FILE": "secret"}
+    else:
+        return
+    assert value_of(load(flags, environment), field.key) == value
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.endswith(f"the setting {old} is {field.key} now")
+
+
+def test_of_two_names_of_a_setting_in_one_place_the_new_one_counts():
+    flags = {"extras_clickhouse_url": "http://new", "clickhouse": "http://old"}
+    for given in (flags, dict(reversed(flags.items()))):
+        assert load(given, {}).of_extra("clickhouse", "url") == "http://new"
+    environment = {"QUADRIGA_CLICKHOUSE": "http://old"}
+    assert load({}, environment).of_extra("clickhouse", "url") == "http://old"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_que = 1", "expected a setting, got 'max_que': the nearest is max_queue"),
+        ("[extras.sign_on]\nisuer = 'x'", "got 'extras.sign_on.isuer': the nearest is extras.sign_on.issuer"),
+        ("oidc_isuer = 'x'", "got 'oidc_isuer': the nearest is extras.sign_on.issuer"),
+        ("qqqq = 1", "expected a setting, got 'qqqq': see quadriga serve --help"),
+        ("[extras]\nsign_on = 1", "expected extras to be tables such as [extras.sign_on]"),
+        ("extras = 1", "expected extras to be tables such as [extras.sign_on]"),
+        ("[extras.other]\nurl = 1", "expected a setting, got 'extras.other.url'"),
+        ("[extras.sign_on]\nissuer = 1", "extras.sign_on.issuer: expected text, got 1"),
+        ("[extras.object_stores]\nmax_bytes = 0", "extras.object_stores.max_bytes: expected a whole number >= 1, got 0"),
+        ("[extras.sign_on]\nissuer = 'https://a'", "extras.sign_on: client_id is required with issuer"),
+        ("[extras.label_studio]\nhosts = '10.0.0.0/99'", "expected extras.label_studio.hosts to be host names"),
+    ],
+)  # fmt: skip
+def test_wrong_keys_of_a_file_are_said_with_what_may_be_meant(text, message):
+    Path("quadriga.toml").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load({}, {})
+    assert str(caught.value).startswith("quadriga.toml: " * ("client_id" not in message))
+    assert message in str(caught.value)
 
 
 URL = "postgresql://u:canary-7f3a@host/db"
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-@pytest.mark.parametrize("name", sorted(secret_names()))
-def test_a_secret_is_read_from_a_file(name, end):
+@pytest.mark.parametrize("key", SECRETS)
+def test_a_secret_is_read_from_a_file(key, end):
     values = {"database": URL, "blobs": "s3://bucket/a b", "admin_key": f"quadriga-a.{32 * '7'}"}
     values["session_key"] = 32 * "7"
-    value = values.get(name, "https://u:canary-7f3a@host")
+    value = values.get(key, "https://u:canary-7f3a@host")
     Path("secret").write_text(value + end, newline="")
-    variable = f"QUADRIGA_{name.upper()}"
+    variable = f"QUADRIGA_{key.upper().replace('.', '_')}"
     for environment in ({}, {variable: ""}):
         loaded = load({}, {f"{variable}_FILE": "secret", **environment})
-        assert getattr(loaded, name) == value
-    assert getattr(load({}, {f"{variable}_FILE": ""}), name) == ""
+        assert value_of(loaded, key) == value
+    assert not value_of(load({}, {f"{variable}_FILE": ""}), key)
 
 
 @pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o640, False), (0o644, True)])
@@ -182,7 +293,10 @@ def test_a_wrong_url_is_shown_without_its_password(url, shown):
 
 
 def test_no_representation_of_the_settings_has_a_secret():
-    loaded = load({"database": URL, "clickhouse": "https://u:canary-7f3a@host:8443/db"}, {})
+    flags = {"database": URL, "extras_clickhouse_url": "https://u:canary-7f3a@host:8443/db"}
+    flags["extras_label_studio_token"] = "canary-7f3a"
+    loaded = load(flags, {})
+    assert loaded.secrets == set(flags.values())
     console = Console(file=io.StringIO())
     console.print(loaded)
     for text in (repr(loaded), str(loaded), f"{[loaded]}", console.file.getvalue()):
@@ -236,17 +350,17 @@ def test_a_value_of_the_wrong_kind_is_said_in_words(name, value, text):
 
 
 def test_each_setting_whose_text_has_a_form_has_an_example():
-    fields = get_type_hints(Settings, include_extras=True)
-    patterned = {name for name, field in fields.items() if field.__metadata__[0].pattern}
-    assert set(EXAMPLES) == patterned
+    kinds = {"": Settings} | {extra: extras.settings_of(extra, extra) for extra in extras.SETTINGS}
+    for field in fields().values():
+        hint = get_type_hints(kinds[field.extra], include_extras=True)[field.attribute]
+        assert bool(hint.__metadata__[0].pattern) == bool(field.example), field.key
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_a_value_of_its_setting(name):
-    value = subprocess.run(["sh", "-c", f'printf %s "{EXAMPLES[name]}"'], capture_output=True, text=True, check=True).stdout  # fmt: skip
-    wanted = {"oidc_client_id": "quadriga", "oidc_roles": "groups:ops=operate"}
-    others = wanted if name == "oidc_issuer" else {}
-    assert getattr(load({name: value, **others}, {}), name) == value
+@pytest.mark.parametrize("key", EXAMPLES)
+def test_an_example_is_a_value_of_its_setting(key):
+    value = subprocess.run(["sh", "-c", f'printf %s "{EXAMPLES[key]}"'], capture_output=True, text=True, check=True).stdout  # fmt: skip
+    others = {f"extras_sign_on_{name}": text for name, text in ISSUER.items()}
+    assert value_of(load({**others, key.replace(".", "_"): value}, {}), key) == value
 
 
 def test_a_text_of_another_form_is_answered_by_an_example_and_never_shown():

@@ -2,23 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from click.testing import CliRunner, Result
 
 from quadriga.engine.cli import main
-from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import (
-    STORE_FILE,
-    SettingsError,
-    check_data_path,
-    check_places,
-    note_places,
-)
+from quadriga.engine.config.settings import Settings, SettingsError, load
+from quadriga.engine.config.store_places import STORE_FILE, check_places, note_places
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import make_tables
 from quadriga.store.records import InputReference
@@ -194,91 +185,13 @@ def test_a_data_folder_may_have_what_a_url_has_for_itself(tmp_path: Path, name: 
     assert database_path(settings.database_url) == tmp_path / name / "store.db"
 
 
-@pytest.mark.parametrize(
-    ("name", "earlier"),
-    [
-        ("what?", "what"),
-        ("100%41", "100A/store.db"),
-        ("100%41 what?%42#", "100A what"),
-        ("%41/b?%42", "%41/b"),
-    ],
-)
-def test_a_database_where_an_earlier_version_kept_it_is_not_left_behind(
-    data: Path, name: str, earlier: str
-):
-    data, kept = data.parent / name, data.parent / earlier
-    (data / "journal").mkdir(parents=True)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    make_tables(sqlite_url(kept))
-    for words in (["migrate"], ["migrate", "--check"], ["query", ""], ["backup", "copy"]):
-        result = call(*words, "--data", data)
-        assert result.exit_code == 2
-        assert f"move it to {data}/store.db" in result.output
-        assert str(kept) in result.output
-    refused = quadriga("serve", SAMPLE_MODELS, "--data", data, "--port", 0, code=2)
-    assert f"move it to {data}/store.db" in refused.stderr
-    assert not (data / "store.db").exists()
-    kept.rename(data / "store.db")
-    assert call("migrate", "--check", "--data", data).exit_code == 0
-
-
-def test_the_database_of_another_server_is_no_earlier_one(data: Path):
-    data = data.parent / "100%41"
-    other = data.parent / "100A"
-    for folder in (data, other):
-        (folder / "journal").mkdir(parents=True)
-    make_tables(sqlite_url(other / "store.db"))
-    assert call("migrate", "--data", data).exit_code == 0
-    assert (data / "store.db").exists()
-
-
-@contextmanager
-def as_somebody() -> Iterator[None]:
-    """Be a user whom permissions keep out, which root is not."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("closed%2Fdata", "cannot see whether version 0.1.0 kept the database of {data} as {root}/closed/data/store.db: "),
-        ("closed/data", "cannot use the data folder {data}: "),
-        ("closed?data", ""),
-        ("open%2Fdata", ""),
-        ("data%00", ""),  # which stands for no path
-    ],
-)  # fmt: skip
-def test_a_place_that_cannot_be_looked_at_is_named(path: str, message: str):
-    with TemporaryDirectory() as root:  # below folders that everybody may look at
-        data, closed = Path(root, path), Path(root, "closed")
-        (data / "journal").mkdir(parents=True)
-        closed.mkdir(exist_ok=True)
-        Path(root).chmod(0o755)
-        closed.chmod(0)
-        said = ""
-        with as_somebody():
-            try:
-                check_data_path(Settings(data=str(data)))
-            except SettingsError as error:
-                said = str(error)
-        closed.chmod(0o700)
-    expected = message.format(data=data, root=root)
-    assert said == (f"{expected}Permission denied" if message else "")
-
-
 def test_a_path_that_is_no_text_is_refused(data: Path):
     not_utf8 = os.fsdecode(os.fsencode(data) + b"\xff")
     refused = quadriga("serve", SAMPLE_MODELS, "--data", not_utf8, "--port", 0, code=2)
     assert "expected data to be a path in UTF-8, got" in refused.stderr
     for path in (not_utf8, "a\0b"):
         with pytest.raises(SettingsError, match="a path in UTF-8"):
-            check_data_path(Settings(data=path))
+            load({"data": path}, {})
 
 
 def test_a_database_may_be_named_with_parameters(tmp_path: Path):

@@ -16,8 +16,7 @@ from quadriga.engine.access.tls import (
     server_context,
     way_in_problem,
 )
-from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.settings_reading import SettingsError
+from quadriga.engine.config.settings import Settings, SettingsError
 from tests.certificates import Authority, openssl, replace_by_link
 from tests.pages import blocks, shell
 

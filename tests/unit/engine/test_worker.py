@@ -42,7 +42,9 @@ def test_failed_writer_stops_the_sender(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_call_on_stop", lambda _: None)
     monkeypatch.setattr("quadriga.store.replication.clickhouse.ClickHouseSender", Sink)
     monkeypatch.setattr("quadriga.store.writer.Writer", Writer)
-    settings = Settings(data=str(tmp_path), clickhouse="http://127.0.0.1:9/none")
+    settings = Settings(
+        data=str(tmp_path), extras={"clickhouse": {"url": "http://127.0.0.1:9/none"}}
+    )
     with pytest.raises(RuntimeError, match="a fault"):
         worker._run_writer(settings)
     assert Sink.ended

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine.config import worker_ids
+from quadriga.engine.assembly import opened_store
+from quadriga.engine.assembly.opened_store import WorkerIds, latest_id
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.config.worker_ids import WorkerIds, latest_id
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import writer_engine
 from quadriga.store.errors import JournalError
@@ -52,7 +52,7 @@ def test_a_start_waits_for_a_database_that_comes_back(
 def test_a_start_goes_on_without_a_database_that_stays_away(
     inferences: InferenceReader, tmp_path: Path, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(worker_ids, "LATEST_ID_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(opened_store, "LATEST_ID_TIMEOUT_S", 0.2)
     url = f"sqlite:///{tmp_path}/store.db"
     run_statements(url, ("UPDATE alembic_version SET version_num = 'other'", ()))
     assert latest_id(inferences, tmp_path / "journal") == 5
@@ -77,7 +77,7 @@ def test_a_worker_does_not_follow_ids_that_the_clock_has_not_reached(
 def test_a_worker_waits_for_the_number_that_is_claimed_in_its_run(
     inferences: InferenceReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_ids, "LATEST_ID_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(opened_store, "LATEST_ID_TIMEOUT_S", 0.1)
     url = f"sqlite:///{tmp_path}/store.db"
     settings = Settings(data=str(tmp_path), database=url, workers=2)
     ids = WorkerIds(settings, 1, "this run", inferences=inferences)

@@ -50,8 +50,8 @@ class Check:
         self.keys["admin"] = "quadriga-check." + "0123456789abcdef" * 3
         self.server.environment = {
             "QUADRIGA_ADMIN_KEY": self.keys["admin"],
-            "QUADRIGA_LABEL_STUDIO_URL": self.studio.url,
-            "QUADRIGA_LABEL_STUDIO_TOKEN": TOKEN,
+            "QUADRIGA_EXTRAS_LABEL_STUDIO_URL": self.studio.url,
+            "QUADRIGA_EXTRAS_LABEL_STUDIO_TOKEN": TOKEN,
         }
         self.server.start()
         both = self.quadriga("keys", "create", "--role", "infer", "--role", "read")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quadriga.engine.config.claim_roles import granted, parse_role_entries
+from quadriga.extras.sign_on.settings import granted, parse_role_entries
 
 SETTING = """
 groups:ops=operate

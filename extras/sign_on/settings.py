@@ -1,14 +1,16 @@
-"""Roles and a team from the claims of an identity provider, by the setting `oidc_roles`.
+"""Settings of single sign-on, and the roles and teams that they give by claims of the identity provider.
 
-Entries are separated by commas or line ends; each is `CLAIM:VALUE=ROLE+ROLE@TEAM`, such as `groups:line-4=annotate@quality`.
+Entries of `roles` are separated by commas or line ends; each is `CLAIM:VALUE=ROLE+ROLE@TEAM`, such as
+`groups:line-4=annotate@quality`.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import msgspec
 
+from quadriga.engine.config.settings import described
 from quadriga.proto.access import Role
 from quadriga.store.errors import StoreError
 from quadriga.store.scope import check_team
@@ -86,3 +88,27 @@ def _values(claim: str, claims: Mapping[str, Any]) -> Iterator[str]:
         yield from value.split() if claim in _SPACED else [value]
     elif isinstance(value, list):
         yield from (item for item in value if isinstance(item, str))
+
+
+class SignOnSettings(msgspec.Struct, frozen=True):
+    """Settings of single sign-on."""
+
+    # fmt: off
+    issuer: Annotated[str, described("OpenID Connect issuer URL. Enables single sign-on.", pattern=r"^(https://[^\s?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?(/[^\s?#]*)?)?$", example="https://login.example.org/realms/vision")] = ""
+    client_id: Annotated[str, described("OIDC client ID.")] = ""
+    client_secret: Annotated[str, described("OIDC client secret. Leave empty for a public client.", secret=True)] = ""
+    scopes: Annotated[str, described("OIDC scopes, space-separated.")] = "openid profile email"
+    audience: Annotated[str, described("Required `aud` of machine tokens. Default: `client_id`.")] = ""
+    roles: Annotated[str, described("Claim-to-role mapping, such as `groups:ops=operate, groups:line-4=annotate@quality`. Users without a match are rejected.", parse=parse_role_entries)] = ""
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        """Check that a provider has its client and its roles.
+
+        Raises:
+            ValueError: One is missing.
+        """
+        if self.issuer and not self.client_id:
+            raise ValueError("client_id is required with issuer")
+        if self.issuer and not self.roles.strip(", \n"):
+            raise ValueError("roles is required with issuer")

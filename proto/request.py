@@ -401,13 +401,17 @@ def current_caller() -> Caller:
 
 
 def identify_again() -> Caller:
-    """Return the caller of a long request as it is now, since its key may have ended meanwhile, and set it."""
+    """Return the caller of a long request as it is now, since its key may have ended meanwhile.
+
+    The request has that caller from then on, unless the key has ended: what is noted of its end names whose key it was.
+    """
     request = _current.get()
-    if request is None:
-        return ANYBODY
-    if request.identify is not None:
-        request.caller = request.identify()
-    return request.caller
+    if request is None or request.identify is None:
+        return current_caller()
+    caller = request.identify()
+    if caller.rights:
+        request.caller = caller
+    return caller
 
 
 def current_deadline() -> Deadline | None:

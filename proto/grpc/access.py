@@ -32,7 +32,6 @@ from quadriga.proto.request import (
     Accounting,
     RequestContext,
     current_caller,
-    identify_again,
     is_audited,
     outcome_of_error,
     set_current_request,
@@ -223,18 +222,18 @@ class AccessHandler:
     def service(self, details: Any) -> Any:
         """Return the handler of a call: the RPC's, or one that refuses the call; None if there is no such RPC."""
         metadata = _Metadata(details.invocation_metadata)
-        method = details.method
+        method, identify = details.method, self._gate.identify
         request = RequestContext(
             id=error_request_id(metadata.get(REQUEST_ID_HEADER)),
             method="RPC",
             path=method,
             route=method,
-            identify=partial(self._gate.identify, metadata.get),
+            identify=partial(identify, metadata.get),
             need=NEEDS.get(method, "admin"),
             protocol="grpc" if method in _INFERENCES else "state",
         )
         set_current_request(request)  # each call has a task of its own
-        caller = identify_again()
+        caller = request.caller = identify(metadata.get)
         call = _Call(self._shared, request, metadata.get(TRACEPARENT_HEADER))
         try:
             admit(caller, request.need)

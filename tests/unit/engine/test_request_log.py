@@ -13,7 +13,16 @@ from quadriga.engine.measures.accounting import (
     RequestLog,
 )
 from quadriga.proto.access import Caller
-from quadriga.proto.request import Accounting, Audit, ModelRun, RequestContext, TraceContext
+from quadriga.proto.request import (
+    Accounting,
+    Audit,
+    ModelRun,
+    RequestContext,
+    TraceContext,
+    current_caller,
+    identify_again,
+    set_current_request,
+)
 
 
 def facts(status=200, outcome="success", duration_ms=3.0, **fields):
@@ -148,6 +157,23 @@ def test_a_request_continues_the_trace_of_its_client_without_a_log(caplog, trace
     assert request.outcome == "server_error"
     assert request.duration_ms > 0
     assert written(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "kept"),
+    [
+        (Caller(name="line", key_id="1", rights=frozenset({"read"})), {"read"}),
+        (Caller(name="nobody"), {"infer"}),
+    ],
+    ids=["other rights", "ended"],
+)
+def test_a_long_request_whose_key_ends_is_noted_as_that_of_its_key(now, kept):
+    before = Caller(name="line", key_id="1", rights=frozenset({"infer"}))
+    request = RequestContext(caller=before, identify=lambda: now)
+    set_current_request(request)
+    assert current_caller() is before
+    assert identify_again() is now
+    assert (request.caller.key_id, request.caller.rights) == ("1", kept)
 
 
 @pytest.mark.parametrize(

@@ -195,20 +195,22 @@ class ImageGraph:
             ParameterError: Tiling makes too many tiles.
             RunError: The graph failed.
         """
-        untiled = [index for index, option in enumerate(options) if option.tiling is None]
-        predicted = self._run_and_read(
-            [images[index] for index in untiled],
-            [options[index].task for index in untiled],
-            self._task.predict,
-            with_embedding=with_embedding,
+        untiled = [
+            (image, option.task)
+            for image, option in zip(images, options, strict=True)
+            if option.tiling is None
+        ]
+        predicted = iter(
+            self._run_and_read(untiled, self._task.predict, with_embedding=with_embedding)
         )
-        by_index = dict(zip(untiled, predicted, strict=True))
-        for index, option in enumerate(options):
-            if option.tiling is not None:
-                by_index[index] = self._predict_tiles(
-                    images[index], option.task, option.tiling, with_embedding=with_embedding
-                )
-        return [by_index[index] for index in range(len(images))]
+        return [
+            next(predicted)
+            if option.tiling is None
+            else self._predict_tiles(
+                image, option.task, option.tiling, with_embedding=with_embedding
+            )
+            for image, option in zip(images, options, strict=True)
+        ]
 
     def format_predictions(
         self, predictions: Any, options: ImageOptions, width: int, height: int
@@ -224,22 +226,20 @@ class ImageGraph:
 
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image, whatever it shows; None where the model has none."""
-        return self._run([self._task.preprocess(image)])[1][0]
+        return self._rows([self._task.preprocess(image)])[0][1]
 
     def detect(self, image: Image, options: ImageOptions) -> Any:
         """Return the candidates of an image in one piece, not clipped to it; None for a task without them."""
         if self._tiled_task is None:
             return None
         ((candidates, _),) = self._run_and_read(
-            [image], [options.task], self._tiled_task.detect, with_embedding=False
+            [(image, options.task)], self._tiled_task.detect, with_embedding=False
         )
         return candidates
 
     def outputs_for(self, image: Image) -> Mapping[str, npt.NDArray[Any]]:
         """Return what the graph outputs for an image, without the batch axis."""
-        tensor, affine = self._task.preprocess(image)
-        outputs, _ = self._run([(tensor, affine)], with_embedding=False)
-        return self._row(outputs, 0)
+        return self._rows([self._task.preprocess(image)], with_embedding=False)[0][0]
 
     def _predict_tiles(
         self, image: Image, options: Any, tiling: Tiling, *, with_embedding: bool
@@ -262,11 +262,8 @@ class ImageGraph:
         for start in range(0, len(tile_images), size):
             chunk = tile_images[start : start + size]
             record_preparation()
-            detected.extend(
-                self._run_and_read(
-                    chunk, [options] * len(chunk), task.detect, with_embedding=with_embedding
-                )
-            )
+            items = [(tile, options) for tile in chunk]
+            detected += self._run_and_read(items, task.detect, with_embedding=with_embedding)
         detections = [detections for detections, _ in detected]
         merged = task.merge(list(zip(image_tiles, detections, strict=True)), tiling, options)
         predictions = task.to_predictions(merged, image.width, image.height, options)
@@ -274,29 +271,28 @@ class ImageGraph:
 
     def _run_and_read(
         self,
-        images: Sequence[Image],
-        options: Sequence[Any],
+        items: Sequence[tuple[Image, Any]],
         reader: Callable[[Mapping[str, npt.NDArray[Any]], Affine, Any], Read],
         *,
         with_embedding: bool,
     ) -> list[tuple[Read, Vector | None]]:
-        """Run images, those of one input size together, and read outputs and embedding of each."""
-        prepared = [self._task.preprocess(image) for image in images]
-        groups: dict[tuple[int, ...], list[int]] = {}
+        """Run images, those of one input size together, and read outputs and embedding of each, with its options."""
+        prepared = [self._task.preprocess(image) for image, _ in items]
+        by_shape: dict[tuple[int, ...], list[int]] = {}
         for index, (tensor, _) in enumerate(prepared):
-            groups.setdefault(tensor.shape, []).append(index)
-        by_index: dict[int, tuple[Read, Vector | None]] = {}
-        for indices in groups.values():
+            by_shape.setdefault(tensor.shape, []).append(index)
+        results: dict[int, tuple[Read, Vector | None]] = {}
+        for indices in by_shape.values():
             rows = self._run_rows(
                 [prepared[index] for index in indices], with_embedding=with_embedding
             )
             for index, (outputs, vector) in zip(indices, rows, strict=True):
-                _, affine = prepared[index]
+                affine, (_, options) = prepared[index][1], items[index]
                 try:
-                    by_index[index] = reader(outputs, affine, options[index]), vector
+                    results[index] = reader(outputs, affine, options), vector
                 except OutputError as error:
                     raise OutputError(f"{error}; {self._reading(outputs, affine)}") from error
-        return [by_index[index] for index in range(len(prepared))]
+        return [results[index] for index in range(len(items))]
 
     def _run_rows(
         self, items: Sequence[PreparedImage], *, with_embedding: bool
@@ -312,33 +308,17 @@ class ImageGraph:
                 return rows
         return [row for item in items for row in self._rows([item], with_embedding=with_embedding)]
 
-    def _rows(
-        self, items: Sequence[PreparedImage], *, with_embedding: bool
-    ) -> list[tuple[Outputs, Vector | None]]:
-        """Run images of one input size together, and return outputs and embedding of each."""
-        outputs, vectors = self._run(items, with_embedding=with_embedding)
-        for name, array in outputs.items():
-            if self._has_rows and (not array.ndim or len(array) < len(items)):
-                raise OutputError(
-                    f"expected output {name!r} to have the {len(items)} images as its first axis, got the "
-                    f"shape {array.shape}: without that axis, batch_axis = false in model.toml, [output]"
-                )
-        return [(self._row(outputs, row), vector) for row, vector in enumerate(vectors)]
-
-    def _row(self, outputs: Outputs, row: int) -> Outputs:
-        """Return the outputs of one image, without the batch axis."""
-        if not self._has_rows:
-            return outputs
-        return {name: array[row] for name, array in outputs.items()}
-
     def _run_one_by_one(self, reason: str) -> None:
         _log.warning("%s: images run one by one: %s", self._session.path.parent.name, reason)
         self.one_by_one, self.batch_size = reason, 1 if self.batch_size > 0 else -1
 
-    def _run(
+    def _rows(
         self, items: Sequence[PreparedImage], *, with_embedding: bool = True
-    ) -> tuple[dict[str, npt.NDArray[Any]], list[Vector | None]]:
-        """Run one batch of images of one input size; a batch that the file fixes is filled up."""
+    ) -> list[tuple[Outputs, Vector | None]]:
+        """Run images of one input size together, and return outputs and embedding of each, without the batch axis.
+
+        A batch that the file fixes is filled up.
+        """
         feeds = self._feeds(items)
         # Requests share runs of the same outputs only, so there the embedding is always one of them.
         is_shared = self._session.batched_runs is not None
@@ -349,7 +329,19 @@ class ImageGraph:
             outputs = self._session.run(feeds, self._outputs, len(items))
             size = max(len(items), self._filled)
             vectors = pool_vectors(outputs[self._embedding], size)[: len(items)]
-        return self._without_maps({name: outputs[name] for name in self._read_outputs}), vectors
+        read = self._without_maps({name: outputs[name] for name in self._read_outputs})
+        if not self._has_rows:
+            return [(read, vector) for vector in vectors]
+        for name, array in read.items():
+            if not array.ndim or len(array) < len(items):
+                raise OutputError(
+                    f"expected output {name!r} to have the {len(items)} images as its first axis, got the "
+                    f"shape {array.shape}: without that axis, batch_axis = false in model.toml, [output]"
+                )
+        return [
+            ({name: array[row] for name, array in read.items()}, vector)
+            for row, vector in enumerate(vectors)
+        ]
 
     def _without_maps(self, outputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return the scores of maps from classes to scores as float32 (N, classes); other outputs as they are."""

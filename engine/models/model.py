@@ -53,8 +53,8 @@ class Model:
     """One version of a model, loaded and ready to answer.
 
     It is in the ONNX file `path`, or in the folder of a package of several. `score_threshold` is the server's
-    default for detections, where the model says nothing; `overrides` go before its model.toml. `host` opens its
-    graphs; without one they are opened in this process.
+    default for detections, where the model says nothing; `overrides` go before its model.toml. `host` gives it
+    its counts and what runs its graphs; without one it runs in this process, which counts for itself.
 
     Raises:
         LoadError: It cannot be loaded, or does not answer its warm-up.

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -36,6 +37,21 @@ def read_text(path: Path) -> str:
     raise ValueError(
         f"expected UTF-8, got {broken}: save {path.name} as UTF-8, such as by `iconv -f {source} -t UTF-8`"
     )
+
+
+def build_types() -> None:
+    """Let msgspec build what it knows of every struct of the loaded modules, before there are threads.
+
+    Where two threads are the first to use a struct, as two loads or two requests may be, msgspec 0.22 ends the process by SIGSEGV.
+    """
+    waiting: list[type[msgspec.Struct]] = [msgspec.Struct]
+    while waiting:
+        for struct in waiting.pop().__subclasses__():
+            waiting.append(struct)
+            with suppress(
+                TypeError
+            ):  # a struct that is never read from JSON may have fields of any type
+                msgspec.json.Decoder(struct)
 
 
 def explain_validation_error(error: msgspec.ValidationError, schema: type[msgspec.Struct]) -> str:

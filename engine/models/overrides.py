@@ -15,7 +15,6 @@ from msgspec import Meta
 from quadriga.engine.models.embedding import OTHER_MODEL_PREFIX
 from quadriga.engine.models.model import PLATFORM
 from quadriga.engine.models.model_archives import archive_name, read_archive
-from quadriga.engine.models.recognition.model_toml import build_types
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.errors import InvalidRequest, TooLarge
 from quadriga.proto.http.v2_extensions import config_json
@@ -80,9 +79,6 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"config: expected versions among {', '.join(available)}, got {', '.join(chosen) or 'none'}"
             )
         return [version for version in available if version in chosen]
-
-
-build_types(VersionPolicy, list[ConfigTensor])
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolicy]:

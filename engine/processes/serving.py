@@ -18,6 +18,7 @@ import uvloop
 from quadriga.engine.access.quotas import KEY
 from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.assembly.app import Application
+from quadriga.engine.config.schema import build_types
 from quadriga.engine.config.settings import Settings, parse_proxies
 from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S, with_limits
 from quadriga.engine.http.listener import BACKLOG, accept_waiting, drop_new_connections
@@ -223,6 +224,7 @@ def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Applic
         for _, cells in counts.of_process(kind, task.number):
             cells[IN_FLIGHT] = 0  # the requests of an earlier process of this worker ended with it
     host = ModelHost(is_server=True)
+    build_types()
     application = Application(
         task.settings,
         task.number,

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import read_json
-from quadriga.engine.models.recognition.model_toml import build_types, convert
+from quadriga.engine.models.recognition.model_toml import convert
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.tasks.generation import MAX_BEAMS, MAX_NEW_TOKENS, GenerationConfig
 
@@ -68,8 +68,6 @@ class _GenerationFile(msgspec.Struct, frozen=True):
     bos_token_id: _TokenId | None = None
     decoder_start_token_id: _TokenId | None = None
 
-
-build_types(TextTable, _GenerationFile)
 
 _UNSUPPORTED: dict[str, int | None] = {
     **dict.fromkeys(("bad_words_ids", "constraints", "exponential_decay_length_penalty")),

@@ -116,17 +116,6 @@ SPECIFIED = {"input": InputSpec, "output": OutputSpec, "defaults": Defaults}
 """Tables whose keys are the fields of a struct of the specification."""
 
 
-def build_types(*types: Any) -> None:
-    """Let msgspec build what it knows of types when a module is imported.
-
-    Where two threads are the first to use a type, as two loads may be, msgspec 0.22 ends the process by SIGSEGV.
-    """
-    for type_ in types:
-        msgspec.json.Decoder(type_)
-
-
-build_types(ModelToml, *SPECIFIED.values())
-
 _DECODED_TASKS = ("detection", "oriented", "segmentation")
 DECODED = frozenset(SHORT_NAMES[name] for name in _DECODED_TASKS)
 """Full names of the tasks that read outputs with a decoder."""

@@ -338,9 +338,11 @@ def test_another_file_of_a_version_is_in_the_log(tmp_path, caplog, is_unloaded, 
 
 FIRST_LOADS = """
 import os, sys, threading
+from quadriga.engine.config.schema import build_types
 from quadriga.engine.models.recognition.model_toml import ModelToml, convert
 
 sys.setswitchinterval(1e-6)
+build_types()
 
 def load():
     together.wait()

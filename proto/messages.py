@@ -9,7 +9,7 @@ import msgspec
 import numpy.typing as npt
 
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, Unsupported
-from quadriga.proto.request import Deadline
+from quadriga.proto.request import Deadline, QueueStatistics
 
 Result = TypeVar("Result")
 
@@ -296,21 +296,6 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     compute_output: Duration = Duration()
     batches: Sequence[BatchStatistics] = ()
     """Statistics of each batch size, in increasing order."""
-
-
-class QueueStatistics(msgspec.Struct, frozen=True):
-    """Requests to one model that wait or run now, and those that were not answered, since the start."""
-
-    model: str
-    """Name of the model; empty for requests that name no known model."""
-    waiting: int = 0
-    running: int = 0
-    refused: dict[str, int] = {}
-    """Requests refused on arrival, by reason."""
-    stopped: dict[str, int] = {}
-    """Requests stopped before their answer, by reason."""
-    expected_wait_s: float = 0.0
-    """Expected wait of a request of a further connection; of several processes, the longest."""
 
 
 class Serving(Protocol):

@@ -473,6 +473,24 @@ def note_outcome(outcome: Outcome) -> None:
         request.outcome = outcome
 
 
+# Those that wait.
+
+
+class QueueStatistics(msgspec.Struct, frozen=True):
+    """Requests to one model that wait or run now, and those that were not answered, since the start."""
+
+    model: str
+    """Name of the model; empty for requests that name no known model."""
+    waiting: int = 0
+    running: int = 0
+    refused: dict[str, int] = {}
+    """Requests refused on arrival, by reason."""
+    stopped: dict[str, int] = {}
+    """Requests stopped before their answer, by reason."""
+    expected_wait_s: float = 0.0
+    """Expected wait of a request of a further connection; of several processes, the longest."""
+
+
 # Its end.
 
 REFUSALS = frozenset({401, 403, 429, "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"})

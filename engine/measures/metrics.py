@@ -38,7 +38,8 @@ from quadriga.engine.measures.shared_counts import (
     outcomes_of,
 )
 from quadriga.proto.errors import ProtocolError
-from quadriga.proto.messages import ProcessHealth, QueueStatistics, Serving
+from quadriga.proto.messages import ProcessHealth, Serving
+from quadriga.proto.request import QueueStatistics
 
 TEXTS = {
     "quadriga_build_info": "Version of the engine, as a label; always 1.",

@@ -21,13 +21,13 @@ from contextlib import contextmanager
 
 import msgspec
 
-from quadriga.proto.messages import QueueStatistics
 from quadriga.proto.request import (
     OTHER_WIRES,
     OUTCOMES,
     WIRE_PROTOCOLS,
     OtherWire,
     Outcome,
+    QueueStatistics,
     WireProtocol,
 )
 

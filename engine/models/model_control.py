@@ -32,8 +32,8 @@ from quadriga.proto.errors import (
     ProtocolError,
     Unsupported,
 )
-from quadriga.proto.messages import ModelStatistics, QueueStatistics
-from quadriga.proto.request import current_caller
+from quadriga.proto.messages import ModelStatistics
+from quadriga.proto.request import QueueStatistics, current_caller
 
 Read = TypeVar("Read", bound=msgspec.Struct)
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.proto.messages import QueueStatistics
-from quadriga.proto.request import RequestContext
+from quadriga.proto.request import QueueStatistics, RequestContext
 
 MEAN_WEIGHT = 0.1
 """Weight of the last request in the mean time that requests of a model take."""

@@ -28,9 +28,9 @@ from quadriga.proto.errors import (
     ModelNotReady,
     WaitTooLong,
 )
-from quadriga.proto.messages import QueueStatistics
 from quadriga.proto.request import (
     Deadline,
+    QueueStatistics,
     RequestContext,
     current_request,
     set_current_request,

@@ -15,14 +15,8 @@ from quadriga.engine.measures.metrics import TEXTS, ProcessMetrics, PrometheusMe
 from quadriga.engine.measures.model_counts import ModelCounters, ModelCounts
 from quadriga.engine.measures.shared_counts import RequestCounts, ServerNumbers, SharedCounts
 from quadriga.proto.errors import NotFound
-from quadriga.proto.messages import (
-    HealthPart,
-    HealthReport,
-    ModelInfo,
-    ModelStatus,
-    ProcessHealth,
-    QueueStatistics,
-)
+from quadriga.proto.messages import HealthPart, HealthReport, ModelInfo, ModelStatus, ProcessHealth
+from quadriga.proto.request import QueueStatistics
 
 
 class Counted:

@@ -23,8 +23,13 @@ from quadriga.engine.serving.request_queue import (
     RequestQueue,
 )
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded, ModelNotReady, WaitTooLong
-from quadriga.proto.messages import QueueStatistics
-from quadriga.proto.request import Deadline, RequestContext, check_deadline, current_deadline
+from quadriga.proto.request import (
+    Deadline,
+    QueueStatistics,
+    RequestContext,
+    check_deadline,
+    current_deadline,
+)
 
 LONG_S = 30.0
 

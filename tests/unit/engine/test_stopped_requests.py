@@ -105,7 +105,7 @@ def test_no_image_is_decoded_once_the_client_has_left(pipeline, answering):
 @pytest.mark.parametrize("device", ["", "cpu"])
 def test_a_run_is_interrupted_and_the_model_works_afterwards(tmp_path, answering, device):
     session = Session(counting(tmp_path / "model.onnx"))
-    session._device = device  # "cpu": through a binding, as on a graphics card
+    session._device = (device, 0)  # "cpu": through a binding, as on a graphics card
     x, one = np.ones(1, np.float32), np.ones(1, np.int64)
     deadline = Deadline()
     answering(deadline)

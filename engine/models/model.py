@@ -221,7 +221,7 @@ class Model:
         return (
             isinstance(self.runner, LocalRunner)
             and session.providers == (CPU,)
-            and self.image_predictor is None
+            and not isinstance(self.image_predictor, TextPackage)
             and self.row_classifier is None
             and runtime.intra_op_threads == 1
             and runtime.batching is None

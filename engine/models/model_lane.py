@@ -118,9 +118,9 @@ class LoopCost:
         self._pause_s = MIN_PAUSE_S
         self._back_s = self._since_s = 0.0
 
-    def wants_sample(self) -> bool:
+    def wants_sample(self, body_bytes: int) -> bool:
         """Check whether the processor time of a request in a thread is to be taken, which takes 1 us."""
-        return not self.is_cheap and time.monotonic() >= self._back_s
+        return not self.is_cheap_at(body_bytes) and time.monotonic() >= self._back_s
 
     def is_cheap_at(self, body_bytes: int) -> bool:
         """Check whether the loop answers a request of a size: one of more bytes than were measured may take longer."""

@@ -309,7 +309,8 @@ class RequestQueue:
         request, result, error = ticket.request, None, None
         request.queue_ns = time.perf_counter_ns() - ticket.queued_ns
         begun_s = time.monotonic()
-        is_sampled = ticket.body_bytes is not None and ticket.lane.cost.wants_sample()
+        size = ticket.body_bytes
+        is_sampled = size is not None and ticket.lane.cost.wants_sample(size)
         begun_cpu_s = time.thread_time() if is_sampled else 0.0
         request.deadline = ticket.deadline
         request.give_up_place = partial(self._park, ticket)
@@ -326,8 +327,8 @@ class RequestQueue:
         cost_s = time.thread_time() - begun_cpu_s if is_sampled and error is None else DEAR_S
         with self._lock:
             self._tickets.pop(ticket, None)
-            if is_sampled and ticket.body_bytes is not None:
-                ticket.lane.cost.note_thread(cost_s, ticket.body_bytes)
+            if is_sampled and size is not None:
+                ticket.lane.cost.note_thread(cost_s, size)
             self._busy -= 1
             self._running -= ticket.holds_place
             ticket.lane.end(now_s, now_s - begun_s)

@@ -107,6 +107,11 @@ JSON_PARAMETERS = ("prompts", "tiling")
 _WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np.uint32}
 
 
+def _light_bytes(body: bytes) -> int | None:
+    """Return the size of a request whose work follows from it; None for one with texts, which may be images."""
+    return None if b"BYTES" in body else len(body)
+
+
 def parse_infer(message: Any, call_id: str = "") -> InferRequest:
     """Parse an inference request, a `ModelInferRequest`; without an id of its own it has that of its call."""
     if not message.inputs:
@@ -327,7 +332,10 @@ class GrpcService:
                 key = idempotency.key_of_call(context.invocation_metadata())
                 task = partial(self._infer, model, body, request, key)
                 response, trailer = await self._run(
-                    task, model, context=context, body_bytes=len(body) if key is None else None
+                    task,
+                    model,
+                    context=context,
+                    body_bytes=None if key is not None else _light_bytes(body),
                 )
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
@@ -518,7 +526,7 @@ class GrpcService:
             while True:
                 try:
                     return await self._run(
-                        task, read_model_name(body), context=context, body_bytes=len(body)
+                        task, read_model_name(body), context=context, body_bytes=_light_bytes(body)
                     )
                 except WaitTooLong:
                     if previous is None or previous.done():

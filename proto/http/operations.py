@@ -62,6 +62,9 @@ from quadriga.tasks.specification import resolve
 
 JSON = b"application/json"
 
+JSON_BYTES = b"inference-header-content-length"
+"""Header with the length of the JSON before the bytes of tensors."""
+
 
 MAX_HEADER_BYTES = 3072
 """Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
@@ -282,7 +285,7 @@ class Dispatcher:
                     model=parameters.get("name") if operation.in_thread else None,
                     deadline=deadline,
                     connection=scope.get("client"),
-                    body_bytes=len(body) if _is_plain_inference(operation, headers) else None,
+                    body_bytes=len(body) if _is_plain_inference(operation, headers, body) else None,
                 )
                 response = await _while_connected(answering, deadline, scope, receive)
             else:
@@ -361,13 +364,21 @@ class Dispatcher:
         return deadline
 
 
-def _is_plain_inference(operation: Operation, headers: Mapping[bytes, bytes]) -> bool:
-    """Check whether the work for a request follows from its body alone; a key is noted in a file, which may take time."""
-    return (
-        operation.need == "infer"
-        and b"content-encoding" not in headers
-        and idempotency.HEADER not in headers
-    )
+def _is_plain_inference(operation: Operation, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+    """Check whether the work for a request follows from the size of its body: it has tensors of numbers, and nothing else.
+
+    What has texts may be images; an escape could hide the word. A key is noted in a file, which may take time.
+    """
+    if (
+        not operation.allows_binary
+        or not body.startswith(b"{")
+        or b"content-encoding" in headers
+        or idempotency.HEADER in headers
+    ):
+        return False
+    length = headers.get(JSON_BYTES, b"")
+    json_bytes = int(length) if length.isdigit() and len(length) < 18 else len(body)
+    return body.find(b"BYTES", 0, json_bytes) < 0 and body.find(b"\\", 0, json_bytes) < 0
 
 
 class _Chunks(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from quadriga.proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
 from quadriga.proto.errors import InvalidRequest, ModelNotReady
 from quadriga.proto.http.cloud_events import with_cloud_events
 from quadriga.proto.http.operations import (
+    JSON_BYTES,
     HttpRequest,
     HttpResponse,
     Operation,
@@ -69,9 +70,6 @@ EXTENSIONS: tuple[str, ...] = (
     "statistics",
 )
 """Extensions named in the server's metadata: those that are implemented."""
-
-
-_JSON_BYTES = b"inference-header-content-length"
 
 
 _OCTETS = b"application/octet-stream"
@@ -169,7 +167,7 @@ def answer_infer(serving: Serving, options: WireOptions, http_request: HttpReque
         named = http_request.path_parameters
         check_model_exists(serving, named["name"], named["version"])
         headers = http_request.headers
-        is_read_as_json = _JSON_BYTES not in headers and not is_image_type(media_type(headers))
+        is_read_as_json = JSON_BYTES not in headers and not is_image_type(media_type(headers))
         if is_read_as_json and is_image_file(http_request.body):
             raise InvalidRequest(
                 "expected a body in JSON, got the file of an image: models of images take it with "
@@ -181,7 +179,7 @@ def answer_infer(serving: Serving, options: WireOptions, http_request: HttpReque
     answered = store_headers(response)
     if json_bytes is None:
         return HttpResponse(body, headers=answered)
-    answered = [*answered, (_JSON_BYTES, str(json_bytes).encode())]
+    answered = [*answered, (JSON_BYTES, str(json_bytes).encode())]
     return HttpResponse(body, media_type=_OCTETS, headers=answered)
 
 
@@ -228,7 +226,7 @@ def _image_request(
 
 def _json_bytes(http_request: HttpRequest) -> int | None:
     """Read the length of the JSON of a body; None if the whole body is JSON."""
-    header = http_request.headers.get(_JSON_BYTES)
+    header = http_request.headers.get(JSON_BYTES)
     if header is None:
         return None
     length = int(header) if header.isdigit() and len(header) < 16 else -1

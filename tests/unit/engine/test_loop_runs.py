@@ -65,6 +65,16 @@ async def test_what_is_known_to_be_cheap_runs_on_the_loop(warm_up, options, is_o
         assert (thread is threading.current_thread()) == is_on_loop
 
 
+async def test_larger_requests_come_to_the_loop_once_they_were_measured():
+    async with queue_of() as queue:
+        larger = {"model": "a", "body_bytes": 10 * BYTES}
+        threads = [await queue.run(threading.current_thread, **larger) for _ in range(SAMPLES + 1)]
+        main = threading.current_thread()
+        assert main not in threads[:SAMPLES]
+        assert threads[SAMPLES] is main
+        assert await queue.run(threading.current_thread, model="a", body_bytes=BYTES) is main
+
+
 async def test_what_was_never_light_is_no_measure():
     async with queue_of(body_bytes=None) as queue:
         thread = await queue.run(threading.current_thread, model="a", body_bytes=BYTES)
@@ -136,7 +146,7 @@ def test_a_model_that_left_the_loop_stays_away_for_longer_each_time(monkeypatch)
         while not cost.is_cheap:
             now_s[0] += 0.5
             for _ in range(SAMPLES):
-                if cost.wants_sample():
+                if cost.wants_sample(BYTES):
                     cost.note_thread(0.0001, BYTES)
         pauses_s.append(now_s[0] - left_s)
     assert pauses_s == [1, 2, 4, 8]

@@ -12,6 +12,7 @@ from quadriga.engine.access.browsers import BrowserRules
 from quadriga.proto.access import ANYBODY, STRANGER, Gate, Quota, RateHeaders, headers_by_name
 from quadriga.proto.errors import Forbidden, ProtocolError
 from quadriga.proto.http.asgi import (
+    ANSWER_EXTENSION,
     CALLER_EXTENSION,
     REQUEST_ID_HEADER,
     error_response,
@@ -52,23 +53,37 @@ class _Answer:
         request: The request.
         accounting: Takes note of its end.
         send: Sends the answer.
+        send_whole: Sends a whole answer, see `ANSWER_EXTENSION`; None where there is nothing that does.
     """
 
     __slots__ = (
         "_accounting",
+        "_begun",
         "_is_whole",
+        "_length",
         "_request",
         "_send",
+        "_send_whole",
         "headers",
         "quota",
         "rate",
         "scope",
     )
 
-    def __init__(self, request: RequestContext, accounting: Accounting, send: Send) -> None:
+    def __init__(
+        self,
+        request: RequestContext,
+        accounting: Accounting,
+        send: Send,
+        send_whole: Callable[[int, list[tuple[bytes, bytes]], bytes], bool] | None,
+    ) -> None:
         self._request = request
         self._accounting = accounting
         self._send = send
+        self._send_whole = send_whole
+        self._begun: Any = None
+        """How an answer of a known length begins, until its body is there."""
+        self._length = b""
         self._is_whole = True
         self.headers: list[tuple[bytes, bytes]] = []
         """Headers that the answer gets besides."""
@@ -87,14 +102,24 @@ class _Answer:
             message["headers"] = self._with_headers(message.get("headers", []))
             self.note_route(status)
             self._accounting.answer(request, status)
+            if self._length and self._send_whole is not None and request.method != "HEAD":
+                self._begun = message
+                return
         elif message["type"] == "http.response.body":
-            size, goes_on = len(message.get("body", b"")), message.get("more_body")
+            body, goes_on = message.get("body", b""), message.get("more_body", False)
+            size = len(body)
             request.bytes_out += size
             self._is_whole = self._is_whole and not goes_on
             if self._is_whole and size <= _SMALL_ANSWER_BYTES:
                 self.leave_place()
             if not goes_on:
                 self._accounting.count(request, outcome_of_status(int(request.status)))
+            begun, self._begun = self._begun, None
+            if begun is not None and self._send_whole is not None:
+                is_whole = not goes_on and self._length == b"%d" % size
+                if is_whole and self._send_whole(begun["status"], begun["headers"], body):
+                    return
+                await self._send(begun)
         await self._send(message)
 
     def note_route(self, status: int = 0) -> None:
@@ -123,6 +148,7 @@ class _Answer:
         """Return the headers of the answer: with those added, the id and the trace of the request."""
         request, headers = self._request, [*present]
         names = {name.lower(): value for name, value in headers}
+        self._length = names.get(b"content-length", b"")
         if b"ratelimit" not in names:
             headers += self.rate
         headers += self.headers
@@ -183,7 +209,8 @@ class AsgiFront:
         self._accounting.begin(
             request, headers.get(TRACEPARENT_HEADER) or headers.get(EVENT_HEADER)
         )
-        answer = _Answer(request, self._accounting, send)
+        send_whole: Any = (scope.get("extensions") or {}).get(ANSWER_EXTENSION)
+        answer = _Answer(request, self._accounting, send, send_whole)
         try:
             with self._intake.receiving(scope, receive) as receive_body:
                 await self._respond(request, answer, scope, headers=headers, receive=receive_body)

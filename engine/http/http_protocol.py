@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from quadriga.proto.http.asgi import (
     ABORT_EXTENSION,
+    ANSWER_EXTENSION,
     BODY_EXTENSION,
     CALLER_EXTENSION,
     DISCONNECT_EXTENSION,
@@ -46,6 +47,9 @@ MAX_AHEAD = 64
 """Maximum requests of a connection that wait for the answer before theirs; behind them it is closed."""
 FRAMING_PER_BYTE = 8
 """Maximum bytes of framing for each byte of a body, besides `MAX_HEADER_BYTES`: chunks of one byte have five."""
+
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
+"""What no header may have besides the end of its line."""
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 
@@ -139,11 +143,43 @@ class OrderedFlow(FlowControl):
             super().resume_reading()
 
 
-class LingeringTransport(asyncio.Transport):
-    """A connection to close after a response, once the request has been read."""
+class Exchange(asyncio.Transport):
+    """One request and its response: the transport of uvicorn's cycle, and what the application may do besides."""
 
-    def __init__(self, protocol: "HttpProtocol") -> None:
+    def __init__(self, protocol: "HttpProtocol", cycle: RequestResponseCycle) -> None:
         self._protocol = protocol
+        self._cycle = cycle
+
+    def take_body(self) -> bytes | None:
+        """Return the body if all of it is there; what is received behind it is the end of the connection.
+
+        Most bodies come whole, and to receive one under a timer takes 5 us more.
+        """
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        cycle.message_event.clear()
+        self._protocol.flow.resume_reading()
+        return body
+
+    def answer(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Write a complete response, unless uvicorn has to: it waits for the client, ends connections, and checks headers."""
+        cycle, protocol = self._cycle, self._protocol
+        if cycle.response_started or cycle.disconnected or not cycle.keep_alive:
+            return False
+        fields = cycle.default_headers + list(headers)
+        if protocol.flow.write_paused or any(name == b"connection" for name, _ in fields):
+            return False
+        head = b"".join(b"%b: %b\r\n" % field for field in fields)
+        if head.count(b"\n") != len(fields) or _NO_TEXT.search(head):
+            return False
+        cycle.waiting_for_100_continue = False
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        protocol.write_last(_STATUS_LINES[status] + head + b"\r\n", body)
+        cycle.on_response()
+        return True
 
     def write(self, data: Any) -> None:
         """Write a part of the response."""
@@ -281,6 +317,10 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self.loop.call_soon(self.flush)
 
+    def write_last(self, *parts: bytes) -> None:
+        """Write the last parts of a response; `on_response_complete` hands them on."""
+        self._unsent += parts
+
     def flush(self) -> None:
         """Hand what was written to the transport; called before anything else is done with it."""
         if self._unsent:
@@ -399,27 +439,15 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start the task of a request."""
-        cycle.transport = LingeringTransport(self)
+        exchange = cycle.transport = Exchange(self, cycle)
         extensions: Any = {
-            **cycle.scope.get("extensions", {}),
             ABORT_EXTENSION: self.transport.abort,
+            ANSWER_EXTENSION: exchange.answer,
+            BODY_EXTENSION: exchange.take_body,
             DISCONNECT_EXTENSION: self.call_on_disconnect,
-            BODY_EXTENSION: partial(self._take_body, cycle),
         }
         cycle.scope["extensions"] = extensions
         super()._start_asgi_task(cycle, app)
-
-    def _take_body(self, cycle: RequestResponseCycle) -> bytes | None:
-        """Return the body of a request if all of it is there; what is received behind it is the end of the connection.
-
-        Most bodies come whole, and to receive one under a timer takes 5 us more.
-        """
-        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
-            return None
-        body, cycle.body = bytes(cycle.body), bytearray()
-        cycle.message_event.clear()
-        self.flow.resume_reading()
-        return body
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from litestar.types import Receive, Scope
@@ -134,17 +134,12 @@ class Intake:
         with self._lock:
             self.held_bytes -= size
 
-    @contextmanager
-    def receiving(self, scope: Scope, receive: Receive) -> Iterator[Receive]:
+    def receiving(self, scope: Scope, receive: Receive) -> AbstractContextManager[Receive]:
         """Return a `receive` that counts a request's body and limits its time; its bytes are held until the end."""
-        body = _Body(self, scope, receive)
-        try:
-            yield body.receive
-        finally:
-            self.give_back(body.size)
+        return _Body(self, scope, receive)
 
 
-class _Body:
+class _Body(AbstractContextManager[Receive]):
     """The body of one request, as it arrives."""
 
     def __init__(self, intake: Intake, scope: Scope, receive: Receive) -> None:
@@ -156,6 +151,12 @@ class _Body:
         self._begun = False
         self._complete = False
         self.size = 0
+
+    def __enter__(self) -> Receive:
+        return self.receive
+
+    def __exit__(self, *_: object) -> None:
+        self._intake.give_back(self.size)
 
     async def receive(self) -> HTTPReceiveMessage:
         """Receive the next message of a request.

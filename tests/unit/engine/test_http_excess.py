@@ -125,7 +125,7 @@ def test_answers_that_are_not_read_have_a_time(surroundings, headers, reads):
             await asyncio.sleep(0.01)
         return body
 
-    intake = Intake(body_timeout_s=0.4, bytes_per_s=4_000_000)
+    intake = Intake(body_timeout_s=0.4, bytes_per_s=1_000_000)
     assert surroundings.run(answer, case, intake) == (BODY if reads else b"")
 
 

@@ -15,7 +15,12 @@ from uvicorn.server import ServerState
 
 from quadriga.engine.http import http_protocol
 from quadriga.engine.http.http_protocol import with_limits
-from quadriga.proto.http.asgi import BODY_EXTENSION, DISCONNECT_EXTENSION, send_body
+from quadriga.proto.http.asgi import (
+    ANSWER_EXTENSION,
+    BODY_EXTENSION,
+    DISCONNECT_EXTENSION,
+    send_body,
+)
 from quadriga.proto.http.intake import Intake
 from tests.certificates import Authority
 
@@ -401,6 +406,46 @@ def test_a_whole_body_is_taken_without_waiting(surroundings, size, parts):
                 assert seen[0] == "taken"
 
     surroundings.run(take, case)
+
+
+@pytest.mark.parametrize(
+    ("asked", "header", "size", "is_taken"),
+    [
+        (b"", (b"x-a", b"b"), 3, True),
+        (b"", (b"x-a", b"b"), 1_300_000, True),
+        (b"\nConnection: close", (b"x-a", b"b"), 3, False),
+        (b"", (b"connection", b"close"), 3, False),
+        (b"", (b"x-a", b"b\r\nx-c: d"), 3, False),
+        (b"", (b"x-a", b"b\n"), 3, False),
+        (b"", (b"x-a", b"b\r"), 3, False),
+        (b"", (b"x-a", b"b\0"), 3, False),
+    ],
+)
+def test_a_whole_answer_leaves_by_one_call(surroundings, asked, header, size, is_taken):
+    content = (CHUNK * 20)[:size]
+    taken = []
+
+    async def answer(scope, receive, send):
+        headers = [header, (b"content-length", b"%d" % size)]
+        taken.append(scope["extensions"][ANSWER_EXTENSION](200, headers, content))
+        if not taken[-1]:
+            await send_body(send, 200, content)
+        else:
+            assert not scope["extensions"][ANSWER_EXTENSION](200, headers, content)
+            assert (await receive())["type"] == "http.disconnect"
+
+    async def case(connection):
+        for _ in range(2 if is_taken else 1):
+            connection.send(b"GET / HTTP/1.1\nHost: a" + asked)
+            head, body = await connection.read_answer()
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert (b"\r\nx-a: b\r\n" in head) == is_taken
+            assert body == content
+        if size < len(CHUNK):
+            assert len(connection.sizes) == len(taken)
+
+    surroundings.run(answer, case)
+    assert set(taken) == {is_taken}
 
 
 def test_a_client_that_waits_to_be_told_to_go_on_is_told(surroundings):

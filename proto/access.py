@@ -35,7 +35,10 @@ ROLES: Mapping[Role, tuple[Role, ...]] = {
     "admin": ("admin", "operate", "infer", "metrics", "read", "annotate", "monitor"),
 }
 """Rights of each role: to run models; to read `/metrics`; to search what is stored; to correct it; to run and schedule reports; to load,
-unload and delete; to manage keys."""
+unload and delete; to manage keys. A new right that changes something also belongs in `CHANGING`: such requests are audited."""
+
+CHANGING: frozenset[Need] = frozenset({"annotate", "monitor", "operate"})
+"""Needs of doors that change something, unless the request is a GET; see `quadriga.proto.request.is_audited`."""
 
 AUTHORIZATION = b"authorization"
 KEY_HEADER = b"x-api-key"

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from quadriga.proto.access import ANYBODY, Caller, Need
+from quadriga.proto.access import ANYBODY, CHANGING, Caller, Need
 from quadriga.proto.errors import (
     ClientLeft,
     DeadlineExceeded,
@@ -173,6 +173,8 @@ _stopping = threading.Lock()
 
 class Deadline:
     """Time limit of one request from now on; safe to use from several threads.
+
+    `quadriga.proto.http.operations.Dispatcher` and `quadriga.proto.grpc.service` begin it; what takes long checks it.
 
     Args:
         timeout_s: Seconds that the request has.
@@ -496,7 +498,6 @@ class QueueStatistics(msgspec.Struct, frozen=True):
 REFUSALS = frozenset({401, 403, 429, "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"})
 """HTTP statuses and gRPC codes of a refused access."""
 
-_CHANGING = frozenset({"annotate", "monitor", "operate"})
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -511,7 +512,7 @@ def is_audited(need: Need, method: str, *, is_marked: bool = False) -> bool:
         method: Verb of the request; `RPC` for a call over gRPC.
         is_marked: Whether the door declares that it takes data away.
     """
-    return is_marked or need == "admin" or (need in _CHANGING and method not in _READING)
+    return is_marked or need == "admin" or (need in CHANGING and method not in _READING)
 
 
 def client_address(scope: Mapping[str, Any]) -> str:

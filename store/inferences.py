@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store import journal
-from quadriga.store.blobs.interface import Blobs, blob_key
+from quadriga.store.blobs.interface import KEY_PREFIX, Blobs, blob_key
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
 from quadriga.store.cancellation import Cancellation
 from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
@@ -372,7 +372,7 @@ class InferenceReader:
         if inference_id:
             with suppress(NotFoundError):
                 image = self.get(inference_id).input
-                if image.kept and image.hash == f"blake3:{digest}":
+                if image.kept and image.hash == KEY_PREFIX + digest:
                     return data
             raise NotFoundError(f"blob not found: {digest} was removed")
         return data

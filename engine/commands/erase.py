@@ -17,8 +17,9 @@ from quadriga.engine.commands.options import option, parse_filter, server_option
 from quadriga.engine.commands.output import print_progress
 from quadriga.engine.commands.server_client import ServerClient, ServerError
 from quadriga.monitor.report.metric_texts import one_line
+from quadriga.store.blobs.interface import KEY_PATTERN
 
-_HASH = re.compile(r"blake3:[0-9a-f]{64}", re.ASCII)
+_HASH = re.compile(KEY_PATTERN, re.ASCII)
 _CHUNK_BYTES = 1 << 20
 _POLL_INTERVAL_S = 0.5
 _MAX_TEXT = 400

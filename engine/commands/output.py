@@ -26,7 +26,7 @@ from quadriga.monitor.report.schema import (
     Slice,
     sorted_by_effect,
 )
-from quadriga.store.blobs.interface import Blobs
+from quadriga.store.blobs.interface import KEY_PREFIX, Blobs
 from quadriga.store.errors import full_text
 from quadriga.store.exchange.dataset_files import open_dataset_files
 from quadriga.store.redaction import redact
@@ -156,7 +156,7 @@ def page_writer(image_bytes: Callable[[str], bytes | None]) -> RenderPage:
 
 def image_from_store(blobs: Blobs) -> Callable[[str], bytes | None]:
     """Return the function that reads an image by its hash."""
-    return lambda key: blobs.get(key) if key.startswith("blake3:") else None
+    return lambda key: blobs.get(key) if key.startswith(KEY_PREFIX) else None
 
 
 def image_from_folder(folder: Path | None) -> Callable[[str], bytes | None]:

@@ -1,4 +1,7 @@
-"""What a request over HTTP meets first: who sends it, and which of the protocols or routes answers it."""
+"""What a request over HTTP meets first and last: who sends it, what answers it, and the headers that every answer has.
+
+What is refused before it, `quadriga.engine.http.http_protocol.encode_refusal` answers.
+"""
 
 import codecs
 import sys

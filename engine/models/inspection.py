@@ -139,7 +139,7 @@ def _background_text(spec: ModelSpec) -> str:
 
 
 def _notes(spec: ModelSpec) -> Iterator[str]:
-    """Yield what may be right, but is also what a wrong model.toml looks like."""
+    """Yield the warnings of `quadriga inspect`: what may be right, but is also what a wrong model.toml looks like."""
     full_scale = spec.input.scale * (2**spec.input.bit_depth - 1)
     if spec.input.mean and max(spec.input.mean) > 1 and full_scale <= 1.001:
         yield (

@@ -1,7 +1,8 @@
-"""Endpoints of the protocols: a verb, a path, and a plain function from request to response.
+"""Endpoints of the protocols: a verb, a path, and a plain function from request to response; and what calls them.
 
 They are tried before Litestar's routes, whose overhead exceeds the run of a small model and which support neither
-verbs behind a colon nor case-insensitive paths, both of TF Serving. A protocol only parses and renders.
+verbs behind a colon nor case-insensitive paths, both of TF Serving. A protocol only parses and renders: `Dispatcher` reads
+bodies, begins the time of each request, and compresses answers.
 """
 
 import asyncio

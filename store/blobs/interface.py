@@ -1,4 +1,4 @@
-"""Interface of blob storage, and the keys of blobs.
+"""Interface of blob storage, and the keys of blobs: the hash of their bytes.
 
 A blob that a record references is protected by its age. A put renews it, a removal spares blobs that were
 put within the grace period, and a record is journaled within half of that after its put. Before a removal,
@@ -15,7 +15,10 @@ from blake3 import blake3
 from quadriga.store.errors import StoreError
 
 GRACE_S = 3600.0  # minimum age of a removed blob since its last put
-_PREFIX = "blake3:"
+KEY_PREFIX = "blake3:"
+"""Name of the hash; with another one, stores of this one have to be read, too."""
+KEY_PATTERN = rf"{KEY_PREFIX}[0-9a-f]{{64}}"
+"""Regular expression of a whole key."""
 _DIGITS = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _log = logging.getLogger(__name__)
 
@@ -82,7 +85,7 @@ class Blobs(Protocol):
 
 def blob_key(data: bytes) -> str:
     """Return the key of the bytes: `blake3:<64 hex digits>`."""
-    return f"{_PREFIX}{blake3(data).hexdigest()}"
+    return f"{KEY_PREFIX}{blake3(data).hexdigest()}"
 
 
 def blob_path(key: str) -> str:
@@ -91,8 +94,8 @@ def blob_path(key: str) -> str:
     Raises:
         StoreError: The key is malformed.
     """
-    digits = key.removeprefix(_PREFIX)
-    if not key.startswith(_PREFIX) or _DIGITS.fullmatch(digits) is None:
+    digits = key.removeprefix(KEY_PREFIX)
+    if not key.startswith(KEY_PREFIX) or _DIGITS.fullmatch(digits) is None:
         raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")
     return f"{digits[:2]}/{digits}"
 
@@ -100,7 +103,7 @@ def blob_path(key: str) -> str:
 def key_from_path(path: str) -> str | None:
     """Return the key of the blob at a relative path, or None if the path is not one of a blob."""
     folder, _, digits = path.rpartition("/")
-    return f"{_PREFIX}{digits}" if _DIGITS.fullmatch(digits) and folder == digits[:2] else None
+    return f"{KEY_PREFIX}{digits}" if _DIGITS.fullmatch(digits) and folder == digits[:2] else None
 
 
 def verify_content(key: str, data: bytes) -> bytes | None:

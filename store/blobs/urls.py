@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlencode
 
-from quadriga.store.blobs.interface import Blobs
+from quadriga.store.blobs.interface import KEY_PREFIX, Blobs
 from quadriga.store.disk import create_once
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
@@ -79,7 +79,7 @@ class BlobUrls:
             raise QueryError("the signature of the URL is not one of this server")
         if time.time() > int(expires):
             raise QueryError(f"the URL has expired: it was valid until {expires}")
-        data = self._blobs.get(f"blake3:{digest}")
+        data = self._blobs.get(KEY_PREFIX + digest)
         if data is None:
             raise NotFoundError(f"blob not found: {digest} was removed")
         return data

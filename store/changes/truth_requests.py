@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from quadriga.quoting import quoted
+from quadriga.store.blobs.interface import KEY_PATTERN
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.changes.requests import (
@@ -44,7 +45,7 @@ _LINE_VALUES = {"annotations", "source", "task", "model", "review", "split"}
 """Further keys of a line; `split` is of datasets, and changes nothing."""
 
 _ITEM_KEYS = {"value", "annotations"}
-_HASH = re.compile(r"blake3:[0-9a-f]{64}", re.ASCII)
+_HASH = re.compile(KEY_PATTERN, re.ASCII)
 _OBJECTS = msgspec.Meta(extra_json_schema={"items": {"type": "object"}})  # validated later
 _LIST = {"type": "array", "items": {"type": "object"}}
 _ITEMS = msgspec.Meta(

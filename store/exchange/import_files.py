@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from quadriga.store import metadata
-from quadriga.store.blobs.interface import blob_key
+from quadriga.store.blobs.interface import KEY_PATTERN, blob_key
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.errors import PYARROW_MISSING, MetadataError, QueryError
@@ -53,7 +53,7 @@ class _Model(ModelReference, frozen=True):
 
 class _Input(msgspec.Struct, frozen=True):
     name: str = ""
-    hash: Annotated[str, Meta(pattern="^blake3:[0-9a-f]{64}$")] | None = None
+    hash: Annotated[str, Meta(pattern=f"^{KEY_PATTERN}$")] | None = None
     width: _Count | None = None
     height: _Count | None = None
     mime: str | None = None

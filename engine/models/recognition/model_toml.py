@@ -1,7 +1,9 @@
 """Settings that a user writes beside a model in model.toml, checked key by key.
 
 `[input]`, `[output]` and `[defaults]` take the fields of the specification's structs and stay plain mappings:
-a layer above what the other files say.
+a layer above what the other files say. `[tiling]` has its struct there, too, and `[text]` in
+`quadriga.engine.models.image_text.files`. Which tasks have a use for a key, `check_use` knows; which may be set over the
+wire, `quadriga.engine.models.overrides`.
 """
 
 import tomllib

@@ -1,6 +1,6 @@
 """HTTP/2 of the gRPC port: connections, their calls, and the bounds of what a client costs the others.
 
-It carries calls to the handlers of `quadriga.proto.grpc.access`, and knows no RPC. grpc's own server decodes what anybody
+It carries calls to the handlers of `quadriga.proto.grpc.service`, and knows no RPC. grpc's own server decodes what anybody
 sends in threads of the worker, without a bound of bytes or time, and holds what is not read.
 
 Source: RFC 9113 (HTTP/2); RFC 7541 (HPACK, by the library hpack); gRPC, PROTOCOL-HTTP2.md.

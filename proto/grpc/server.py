@@ -12,15 +12,15 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 
 from quadriga.proto.access import Gate, OpenGate, admit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
-from quadriga.proto.grpc.access import (
+from quadriga.proto.grpc.http2 import Http2Server, Limits
+from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
+from quadriga.proto.grpc.service import (
     HEALTH_SERVICE,
     MAX_STRANGERS,
     AccessHandler,
     CallServices,
+    GrpcService,
 )
-from quadriga.proto.grpc.http2 import Http2Server, Limits
-from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.grpc.service import GrpcService
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import Serving
 from quadriga.proto.request import Accounting, current_caller

@@ -182,6 +182,11 @@ def model_names(serving: Serving) -> list[str]:
     return sorted({status.name for status in serving.model_statuses()})
 
 
+def list_models(serving: Serving, _: HttpRequest) -> HttpResponse:
+    """Answer with the names of all models."""
+    return json_response({"models": model_names(serving)})
+
+
 Match = tuple[Mapping[str, Operation], Mapping[str, Any]]
 """The operations of a path, by verb, and the parameters in it."""
 

@@ -24,8 +24,7 @@ from quadriga.engine.external.log_service import (
     check_model_name,
     read_time,
 )
-from quadriga.engine.external.logged_images import SentInference
-from quadriga.engine.external.payloads import read_request, read_response
+from quadriga.engine.external.logged_images import SentInference, read_request, read_response
 from quadriga.engine.serving.journal_capacity import OutcomeCounters
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import MAX_NAME_CHARACTERS, check_name

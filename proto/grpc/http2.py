@@ -43,6 +43,12 @@ UNASKED_BYTES = 65_535
 Source: RFC 9113, section 6.9.2.
 """
 
+MAX_STREAMS = 100
+"""Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client."""
+
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
+"""Seconds between two keepalive pings to a client with calls, and the time that it has to answer each."""
+
 SPARE_HANDSHAKES = 32
 """TLS handshakes beyond the maximum of connections; beyond them, the one that has lasted longest ends."""
 
@@ -117,13 +123,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_message_bytes: int
     max_connections: int
-    max_streams: int
     handshake_timeout_s: float
     idle_timeout_s: float
     max_age_s: float
     """0: connections may grow old."""
-    keepalive_s: float
-    keepalive_timeout_s: float
 
 
 class CallDetails(NamedTuple):
@@ -351,10 +354,8 @@ class Call:
             _, size = _PREFIX.unpack(self._prefix)
             self._check_size(size)
             self._connection.server.intake.take(0, announced=size)
-            self._part, self._filled = (
-                np.empty(size, np.uint8).data,
-                0,
-            )  # takes memory as it is filled
+            self._part = np.empty(size, np.uint8).data  # takes memory as it is filled
+            self._filled = 0
             self.fill(0)
         return data[missing:]
 
@@ -763,11 +764,9 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_more()
         elif now_s > self._old_s or now_s - self._idle_s > limits.idle_timeout_s:
             self.end_gracefully()
-        elif now_s - self._pinged_s > limits.keepalive_timeout_s:
+        elif now_s - self._pinged_s > KEEPALIVE_TIMEOUT_S:
             self.transport.abort()
-        elif (
-            self.calls and now_s - self._heard_s > limits.keepalive_s and self._pinged_s == math.inf
-        ):
+        elif self.calls and now_s - self._heard_s > KEEPALIVE_S and self._pinged_s == math.inf:
             self._pinged_s = now_s
             self.write(_frame(_PING, 0, 0, bytes(8)))
         for call in list(self.calls.values()):
@@ -825,17 +824,11 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, _: int) -> memoryview:
         """Return where the next bytes go: those of a large message to their place, and others to where they are handled."""
         call = self._data_call
-        if (
-            self._data_left > _JOINED_BYTES
-            and call is not None
-            and not self._waits
-            and not self._input
-        ):
-            room = call.room()[: self._data_left]
-            if room:
-                self._is_direct = True
-                return room
-        self._is_direct = False
+        is_large = self._data_left > _JOINED_BYTES and not (self._waits or self._input)
+        room = call.room()[: self._data_left] if is_large and call is not None else _NOWHERE
+        self._is_direct = len(room) > 0
+        if self._is_direct:
+            return room
         # What is read has to be kept while others have their turn.
         return self.server.scratch[: len(self.server.scratch) if self.has_caller else _READ_BYTES]
 
@@ -955,9 +948,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self) -> None:
         self._has_preface = True
-        limits = self.server.limits
         settings = (
-            (_MAX_STREAMS_SETTING, limits.max_streams),
+            (_MAX_STREAMS_SETTING, self.server.max_streams),
             (_WINDOW_SETTING, _WINDOW_BYTES),
             (_FRAME_SETTING, _MAX_FRAME_BYTES),
             (_HEADER_SETTING, MAX_HEADER_BYTES),
@@ -1026,13 +1018,12 @@ class Connection(asyncio.BufferedProtocol):
         length = len(payload)
         if length != _LENGTHS.get(kind, length) or (kind == _SETTINGS and length % _SETTING.size):
             raise _ConnectionEnd(_SIZE, f"expected no frame of kind {kind} with {length} bytes")
-        is_of_connection = kind in (_PING, _SETTINGS)
-        is_idle = stream > self._last_stream or (kind == _RESET and stream == 0)
-        if (
-            (is_of_connection and stream)
-            or (kind in (_WINDOW, _RESET) and is_idle)
-            or kind == _PUSH
-        ):
+        is_misplaced = kind == _PUSH
+        if kind in (_PING, _SETTINGS):
+            is_misplaced = stream != 0
+        elif kind in (_WINDOW, _RESET):
+            is_misplaced = stream > self._last_stream or (kind == _RESET and stream == 0)
+        if is_misplaced:
             raise _ConnectionEnd(_PROTOCOL, "expected a frame of a client, got another")
         if kind == _WINDOW:
             self._take_window(stream, int.from_bytes(payload, "big") & _MAX_WINDOW_BYTES)
@@ -1108,18 +1099,17 @@ class Connection(asyncio.BufferedProtocol):
         self._last_stream = stream
         if stream > self._last_allowed:
             return
-        if len(self.calls) >= self.server.limits.max_streams:
-            self._spend_frame()
-            self.write(_frame(_RESET, 0, stream, _REFUSED.to_bytes(4, "big")))
-            return
-        if headers.is_malformed:
-            self._spend_frame()
-            self.write(_frame(_RESET, 0, stream, _PROTOCOL.to_bytes(4, "big")))
-            return
-        if headers.problem:
-            self._spend_frame()
+        refusal = b""
+        if len(self.calls) >= self.server.max_streams:
+            refusal = _frame(_RESET, 0, stream, _REFUSED.to_bytes(4, "big"))
+        elif headers.is_malformed:
+            refusal = _frame(_RESET, 0, stream, _PROTOCOL.to_bytes(4, "big"))
+        elif headers.problem:
             answer = b"\x08\x03" + headers.problem
-            self.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, answer))
+            refusal = _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, answer)
+        if refusal:
+            self._spend_frame()
+            self.write(refusal)
             return
         self.server.share_of(self).spend(_CALL_S)
         self._turn_ends_s -= _CALL_S
@@ -1177,6 +1167,7 @@ class Http2Server:
     def __init__(self, handlers: Any, limits: Limits, intake: Intake) -> None:
         self.handlers = handlers
         self.limits = limits
+        self.max_streams = min(limits.max_connections, MAX_STREAMS)
         self.intake = intake
         self.connections: dict[Connection, None] = {}
         self.scratch = memoryview(bytearray(256 * 1024))

@@ -757,9 +757,8 @@ class GrpcService:
                             is_open = False
                             continue
                         admit(caller := identify_again(), "infer")
-                    except (
-                        ProtocolError
-                    ) as error:  # the key has ended, or another call needs the place
+                    except ProtocolError as error:
+                        # The key has ended, or another call needs the place.
                         self._shared.accounting.count_unread(outcome_of_error(error), "grpc")
                         is_open, end = False, error
                         continue
@@ -972,11 +971,8 @@ def _model_metadata(serving: Serving, request: Any) -> dict[str, Any]:
     The Open Inference Protocol has texts there: its clients read the task behind two bytes, as long as it is short.
     """
     info = _model(serving, request)
-    task = (
-        {"task": {"string_param": info.task}}
-        if len(info.task.encode()) < MAX_PROPERTY_BYTES
-        else {}
-    )
+    is_short = len(info.task.encode()) < MAX_PROPERTY_BYTES
+    task = {"task": {"string_param": info.task}} if is_short else {}
     return model_metadata(info) | {"parameters": task}
 
 

@@ -305,18 +305,15 @@ class Call:
 
     async def _answer(self) -> None:
         connection = self._connection
-        handler = connection.server.handlers.service(CallDetails(self.method, self._metadata))
-        if handler is None:
+        call = connection.server.handlers.begin(CallDetails(self.method, self._metadata))
+        if call is None:
             self._set_status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
         if current_caller().rights:
             connection.note_caller()
-        self._read_message = handler.request_deserializer
-        self._write_message = handler.response_serializer
-        if handler.stream_unary:
-            self._send(await handler.stream_unary(None, self))
-        else:
-            await handler.stream_stream(None, self)
+        self._read_message, self._write_message = call.read_message, call.write_message
+        if (response := await call.answer(self)) is not None:
+            self._send(response)
 
     # What comes.
 

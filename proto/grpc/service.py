@@ -257,8 +257,8 @@ class AccessHandler:
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
         """Register none: for each call grpc.aio would wait anew for the next call of every registered method."""
 
-    def service(self, details: Any) -> Any:
-        """Return the handler of a call: the RPC's, or one that refuses the call; None if there is no such RPC."""
+    def begin(self, details: Any) -> "_Call | None":
+        """Begin a call, by the handler of its RPC or to refuse it; None if there is no such RPC."""
         metadata = _metadata_by_name(details.invocation_metadata)
         method, identify = details.method, self._gate.identify
         request = RequestContext(
@@ -281,10 +281,11 @@ class AccessHandler:
                 self._shared.accounting.audit.check()
         except ProtocolError as error:
             call.refusal = error
-            return grpc.stream_stream_rpc_method_handler(call.answer)
+            return call
         for services in self._handlers:
             if (handler := services.service(details)) is not None:
-                return call.answered_by(handler)
+                call.answer_by(handler)
+                return call
         self._shared.accounting.count_unread("client_error")
         return None
 
@@ -299,6 +300,8 @@ class _Call:
         self._request = request
         self._traceparent = traceparent
         self._respond: Callable[[Any], Awaitable[Any]]
+        self.read_message: Callable[[bytes], Any] | None = None
+        self.write_message: Callable[[Any], bytes] | None = None
         self.refusal: ProtocolError | None = None
         """Why the call is refused; None for one that is answered."""
         self.quota: Quota | None = None if request.need == "nothing" else request.caller.quota
@@ -306,21 +309,19 @@ class _Call:
         """Whether the call holds a place of its key."""
         self._place_timer: asyncio.TimerHandle | None = None
 
-    def answered_by(self, handler: Any) -> Any:
-        """Return a handler as one that reads the messages of the call by itself."""
-        codec = handler.request_deserializer, handler.response_serializer
+    def answer_by(self, handler: Any) -> None:
+        """Let a handler of grpc answer the call, whose messages are read here."""
+        self.read_message = handler.request_deserializer
+        self.write_message = handler.response_serializer
         if answer := handler.unary_unary or handler.unary_stream:
             self._respond = partial(self._answer_message, answer)
         elif isasyncgenfunction(handler.stream_stream):
             self._respond = partial(self._answer_messages, handler.stream_stream)
         else:
             self._respond = partial(handler.stream_stream, None)
-        if handler.unary_unary:
-            return grpc.stream_unary_rpc_method_handler(self.answer, *codec)
-        return grpc.stream_stream_rpc_method_handler(self.answer, *codec)
 
-    async def answer(self, _: object, context: Any) -> Any:
-        """Answer the call; its line of the audit log is written before the answer is sent."""
+    async def answer(self, context: Any) -> Any:
+        """Answer the call, and return the message that is left to send; its line of the audit log is written before."""
         request, accounting = self._request, self._shared.accounting
         request.address = context.peer().rpartition(":")[0].strip("[]")
         if request.need == "nothing" or request.path.startswith(_PROBES):

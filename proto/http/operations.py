@@ -527,7 +527,7 @@ def expand_path(path: str) -> list[str]:
 PROTOCOLS: dict[str, str] = {
     "v2": "quadriga.proto.http.v2:operations",
     "chariot-v2": "quadriga.proto.http.chariot_v2:operations",
-    "generate": "quadriga.proto.http.generate:operations",
+    "generate": "quadriga.proto.http.v2_extensions:generate_operations",
     "v1": "quadriga.proto.http.v1:operations",
     "v2-extensions": "quadriga.proto.http.v2_extensions:operations",
 }

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -74,6 +74,7 @@ MAX_ERROR_CHARACTERS = 4096
 MAX_AHEAD_MS = 86_400_000
 """How far ahead of the server's clock a time may be: until then the sender's clock is wrong, beyond that its time means nothing."""
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]| (?=[A-Za-z0-9._-]))*", re.ASCII)
 _Size = Annotated[int, Meta(ge=1, le=1_000_000)]
 
@@ -183,14 +184,10 @@ def _milliseconds(value: str | float) -> int:
         if math.isfinite(value) and abs(value) < 1e12:
             return int(value * 1000)
     else:
-        try:
+        with suppress(ValueError):
             moment = dt.datetime.fromisoformat(value)
-        except ValueError:
-            moment = None
-        if moment is not None and moment.tzinfo is not None:
-            return int(
-                (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(milliseconds=1)
-            )
+            if moment.tzinfo is not None:
+                return int((moment - _EPOCH) / dt.timedelta(milliseconds=1))
     raise InvalidRequest(
         f"expected time in RFC 3339 with a time zone, or seconds since 1970, got {quoted(value, 60)}"
     )

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import cv2
@@ -285,45 +286,37 @@ def from_base64(text: str) -> bytes | None:
     """Return the bytes of a text in base64, or of a data URL; None if it is neither."""
     if text.startswith("data:"):
         _, _, text = text.partition(",")
-    try:
+    with suppress(ValueError):
         return pybase64.b64decode("".join(text.split()), validate=True)
-    except ValueError:
-        return None
+    return None
 
 
 def _own_predictions(output: Mapping[str, Any]) -> list[Any] | None:
     """Return the predictions in the data of an output, as chariot-v2-kserve has them: one list for each image."""
     data = output.get("data")
-    if output.get("datatype") == "BYTES" and isinstance(data, list) and data:
-        if all(
-            isinstance(row, list) and all(isinstance(item, dict) for item in row) for row in data
-        ):
-            return data
-        if all(isinstance(item, dict) for item in data) and not any(map(is_base64, data)):
-            return data
-    return None
+    if output.get("datatype") != "BYTES" or not isinstance(data, list) or not data:
+        return None
+    are_rows = all(isinstance(row, list) and all(isinstance(i, dict) for i in row) for row in data)
+    are_objects = all(isinstance(item, dict) and not is_base64(item) for item in data)
+    return data if are_rows or are_objects else None
 
 
 def _classified(text: str) -> dict[str, Any] | None:
     """Read an element of Triton's classification extension."""
-    match = _CLASSIFIED.fullmatch(text)
-    if match is None:
-        return None
-    try:
-        score = float(match["score"])
-    except ValueError:
-        return None
-    return {"label": match["label"] or f"class_{match['index']}", "score": score}
+    if (match := _CLASSIFIED.fullmatch(text)) is not None:
+        with suppress(ValueError):
+            label = match["label"] or f"class_{match['index']}"
+            return {"label": label, "score": float(match["score"])}
+    return None
 
 
 def _json_list(text: str) -> list[Any] | None:
-    try:
+    with suppress(msgspec.DecodeError, ValueError, RecursionError):
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    if isinstance(value, dict):
-        value = [value]
-    return value if isinstance(value, list) and all(isinstance(v, dict) for v in value) else None
+        rows = [value] if isinstance(value, dict) else value
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            return rows
+    return None
 
 
 def _finite(tensor: Tensor) -> Tensor:
@@ -750,11 +743,8 @@ def _placement(image: LoggedImage, spec: InputSpec) -> Affine:
 
 def _check_sides(spec: InputSpec) -> None:
     """Refuse a network's input of no size, or of an absurd one."""
-    if (
-        not all(1 <= side <= MAX_SIDE_PX for side in spec.size_wh)
-        or spec.divisor < 1
-        or not spec.scale
-    ):
+    has_sides = all(1 <= side <= MAX_SIDE_PX for side in spec.size_wh)
+    if not has_sides or spec.divisor < 1 or not spec.scale:
         raise InvalidRequest(
             f"description: expected input.size of 1 to {MAX_SIDE_PX} pixels a side, and scale and divisor above 0, got "
             f"{list(spec.size_wh)}, {spec.scale:g} and {spec.divisor}"

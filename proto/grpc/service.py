@@ -631,8 +631,13 @@ class GrpcService:
         self._request_timeout_s = request_timeout_s
         self._closing = asyncio.Event()
         self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
+        inferences = {
+            "ModelInfer": grpc.unary_unary_rpc_method_handler(self._model_infer),
+            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream),
+        }
         self._handlers = {
-            f"/{service}/{name}": self._handler(name, method)
+            f"/{service}/{name}": inferences.get(name)
+            or grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
             for service, methods in _METHODS.items()
             for name, method in methods.items()
         }
@@ -646,14 +651,6 @@ class GrpcService:
         if service not in _METHODS:
             return None
         return grpc.stream_stream_rpc_method_handler(partial(_not_offered, name))
-
-    def _handler(self, name: str, method: Any) -> Any:
-        """Make the handler of a method."""
-        if name == "ModelStreamInfer":
-            return grpc.stream_stream_rpc_method_handler(self._stream)
-        if name == "ModelInfer":
-            return grpc.unary_unary_rpc_method_handler(self._model_infer)
-        return grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
 
     def close(self) -> None:
         """End streams after their current request; calls that still come are answered."""

@@ -352,16 +352,12 @@ def _merged_examples(document: Mapping[str, Any], method: Method) -> list[dict[s
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
     """Encode the labels and scores of each image or row, in the order of the model's classes."""
     positions = {label: position for position, label in reversed([*enumerate(labels)])}
-    results = [
-        [
-            (prediction.label, prediction.score)
-            for prediction in sorted(
-                predictions, key=lambda prediction: positions.get(prediction.label, 0)
-            )
-        ]
-        for tensor in response.outputs
-        for predictions in tensor.data
-    ]
+
+    def position(prediction: Any) -> int:
+        return positions.get(prediction.label, 0)
+
+    rows = [sorted(row, key=position) for tensor in response.outputs for row in tensor.data]
+    results = [[(prediction.label, prediction.score) for prediction in row] for row in rows]
     return msgspec.json.encode({"results": results})
 
 
@@ -473,8 +469,8 @@ def _root(http_request: HttpRequest) -> HttpResponse:
     vary = ((b"vary", b"accept"),)
     if b"text/html" in http_request.headers.get(b"accept", b"").lower():
         return HttpResponse(b"", status=302, headers=((b"location", _CONSOLE.encode()), *vary))
-    alive = json_response({"status": "alive", "console": _CONSOLE, "openapi": _OPENAPI})
-    return msgspec.structs.replace(alive, headers=(*alive.headers, *vary))
+    alive = {"status": "alive", "console": _CONSOLE, "openapi": _OPENAPI}
+    return HttpResponse(msgspec.json.encode(alive), headers=vary)
 
 
 def _malformed(verb: str, http_request: HttpRequest) -> HttpResponse:

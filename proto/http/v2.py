@@ -7,16 +7,17 @@ import codecs
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+from multipart import MultipartError, MultipartParser, parse_options_header
 
 from quadriga.proto import datatypes
 from quadriga.proto.access import Need, admit
@@ -411,15 +412,21 @@ def _read_form(http_request: HttpRequest) -> tuple[bytes, dict[str, str]]:
     files: list[bytes] = []
     fields: dict[str, str] = {}
     _, options = parse_options_header(http_request.headers[b"content-type"].decode("latin-1"))
+    body = http_request.body
+    form = MultipartParser(
+        BytesIO(body),
+        options.get("boundary", ""),
+        part_limit=MAX_FIELDS,
+        spool_limit=len(body),  # nothing goes to disk
+        memory_limit=len(body),
+        buffer_size=max(len(body), 1),
+    )
     try:
-        with PushMultipartParser(
-            options.get("boundary", ""), max_segment_count=MAX_FIELDS
-        ) as parser:
-            for part, content in _parts(parser.parse(http_request.body)):
-                if part.filename is None and not (part.content_type or "").startswith("image/"):
-                    fields[part.name or ""] = content.decode()
-                else:
-                    files.append(content)
+        for part in form:
+            if part.filename is None and not part.content_type.startswith("image/"):
+                fields[part.name or ""] = part.raw.decode()
+            else:
+                files.append(part.raw)
     except (MultipartError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"expected a form as multipart/form-data, got: {error}") from error
     if len(files) != 1:
@@ -428,21 +435,6 @@ def _read_form(http_request: HttpRequest) -> tuple[bytes, dict[str, str]]:
             f"expected a form with one file, got {len(files)}; other fields: {quoted(named, 200)}"
         )
     return files[0], fields
-
-
-def _parts(
-    events: Iterable[MultipartSegment | bytes | bytearray | memoryview | None],
-) -> Iterator[tuple[MultipartSegment, bytes]]:
-    """Yield the parts of a form: each begins with its headers, and ends with None."""
-    chunks: list[bytes | bytearray | memoryview] = []
-    for event in events:
-        if isinstance(event, MultipartSegment):
-            part = event
-            chunks = []
-        elif event is not None:
-            chunks.append(event)
-        else:
-            yield part, b"".join(chunks)
 
 
 class InputTensor(msgspec.Struct):

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -293,7 +293,10 @@ class LogRecorder:
         references = [[self._put(image) for image in item.images] for item in inferences]
         if self._is_synced:
             self._blobs.sync(r.hash for row in references for r in row if r.kept and r.hash)
-        with self.keys.claimed(requests) if requests else nullcontext([]) as claims:
+        claiming: AbstractContextManager[Sequence[Claim]] = nullcontext(())
+        if requests:
+            claiming = self.keys.claimed(requests)
+        with claiming as claims:
             remaining = iter(claims)
             ids = [
                 [

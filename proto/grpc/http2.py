@@ -25,7 +25,6 @@ from urllib.parse import quote
 
 import grpc
 import msgspec
-import numpy as np
 from hpack import Decoder
 from hpack.exceptions import HPACKError
 from hpack.hpack import encode_integer
@@ -68,9 +67,6 @@ _LATER_S_PER_BYTE = 1e-3
 _WINDOW_BYTES = 256 * 1024
 """Bytes of a call that may come before its handler reads."""
 
-_MESSAGES_AHEAD = 64
-"""Messages of a call that are told apart before its handler reads: small ones take many times their bytes."""
-
 _READ_BYTES = 16 * 1024
 """Bytes that are read at once from a connection of a stranger."""
 
@@ -110,7 +106,6 @@ _OK_BLOCK = b"\x88\x0f\x10\x10application/grpc"
 _TIMEOUT_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
-_NOWHERE = memoryview(b"")
 _PSEUDO_HEADERS = frozenset({b":method", b":scheme", b":path", b":authority"})
 _is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
 _has_lines = re.compile(rb"[\0\r\n]").search
@@ -169,15 +164,10 @@ class Call:
         )
         self.max_message_bytes = connection.server.limits.max_message_bytes
         """Maximum bytes of a message, until a handler knows less."""
-        self._prefix = b""
-        self._part: memoryview | None = None
-        """A message of which not all has come."""
-        self._filled = 0
-        """Bytes of it that have come."""
-        self._messages: deque[tuple[int, bytes]] = deque()
-        """Compression flag and bytes of messages that are not read."""
-        self._rest = bytearray()
-        """Bytes that are to be told apart once those messages are read."""
+        self._input = bytearray()
+        """Bytes of messages that are not read, each behind its prefix."""
+        self._needed_bytes = _PREFIX.size
+        """Bytes of them with which the first is whole, or its size known."""
         self.has_all = False
         """Whether the client has sent all."""
         self._error: ProtocolError | None = None
@@ -245,15 +235,10 @@ class Call:
             InvalidRequest: It is not whole, or not what its compression makes.
         """
         self._wait_ends_s = self._connection.loop.time() + timeout_s
-        while not self._messages:
+        while (message := self._first_message()) is None:
             if self._error is not None:
                 raise self._error
-            self._check_size(len(self._part or b""))
-            if self._rest:
-                rest, self._rest = self._rest, bytearray()
-                self.receive(memoryview(rest))
-                continue
-            if self.has_all and self._prefix:
+            if self.has_all and self._input:
                 raise InvalidRequest("expected a whole message, got the end of the call")
             if self.has_all:
                 return grpc.aio.EOF
@@ -263,15 +248,39 @@ class Call:
                 await self._reader
             finally:
                 self._reader = None
-        is_compressed, message = self._messages.popleft()
+        is_compressed, body = message
         if is_compressed:
-            message = await asyncio.to_thread(self._expanded, message)
-        self._check_size(len(message))
-        return message if self._read_message is None else self._read_message(message)
+            body = await asyncio.to_thread(self._expanded, body)
+            self._check_size(len(body))
+        return body if self._read_message is None else self._read_message(body)
+
+    def _first_message(self) -> tuple[int, bytes] | None:
+        """Take the compression flag and the bytes of the first message; None until it is whole."""
+        if len(self._input) < _PREFIX.size:
+            return None
+        flag, size = _PREFIX.unpack_from(self._input)
+        self._check_size(size)
+        end = _PREFIX.size + size
+        if len(self._input) < end:
+            if self._needed_bytes < end:
+                self._connection.server.intake.take(0, announced=end - len(self._input))
+                self._needed_bytes = end
+            return None
+        with memoryview(self._input) as view:
+            message = bytes(view[_PREFIX.size : end])
+        self._drop(end)
+        return flag, message
+
+    def _drop(self, size: int) -> None:
+        """Forget the first bytes of the input."""
+        del self._input[:size]
+        self._needed_bytes = _PREFIX.size
+        self._give_back(size)
 
     def end_wait(self, error: ProtocolError) -> None:
         """Let the message that is awaited be an error."""
-        self._error, self._part = error, None
+        self._error = error
+        self._drop(len(self._input))
         self._wake()
 
     def _check_size(self, size: int) -> None:
@@ -319,56 +328,9 @@ class Call:
 
     def receive(self, data: Any) -> None:
         """Take bytes of messages."""
-        if self._rest:
-            self._rest += data
-            return
-        is_first = len(self._messages) < _MESSAGES_AHEAD and self._part is None and not self._prefix
-        if is_first and len(data) >= _PREFIX.size:
-            flag, size = _PREFIX.unpack_from(data)
-            if not flag and size == len(data) - _PREFIX.size <= self.max_message_bytes:
-                self._messages.append((0, bytes(data[_PREFIX.size :])))  # one message, all of it
-                data = b""
-        try:
-            while data and self._error is None and not self.is_over:
-                if len(self._messages) >= _MESSAGES_AHEAD:
-                    self._rest += data
-                    break
-                data = self._take_part(data)
-        except ProtocolError as error:
-            self.end_wait(error)
-        self._wake()
-
-    def _take_part(self, data: Any) -> Any:
-        """Take bytes of the prefix of a message, or of the message; return those behind them."""
-        if self._part is not None:
-            size = min(len(data), len(self._part) - self._filled)
-            self._part[self._filled : self._filled + size] = data[:size]
-            self.fill(size)
-            return data[size:]
-        missing = _PREFIX.size - len(self._prefix)
-        self._prefix += data[:missing]
-        if len(self._prefix) == _PREFIX.size:
-            _, size = _PREFIX.unpack(self._prefix)
-            self._check_size(size)
-            self._connection.server.intake.take(0, announced=size)
-            self._part = np.empty(size, np.uint8).data  # takes memory as it is filled
-            self._filled = 0
-            self.fill(0)
-        return data[missing:]
-
-    def room(self) -> memoryview:
-        """Return where the next bytes of a message go that is under way; empty if none is."""
-        return _NOWHERE if self._part is None else self._part[self._filled :]
-
-    def fill(self, size: int) -> None:
-        """Take note of bytes that have come into `room`."""
-        assert self._part is not None
-        self._hold(size)
-        self._filled += size
-        if self._filled == len(self._part):
-            self._messages.append((self._prefix[0], bytes(self._part)))
-            self._give_back(self._filled)
-            self._part, self._filled, self._prefix = None, 0, b""
+        if self._error is None and not self.is_over:
+            self._input += data
+            self._hold(len(data))
             self._wake()
 
     def _expanded(self, message: bytes) -> bytes:
@@ -390,14 +352,15 @@ class Call:
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
-            if self._messages or self.has_all or self._error is not None:
+            is_enough = len(self._input) >= self._needed_bytes
+            if is_enough or self.has_all or self._error is not None:
                 self._reader.set_result(None)
             else:
                 self._grant()
 
     def _grant(self) -> None:
         """Let the client send what the message that is awaited lacks, and some of the next."""
-        wanted = len(self.room()) + _WINDOW_BYTES // 2
+        wanted = self._needed_bytes - len(self._input) + _WINDOW_BYTES // 2
         if not self.has_all and self.receive_window < wanted:
             more = wanted + _WINDOW_BYTES // 2 - self.receive_window
             self.receive_window += more
@@ -449,7 +412,7 @@ class Call:
             self._connection.write(data)
             self.leave()
         elif self._held_bytes:
-            self._give_back(self._held_bytes - self._filled)
+            self._give_back(self._held_bytes - len(self._input))
 
     def leave(self) -> None:
         """Be over: the answer has left, or nobody waits for it."""
@@ -458,9 +421,7 @@ class Call:
         self.is_over = True
         self._connection.forget(self)
         self.out.clear()
-        self._part = None
-        self._messages.clear()
-        self._rest.clear()
+        self._input.clear()
         self._give_back(self._held_bytes)
         if self._is_done:
             self._call_back()
@@ -622,8 +583,6 @@ class Connection(asyncio.BufferedProtocol):
         self.due_s = 0.0
         """When its turn is due; the earliest goes first."""
         self._turn_ends_s = 0.0
-        self._is_direct = False
-        """Whether the next bytes go to where the message is that they belong to."""
         self._has_preface = self._has_settings = False
         self._data_left = 0
         """Bytes of a frame of data that have yet to come."""
@@ -819,13 +778,7 @@ class Connection(asyncio.BufferedProtocol):
     # What comes.
 
     def get_buffer(self, _: int) -> memoryview:
-        """Return where the next bytes go: those of a large message to their place, and others to where they are handled."""
-        call = self._data_call
-        is_large = self._data_left > _JOINED_BYTES and not (self._waits or self._input)
-        room = call.room()[: self._data_left] if is_large and call is not None else _NOWHERE
-        self._is_direct = len(room) > 0
-        if self._is_direct:
-            return room
+        """Return where the next bytes go."""
         # What is read has to be kept while others have their turn.
         return self.server.scratch[: len(self.server.scratch) if self.has_caller else _READ_BYTES]
 
@@ -834,9 +787,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_ended:
             return
         self._heard_s, self._pinged_s = self.loop.time(), math.inf
-        if self._is_direct:
-            self._take_direct(size)
-            return
         data = self.server.scratch[:size]
         self._input = self._input + bytes(data) if self._input else data
         if self._waits:
@@ -846,15 +796,6 @@ class Connection(asyncio.BufferedProtocol):
             self.work()
         else:
             self._wait()
-
-    def _take_direct(self, size: int) -> None:
-        self._data_left -= size
-        call = self._data_call
-        assert call is not None
-        if call.room():  # it may be over
-            call.fill(size)
-        if self._data_ends and not self._data_left:
-            call.receive_end()
 
     def _wait(self) -> None:
         self._input = bytes(self._input)

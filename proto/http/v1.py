@@ -596,8 +596,8 @@ def _served(serving: Serving, http_request: HttpRequest) -> ModelInfo:
 
 def _version(serving: Serving, http_request: HttpRequest) -> str | None:
     """Return the version named in the path, directly or by a label; None for the newest."""
-    name, version = http_request.path_parameters["name"], http_request.path_parameters["version"]
-    label = http_request.path_parameters["label"]
+    name, label = http_request.path_parameters["name"], http_request.path_parameters["label"]
+    version: str | None = http_request.path_parameters["version"]
     if version is not None:
         digits = version.isascii() and version.isdecimal() and len(version) < 20
         if not digits or int(version) > _LARGEST_VERSION:
@@ -823,7 +823,8 @@ def _typed(
                 raise _type_error(value, datatype)
         return [value if isinstance(value, str) else base64_bytes(value) for value in values]
     dtype = NUMPY_TYPES[datatype]
-    allowed = {"b": {bool}, "f": {int, float}}.get(dtype.kind, {int})
+    by_kind: dict[str, set[type]] = {"b": {bool}, "f": {int, float}}
+    allowed = by_kind.get(dtype.kind, {int})
     if not types <= allowed:
         raise _type_error(next(value for value in values if type(value) not in allowed), datatype)
     if dtype.kind in "iu":

@@ -264,18 +264,21 @@ class LogRecorder:
         results: list[LogResult] = []
         requests = [
             ClaimRequest(item.digests[number] if item.digests else random_digest(), item.time.ms)
-            for item in inferences
-            if _is_claimed(item)
+            for item in filter(_is_claimed, inferences)
             for number in range(len(item.images))
         ]
-        own_ids: dict[tuple[int, int], int] = {}
-        write = partial(self._write, inferences, requests, own_ids, results)
+        own = [
+            []
+            if _is_claimed(item)
+            else [Claim(self._ids.next(), is_stored=False) for _ in item.images]
+            for item in inferences
+        ]
+        write = partial(self._write, inferences, requests, own, results)
         try:
             write()
         except JournalError as error:
-            if not isinstance(
-                error, UnconfirmedError
-            ):  # else a commit is late, and the disk is well
+            if not isinstance(error, UnconfirmedError):
+                # Else a commit is late, and the disk is well.
                 images = sum(len(image.data or b"") for item in inferences for image in item.images)
                 self._recorder.failed_writes.note(error, _RECORD_BYTES * len(inferences), images)
             capacity.retry_write(error, self._policy, write)
@@ -285,7 +288,7 @@ class LogRecorder:
         self,
         inferences: Sequence[LoggedInference],
         requests: Sequence[ClaimRequest],
-        own_ids: dict[tuple[int, int], int],
+        own: Sequence[Sequence[Claim]],
         results: list[LogResult],
     ) -> None:
         """Store the images, then journal the records; a second try has the ids of the first."""
@@ -299,15 +302,8 @@ class LogRecorder:
         with claiming as claims:
             remaining = iter(claims)
             ids = [
-                [
-                    next(remaining)
-                    if _is_claimed(item)
-                    else Claim(
-                        own_ids.setdefault((place, number), self._ids.next()), is_stored=False
-                    )
-                    for number in range(len(item.images))
-                ]
-                for place, item in enumerate(inferences)
+                row or [next(remaining) for _ in item.images]
+                for item, row in zip(inferences, own, strict=True)
             ]
             self._append(inferences, references, ids, results)
 

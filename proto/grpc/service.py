@@ -461,8 +461,12 @@ def parse_infer(message: Any, call_id: str = "") -> InferRequest:
     if not message.inputs:
         raise InvalidRequest("inputs is empty: at least one input is required")
     check_input_count(len(message.inputs))
-    for index, tensor in enumerate(message.inputs):
-        refuse_shared_memory(tensor.parameters, f"inputs[{index}] ({quoted(tensor.name, 60)})")
+    numbered = enumerate(message.inputs)
+    located = [
+        (tensor, f"inputs[{index}] ({quoted(tensor.name, 60)})") for index, tensor in numbered
+    ]
+    for tensor, location in located:
+        refuse_shared_memory(tensor.parameters, location)
     for index, output in enumerate(message.outputs):
         refuse_shared_memory(output.parameters, f"outputs[{index}] ({quoted(output.name, 60)})")
     raws: Sequence[bytes | None] = message.raw_input_contents or [None] * len(message.inputs)
@@ -475,8 +479,8 @@ def parse_infer(message: Any, call_id: str = "") -> InferRequest:
         version=message.model_version or None,
         id=first_request_id(message.id, call_id),
         inputs=[
-            _tensor(tensor, raw, f"inputs[{index}] ({quoted(tensor.name, 60)})")
-            for index, (tensor, raw) in enumerate(zip(message.inputs, raws, strict=True))
+            _tensor(tensor, raw, location)
+            for (tensor, location), raw in zip(located, raws, strict=True)
         ],
         requested_outputs=[
             RequestedOutput(

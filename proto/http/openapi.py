@@ -59,7 +59,8 @@ def add_keys(document: dict[str, Any], open_paths: Container[str]) -> dict[str, 
     }
     paths = {}
     for path, item in document["paths"].items():
-        security, refused = [{name: []} for name in _KEYS], refusals
+        security: list[dict[str, list[str]]] = [{name: []} for name in _KEYS]
+        refused = refusals
         if path in open_paths:
             security, refused = [], {"403": refusals["403"]}
         paths[path] = {

@@ -71,7 +71,9 @@ async def ask(talker, goes_after=None):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    dispatcher = Dispatcher(talker, generate_operations(talker, WireOptions(server_version="0")), 1000)
+    dispatcher = Dispatcher(
+        talker, generate_operations(talker, WireOptions(server_version="0")), 1000
+    )
     scope = {"method": "POST", "headers": []}
     await dispatcher.respond(dispatcher.match(PATH), scope, receive, send, caller=ANYBODY)
     status = sent[0]["status"]

@@ -20,9 +20,7 @@ from quadriga.quoting import quoted
 Role = Literal["infer", "metrics", "read", "annotate", "monitor", "operate", "admin"]
 """What a key is for; `ROLES` has what each may do."""
 
-Need = Literal[
-    "nothing", "key", "infer", "metrics", "read", "annotate", "monitor", "operate", "admin"
-]
+Need = Literal["nothing", "key", Role]
 """What a door needs: nothing, any key, or the right of a role."""
 
 ROLES: Mapping[Role, tuple[Role, ...]] = {

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest, unexpected
 from quadriga.proto.json_text import base64_bytes, is_base64
 from quadriga.proto.messages import Tensor
 from quadriga.quoting import quoted
@@ -50,9 +50,7 @@ _LENGTH = struct.Struct("<I")
 def check_datatype(datatype: str, location: str) -> None:
     """Check that a datatype is one of V2."""
     if datatype not in NAMES:
-        raise InvalidRequest(
-            f"{location}: expected datatype to be one of {', '.join(NAMES)}, got {quoted(datatype, 40)}"
-        )
+        raise unexpected(location, f"datatype to be one of {', '.join(NAMES)}", datatype, 40)
 
 
 def checked_shape(shape: Sequence[int], elements: int | None, location: str) -> tuple[int, ...]:
@@ -110,9 +108,9 @@ def elements_from_json(
             except InvalidRequest as error:
                 raise InvalidRequest(f"{location}: data[{len(elements)}]: {error}") from error
         else:
-            raise InvalidRequest(
-                f"{location}: expected data[{len(elements)}] of a BYTES tensor to be a string, or bytes as "
-                f'{{"b64": "<base64>"}}, got {quoted(item, 60)}'
+            form = 'a string, or bytes as {"b64": "<base64>"}'
+            raise unexpected(
+                location, f"data[{len(elements)}] of a BYTES tensor to be {form}", item
             )
     return elements, checked_shape(shape, len(elements), location)
 
@@ -141,9 +139,7 @@ def array_from_json(
             for value in np.asarray(values, dtype=object).ravel().tolist()
             if type(value) is float or not low <= value <= high
         )
-        raise InvalidRequest(
-            f"{location}: expected data that fit {datatype}, got {quoted(misfit, 60)}"
-        )
+        raise unexpected(location, f"data that fit {datatype}", misfit)
     return shaped_array(parsed, datatype, shape, location)
 
 
@@ -206,9 +202,7 @@ def cast_exactly(array: npt.NDArray[Any], datatype: str, location: str) -> npt.N
     if array.dtype.kind not in allowed:
         candidates = array.ravel().tolist()
         misfit = next((v for v in candidates if v % 1 or abs(v) >= 2**64), candidates[0])
-        raise InvalidRequest(
-            f"{location}: expected data that fit {datatype}, got {quoted(misfit, 60)}"
-        )
+        raise unexpected(location, f"data that fit {datatype}", misfit)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)

@@ -32,58 +32,53 @@ follows from its class: `quadriga.proto.request.outcome_of_error`.
 from collections.abc import Sequence
 from typing import ClassVar
 
+from quadriga.quoting import quoted
+
 
 class ProtocolError(Exception):
-    """Base of all errors with a status; the message is for the client."""
+    """Base of all errors with a status, which each class names in its head; the message is for the client."""
 
     status: ClassVar[int] = 500
     grpc_code: ClassVar[str] = "INTERNAL"
     closes: ClassVar[bool] = False
     """Whether the response ends the connection, as the rest of the request is not read."""
-    retry_after_s: int = 1
-    """Whole seconds after which the client may try again; answered with the statuses 429 and 503."""
+
+    def __init_subclass__(cls, *, status: int = 0, grpc_code: str = "") -> None:
+        cls.status, cls.grpc_code = status or cls.status, grpc_code or cls.grpc_code
+
+    def __init__(self, message: str = "", retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        """Whole seconds after which the client may try again; answered with the statuses 429 and 503."""
 
 
-class InvalidRequest(ProtocolError):
+class InvalidRequest(ProtocolError, status=400, grpc_code="INVALID_ARGUMENT"):
     """The request is malformed or asks for something that does not exist."""
 
-    status = 400
-    grpc_code = "INVALID_ARGUMENT"
+
+def unexpected(location: str, expected: str, got: object, limit: int = 60) -> InvalidRequest:
+    """Return the error of a wrong value in a request, of which the text quotes the first `limit` characters."""
+    return InvalidRequest(f"{location}: expected {expected}, got {quoted(got, limit)}")
 
 
-class Unauthenticated(ProtocolError):
+class Unauthenticated(ProtocolError, status=401, grpc_code="UNAUTHENTICATED"):
     """The request presents no valid key, where one is needed."""
 
-    status = 401
-    grpc_code = "UNAUTHENTICATED"
 
-
-class Forbidden(ProtocolError):
+class Forbidden(ProtocolError, status=403, grpc_code="PERMISSION_DENIED"):
     """The key is valid, and has not the right that the request needs."""
 
-    status = 403
-    grpc_code = "PERMISSION_DENIED"
 
-
-class KeysNotRead(ProtocolError):
+class KeysNotRead(ProtocolError, status=503, grpc_code="UNAVAILABLE"):
     """The server has not read its keys yet, since the database does not answer."""
 
-    status = 503
-    grpc_code = "UNAVAILABLE"
 
-
-class NotFound(ProtocolError):
+class NotFound(ProtocolError, status=404, grpc_code="NOT_FOUND"):
     """The model, version or path is unknown."""
 
-    status = 404
-    grpc_code = "NOT_FOUND"
 
-
-class MethodNotAllowed(ProtocolError):
+class MethodNotAllowed(ProtocolError, status=405, grpc_code="UNIMPLEMENTED"):
     """The path does not support this verb."""
-
-    status = 405
-    grpc_code = "UNIMPLEMENTED"
 
     def __init__(self, message: str, allow: str) -> None:
         super().__init__(message)
@@ -91,46 +86,32 @@ class MethodNotAllowed(ProtocolError):
         """Verbs that the path supports, for the header `Allow`."""
 
 
-class KeyReused(ProtocolError):
+class KeyReused(ProtocolError, status=409, grpc_code="ALREADY_EXISTS"):
     """The idempotency key of the request was used with another request."""
 
-    status = 409
-    grpc_code = "ALREADY_EXISTS"
 
-
-class Unsupported(ProtocolError):
+class Unsupported(ProtocolError, status=501, grpc_code="UNIMPLEMENTED"):
     """A part of the protocol that this server does not offer."""
 
-    status = 501
-    grpc_code = "UNIMPLEMENTED"
 
-
-class TooSlow(ProtocolError):
+class TooSlow(ProtocolError, status=408, grpc_code="DEADLINE_EXCEEDED"):
     """The body does not arrive in the time that it has."""
 
-    status = 408
-    grpc_code = "DEADLINE_EXCEEDED"
     closes = True
 
 
-class TooLarge(ProtocolError):
+class TooLarge(ProtocolError, status=413, grpc_code="RESOURCE_EXHAUSTED"):
     """The body is larger than the server accepts."""
 
-    status = 413
-    grpc_code = "RESOURCE_EXHAUSTED"
 
-
-class UnsupportedMediaType(ProtocolError):
+class UnsupportedMediaType(ProtocolError, status=415, grpc_code="INVALID_ARGUMENT"):
     """The body has a content type or a content coding that this server does not read.
 
     Source: RFC 9110, section 15.5.16.
     """
 
-    status = 415
-    grpc_code = "INVALID_ARGUMENT"
 
-
-class LimitReached(ProtocolError):
+class LimitReached(ProtocolError, status=429, grpc_code="RESOURCE_EXHAUSTED"):
     """The key of the request has used up one of its limits.
 
     Args:
@@ -139,61 +120,35 @@ class LimitReached(ProtocolError):
         headers: Headers that describe the limit.
     """
 
-    status = 429
-    grpc_code = "RESOURCE_EXHAUSTED"
-
     def __init__(
         self, message: str, retry_after_s: int, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+        super().__init__(message, retry_after_s)
         self.headers = headers
 
 
-class ModelNotReady(ProtocolError):
+class ModelNotReady(ProtocolError, status=503, grpc_code="UNAVAILABLE"):
     """The model is known, but is not loaded, or is refused for `retry_after_s` seconds."""
 
-    status = 503
-    grpc_code = "UNAVAILABLE"
 
-    def __init__(self, message: str, retry_after_s: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class Overloaded(ProtocolError):
+class Overloaded(ProtocolError, status=503, grpc_code="UNAVAILABLE"):
     """The server has as much work as it may hold."""
-
-    status = 503
-    grpc_code = "UNAVAILABLE"
 
 
 class WaitTooLong(Overloaded):
     """The request would wait too long for a thread."""
 
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
-
-class TooManyCalls(Overloaded):
+class TooManyCalls(Overloaded, grpc_code="RESOURCE_EXHAUSTED"):
     """The server answers as many calls at a time as it may."""
 
-    grpc_code = "RESOURCE_EXHAUSTED"
 
-
-class DeadlineExceeded(ProtocolError):
+class DeadlineExceeded(ProtocolError, status=503, grpc_code="DEADLINE_EXCEEDED"):
     """The request takes more time than it has."""
 
-    status = 503
-    grpc_code = "DEADLINE_EXCEEDED"
 
-
-class ClientLeft(ProtocolError):
+class ClientLeft(ProtocolError, status=503, grpc_code="CANCELLED"):
     """The client no longer waits for the answer."""
-
-    status = 503
-    grpc_code = "CANCELLED"
 
 
 class IntakeFull(Overloaded):

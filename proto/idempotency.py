@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from quadriga.proto.access import Caller
@@ -31,42 +32,35 @@ _HEADERS_OF_BODY = (
 )
 
 
-class RepeatableRequest:
+class RequestPart(msgspec.Struct, frozen=True):
+    """What is stored together of a request with a key."""
+
+    prefix: bytes
+    fingerprint: bytes
+
+    def name(self, position: int) -> bytes:
+        """Return the name of the inference at a position: 16 bytes, the same on every server."""
+        return blake3(self.prefix + position.to_bytes(4, "big")).digest(DIGEST_BYTES)
+
+
+class RepeatableRequest(msgspec.Struct):
     """A request with a key, while it is answered once.
 
     A request may be stored in several parts, as when crops of its image go to a second model; they have the same numbers
     each time.
-
-    Args:
-        name: Digest of the caller and the key.
-        fingerprint: Digest of what was sent.
     """
 
-    __slots__ = ("_parts", "fingerprint", "name")
+    name: bytes
+    """Digest of the caller and the key."""
+    fingerprint: bytes
+    """Digest of what was sent."""
+    parts: int = 0
+    """Parts that are stored."""
 
-    def __init__(self, name: bytes, fingerprint: bytes) -> None:
-        self.name = name
-        self.fingerprint = fingerprint
-        self._parts = 0
-
-    def next_part(self) -> "RequestPart":
+    def next_part(self) -> RequestPart:
         """Return the next part that is stored."""
-        self._parts += 1
-        return RequestPart(self.name + self._parts.to_bytes(4, "big"), self.fingerprint)
-
-
-class RequestPart:
-    """What is stored together of a request with a key."""
-
-    __slots__ = ("_prefix", "fingerprint")
-
-    def __init__(self, prefix: bytes, fingerprint: bytes) -> None:
-        self._prefix = prefix
-        self.fingerprint = fingerprint
-
-    def name(self, position: int) -> bytes:
-        """Return the name of the inference at a position: 16 bytes, the same on every server."""
-        return blake3(self._prefix + position.to_bytes(4, "big")).digest(DIGEST_BYTES)
+        self.parts += 1
+        return RequestPart(self.name + self.parts.to_bytes(4, "big"), self.fingerprint)
 
 
 def repeatable(

@@ -307,14 +307,12 @@ class Serving(Protocol):
         Raises:
             quadriga.proto.errors.ProtocolError: The request failed; its text is for the client. The other methods raise it, too.
         """
-        ...
 
     def stream(self, request: InferRequest) -> Iterator[InferChunk]:
         """Generate the answer to one prompt about one image in chunks; blocking, as `infer`.
 
         Errors of the request are raised before the first chunk. Closing the iterator early stops the generation.
         """
-        ...
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, Sequence[Any]]:
         """Run a request as `infer`, and return one JSON-encodable explanation of each image, too.
@@ -322,7 +320,6 @@ class Serving(Protocol):
         Raises:
             quadriga.proto.errors.Unsupported: The model's task has no explanation.
         """
-        ...
 
     def run(
         self,
@@ -348,7 +345,6 @@ class Serving(Protocol):
             quadriga.proto.errors.WaitTooLong: The request would wait too long.
             quadriga.proto.errors.DeadlineExceeded: The time of the request is over.
         """
-        ...
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:
         """Describe a model that is ready.
@@ -357,15 +353,12 @@ class Serving(Protocol):
             quadriga.proto.errors.NotFound: No such model or version.
             quadriga.proto.errors.ModelNotReady: It is loading or has failed.
         """
-        ...
 
     def model_statuses(self) -> Sequence[ModelStatus]:
         """Return the state of every version of every model."""
-        ...
 
     def unready_reason(self) -> str | None:
         """Return why the server is not ready; None if it is."""
-        ...
 
     def model_unready_reason(self, name: str, version: str | None) -> str | None:
         """Return why requests to a model are refused; None if they are answered.
@@ -373,11 +366,9 @@ class Serving(Protocol):
         Raises:
             quadriga.proto.errors.NotFound: No such model or version.
         """
-        ...
 
     def health_report(self) -> HealthReport:
         """Return the state of the server by its parts."""
-        ...
 
     def load_model(
         self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
@@ -389,19 +380,15 @@ class Serving(Protocol):
             config: Keys that override those of the folder's model.toml; None for none.
             files: Contents by path below the folder, which replace the folder's own files.
         """
-        ...
 
     def unload_model(self, name: str) -> None:
         """Stop serving a model; its folder stays."""
-        ...
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
         """Return the statistics of one model, or of all."""
-        ...
 
     def queue_statistics(self) -> Sequence[QueueStatistics]:
         """Return which requests wait, run, were refused and were stopped, by model."""
-        ...
 
 
 def check_model_exists(serving: Serving, name: str, version: str | None) -> None:

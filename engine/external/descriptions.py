@@ -16,9 +16,8 @@ from quadriga.engine.models.recognition.model_spec import decide_spec
 from quadriga.engine.models.recognition.model_toml import ModelToml, convert_model_toml
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.monitor.model_files import model_file_path, team_folder
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest, unexpected
 from quadriga.proto.messages import Tensor, TensorInfo
-from quadriga.quoting import quoted
 from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, QueryError, translate_disk_errors
 from quadriga.tasks import TASKS, Task, full_name
@@ -32,7 +31,6 @@ MAX_LABELS = 65_536
 Converted = TypeVar("Converted")
 
 _NO_FOLDER = Path("/nonexistent")
-_FLOAT_INPUT = "FP32"
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,29 +59,20 @@ def check_description(description: ModelDescription, location: str) -> ModelToml
     task = full_name(description.task)
     decoder = description.output.get("decoder", "")
     if task not in TASKS:
-        raise InvalidRequest(
-            f"{location}.task: expected one of {', '.join(TASKS)}, got {quoted(description.task, 60)}"
-        )
-    if description.family is not None and description.family not in FAMILIES:
-        raise InvalidRequest(
-            f"{location}.family: expected one of {', '.join(FAMILIES)}, got {quoted(description.family, 60)}"
-        )
+        raise unexpected(f"{location}.task", f"one of {', '.join(TASKS)}", description.task)
+    family = description.family
+    if family is not None and family not in FAMILIES:
+        raise unexpected(f"{location}.family", f"one of {', '.join(FAMILIES)}", family)
     if decoder and not (decoder in (*DECODERS, *SEGMENTERS) or is_table(decoder)):
-        raise InvalidRequest(
-            f"{location}.output.decoder: expected one of {', '.join((*DECODERS, *SEGMENTERS))}, got "
-            f"{quoted(decoder, 60)}"
-        )
+        choices = f"one of {', '.join((*DECODERS, *SEGMENTERS))}"
+        raise unexpected(f"{location}.output.decoder", choices, decoder)
     if not 0 < len(description.labels) <= MAX_LABELS:
         raise InvalidRequest(
             f"{location}.labels: expected 1 to {MAX_LABELS} labels, got {len(description.labels)}"
         )
-    values = {
-        name: value
-        for name, value in msgspec.structs.asdict(description).items()
-        if value not in (None, {})
-    }
+    members = msgspec.structs.asdict(description).items()
     try:
-        return convert_model_toml(values)
+        return convert_model_toml({key: value for key, value in members if value not in (None, {})})
     except LoadError as error:
         raise InvalidRequest(f"{location}: {_without_file(error)}") from error
 
@@ -141,11 +130,8 @@ class OutputReader:
 
 def _image_input(written: ModelToml, inputs: Sequence[Tensor], location: str) -> TensorInfo:
     """Return the input that takes the image: the tensor of the request, or what the description says of it."""
-    image_like = [
-        TensorInfo(tensor.name, tensor.datatype, tensor.shape)
-        for tensor in inputs
-        if channels_axis(TensorInfo(tensor.name, tensor.datatype, tensor.shape), ANY_CHANNELS)
-    ]
+    described = [TensorInfo(t.name, t.datatype, t.shape) for t in inputs]
+    image_like = [tensor for tensor in described if channels_axis(tensor, ANY_CHANNELS)]
     if len(image_like) == 1:
         return image_like[0]
     size = written.input.get("size")
@@ -154,10 +140,10 @@ def _image_input(written: ModelToml, inputs: Sequence[Tensor], location: str) ->
             f"{location}: input.size is required, [width, height], as no input tensor gives it"
         )
     name, channels = str(written.input.get("name", "images")), written.input.get("channels", 3)
-    is_last = written.input.get("layout") == "nhwc"
-    sides = (size[1], size[0])
-    shape = (-1, *sides, channels) if is_last else (-1, channels, *sides)
-    return TensorInfo(name, _FLOAT_INPUT, shape)
+    shape = (-1, channels, size[1], size[0])
+    if written.input.get("layout") == "nhwc":
+        shape = (-1, size[1], size[0], channels)
+    return TensorInfo(name, "FP32", shape)
 
 
 def _without_file(error: Exception) -> str:

@@ -24,8 +24,7 @@ from quadriga.engine.external.log_service import (
     check_model_name,
     read_time,
 )
-from quadriga.engine.external.logged_images import SentInference
-from quadriga.engine.external.payloads import read_request, read_response
+from quadriga.engine.external.logged_images import SentInference, read_request, read_response
 from quadriga.engine.serving.journal_capacity import OutcomeCounters
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import MAX_NAME_CHARACTERS, check_name
@@ -311,7 +310,7 @@ def read_half(attributes: Mapping[str, Any], body: bytes, team: str) -> EventHal
     }
     for name, text in texts.items():
         check_name(f"attribute {name!r}", text)
-        if "\0" in text or not _is_unicode(text):
+        if "\0" in text or text.encode(errors="replace").decode() != text:  # half a surrogate pair
             raise InvalidRequest(
                 f"expected attribute {name!r} to be Unicode without NUL, got {quoted(text, 60)}"
             )
@@ -347,22 +346,11 @@ def pair_of(half: EventHalf) -> Pair:
     return Pair(half.team, blake3(text).hexdigest())
 
 
-def _is_unicode(text: str) -> bool:
-    """Check whether a text can be written: half a surrogate pair cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _json_attribute(value: Any) -> dict[str, Any]:
     """Read an attribute that is an object in JSON; empty for any other."""
-    if not isinstance(value, str) or len(value) > 16 * MAX_NAME_CHARACTERS:
-        return {}
-    with suppress(msgspec.MsgspecError, RecursionError, ValueError):
-        decoded = msgspec.json.decode(value)
-        return decoded if isinstance(decoded, dict) else {}
+    if isinstance(value, str) and len(value) <= 16 * MAX_NAME_CHARACTERS:
+        with suppress(msgspec.MsgspecError, RecursionError, ValueError):
+            return msgspec.json.decode(value, type=dict[str, Any])
     return {}
 
 

@@ -8,8 +8,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,16 +27,12 @@ from quadriga.engine.external.logged_images import (
     ImageLimits,
     LoggedImage,
     SentInference,
-    read_images,
-    read_task,
-)
-from quadriga.engine.external.payloads import (
-    ReadRequest,
-    ReadResponse,
     from_base64,
+    read_images,
     read_json_object,
     read_request,
     read_response,
+    read_task,
 )
 from quadriga.engine.models.recognition.model_toml import ModelToml
 from quadriga.engine.serving.image_inference import MAX_REQUEST_PIXELS
@@ -53,7 +49,7 @@ from quadriga.store.clock import MAX_LEAD_MS
 from quadriga.store.durability import GroupSync, wait_until_committed
 from quadriga.store.errors import JournalError, MetadataError, StoreError, UnconfirmedError
 from quadriga.store.ids import EPOCH_MS, IdSource
-from quadriga.store.journal import AppendPosition, Journal
+from quadriga.store.journal import Journal
 from quadriga.store.logged_keys import Claim, ClaimRequest, LoggedKeys, key_digest, random_digest
 from quadriga.store.metadata import check
 from quadriga.store.records import (
@@ -78,6 +74,7 @@ MAX_ERROR_CHARACTERS = 4096
 MAX_AHEAD_MS = 86_400_000
 """How far ahead of the server's clock a time may be: until then the sender's clock is wrong, beyond that its time means nothing."""
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]| (?=[A-Za-z0-9._-]))*", re.ASCII)
 _Size = Annotated[int, Meta(ge=1, le=1_000_000)]
 
@@ -187,21 +184,16 @@ def _milliseconds(value: str | float) -> int:
         if math.isfinite(value) and abs(value) < 1e12:
             return int(value * 1000)
     else:
-        try:
+        with suppress(ValueError):
             moment = dt.datetime.fromisoformat(value)
-        except ValueError:
-            moment = None
-        if moment is not None and moment.tzinfo is not None:
-            return int(
-                (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(milliseconds=1)
-            )
+            if moment.tzinfo is not None:
+                return int((moment - _EPOCH) / dt.timedelta(milliseconds=1))
     raise InvalidRequest(
         f"expected time in RFC 3339 with a time zone, or seconds since 1970, got {quoted(value, 60)}"
     )
 
 
 _RECORD_BYTES = 1024
-_ACTION = "predict"
 
 
 class LoggedInference(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -272,18 +264,21 @@ class LogRecorder:
         results: list[LogResult] = []
         requests = [
             ClaimRequest(item.digests[number] if item.digests else random_digest(), item.time.ms)
-            for item in inferences
-            if _is_claimed(item)
+            for item in filter(_is_claimed, inferences)
             for number in range(len(item.images))
         ]
-        own_ids: dict[tuple[int, int], int] = {}
-        write = partial(self._write, inferences, requests, own_ids, results)
+        own = [
+            []
+            if _is_claimed(item)
+            else [Claim(self._ids.next(), is_stored=False) for _ in item.images]
+            for item in inferences
+        ]
+        write = partial(self._write, inferences, requests, own, results)
         try:
             write()
         except JournalError as error:
-            if not isinstance(
-                error, UnconfirmedError
-            ):  # else a commit is late, and the disk is well
+            if not isinstance(error, UnconfirmedError):
+                # Else a commit is late, and the disk is well.
                 images = sum(len(image.data or b"") for item in inferences for image in item.images)
                 self._recorder.failed_writes.note(error, _RECORD_BYTES * len(inferences), images)
             capacity.retry_write(error, self._policy, write)
@@ -293,7 +288,7 @@ class LogRecorder:
         self,
         inferences: Sequence[LoggedInference],
         requests: Sequence[ClaimRequest],
-        own_ids: dict[tuple[int, int], int],
+        own: Sequence[Sequence[Claim]],
         results: list[LogResult],
     ) -> None:
         """Store the images, then journal the records; a second try has the ids of the first."""
@@ -301,29 +296,16 @@ class LogRecorder:
         references = [[self._put(image) for image in item.images] for item in inferences]
         if self._is_synced:
             self._blobs.sync(r.hash for row in references for r in row if r.kept and r.hash)
-        with self._claims(requests) as claims:
+        claiming: AbstractContextManager[Sequence[Claim]] = nullcontext(())
+        if requests:
+            claiming = self.keys.claimed(requests)
+        with claiming as claims:
             remaining = iter(claims)
             ids = [
-                [
-                    next(remaining)
-                    if _is_claimed(item)
-                    else Claim(
-                        own_ids.setdefault((place, number), self._ids.next()), is_stored=False
-                    )
-                    for number in range(len(item.images))
-                ]
-                for place, item in enumerate(inferences)
+                row or [next(remaining) for _ in item.images]
+                for item, row in zip(inferences, own, strict=True)
             ]
             self._append(inferences, references, ids, results)
-
-    @contextmanager
-    def _claims(self, requests: Sequence[ClaimRequest]) -> Iterator[list[Claim]]:
-        """Claim ids for the context, if any have to be."""
-        if not requests:
-            yield []
-            return
-        with self.keys.claimed(requests) as claims:
-            yield claims
 
     def _append(
         self,
@@ -344,8 +326,20 @@ class LogRecorder:
                     repeated += 1
                     continue
                 is_new = True
-                records[claim.seq] = _record(
-                    claim.seq, item, number, image=image, reference=reference
+                records[claim.seq] = InferenceRecord(
+                    seq=claim.seq,
+                    request_id=item.request_id,
+                    image_no=number,
+                    model=item.model,
+                    task=image.task,
+                    action="predict",
+                    latency_ms=item.latency_ms,
+                    input=reference,
+                    predictions=image.predictions,
+                    metadata=item.metadata,
+                    status=item.status,
+                    standard=item.standard,
+                    team=item.team or msgspec.UNSET,
                 )
                 if image.statistics:
                     signals.append(ImageSignals(claim.seq, image.statistics))
@@ -355,16 +349,14 @@ class LogRecorder:
             entries: list[Any] = list(records.values())
             if signals:
                 entries.append(JournaledChange(self._ids.next(), SignalsOfImages(signals)))
-            self._wait(self._journal.append(entries, hold_segment=self._is_synced))
+            end = self._journal.append(entries, hold_segment=self._is_synced)
+            if self._is_synced:
+                self._syncing.wait(end)
+            elif self._durability == "database":
+                wait_until_committed(self._journal.directory, end, COMMIT_TIMEOUT_S)
         self._recorder.capacity.counts.add("stored", len(records))
         self.counts.add("logged", len(records))
         self.counts.add("logged_repeated", repeated)
-
-    def _wait(self, end: AppendPosition) -> None:
-        if self._is_synced:
-            self._syncing.wait(end)
-        elif self._durability == "database":
-            wait_until_committed(self._journal.directory, end, COMMIT_TIMEOUT_S)
 
     def _put(self, image: LoggedImage) -> InputReference:
         """Store an image, and describe it."""
@@ -384,30 +376,6 @@ class LogRecorder:
 def _is_claimed(item: LoggedInference) -> bool:
     """Check whether the ids of an inference have to be claimed: others are this worker's own."""
     return bool(item.digests) or item.time.ms is not None
-
-
-def _record(
-    seq: int,
-    item: LoggedInference,
-    number: int,
-    image: LoggedImage,
-    reference: InputReference,
-) -> InferenceRecord:
-    return InferenceRecord(
-        seq=seq,
-        request_id=item.request_id,
-        image_no=number,
-        model=item.model,
-        task=image.task,
-        action=_ACTION,
-        latency_ms=item.latency_ms,
-        input=reference,
-        predictions=image.predictions,
-        metadata=item.metadata,
-        status=item.status,
-        standard=item.standard,
-        team=item.team or msgspec.UNSET,
-    )
 
 
 PROTOCOL = "logged"
@@ -633,20 +601,25 @@ class LogService:
             raise item
         check_texts(item)
         model = self.model_name(item.model)
-        request, response = _bodies(item)
+        if item.predictions is not None and item.response is not None:
+            raise InvalidRequest("expected one of predictions and response, got both")
+        request = None if item.request is None else read_request(_json_bytes(item.request))
+        response = None if item.response is None else read_response(_json_bytes(item.response))
+        image = None if item.image is None else from_base64(item.image)
+        if item.image is not None and image is None:
+            raise InvalidRequest("image: expected a base64-encoded image file, got another text")
+        description = None
+        if item.description is not None:
+            description = check_description(item.description, "description")
+        elif response is not None:
+            description = self.description_of(model, current_caller().team)
         sent = SentInference(
-            image=None if item.image is None else _image(item.image),
-            size_wh=None
-            if item.width is None or item.height is None
-            else (item.width, item.height),
+            image=image,
+            size_wh=(item.width, item.height) if item.width and item.height else None,
             predictions=item.predictions,
             request=request,
             response=response,
-            description=check_description(item.description, "description")
-            if item.description is not None
-            else self.description_of(model, current_caller().team)
-            if response is not None
-            else None,
+            description=description,
             task=None if item.task is None else read_task(item.task),
             failed=bool(item.error) or item.status >= 400,
         )
@@ -710,25 +683,6 @@ def _items(body: bytes) -> list[LoggedItem | InvalidRequest]:
     return items
 
 
-def _bodies(item: LoggedItem) -> tuple[ReadRequest | None, ReadResponse | None]:
-    """Read the bodies of the other server."""
-    if item.predictions is not None and item.response is not None:
-        raise InvalidRequest("expected one of predictions and response, got both")
-    request = response = None
-    if item.request is not None:
-        request = read_request(_json_bytes(item.request))
-    if item.response is not None:
-        response = read_response(_json_bytes(item.response))
-    return request, response
-
-
 def _json_bytes(value: Mapping[str, Any]) -> bytes:
     """Return JSON of a body, in which NaN stays a token."""
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _image(text: str) -> bytes:
-    data = from_base64(text)
-    if data is None:
-        raise InvalidRequest("image: expected a base64-encoded image file, got another text")
-    return data

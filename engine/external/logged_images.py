@@ -1,30 +1,34 @@
-"""From an inference that was made elsewhere to its images with their predictions, checked."""
+"""From an inference that was made elsewhere to its images with their predictions, checked.
 
+The bodies of the request and the response are V2 or KServe V1 in JSON, with the bytes of tensors behind the JSON of V2.
+
+Source: Open Inference Protocol, inference_rest.md; KServe V1; Triton, classification extension.
+"""
+
+import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import cv2
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pybase64
 
 from quadriga.engine.external.descriptions import OutputReader, convert
-from quadriga.engine.external.payloads import (
-    ReadRequest,
-    ReadResponse,
-    is_task_unknown,
-    predictions_of_elements,
-    rows_of_predictions,
-    tensor_predictions,
-)
 from quadriga.engine.models.recognition.model_toml import ModelToml
+from quadriga.engine.serving.tensors.tensor_inference import stored_form
 from quadriga.monitor.image_statistics import measure_image
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest, unexpected
+from quadriga.proto.http.chariot import parse_metadata
+from quadriga.proto.http.v2 import parse_infer
+from quadriga.proto.json_text import check_amount, is_base64
 from quadriga.proto.messages import Tensor
-from quadriga.quoting import quoted
 from quadriga.tasks import SHORT_NAMES, full_name
-from quadriga.tasks.image import Image, ImageError, decode
+from quadriga.tasks.image import Image, ImageError, decode, is_image_file
 from quadriga.tasks.parameters import Budget, BudgetError
 from quadriga.tasks.predictions import (
     Answer,
@@ -36,6 +40,296 @@ from quadriga.tasks.predictions import (
 )
 from quadriga.tasks.resize import Affine, check_shape, image_placement
 from quadriga.tasks.specification import InputSpec, ModelSpec
+
+Item = TypeVar("Item")
+
+_CLASSIFIED = re.compile(r"(?P<score>[^:]{1,40}):(?P<index>[0-9]{1,9})(:(?P<label>.*))?", re.DOTALL)
+"""Element of Triton's classification extension: score, index, and the label where the model has labels."""
+
+_IMAGE_KEYS = ("image_bytes", "image", "b64", "data", "bytes")
+"""Keys under which instances of V1 have an image."""
+
+_PREDICTIONS = "predictions"
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says."""
+
+    id: str = ""
+    tensors: Sequence[Tensor] = ()
+    """Inputs of V2."""
+    instances: Sequence[Any] = ()
+    """Instances of V1."""
+    images: Sequence[bytes] = ()
+    """Image files, in order."""
+    input_name: str = ""
+    """Name of the input with the images, or of the first."""
+    metadata: Mapping[str, Any] = {}
+
+
+class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a response says."""
+
+    id: str = ""
+    version: str = ""
+    tensors: Sequence[Tensor] = ()
+    """Outputs of V2 as arrays or elements."""
+    predictions: Sequence[Any] | None = None
+    """Predictions of each image, where the response has them itself; None where they are in tensors."""
+
+
+def read_json_object(body: bytes, location: str) -> tuple[dict[str, Any], int]:
+    """Read the JSON object that a body begins with.
+
+    Returns:
+        The object; and its length in bytes, which bytes of tensors may follow.
+
+    Raises:
+        InvalidRequest: It begins with none.
+    """
+    check_amount(body)
+    value: Any
+    try:
+        value, end = msgspec.json.decode(body), len(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        try:
+            # NaN is no JSON, and bytes may follow: every character of Latin-1 is one byte
+            text = body.decode("latin-1")
+            _, end = json.JSONDecoder().raw_decode(text)
+            value = json.loads(body[:end])
+            if b"\\u" in body[:end]:  # json accepts half a surrogate pair, which is no text
+                json.dumps(value, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(f"{location}: expected JSON, got: {str(error)[:200]}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{location}: expected a JSON object, got {type(value).__name__}")
+    return value, end
+
+
+def read_request(body: bytes) -> ReadRequest:
+    """Read a request of V2 or V1.
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    document, end = read_json_object(body, "request")
+    if isinstance(document.get("instances"), list):
+        instances = document["instances"]
+        return ReadRequest(
+            instances=instances,
+            images=_all_or_none(map(_image_of_instance, instances)),
+            input_name="instances",
+        )
+    if not isinstance(document.get("inputs"), list):
+        raise InvalidRequest(
+            f"request: expected inputs as of V2, or instances as of V1, got {_keys(document)}"
+        )
+    try:
+        request = parse_infer(body, "", None, None, json_bytes=None if end == len(body) else end)
+        parameters = dict(request.parameters)
+        for tensor in request.inputs:
+            parameters.update(tensor.parameters)
+        metadata = parse_metadata(parameters, "inputs")
+    except InvalidRequest as error:
+        raise InvalidRequest(f"request: {error}") from error
+    name, images = next(
+        ((tensor.name, files) for tensor in request.inputs if (files := _image_files(tensor))),
+        (request.inputs[0].name, []),
+    )
+    given_id = document.get("id")
+    return ReadRequest(
+        id=given_id if isinstance(given_id, str) else "",
+        tensors=request.inputs,
+        images=images,
+        input_name=name,
+        metadata=metadata,
+    )
+
+
+def read_response(body: bytes) -> ReadResponse:
+    """Read a response of V2 or V1.
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    document, end = read_json_object(body, "response")
+    if isinstance(document.get("predictions"), list):
+        return ReadResponse(predictions=document["predictions"])
+    outputs = document.get("outputs")
+    if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
+        raise InvalidRequest(
+            f"response: expected outputs as of V2, or predictions as of V1, got {_keys(document)}"
+        )
+    id_, version = (
+        str(value) if isinstance(value := document.get(name), str | int) else ""
+        for name in ("id", "model_version")
+    )
+    own = next((rows for rows in map(_own_predictions, outputs) if rows is not None), None)
+    if own is not None:
+        return ReadResponse(id=id_, version=version, predictions=own)
+    if not outputs:
+        return ReadResponse(id=id_, version=version)
+    text = json.dumps({"inputs": outputs}).encode()  # which writes NaN as it came
+    try:
+        parsed = parse_infer(text + body[end:], "", None, None, json_bytes=len(text))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"response: {str(error).replace('inputs[', 'outputs[')}") from error
+    return ReadResponse(id=id_, version=version, tensors=parsed.inputs)
+
+
+def predictions_of_elements(tensors: Sequence[Tensor], count: int) -> list[list[Any]] | None:
+    """Return the predictions in elements of texts: Triton's classification, or JSON; None where there are none.
+
+    Args:
+        tensors: Outputs of V2.
+        count: Number of images.
+    """
+    for tensor in tensors:
+        if not isinstance(tensor.data, list) or not tensor.data or len(tensor.data) % count:
+            continue
+        texts = [
+            element.decode(errors="replace") if isinstance(element, bytes) else str(element)
+            for element in tensor.data
+        ]
+        size = len(texts) // count
+        rows = [texts[start : start + size] for start in range(0, len(texts), size)]
+        classified = [[_classified(text) for text in row] for row in rows]
+        if all(prediction is not None for row in classified for prediction in row):
+            return classified
+        if size == 1 and (decoded := [_json_list(text) for text in texts]) and None not in decoded:
+            return [row for row in decoded if row is not None]
+    return None
+
+
+def tensor_predictions(tensors: Sequence[Tensor], number: int, count: int) -> list[Any]:
+    """Describe the outputs of one of several images, as inferences of tensors are stored."""
+    described = []
+    for tensor in tensors:
+        if count > 1 and tensor.shape[:1] == (count,):
+            data: Any = tensor.data
+            size = len(data) // count
+            part = (
+                data[number * size : (number + 1) * size]
+                if isinstance(data, list)
+                else data[number : number + 1]
+            )
+            tensor = msgspec.structs.replace(tensor, data=part, shape=(1, *tensor.shape[1:]))  # noqa: PLW2901
+        described.append(msgspec.to_builtins(stored_form(_finite(tensor))))
+    return described
+
+
+def rows_of_predictions(predictions: Sequence[Any], count: int, location: str) -> list[list[Any]]:
+    """Return the predictions of each image, of a response that has them itself.
+
+    Raises:
+        InvalidRequest: Their number is another than that of the images.
+    """
+    if len(predictions) != count:
+        raise InvalidRequest(
+            f"{location}: expected predictions of {count} images, got {len(predictions)}"
+        )
+    rows = []
+    for prediction in predictions:
+        if isinstance(prediction, Mapping) and isinstance(prediction.get(_PREDICTIONS), list):
+            prediction = prediction[_PREDICTIONS]  # noqa: PLW2901
+        if isinstance(prediction, Mapping):
+            rows.append([prediction])
+        elif isinstance(prediction, list) and all(isinstance(item, Mapping) for item in prediction):
+            rows.append(prediction)
+        else:
+            rows.append([{"name": _PREDICTIONS, "data": prediction}])
+    return rows
+
+
+def is_task_unknown(rows: Sequence[Sequence[Any]]) -> bool:
+    """Check whether predictions are values without a meaning, which are stored as those of tensors."""
+    return any(
+        row and isinstance(row[0], Mapping) and row[0].keys() == {"name", "data"} for row in rows
+    )
+
+
+def _keys(document: Mapping[str, Any]) -> str:
+    return f"the keys {', '.join(map(str, document))[:100]}" if document else "an empty object"
+
+
+def _image_files(tensor: Tensor) -> list[bytes]:
+    """Return the elements of a tensor, if all of them are image files."""
+    if not isinstance(tensor.data, list):
+        return []
+    files = []
+    for element in tensor.data:
+        data = element if isinstance(element, bytes) else from_base64(element)
+        if data is not None and not is_image_file(data) and isinstance(element, bytes):
+            data = from_base64(element.decode("latin-1"))
+        if data is None or not is_image_file(data):
+            return []
+        files.append(data)
+    return files
+
+
+def _image_of_instance(instance: Any) -> bytes | None:
+    value = instance
+    for _ in range(2):  # {"image": {"b64": "..."}}
+        if not isinstance(value, Mapping):
+            break
+        if is_base64(value):
+            value = value["b64"]
+        else:
+            value = next((value[key] for key in _IMAGE_KEYS if key in value), None)
+    if not isinstance(value, str):
+        return None
+    data = from_base64(value)
+    return data if data is not None and is_image_file(data) else None
+
+
+def from_base64(text: str) -> bytes | None:
+    """Return the bytes of a text in base64, or of a data URL; None if it is neither."""
+    if text.startswith("data:"):
+        _, _, text = text.partition(",")
+    with suppress(ValueError):
+        return pybase64.b64decode("".join(text.split()), validate=True)
+    return None
+
+
+def _own_predictions(output: Mapping[str, Any]) -> list[Any] | None:
+    """Return the predictions in the data of an output, as chariot-v2-kserve has them: one list for each image."""
+    data = output.get("data")
+    if output.get("datatype") != "BYTES" or not isinstance(data, list) or not data:
+        return None
+    are_rows = all(isinstance(row, list) and all(isinstance(i, dict) for i in row) for row in data)
+    are_objects = all(isinstance(item, dict) and not is_base64(item) for item in data)
+    return data if are_rows or are_objects else None
+
+
+def _classified(text: str) -> dict[str, Any] | None:
+    """Read an element of Triton's classification extension."""
+    if (match := _CLASSIFIED.fullmatch(text)) is not None:
+        with suppress(ValueError):
+            label = match["label"] or f"class_{match['index']}"
+            return {"label": label, "score": float(match["score"])}
+    return None
+
+
+def _json_list(text: str) -> list[Any] | None:
+    with suppress(msgspec.DecodeError, ValueError, RecursionError):
+        value = msgspec.json.decode(text)
+        rows = [value] if isinstance(value, dict) else value
+        if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+            return rows
+    return None
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    """Return a tensor of numbers with null in place of NaN and infinities, which no database keeps."""
+    data = tensor.data
+    if isinstance(data, list):
+        texts = [e.decode(errors="replace") if isinstance(e, bytes) else e for e in data]
+        return msgspec.structs.replace(tensor, data=texts)
+    if data.dtype.kind == "f" and not np.isfinite(data).all():
+        values = [value if np.isfinite(value) else None for value in data.ravel().tolist()]
+        return msgspec.structs.replace(tensor, data=values)
+    return tensor
+
 
 TENSOR = "TENSOR"
 
@@ -73,9 +367,7 @@ def read_task(name: str) -> str:
     """
     task = full_name(name)
     if task not in _FORMS and task != TENSOR:
-        raise InvalidRequest(
-            f"task: expected one of {', '.join(SHORT_NAMES)}, got {quoted(name, 60)}"
-        )
+        raise unexpected("task", f"one of {', '.join(SHORT_NAMES)}", name)
     return task
 
 
@@ -107,9 +399,7 @@ def check_predictions(predictions: Sequence[Any], task: str, location: str) -> l
 
 def _check(prediction: Any, task: str, location: str) -> Any:
     if not isinstance(prediction, Mapping):
-        raise InvalidRequest(
-            f"{location}: expected an object of {task}, got {quoted(prediction, 60)}"
-        )
+        raise unexpected(location, f"an object of {task}", prediction)
     if task == TENSOR:
         _check_finite(prediction, location)
         return prediction
@@ -117,9 +407,7 @@ def _check(prediction: Any, task: str, location: str) -> Any:
     _check_finite(msgspec.to_builtins(checked), location)
     label = getattr(checked, "label", None)
     if label is not None and not 0 < len(label.encode(errors="replace")) <= MAX_LABEL_BYTES:
-        raise InvalidRequest(
-            f"{location}.label: expected a text of 1 to {MAX_LABEL_BYTES} bytes, got {quoted(label, 60)}"
-        )
+        raise unexpected(f"{location}.label", f"a text of 1 to {MAX_LABEL_BYTES} bytes", label)
     if isinstance(checked, Detection) and not (
         checked.xmin <= checked.xmax and checked.ymin <= checked.ymax
     ):
@@ -201,9 +489,8 @@ def pixels_of_lists(value: Any) -> npt.NDArray[np.uint8] | None:
 
 def encode_png(pixels: npt.NDArray[np.uint8]) -> bytes:
     """Write pixels (H, W, C), RGB, as a PNG file."""
-    bands = pixels.shape[2]
-    order = {1: pixels[..., 0], 3: pixels[..., ::-1]}.get(bands)
-    shown = np.ascontiguousarray(pixels[..., [2, 1, 0, 3]] if order is None else order)
+    order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[pixels.shape[2]]
+    shown = np.ascontiguousarray(pixels[..., order])
     return cv2.imencode(".png", shown, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes()
 
 
@@ -301,18 +588,14 @@ def _decoded_images(
     if sent.image is not None:
         return [_decoded(sent.image, "image", limits)]
     if request.images:
-        return [
-            _decoded(data, f"request: image {number}", limits)
-            for number, data in enumerate(request.images)
-        ]
-    pictures = _pictures(request, None if spec is None else spec.input)
-    if pictures:
+        numbered = enumerate(request.images)
+        return [_decoded(data, f"request: image {number}", limits) for number, data in numbered]
+    if pictures := _pictures(request, None if spec is None else spec.input):
         return [_picture(pixels, limits) for pixels in pictures]
     if sent.size_wh is not None:
         width, height = sent.size_wh
         return [LoggedImage(width=width, height=height)]
-    count = len(request.instances) or 1
-    return [LoggedImage()] * count
+    return [LoggedImage()] * (len(request.instances) or 1)
 
 
 def _decoded(data: bytes, location: str, limits: ImageLimits) -> LoggedImage:
@@ -345,11 +628,7 @@ def _picture(pixels: npt.NDArray[np.uint8], limits: ImageLimits) -> LoggedImage:
         limits.budget.spend(width * height)
     except BudgetError as error:
         raise InvalidRequest(f"request: {error}") from error
-    shown = (
-        pixels
-        if pixels.shape[2] == 3
-        else pixels[..., [0, 0, 0] if pixels.shape[2] == 1 else [0, 1, 2]]
-    )
+    shown = pixels[..., [0, 0, 0] if pixels.shape[2] == 1 else [0, 1, 2]]
     image = Image(np.ascontiguousarray(shown), "image/png")
     return _measured(encode_png(pixels), image, limits, is_network_input=True)
 
@@ -369,12 +648,10 @@ def _pictures(request: ReadRequest, spec: InputSpec | None) -> list[npt.NDArray[
     return []
 
 
-def _all_or_none(
-    pictures: Iterable[npt.NDArray[np.uint8] | None],
-) -> list[npt.NDArray[np.uint8]]:
-    """Return the pictures, if there is one of each image, else none."""
-    listed = list(pictures)
-    known = [picture for picture in listed if picture is not None]
+def _all_or_none(items: Iterable[Item | None]) -> list[Item]:
+    """Return the items, if there is one of each image, else none."""
+    listed = list(items)
+    known = [item for item in listed if item is not None]
     return known if len(known) == len(listed) else []
 
 
@@ -466,11 +743,8 @@ def _placement(image: LoggedImage, spec: InputSpec) -> Affine:
 
 def _check_sides(spec: InputSpec) -> None:
     """Refuse a network's input of no size, or of an absurd one."""
-    if (
-        not all(1 <= side <= MAX_SIDE_PX for side in spec.size_wh)
-        or spec.divisor < 1
-        or not spec.scale
-    ):
+    has_sides = all(1 <= side <= MAX_SIDE_PX for side in spec.size_wh)
+    if not has_sides or spec.divisor < 1 or not spec.scale:
         raise InvalidRequest(
             f"description: expected input.size of 1 to {MAX_SIDE_PX} pixels a side, and scale and divisor above 0, got "
             f"{list(spec.size_wh)}, {spec.scale:g} and {spec.divisor}"

@@ -1,6 +1,6 @@
 """HTTP/2 of the gRPC port: connections, their calls, and the bounds of what a client costs the others.
 
-It carries calls to the handlers of `quadriga.proto.grpc.access`, and knows no RPC. grpc's own server decodes what anybody
+It carries calls to the handlers of `quadriga.proto.grpc.service`, and knows no RPC. grpc's own server decodes what anybody
 sends in threads of the worker, without a bound of bytes or time, and holds what is not read.
 
 Source: RFC 9113 (HTTP/2); RFC 7541 (HPACK, by the library hpack); gRPC, PROTOCOL-HTTP2.md.
@@ -25,7 +25,6 @@ from urllib.parse import quote
 
 import grpc
 import msgspec
-import numpy as np
 from hpack import Decoder
 from hpack.exceptions import HPACKError
 from hpack.hpack import encode_integer
@@ -42,6 +41,12 @@ UNASKED_BYTES = 65_535
 
 Source: RFC 9113, section 6.9.2.
 """
+
+MAX_STREAMS = 100
+"""Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client."""
+
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
+"""Seconds between two keepalive pings to a client with calls, and the time that it has to answer each."""
 
 SPARE_HANDSHAKES = 32
 """TLS handshakes beyond the maximum of connections; beyond them, the one that has lasted longest ends."""
@@ -61,9 +66,6 @@ _LATER_S_PER_BYTE = 1e-3
 
 _WINDOW_BYTES = 256 * 1024
 """Bytes of a call that may come before its handler reads."""
-
-_MESSAGES_AHEAD = 64
-"""Messages of a call that are told apart before its handler reads: small ones take many times their bytes."""
 
 _READ_BYTES = 16 * 1024
 """Bytes that are read at once from a connection of a stranger."""
@@ -104,7 +106,6 @@ _OK_BLOCK = b"\x88\x0f\x10\x10application/grpc"
 _TIMEOUT_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
-_NOWHERE = memoryview(b"")
 _PSEUDO_HEADERS = frozenset({b":method", b":scheme", b":path", b":authority"})
 _is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
 _has_lines = re.compile(rb"[\0\r\n]").search
@@ -117,13 +118,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_message_bytes: int
     max_connections: int
-    max_streams: int
     handshake_timeout_s: float
     idle_timeout_s: float
     max_age_s: float
     """0: connections may grow old."""
-    keepalive_s: float
-    keepalive_timeout_s: float
 
 
 class CallDetails(NamedTuple):
@@ -166,15 +164,10 @@ class Call:
         )
         self.max_message_bytes = connection.server.limits.max_message_bytes
         """Maximum bytes of a message, until a handler knows less."""
-        self._prefix = b""
-        self._part: memoryview | None = None
-        """A message of which not all has come."""
-        self._filled = 0
-        """Bytes of it that have come."""
-        self._messages: deque[tuple[int, bytes]] = deque()
-        """Compression flag and bytes of messages that are not read."""
-        self._rest = bytearray()
-        """Bytes that are to be told apart once those messages are read."""
+        self._input = bytearray()
+        """Bytes of messages that are not read, each behind its prefix."""
+        self._needed_bytes = _PREFIX.size
+        """Bytes of them with which the first is whole, or its size known."""
         self.has_all = False
         """Whether the client has sent all."""
         self._error: ProtocolError | None = None
@@ -242,15 +235,10 @@ class Call:
             InvalidRequest: It is not whole, or not what its compression makes.
         """
         self._wait_ends_s = self._connection.loop.time() + timeout_s
-        while not self._messages:
+        while (message := self._first_message()) is None:
             if self._error is not None:
                 raise self._error
-            self._check_size(len(self._part or b""))
-            if self._rest:
-                rest, self._rest = self._rest, bytearray()
-                self.receive(memoryview(rest))
-                continue
-            if self.has_all and self._prefix:
+            if self.has_all and self._input:
                 raise InvalidRequest("expected a whole message, got the end of the call")
             if self.has_all:
                 return grpc.aio.EOF
@@ -260,15 +248,39 @@ class Call:
                 await self._reader
             finally:
                 self._reader = None
-        is_compressed, message = self._messages.popleft()
+        is_compressed, body = message
         if is_compressed:
-            message = await asyncio.to_thread(self._expanded, message)
-        self._check_size(len(message))
-        return message if self._read_message is None else self._read_message(message)
+            body = await asyncio.to_thread(self._expanded, body)
+            self._check_size(len(body))
+        return body if self._read_message is None else self._read_message(body)
+
+    def _first_message(self) -> tuple[int, bytes] | None:
+        """Take the compression flag and the bytes of the first message; None until it is whole."""
+        if len(self._input) < _PREFIX.size:
+            return None
+        flag, size = _PREFIX.unpack_from(self._input)
+        self._check_size(size)
+        end = _PREFIX.size + size
+        if len(self._input) < end:
+            if self._needed_bytes < end:
+                self._connection.server.intake.take(0, announced=end - len(self._input))
+                self._needed_bytes = end
+            return None
+        with memoryview(self._input) as view:
+            message = bytes(view[_PREFIX.size : end])
+        self._drop(end)
+        return flag, message
+
+    def _drop(self, size: int) -> None:
+        """Forget the first bytes of the input."""
+        del self._input[:size]
+        self._needed_bytes = _PREFIX.size
+        self._give_back(size)
 
     def end_wait(self, error: ProtocolError) -> None:
         """Let the message that is awaited be an error."""
-        self._error, self._part = error, None
+        self._error = error
+        self._drop(len(self._input))
         self._wake()
 
     def _check_size(self, size: int) -> None:
@@ -302,75 +314,23 @@ class Call:
 
     async def _answer(self) -> None:
         connection = self._connection
-        handler = connection.server.handlers.service(CallDetails(self.method, self._metadata))
-        if handler is None:
+        call = connection.server.handlers.begin(CallDetails(self.method, self._metadata))
+        if call is None:
             self._set_status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
         if current_caller().rights:
             connection.note_caller()
-        self._read_message = handler.request_deserializer
-        self._write_message = handler.response_serializer
-        if handler.stream_unary:
-            self._send(await handler.stream_unary(None, self))
-        else:
-            await handler.stream_stream(None, self)
+        self._read_message, self._write_message = call.read_message, call.write_message
+        if (response := await call.answer(self)) is not None:
+            self._send(response)
 
     # What comes.
 
     def receive(self, data: Any) -> None:
         """Take bytes of messages."""
-        if self._rest:
-            self._rest += data
-            return
-        is_first = len(self._messages) < _MESSAGES_AHEAD and self._part is None and not self._prefix
-        if is_first and len(data) >= _PREFIX.size:
-            flag, size = _PREFIX.unpack_from(data)
-            if not flag and size == len(data) - _PREFIX.size <= self.max_message_bytes:
-                self._messages.append((0, bytes(data[_PREFIX.size :])))  # one message, all of it
-                data = b""
-        try:
-            while data and self._error is None and not self.is_over:
-                if len(self._messages) >= _MESSAGES_AHEAD:
-                    self._rest += data
-                    break
-                data = self._take_part(data)
-        except ProtocolError as error:
-            self.end_wait(error)
-        self._wake()
-
-    def _take_part(self, data: Any) -> Any:
-        """Take bytes of the prefix of a message, or of the message; return those behind them."""
-        if self._part is not None:
-            size = min(len(data), len(self._part) - self._filled)
-            self._part[self._filled : self._filled + size] = data[:size]
-            self.fill(size)
-            return data[size:]
-        missing = _PREFIX.size - len(self._prefix)
-        self._prefix += data[:missing]
-        if len(self._prefix) == _PREFIX.size:
-            _, size = _PREFIX.unpack(self._prefix)
-            self._check_size(size)
-            self._connection.server.intake.take(0, announced=size)
-            self._part, self._filled = (
-                np.empty(size, np.uint8).data,
-                0,
-            )  # takes memory as it is filled
-            self.fill(0)
-        return data[missing:]
-
-    def room(self) -> memoryview:
-        """Return where the next bytes of a message go that is under way; empty if none is."""
-        return _NOWHERE if self._part is None else self._part[self._filled :]
-
-    def fill(self, size: int) -> None:
-        """Take note of bytes that have come into `room`."""
-        assert self._part is not None
-        self._hold(size)
-        self._filled += size
-        if self._filled == len(self._part):
-            self._messages.append((self._prefix[0], bytes(self._part)))
-            self._give_back(self._filled)
-            self._part, self._filled, self._prefix = None, 0, b""
+        if self._error is None and not self.is_over:
+            self._input += data
+            self._hold(len(data))
             self._wake()
 
     def _expanded(self, message: bytes) -> bytes:
@@ -392,14 +352,15 @@ class Call:
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
-            if self._messages or self.has_all or self._error is not None:
+            is_enough = len(self._input) >= self._needed_bytes
+            if is_enough or self.has_all or self._error is not None:
                 self._reader.set_result(None)
             else:
                 self._grant()
 
     def _grant(self) -> None:
         """Let the client send what the message that is awaited lacks, and some of the next."""
-        wanted = len(self.room()) + _WINDOW_BYTES // 2
+        wanted = self._needed_bytes - len(self._input) + _WINDOW_BYTES // 2
         if not self.has_all and self.receive_window < wanted:
             more = wanted + _WINDOW_BYTES // 2 - self.receive_window
             self.receive_window += more
@@ -451,7 +412,7 @@ class Call:
             self._connection.write(data)
             self.leave()
         elif self._held_bytes:
-            self._give_back(self._held_bytes - self._filled)
+            self._give_back(self._held_bytes - len(self._input))
 
     def leave(self) -> None:
         """Be over: the answer has left, or nobody waits for it."""
@@ -460,9 +421,7 @@ class Call:
         self.is_over = True
         self._connection.forget(self)
         self.out.clear()
-        self._part = None
-        self._messages.clear()
-        self._rest.clear()
+        self._input.clear()
         self._give_back(self._held_bytes)
         if self._is_done:
             self._call_back()
@@ -624,8 +583,6 @@ class Connection(asyncio.BufferedProtocol):
         self.due_s = 0.0
         """When its turn is due; the earliest goes first."""
         self._turn_ends_s = 0.0
-        self._is_direct = False
-        """Whether the next bytes go to where the message is that they belong to."""
         self._has_preface = self._has_settings = False
         self._data_left = 0
         """Bytes of a frame of data that have yet to come."""
@@ -763,11 +720,9 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse_more()
         elif now_s > self._old_s or now_s - self._idle_s > limits.idle_timeout_s:
             self.end_gracefully()
-        elif now_s - self._pinged_s > limits.keepalive_timeout_s:
+        elif now_s - self._pinged_s > KEEPALIVE_TIMEOUT_S:
             self.transport.abort()
-        elif (
-            self.calls and now_s - self._heard_s > limits.keepalive_s and self._pinged_s == math.inf
-        ):
+        elif self.calls and now_s - self._heard_s > KEEPALIVE_S and self._pinged_s == math.inf:
             self._pinged_s = now_s
             self.write(_frame(_PING, 0, 0, bytes(8)))
         for call in list(self.calls.values()):
@@ -823,19 +778,7 @@ class Connection(asyncio.BufferedProtocol):
     # What comes.
 
     def get_buffer(self, _: int) -> memoryview:
-        """Return where the next bytes go: those of a large message to their place, and others to where they are handled."""
-        call = self._data_call
-        if (
-            self._data_left > _JOINED_BYTES
-            and call is not None
-            and not self._waits
-            and not self._input
-        ):
-            room = call.room()[: self._data_left]
-            if room:
-                self._is_direct = True
-                return room
-        self._is_direct = False
+        """Return where the next bytes go."""
         # What is read has to be kept while others have their turn.
         return self.server.scratch[: len(self.server.scratch) if self.has_caller else _READ_BYTES]
 
@@ -844,9 +787,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_ended:
             return
         self._heard_s, self._pinged_s = self.loop.time(), math.inf
-        if self._is_direct:
-            self._take_direct(size)
-            return
         data = self.server.scratch[:size]
         self._input = self._input + bytes(data) if self._input else data
         if self._waits:
@@ -856,15 +796,6 @@ class Connection(asyncio.BufferedProtocol):
             self.work()
         else:
             self._wait()
-
-    def _take_direct(self, size: int) -> None:
-        self._data_left -= size
-        call = self._data_call
-        assert call is not None
-        if call.room():  # it may be over
-            call.fill(size)
-        if self._data_ends and not self._data_left:
-            call.receive_end()
 
     def _wait(self) -> None:
         self._input = bytes(self._input)
@@ -955,9 +886,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self) -> None:
         self._has_preface = True
-        limits = self.server.limits
         settings = (
-            (_MAX_STREAMS_SETTING, limits.max_streams),
+            (_MAX_STREAMS_SETTING, self.server.max_streams),
             (_WINDOW_SETTING, _WINDOW_BYTES),
             (_FRAME_SETTING, _MAX_FRAME_BYTES),
             (_HEADER_SETTING, MAX_HEADER_BYTES),
@@ -1026,13 +956,12 @@ class Connection(asyncio.BufferedProtocol):
         length = len(payload)
         if length != _LENGTHS.get(kind, length) or (kind == _SETTINGS and length % _SETTING.size):
             raise _ConnectionEnd(_SIZE, f"expected no frame of kind {kind} with {length} bytes")
-        is_of_connection = kind in (_PING, _SETTINGS)
-        is_idle = stream > self._last_stream or (kind == _RESET and stream == 0)
-        if (
-            (is_of_connection and stream)
-            or (kind in (_WINDOW, _RESET) and is_idle)
-            or kind == _PUSH
-        ):
+        is_misplaced = kind == _PUSH
+        if kind in (_PING, _SETTINGS):
+            is_misplaced = stream != 0
+        elif kind in (_WINDOW, _RESET):
+            is_misplaced = stream > self._last_stream or (kind == _RESET and stream == 0)
+        if is_misplaced:
             raise _ConnectionEnd(_PROTOCOL, "expected a frame of a client, got another")
         if kind == _WINDOW:
             self._take_window(stream, int.from_bytes(payload, "big") & _MAX_WINDOW_BYTES)
@@ -1108,18 +1037,17 @@ class Connection(asyncio.BufferedProtocol):
         self._last_stream = stream
         if stream > self._last_allowed:
             return
-        if len(self.calls) >= self.server.limits.max_streams:
-            self._spend_frame()
-            self.write(_frame(_RESET, 0, stream, _REFUSED.to_bytes(4, "big")))
-            return
-        if headers.is_malformed:
-            self._spend_frame()
-            self.write(_frame(_RESET, 0, stream, _PROTOCOL.to_bytes(4, "big")))
-            return
-        if headers.problem:
-            self._spend_frame()
+        refusal = b""
+        if len(self.calls) >= self.server.max_streams:
+            refusal = _frame(_RESET, 0, stream, _REFUSED.to_bytes(4, "big"))
+        elif headers.is_malformed:
+            refusal = _frame(_RESET, 0, stream, _PROTOCOL.to_bytes(4, "big"))
+        elif headers.problem:
             answer = b"\x08\x03" + headers.problem
-            self.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, answer))
+            refusal = _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, answer)
+        if refusal:
+            self._spend_frame()
+            self.write(refusal)
             return
         self.server.share_of(self).spend(_CALL_S)
         self._turn_ends_s -= _CALL_S
@@ -1177,6 +1105,7 @@ class Http2Server:
     def __init__(self, handlers: Any, limits: Limits, intake: Intake) -> None:
         self.handlers = handlers
         self.limits = limits
+        self.max_streams = min(limits.max_connections, MAX_STREAMS)
         self.intake = intake
         self.connections: dict[Connection, None] = {}
         self.scratch = memoryview(bytearray(256 * 1024))

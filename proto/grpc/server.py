@@ -12,15 +12,15 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 
 from quadriga.proto.access import Gate, OpenGate, admit
 from quadriga.proto.errors import Forbidden, KeysNotRead, NotFound, Unauthenticated
-from quadriga.proto.grpc.access import (
+from quadriga.proto.grpc.http2 import Http2Server, Limits
+from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
+from quadriga.proto.grpc.service import (
     HEALTH_SERVICE,
     MAX_STRANGERS,
     AccessHandler,
     CallServices,
+    GrpcService,
 )
-from quadriga.proto.grpc.http2 import Http2Server, Limits
-from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
-from quadriga.proto.grpc.service import GrpcService
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import Serving
 from quadriga.proto.request import Accounting, current_caller
@@ -32,18 +32,12 @@ WATCH_INTERVAL_S = 0.1
 IDLE_TIMEOUT_S = 75.0
 """Seconds after which a connection without calls is closed, as over HTTP; clients open another by themselves."""
 
-MAX_STREAMS = 100
-"""Calls of a connection at a time (RFC 9113, section 6.5.2, recommends no fewer); further ones wait in the client."""
-
-KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
-"""Seconds between two keepalive pings to a client with calls, and the time that it has to answer each."""
-
 
 class GrpcServer:
     """Accepts connections on a port shared with the other workers.
 
     Requests larger than `max_message_bytes` and more than `max_connections` calls at once of callers with a key are refused
-    with RESOURCE_EXHAUSTED; responses have no limit. A connection has at most `MAX_STREAMS` calls at a time. Connections
+    with RESOURCE_EXHAUSTED; responses have no limit. A connection has at most `quadriga.proto.grpc.http2.MAX_STREAMS` calls at a time. Connections
     are closed that do not begin to speak in `handshake_timeout_s`, have no calls for `idle_timeout_s`, or whose client reads no
     answer or is gone without a word. What arrived of messages is counted by the intake, which has their time, too.
     """
@@ -65,21 +59,15 @@ class GrpcServer:
     ) -> None:
         shared = CallServices(intake, max_connections, accounting)
         self._service = GrpcService(
-            serving,
-            server_version,
-            shared=shared,
-            request_timeout_s=request_timeout_s,
+            serving, server_version, shared=shared, request_timeout_s=request_timeout_s
         )
         self._health = Health(serving)
         limits = Limits(
             max_message_bytes=max_message_bytes,
             max_connections=max_connections,
-            max_streams=min(max_connections, MAX_STREAMS),
             handshake_timeout_s=handshake_timeout_s,
             idle_timeout_s=idle_timeout_s,
             max_age_s=max_connection_age_s,
-            keepalive_s=KEEPALIVE_S,
-            keepalive_timeout_s=KEEPALIVE_TIMEOUT_S,
         )
         services = AccessHandler(gate or OpenGate(), shared)
         self._server = Http2Server(services, limits, intake)

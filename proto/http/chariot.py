@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest, unexpected
 from quadriga.proto.json_text import decode_base64, parse_json
 from quadriga.proto.messages import (
     DEFAULT_STORAGE,
@@ -26,7 +26,7 @@ from quadriga.tasks.parameters import TextNumbers
 
 PROTOCOL = "chariot-v2-kserve"
 
-METADATA_TYPES = ("str", "float", "int", "dict")
+_METADATA_TYPES = {"str": str, "float": float, "int": int, "dict": dict}
 
 _GATEWAY_PREFIX = re.compile(r"/api/serve/serve-model-([^/]+)-pred(?=/|$)")
 _NUMBERS = {
@@ -113,19 +113,15 @@ def _image_files(
     for index, element in enumerate(elements):
         if isinstance(element, bytes) and not is_base64:
             yield element
-        else:
-            yield _decode_base64(element, f"{location}: data[{index}]")
-
-
-def _decode_base64(element: str | bytes, location: str) -> bytes:
-    """Decode an image in base64; a data URL and line breaks are accepted, too."""
-    text = element.decode("latin-1") if isinstance(element, bytes) else element
-    try:
-        return decode_base64(text)
-    except ValueError as error:
-        raise InvalidRequest(
-            f"{location}: expected a base64-encoded image, got: {error}"
-        ) from error
+            continue
+        text = element.decode("latin-1") if isinstance(element, bytes) else element
+        try:
+            image = decode_base64(text)
+        except ValueError as error:
+            raise InvalidRequest(
+                f"{location}: data[{index}]: expected a base64-encoded image, got: {error}"
+            ) from error
+        yield image
 
 
 def read_storage_options(parameters: Mapping[str, Any], location: str) -> StorageOptions:
@@ -138,9 +134,7 @@ def read_storage_options(parameters: Mapping[str, Any], location: str) -> Storag
     options = {name: parameters[name] for name in names if parameters.get(name) is not None}
     for name, value in options.items():
         if not isinstance(value, bool):
-            raise InvalidRequest(
-                f"{location}: expected parameters.{name} to be true or false, got {quoted(value, 80)}"
-            )
+            raise unexpected(location, f"parameters.{name} to be true or false", value, 80)
     return StorageOptions(**options) if options else DEFAULT_STORAGE
 
 
@@ -182,14 +176,10 @@ def _from_entries(entries: list[Any], location: str) -> dict[str, Any]:
     for number, entry in enumerate(entries):
         entry_location = f"{location}[{number}]"
         if not isinstance(entry, dict) or not {"key", "type", "value"} <= entry.keys():
-            raise InvalidRequest(
-                f"{entry_location}: expected an object with key, type and value, got {quoted(entry, 80)}"
-            )
+            raise unexpected(entry_location, "an object with key, type and value", entry, 80)
         key = entry["key"]
         if not isinstance(key, str) or not key:
-            raise InvalidRequest(
-                f"{entry_location}: expected key to be a text, got {quoted(key, 80)}"
-            )
+            raise unexpected(entry_location, "key to be a text", key, 80)
         if key in metadata:
             raise InvalidRequest(f"{entry_location}: expected each key once, got {key!r} twice")
         metadata[key] = _typed(entry["type"], entry["value"], f"{entry_location} ({key!r})")
@@ -198,10 +188,8 @@ def _from_entries(entries: list[Any], location: str) -> dict[str, Any]:
 
 def _typed(type_: Any, value: Any, location: str) -> Any:
     """Read a value as its declared type; values are texts on the wire, but JSON's own types are accepted, too."""
-    if type_ not in METADATA_TYPES:
-        raise InvalidRequest(
-            f"{location}: expected type to be one of {', '.join(METADATA_TYPES)}, got {quoted(type_, 40)}"
-        )
+    if type_ not in tuple(_METADATA_TYPES):  # of any type, as JSON has it
+        raise unexpected(location, f"type to be one of {', '.join(_METADATA_TYPES)}", type_, 40)
     parsed: Any = value
     if type_ == "dict" and isinstance(value, str):
         with contextlib.suppress(InvalidRequest):
@@ -210,11 +198,8 @@ def _typed(type_: Any, value: Any, location: str) -> Any:
         parsed = int(value) if type_ == "int" else float(value)
     elif type_ == "float" and isinstance(value, int) and not isinstance(value, bool):
         parsed = float(value)
-    expected = {"str": str, "float": float, "int": int, "dict": dict}[type_]
-    if not isinstance(parsed, expected) or isinstance(parsed, bool):
-        raise InvalidRequest(
-            f"{location}: expected a value that parses as {type_}, got {quoted(value, 80)}"
-        )
+    if not isinstance(parsed, _METADATA_TYPES[type_]) or isinstance(parsed, bool):
+        raise unexpected(location, f"a value that parses as {type_}", value, 80)
     if isinstance(parsed, float) and not math.isfinite(parsed):
-        raise InvalidRequest(f"{location}: expected a finite float, got {quoted(value, 80)}")
+        raise unexpected(location, "a finite float", value, 80)
     return parsed

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest, unexpected
 from quadriga.proto.http.operations import (
     HttpRequest,
     HttpResponse,
@@ -32,7 +32,6 @@ from quadriga.proto.messages import (
     check_input_count,
     check_model_exists,
 )
-from quadriga.quoting import quoted
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
 
@@ -88,9 +87,7 @@ def parse_images(http_request: HttpRequest) -> list[Tensor] | None:
 def _image(body: dict[str, Any], location: str, index: int) -> Tensor:
     image = body.get("input")
     if not isinstance(image, str):
-        raise InvalidRequest(
-            f"{location}: expected input to be an image in base64, got {quoted(image, 60)}"
-        )
+        raise unexpected(location, "input to be an image in base64", image)
     parameters = take_parameters(body, f"{location}: ")
     return Tensor(f"input-{index}", "BYTES", (1,), [image], parameters=parameters)
 

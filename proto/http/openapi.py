@@ -59,16 +59,12 @@ def add_keys(document: dict[str, Any], open_paths: Container[str]) -> dict[str, 
     }
     paths = {}
     for path, item in document["paths"].items():
-        is_open = path in open_paths
+        security: list[dict[str, list[str]]] = [{name: []} for name in _KEYS]
+        refused = refusals
+        if path in open_paths:
+            security, refused = [], {"403": refusals["403"]}
         paths[path] = {
-            verb: {
-                **operation,
-                "security": [] if is_open else [{name: []} for name in _KEYS],
-                "responses": {
-                    **operation["responses"],
-                    **({"403": refusals["403"]} if is_open else refusals),
-                },
-            }
+            verb: operation | {"security": security, "responses": operation["responses"] | refused}
             for verb, operation in item.items()
         }
     components = {**document["components"], "securitySchemes": _KEYS}

@@ -183,6 +183,11 @@ def model_names(serving: Serving) -> list[str]:
     return sorted({status.name for status in serving.model_statuses()})
 
 
+def list_models(serving: Serving, _: HttpRequest) -> HttpResponse:
+    """Answer with the names of all models."""
+    return json_response({"models": model_names(serving)})
+
+
 Match = tuple[Mapping[str, Operation], Mapping[str, Any]]
 """The operations of a path, by verb, and the parameters in it."""
 
@@ -523,7 +528,7 @@ def expand_path(path: str) -> list[str]:
 PROTOCOLS: dict[str, str] = {
     "v2": "quadriga.proto.http.v2:operations",
     "chariot-v2": "quadriga.proto.http.chariot_v2:operations",
-    "generate": "quadriga.proto.http.generate:operations",
+    "generate": "quadriga.proto.http.v2_extensions:generate_operations",
     "v1": "quadriga.proto.http.v1:operations",
     "v2-extensions": "quadriga.proto.http.v2_extensions:operations",
 }

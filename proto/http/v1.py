@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain, islice
@@ -29,8 +30,8 @@ from quadriga.proto.http.operations import (
     Operation,
     WireOptions,
     json_response,
+    list_models,
     mark_cloud_event,
-    model_names,
     post_endpoint,
     request_id,
     state_endpoint,
@@ -117,9 +118,7 @@ def parse_predict(
         keys = ("predictions", "outputs")
     by_rows = by_rows or (not info.takes_images and _are_objects(data))
     if by_rows and not isinstance(data, list):
-        raise InvalidRequest(
-            f"JSON Value: {shorten_value(data)} Expecting 'instances' to be an list/array"
-        )
+        raise _wrong_value(data, "Expecting 'instances' to be an list/array")
     items = _images(data) if info.takes_images else data
     if (by_rows or info.takes_images) and not items:
         raise InvalidRequest("JSON Value: [] No values in 'instances' array")
@@ -137,10 +136,8 @@ def parse_predict(
 def _instances_or_inputs(document: Mapping[str, Any]) -> tuple[Any, bool]:
     """Return the value of `instances` or `inputs`, and whether it is that of `instances`."""
     if "instances" in document and "inputs" in document:
-        raise InvalidRequest(
-            f"JSON Value: {shorten_value(document)} Not formatted correctly expecting only one of 'inputs' or "
-            "'instances' keys to exist"
-        )
+        text = "Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist"
+        raise _wrong_value(document, text)
     if "instances" not in document and "inputs" not in document:
         raise InvalidRequest(f"Missing 'inputs' or 'instances' key{_meant_key(document)}")
     by_rows = "instances" in document
@@ -262,10 +259,8 @@ def _make_request(
 def _check_signature(document: Mapping[str, Any], info: ModelInfo, method: Method) -> None:
     name = document.get("signature_name")
     if name is not None and not isinstance(name, str):
-        raise InvalidRequest(
-            f"JSON Value: {shorten_value(document)} not formatted correctly. 'signature_name' key must be a "
-            "string value."
-        )
+        text = "not formatted correctly. 'signature_name' key must be a string value."
+        raise _wrong_value(document, text)
     methods = signatures(info)
     method_name = methods.get(name or DEFAULT_SIGNATURE)
     if method_name is None:
@@ -335,15 +330,11 @@ def parse_examples(
 def _merged_examples(document: Mapping[str, Any], method: Method) -> list[dict[str, Any]]:
     """Return the features of each example, those of the context among them."""
     if "examples" not in document:
-        raise InvalidRequest(
-            f"JSON Value: {shorten_value(document)} When method is {method}, key 'examples' is expected and "
-            "was not found"
-        )
+        text = f"When method is {method}, key 'examples' is expected and was not found"
+        raise _wrong_value(document, text)
     examples = document["examples"]
     if not isinstance(examples, list):
-        raise InvalidRequest(
-            f"JSON Value: {shorten_value(examples)} Expecting 'examples' value to be an list/array"
-        )
+        raise _wrong_value(examples, "Expecting 'examples' value to be an list/array")
     if not examples:
         raise InvalidRequest("JSON Value: [] 'examples' value is an empty array")
     context = _features({} if document.get("context") is None else document["context"])
@@ -361,16 +352,12 @@ def _merged_examples(document: Mapping[str, Any], method: Method) -> list[dict[s
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
     """Encode the labels and scores of each image or row, in the order of the model's classes."""
     positions = {label: position for position, label in reversed([*enumerate(labels)])}
-    results = [
-        [
-            (prediction.label, prediction.score)
-            for prediction in sorted(
-                predictions, key=lambda prediction: positions.get(prediction.label, 0)
-            )
-        ]
-        for tensor in response.outputs
-        for predictions in tensor.data
-    ]
+
+    def position(prediction: Any) -> int:
+        return positions.get(prediction.label, 0)
+
+    rows = [sorted(row, key=position) for tensor in response.outputs for row in tensor.data]
+    results = [[(prediction.label, prediction.score) for prediction in row] for row in rows]
     return msgspec.json.encode({"results": results})
 
 
@@ -420,7 +407,7 @@ def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any
     column = []
     for example in examples:
         if info.name not in example:
-            kind = TYPES.get(info.datatype, info.datatype.lower())
+            kind = _type_name(info.datatype)
             raise InvalidRequest(
                 f"Feature: {info.name} (data type: {kind}) is required but could not be found."
             )
@@ -450,33 +437,21 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         with_cloud_events(partial(_predict, serving, options, verb), options, any_content_type=True)
         for verb in ("predict", "explain")
     )
-    examples = partial(_read_examples, serving, options)
+    classify, regress = (
+        partial(_read_examples, serving, options, method) for method in ("classify", "regress")
+    )
     post_v1 = partial(post_endpoint, need="infer", ignore_case=True, compress_response=True)
     state_v1 = partial(state_endpoint, need="infer", ignore_case=True)
-
-    def models(_: HttpRequest) -> HttpResponse:
-        return json_response({"models": model_names(serving)})
-
+    models, metadata = partial(list_models, serving), partial(_metadata, serving)
     return [
         post_v1(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
         post_v1(f"{_MODEL}:explain", explain, "Predict, and explain the predictions"),
-        post_v1(
-            f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"
-        ),
-        post_v1(
-            f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"
-        ),
-        state_v1(
-            "/",
-            _root,
-            "Check whether the server runs",
-            need="nothing",
-        ),
+        post_v1(f"{_MODEL}:classify", classify, "Score the classes of examples"),
+        post_v1(f"{_MODEL}:regress", regress, "Answer a number for each example"),
+        state_v1("/", _root, "Check whether the server runs", need="nothing"),
         state_v1("/v1/models", models, "List the models", need="key"),
         state_v1(_MODEL, partial(_status, serving), "Check whether a model is ready"),
-        state_v1(
-            f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"
-        ),
+        state_v1(f"{_MODEL}/metadata", metadata, "Describe a model's signatures"),
         state_v1("/v1/{rest...}", partial(_malformed, "GET"), ""),
         post_v1("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
     ]
@@ -494,8 +469,8 @@ def _root(http_request: HttpRequest) -> HttpResponse:
     vary = ((b"vary", b"accept"),)
     if b"text/html" in http_request.headers.get(b"accept", b"").lower():
         return HttpResponse(b"", status=302, headers=((b"location", _CONSOLE.encode()), *vary))
-    alive = json_response({"status": "alive", "console": _CONSOLE, "openapi": _OPENAPI})
-    return msgspec.structs.replace(alive, headers=(*alive.headers, *vary))
+    alive = {"status": "alive", "console": _CONSOLE, "openapi": _OPENAPI}
+    return HttpResponse(msgspec.json.encode(alive), headers=vary)
 
 
 def _malformed(verb: str, http_request: HttpRequest) -> HttpResponse:
@@ -596,7 +571,7 @@ def _metadata(serving: Serving, http_request: HttpRequest) -> HttpResponse:
 def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
     return {
         tensor.name: {
-            "dtype": f"DT_{TYPES.get(tensor.datatype, tensor.datatype).upper()}",
+            "dtype": f"DT_{_type_name(tensor.datatype).upper()}",
             "tensor_shape": {
                 "dim": [{"size": str(size), "name": ""} for size in tensor.shape],
                 "unknown_rank": False,
@@ -621,34 +596,28 @@ def _served(serving: Serving, http_request: HttpRequest) -> ModelInfo:
 
 def _version(serving: Serving, http_request: HttpRequest) -> str | None:
     """Return the version named in the path, directly or by a label; None for the newest."""
+    name, label = http_request.path_parameters["name"], http_request.path_parameters["label"]
     version: str | None = http_request.path_parameters["version"]
-    label = http_request.path_parameters["label"]
     if version is not None:
         digits = version.isascii() and version.isdecimal() and len(version) < 20
         if not digits or int(version) > _LARGEST_VERSION:
             raise InvalidRequest(f"Failed to convert version: {version:.60} to numeric.")
     if label is None:
         return version
-    try:
-        versions = serving.model_info(http_request.path_parameters["name"], None).versions
-    except NotFound:
-        versions = ()
-    for candidate in versions:
-        try:
-            if (
-                label
-                in serving.model_info(
-                    http_request.path_parameters["name"], candidate
-                ).version_labels
-            ):
-                return candidate
-        except (NotFound, ModelNotReady):
-            continue
+    with suppress(NotFound):
+        for candidate in serving.model_info(name, None).versions:
+            with suppress(NotFound, ModelNotReady):
+                if label in serving.model_info(name, candidate).version_labels:
+                    return candidate
     raise InvalidRequest(f"Unrecognized servable version label: {label:.60}")
 
 
-TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
-"""TensorFlow's names of the datatypes whose names differ from V2's in lower case."""
+_TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
+
+
+def _type_name(datatype: str) -> str:
+    """Return TensorFlow's name of a datatype; most differ from V2's by their case alone."""
+    return _TYPES.get(datatype, datatype.lower())
 
 
 _KINDS = {
@@ -688,7 +657,7 @@ def parse_document(body: bytes) -> dict[str, Any]:
             raise InvalidRequest(f"JSON Parse error: {error}") from error
         document = _parse_leniently(body)
     if not isinstance(document, dict):
-        raise InvalidRequest(f"JSON Value: {shorten_value(document)} Is not object")
+        raise _wrong_value(document, "Is not object")
     return document
 
 
@@ -721,6 +690,11 @@ def shorten_value(value: Any) -> str:
     """Encode a value for an error, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _wrong_value(value: Any, text: str) -> InvalidRequest:
+    """Return the error of a value in JSON, in TF Serving's form."""
+    return InvalidRequest(f"JSON Value: {shorten_value(value)} {text}")
 
 
 def tensors_from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
@@ -824,9 +798,7 @@ def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
             raise InvalidRequest(f"Encountered list at unexpected level: {level}")
         for item in values:
             if not isinstance(item, list):
-                raise InvalidRequest(
-                    f"JSON Value: {shorten_value(item)} found at incorrect level: {level + 1} in the JSON DOM"
-                )
+                raise _wrong_value(item, f"found at incorrect level: {level + 1} in the JSON DOM")
             if len(item) != size:
                 raise InvalidRequest(
                     f"Encountered list at unexpected size: {len(item)} at level: {level} "
@@ -879,10 +851,7 @@ def _wide(value: float) -> float:
 
 def _type_error(value: Any, datatype: str) -> InvalidRequest:
     kind = _KINDS.get(type(value), "Null")
-    return InvalidRequest(
-        f"JSON Value: {shorten_value(value)} Type: {kind} is not of expected type: "
-        f"{TYPES.get(datatype, datatype.lower())}"
-    )
+    return _wrong_value(value, f"Type: {kind} is not of expected type: {_type_name(datatype)}")
 
 
 def row_texts(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:

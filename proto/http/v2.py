@@ -7,21 +7,22 @@ import codecs
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+from multipart import MultipartError, MultipartParser, parse_options_header
 
 from quadriga.proto import datatypes
 from quadriga.proto.access import Need, admit
 from quadriga.proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
-from quadriga.proto.errors import InvalidRequest, ModelNotReady
+from quadriga.proto.errors import InvalidRequest, ModelNotReady, unexpected
 from quadriga.proto.http.cloud_events import with_cloud_events
 from quadriga.proto.http.operations import (
     JSON_BYTES,
@@ -30,8 +31,8 @@ from quadriga.proto.http.operations import (
     Operation,
     WireOptions,
     json_response,
+    list_models,
     mark_cloud_event,
-    model_names,
     named_model,
     post_endpoint,
     state_endpoint,
@@ -124,9 +125,6 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
     ready, model_ready = partial(_server_ready, serving), partial(_model_ready, serving)
     infer_endpoint = partial(post_endpoint, request_type=InferBody, response_type=InferAnswer)
 
-    def models(_: HttpRequest) -> HttpResponse:
-        return json_response({"models": model_names(serving)})
-
     def metadata(http_request: HttpRequest) -> HttpResponse:
         return json_response(model_metadata(named_model(serving, http_request)))
 
@@ -138,7 +136,7 @@ def operations(serving: Serving, options: WireOptions) -> list[Operation]:
         ("/v2/health/live", "nothing", live, "Check whether the server runs", ServerLive),
         ("/v2/health/ready", "nothing", ready, "Check whether the server is ready", ServerReady),
         ("/ready", "nothing", ready, "Check whether the server is ready, for Chariot", ServerReady),
-        ("/v2/models", "key", models, "List the models", ModelNames),
+        ("/v2/models", "key", partial(list_models, serving), "List the models", ModelNames),
         (_MODEL, "infer", metadata, "Describe a model", ModelMetadata),
         (f"{_MODEL}/ready", "infer", model_ready, "Check whether a model is ready", ModelReady),
     ]
@@ -267,26 +265,22 @@ def _health_json(report: HealthReport) -> dict[str, Any]:
 
 
 def model_metadata(info: ModelInfo) -> dict[str, Any]:
-    """Render a model's metadata."""
+    """Render a model's metadata; its properties are texts, so tensors of the graph are JSON in them."""
+    properties = {"task": info.task}
+    tensors = {"graph_inputs": info.graph_inputs, "graph_outputs": info.graph_outputs}
+    properties |= {
+        name: msgspec.json.encode(rows).decode() for name, rows in tensors.items() if rows
+    }
+    if info.providers:
+        properties["providers"] = ", ".join(info.providers)
     return {
         "name": info.name,
         "versions": info.versions,
         "platform": info.platform,
         "inputs": info.inputs,
         "outputs": info.outputs,
-        "properties": {"task": info.task} | _graph_tensors(info) | _providers(info),
+        "properties": properties,
     }
-
-
-def _providers(info: ModelInfo) -> dict[str, str]:
-    """Render the execution providers that run a model, in order, if they are not the default."""
-    return {"providers": ", ".join(info.providers)} if info.providers else {}
-
-
-def _graph_tensors(info: ModelInfo) -> dict[str, str]:
-    """Render the tensors that requests of content_type raw have, as texts of JSON: properties are texts."""
-    tensors = {"graph_inputs": info.graph_inputs, "graph_outputs": info.graph_outputs}
-    return {name: msgspec.json.encode(rows).decode() for name, rows in tensors.items() if rows}
 
 
 def _model_ready(serving: Serving, http_request: HttpRequest) -> HttpResponse:
@@ -330,9 +324,9 @@ def infer_and_classify(serving: Serving, request: InferRequest) -> InferResponse
 
 def _count(requested: object, output: str) -> int:
     if type(requested) is not int or requested < 1:
-        raise InvalidRequest(
-            f"output {quoted(output, 60)}: expected parameters.classification to be a number of classes, "
-            f"got {quoted(requested, 40)}"
+        location = f"output {quoted(output, 60)}"
+        raise unexpected(
+            location, "parameters.classification to be a number of classes", requested, 40
         )
     return requested
 
@@ -418,15 +412,21 @@ def _read_form(http_request: HttpRequest) -> tuple[bytes, dict[str, str]]:
     files: list[bytes] = []
     fields: dict[str, str] = {}
     _, options = parse_options_header(http_request.headers[b"content-type"].decode("latin-1"))
+    body = http_request.body
+    form = MultipartParser(
+        BytesIO(body),
+        options.get("boundary", ""),
+        part_limit=MAX_FIELDS,
+        spool_limit=len(body),  # nothing goes to disk
+        memory_limit=len(body),
+        buffer_size=max(len(body), 1),
+    )
     try:
-        with PushMultipartParser(
-            options.get("boundary", ""), max_segment_count=MAX_FIELDS
-        ) as parser:
-            for part, content in _parts(parser.parse(http_request.body)):
-                if part.filename is None and not (part.content_type or "").startswith("image/"):
-                    fields[part.name or ""] = content.decode()
-                else:
-                    files.append(content)
+        for part in form:
+            if part.filename is None and not part.content_type.startswith("image/"):
+                fields[part.name or ""] = part.raw.decode()
+            else:
+                files.append(part.raw)
     except (MultipartError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"expected a form as multipart/form-data, got: {error}") from error
     if len(files) != 1:
@@ -435,21 +435,6 @@ def _read_form(http_request: HttpRequest) -> tuple[bytes, dict[str, str]]:
             f"expected a form with one file, got {len(files)}; other fields: {quoted(named, 200)}"
         )
     return files[0], fields
-
-
-def _parts(
-    events: Iterable[MultipartSegment | bytes | bytearray | memoryview | None],
-) -> Iterator[tuple[MultipartSegment, bytes]]:
-    """Yield the parts of a form: each begins with its headers, and ends with None."""
-    chunks: list[bytes | bytearray | memoryview] = []
-    for event in events:
-        if isinstance(event, MultipartSegment):
-            part = event
-            chunks = []
-        elif event is not None:
-            chunks.append(event)
-        else:
-            yield part, b"".join(chunks)
 
 
 class InputTensor(msgspec.Struct):
@@ -587,17 +572,16 @@ def parse_raw(
         )
     (expected,) = info.inputs
     location = f"input {expected.name!r}"
-    if expected.datatype == "BYTES":
-        tensor = Tensor(expected.name, "BYTES", (1,), [body])
-    else:
-        shape = _raw_shape(expected.shape, len(body), expected.datatype, location)
-        data, full_shape = from_raw(memoryview(body), expected.datatype, shape, location)
-        tensor = Tensor(expected.name, expected.datatype, full_shape, data)
+    data: Any = [body]
+    shape: tuple[int, ...] = (1,)
+    if expected.datatype != "BYTES":
+        filled = _raw_shape(expected.shape, len(body), expected.datatype, location)
+        data, shape = from_raw(memoryview(body), expected.datatype, filled, location)
     return InferRequest(
         model=info.name,
         version=version,
         id=first_request_id(header_id),
-        inputs=[tensor],
+        inputs=[Tensor(expected.name, expected.datatype, shape, data)],
         parameters={"binary_data_output": True},
     )
 
@@ -631,16 +615,9 @@ def render_infer(
         else:
             as_text = as_bytes is False or "content_type" in requested
             data = _data(tensor, not_finite, as_text=as_text)
-        encoded_parameters = parameters or msgspec.UNSET
-        outputs.append(
-            OutputTensor(
-                name=tensor.name,
-                shape=tensor.shape,
-                datatype=datatype,
-                data=data,
-                parameters=encoded_parameters,
-            )
-        )
+        output = OutputTensor(tensor.name, tensor.shape, datatype, data=data)
+        output.parameters = parameters or msgspec.UNSET
+        outputs.append(output)
     body = InferAnswer(response.model, response.version, response.id, outputs)
     text = msgspec.json.encode(body)
     if not raw_outputs:
@@ -746,9 +723,8 @@ def _binary_size(tensor: InputTensor, remaining_bytes: int, location: str) -> in
             f"{location}: expected one of data and parameters.binary_data_size, got {actual}"
         )
     if size_bytes is not None and (type(size_bytes) is not int or size_bytes < 0):
-        raise InvalidRequest(
-            f"{location}: expected parameters.binary_data_size to be a number of bytes, got {quoted(size_bytes, 40)}"
-        )
+        subject = "parameters.binary_data_size to be a number of bytes"
+        raise unexpected(location, subject, size_bytes, 40)
     if size_bytes is not None and size_bytes > remaining_bytes:
         raise InvalidRequest(
             f"{location}: expected {size_bytes} bytes behind the JSON, got {remaining_bytes}"

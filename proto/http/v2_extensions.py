@@ -1,16 +1,18 @@
-"""Triton's extensions of V2 over REST: model repository, statistics, model configuration.
+"""Triton's extensions of V2 over REST: model repository, statistics, model configuration, generate.
 
-Source: triton-inference-server/server, docs/protocol/extension_*.md.
+Source: triton-inference-server/server, docs/protocol/extension_*.md; its vLLM backend for `image`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import msgspec
 from pybase64 import b64decode
 
 from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.http.asgi import error_response
 from quadriga.proto.http.operations import (
     HttpRequest,
     HttpResponse,
@@ -19,10 +21,22 @@ from quadriga.proto.http.operations import (
     json_response,
     named_model,
     post_endpoint,
+    request_id,
     state_endpoint,
+    store_headers,
 )
-from quadriga.proto.json_text import Read, parse_json, parse_object
-from quadriga.proto.messages import Duration, ModelInfo, ModelStatistics, Serving
+from quadriga.proto.json_text import Read, parse_json, parse_object, take_parameters
+from quadriga.proto.messages import (
+    Duration,
+    InferChunk,
+    InferRequest,
+    ModelInfo,
+    ModelStatistics,
+    Serving,
+    Tensor,
+    check_model_exists,
+)
+from quadriga.quoting import quoted
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"
@@ -260,3 +274,130 @@ def _tensors_json(tensors: Sequence[Any], *, batched: bool) -> list[dict[str, An
         if not dims:  # dims may not be empty: one element, of a shape without axes
             rows[-1]["reshape"] = {"shape": []}
     return rows
+
+
+GENERATE_TASK = "IMAGE_TEXT_TO_TEXT"
+
+IMAGE_KEYS = ("image", "image_input", "images")
+"""Keys for the image as different backends name it; a body has one: an image in base64, or a list with one."""
+
+_OWN_KEYS = ("id", "text_input", "parameters", *IMAGE_KEYS)
+
+
+class GenerateBody(msgspec.Struct):
+    """Request, for the OpenAPI document; other keys of the body count as parameters."""
+
+    text_input: str
+    image: str
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Response, or a chunk of one; `inference_id` and `stored` are in the last chunk."""
+
+    model_name: str
+    model_version: str
+    id: str
+    text_output: str
+    inference_id: str = ""
+    stored: bool = True
+    """Whether the store had room for the inference."""
+
+
+def generate_operations(serving: Serving, _: WireOptions) -> list[Operation]:
+    """Make the endpoints of the extension "generate": a prompt and an image in, text out, at once or as a stream.
+
+    It equals one prompt of `prompts` in chariot-v2-kserve, in the form that clients of language models use.
+    """
+    generate, stream = partial(_generate, serving), partial(_generate_stream, serving)
+    path, summary = f"{_MODEL}/generate", "Answer a prompt about an image"
+    endpoint = partial(post_endpoint, need="infer", request_type=GenerateBody)
+    events = partial(endpoint, response_media_type="text/event-stream")
+    return [
+        endpoint(path, generate, summary, response_type=GenerateAnswer),
+        events(f"{path}_stream", stream, f"{summary}, as events"),
+    ]
+
+
+def parse_generate(http_request: HttpRequest) -> InferRequest:
+    """Parse a request to generate text."""
+    body = parse_object(http_request.body, "a body")
+    text, given_id = body.get("text_input"), body.get("id")
+    if not isinstance(text, str):
+        raise InvalidRequest(f"expected text_input to be a text, got {quoted(text, 60)}")
+    if given_id is not None and not isinstance(given_id, str):
+        raise InvalidRequest(f"expected id to be a text, got {quoted(given_id, 60)}")
+    parameters = {key: value for key, value in body.items() if key not in _OWN_KEYS}
+    parameters |= take_parameters(body)
+    max_tokens = parameters.pop("max_tokens", None)
+    if max_tokens is not None and parameters.setdefault("max_new_tokens", max_tokens) != max_tokens:
+        raise InvalidRequest(
+            "expected either parameters.max_tokens or parameters.max_new_tokens, got both"
+        )
+    timeout = {"timeout": parameters.pop("timeout")} if "timeout" in parameters else {}
+    parameters["prompt"] = text
+    return InferRequest(
+        model=http_request.path_parameters["name"],
+        version=http_request.path_parameters["version"],
+        id=request_id(http_request, given_id),
+        inputs=[Tensor("image", "BYTES", (1,), [_image(body)], parameters=parameters)],
+        protocol="generate",
+        parameters=timeout,
+    )
+
+
+def _image(body: dict[str, Any]) -> str:
+    values = [body[key] for key in IMAGE_KEYS if body.get(key) is not None]
+    images = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    if len(images) != 1 or not isinstance(images[0], str):
+        raise InvalidRequest(f"expected image to be one image in base64, got {quoted(images, 60)}")
+    return images[0]
+
+
+def _request(serving: Serving, http_request: HttpRequest) -> InferRequest:
+    try:
+        request = parse_generate(http_request)
+    except InvalidRequest:
+        named = http_request.path_parameters
+        check_model_exists(serving, named["name"], named["version"])
+        raise
+    info = serving.model_info(request.model, request.version)
+    if info.task != GENERATE_TASK:
+        raise InvalidRequest(
+            f"expected a model of the task {GENERATE_TASK} for generate, got {info.name!r} of {info.task}"
+        )
+    return request
+
+
+def _generate(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    response = serving.infer(_request(serving, http_request))
+    (prediction,) = response.outputs[0].data[0]
+    body = GenerateAnswer(response.model, response.version, response.id, prediction.answer)
+    return HttpResponse(msgspec.json.encode(body), headers=store_headers(response))
+
+
+def _generate_stream(serving: Serving, http_request: HttpRequest) -> HttpResponse:
+    chunks = serving.stream(_request(serving, http_request))
+    first_chunk = next(chunks)  # errors of the request are raised here, before the status is sent
+    headers = [(b"cache-control", b"no-cache")]
+    return HttpResponse(
+        _events(first_chunk, chunks), media_type=b"text/event-stream", headers=headers
+    )
+
+
+def _events(first_chunk: InferChunk, chunks: Iterator[InferChunk]) -> Iterator[bytes]:
+    """Encode each chunk as an event; an error is the last one."""
+    try:
+        for chunk in chain([first_chunk], chunks):
+            body = GenerateAnswer(
+                model_name=chunk.model,
+                model_version=chunk.version,
+                id=chunk.id,
+                text_output=chunk.text,
+                inference_id=",".join(chunk.inference_ids),
+                stored=chunk.stored,
+            )
+            yield b"data: %b\n\n" % msgspec.json.encode(body)
+    except Exception as error:  # noqa: BLE001 - the status is sent: every later error is an event
+        yield b"data: %b\n\n" % error_response(error)[1]

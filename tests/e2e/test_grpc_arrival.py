@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import grpc
 import pytest
 
-from quadriga.proto.grpc.access import MAX_STRANGERS
 from quadriga.proto.grpc.messages import SERVICE
+from quadriga.proto.grpc.service import MAX_STRANGERS
 from tests.grpc_client import Client
 from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga
 

@@ -16,8 +16,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quadriga.proto.access import Role
-from quadriga.proto.grpc.access import MAX_STRANGERS
 from quadriga.proto.grpc.messages import SERVICE, message_class
+from quadriga.proto.grpc.service import MAX_STRANGERS
 from tests.grpc_client import Client
 from tests.onnx_models import doubling
 from tests.pages import blocks, shell

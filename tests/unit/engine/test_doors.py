@@ -15,8 +15,8 @@ from quadriga.engine.api.access import check_needs
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Need, Role
-from quadriga.proto.grpc.access import HEALTH_SERVICE, NEEDS, REFLECTION_SERVICE
 from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
+from quadriga.proto.grpc.service import HEALTH_SERVICE, NEEDS, REFLECTION_SERVICE
 from quadriga.proto.http.operations import WireOptions, all_operations, expand_path
 from quadriga.proto.request import is_audited
 from quadriga.store.audit.entries import AuditEntry

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
-from quadriga.proto.http.generate import IMAGE_KEYS, operations, parse_generate
 from quadriga.proto.http.operations import Dispatcher, HttpRequest, WireOptions
+from quadriga.proto.http.v2_extensions import IMAGE_KEYS, generate_operations, parse_generate
 from quadriga.proto.messages import InferChunk, ModelInfo
 
 PATH = "/v2/models/talker/generate_stream"
@@ -71,7 +71,9 @@ async def ask(talker, goes_after=None):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    dispatcher = Dispatcher(talker, operations(talker, WireOptions(server_version="0")), 1000)
+    dispatcher = Dispatcher(
+        talker, generate_operations(talker, WireOptions(server_version="0")), 1000
+    )
     scope = {"method": "POST", "headers": []}
     await dispatcher.respond(dispatcher.match(PATH), scope, receive, send, caller=ANYBODY)
     status = sent[0]["status"]

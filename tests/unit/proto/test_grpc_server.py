@@ -12,9 +12,9 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quadriga.proto.access import ROLES, STRANGER, Caller
-from quadriga.proto.grpc.access import MAX_PROBE_BYTES
 from quadriga.proto.grpc.messages import SERVICE
 from quadriga.proto.grpc.server import GrpcServer
+from quadriga.proto.grpc.service import MAX_PROBE_BYTES
 from quadriga.proto.http.intake import Intake
 from tests.grpc_client import Client
 

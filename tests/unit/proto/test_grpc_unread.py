@@ -13,10 +13,10 @@ import pytest
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.proto.access import ROLES, Caller, OpenGate
-from quadriga.proto.grpc.access import PLACE_AFTER_S
 from quadriga.proto.grpc.http2 import UNASKED_BYTES
 from quadriga.proto.grpc.messages import SERVICE
 from quadriga.proto.grpc.server import GrpcServer
+from quadriga.proto.grpc.service import PLACE_AFTER_S
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import InferResponse, Tensor
 from quadriga.store.key_limits import parse_limits

@@ -18,14 +18,13 @@ from hypothesis.extra import numpy as arrays
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
 from quadriga.proto.grpc import service as grpc_service
-from quadriga.proto.grpc.access import CallServices
 from quadriga.proto.grpc.messages import (
     POOL,
     SERVICE,
     message_class,
     response_class,
 )
-from quadriga.proto.grpc.service import CONTENTS, parse_infer, render_infer
+from quadriga.proto.grpc.service import CONTENTS, CallServices, parse_infer, render_infer
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import (
     InferResponse,

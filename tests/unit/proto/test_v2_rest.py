@@ -5,7 +5,7 @@ import pytest
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
 from quadriga.proto.grpc import service as grpc_service
 from quadriga.proto.grpc.messages import message_class, response_class
-from quadriga.proto.http import chariot_v2, generate
+from quadriga.proto.http import chariot_v2, v2_extensions
 from quadriga.proto.http.operations import Dispatcher, HttpRequest, WireOptions
 from quadriga.proto.http.v2 import operations
 from quadriga.proto.messages import ModelInfo, TensorInfo
@@ -33,7 +33,7 @@ class OneModel:
 
 def infer(serving, path, body, headers=()):
     options = WireOptions(server_version="0")
-    offered = [part for of in (operations, generate.operations, chariot_v2.operations) for part in of(serving, options)]  # fmt: skip
+    offered = [part for of in (operations, v2_extensions.generate_operations, chariot_v2.operations) for part in of(serving, options)]  # fmt: skip
     table = Dispatcher(serving, offered, 1000)
     verbs, parameters = table.match(path)
     return verbs["POST"].handler(HttpRequest(parameters, dict(headers), body))

@@ -1,4 +1,4 @@
-"""Readers of request parameters: each takes one value out of a JSON object and checks it.
+"""Readers of request parameters, for the `options` of tasks: each takes one value out of a JSON object and checks it.
 
 A parameter that is null counts as absent. Nothing is converted: `true` is no number, nor is `"0.5"`, except in
 `TextNumbers`. Each raises `ParameterError` if the value is of another type, or not allowed.

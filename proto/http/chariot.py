@@ -1,4 +1,4 @@
-"""chariot-v2-kserve: its additions to the V2 envelope for models that take images.
+"""chariot-v2-kserve: images, their metadata and storage options, as V2 requests of every protocol here carry them.
 
 Images come base64-encoded in BYTES inputs, predictions go out as JSON in `data`, one list per image.
 

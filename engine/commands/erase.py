@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import rich_click as click
-from blake3 import blake3
 from rich.console import Console
 from rich.text import Text
 
@@ -17,10 +16,9 @@ from quadriga.engine.commands.options import option, parse_filter, server_option
 from quadriga.engine.commands.output import print_progress
 from quadriga.engine.commands.server_client import ServerClient, ServerError
 from quadriga.monitor.report.metric_texts import one_line
-from quadriga.store.blobs.interface import KEY_PATTERN
+from quadriga.store.blobs.interface import KEY_PATTERN, blob_key
 
 _HASH = re.compile(KEY_PATTERN, re.ASCII)
-_CHUNK_BYTES = 1 << 20
 _POLL_INTERVAL_S = 0.5
 _MAX_TEXT = 400
 _COUNTS = {
@@ -97,15 +95,12 @@ def _selection(filter_text: str, images: tuple[str, ...], *, is_all: bool) -> di
 def _hash(image: str) -> str:
     if _HASH.fullmatch(image):
         return image
-    path, digest = Path(image), blake3()
+    path = Path(image)
     if not path.is_file():
         raise click.BadParameter(
             f"expected a file or blake3: and 64 hex digits, got {image}", param_hint="--image"
         )
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return f"blake3:{digest.hexdigest()}"
+    return blob_key(path.read_bytes())
 
 
 def _ask(server: ServerClient, body: dict[str, Any]) -> None:

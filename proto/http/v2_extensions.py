@@ -1,4 +1,6 @@
-"""Triton's extensions of V2 over REST: model repository, statistics, model configuration, generate.
+"""Endpoints of Triton's extensions of V2 over REST: model repository, statistics, model configuration, generate.
+
+Parameters of inferences are not read here, but in `quadriga.proto.http.chariot` and by the tasks.
 
 Source: triton-inference-server/server, docs/protocol/extension_*.md; its vLLM backend for `image`.
 """

@@ -118,15 +118,9 @@ class ObjectDetection:
         defaults = self._spec.defaults
         return DetectionOptions(
             action=read.action(parameters, self.actions),
-            score_threshold=read.number(
-                parameters, "score_threshold", low=0, high=1, default=defaults.score_threshold
-            ),
-            iou_threshold=read.number(
-                parameters, "iou_threshold", low=0, high=1, default=defaults.iou_threshold
-            ),
-            max_detections=read.whole_number(
-                parameters, "max_detections", low=1, high=10_000, default=defaults.max_detections
-            ),
+            score_threshold=read.share(parameters, "score_threshold", defaults.score_threshold),
+            iou_threshold=read.share(parameters, "iou_threshold", defaults.iou_threshold),
+            max_detections=read.whole_number(parameters, "max_detections", defaults.max_detections),
         )
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:

@@ -344,22 +344,18 @@ class ImageTextToText:
         temperature = read.number(
             parameters, "temperature", low=0, high=100, default=defaults.temperature
         )
-        seed = read.whole_number(parameters, "seed", low=0, high=_MAX_SEED, default=-1)
-        new_tokens = read.whole_number(
-            parameters, "max_new_tokens", low=1, high=MAX_NEW_TOKENS, default=0
-        )
+        seed = read.whole_number(parameters, "seed", -1, low=0, high=_MAX_SEED)
+        new_tokens = read.whole_number(parameters, "max_new_tokens", 0, high=MAX_NEW_TOKENS)
         config = msgspec.structs.replace(
             defaults,
             max_new_tokens=new_tokens or defaults.max_new_tokens,
             do_sample=read.flag(parameters, "do_sample", default=defaults.do_sample)
             and temperature > 0,
             temperature=temperature,
-            top_k=read.whole_number(
-                parameters, "top_k", low=0, high=1_000_000, default=defaults.top_k
-            ),
-            top_p=read.number(parameters, "top_p", low=0, high=1, default=defaults.top_p),
+            top_k=read.whole_number(parameters, "top_k", defaults.top_k, low=0, high=1_000_000),
+            top_p=read.share(parameters, "top_p", defaults.top_p),
             num_beams=read.whole_number(
-                parameters, "num_beams", low=1, high=MAX_BEAMS, default=defaults.num_beams
+                parameters, "num_beams", defaults.num_beams, high=MAX_BEAMS
             ),
             seed=defaults.seed if seed < 0 else seed,
         )

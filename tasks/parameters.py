@@ -51,7 +51,7 @@ def flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def whole_number(
-    parameters: Mapping[str, Any], name: str, low: int, high: int, default: int
+    parameters: Mapping[str, Any], name: str, default: int, low: int = 1, high: int = 10_000
 ) -> int:
     """Read a whole number from `low` to `high`, both included; 5.0 counts as 5."""
     value = parameters.get(name)
@@ -61,6 +61,11 @@ def whole_number(
     if numeric is None or not low <= numeric <= high or numeric % 1:
         raise _error(name, f"a whole number from {low} to {high}", value)
     return int(numeric)
+
+
+def share(parameters: Mapping[str, Any], name: str, default: float) -> float:
+    """Read a number from 0 to 1, both included."""
+    return number(parameters, name, low=0, high=1, default=default)
 
 
 def number(

@@ -216,19 +216,9 @@ class ImageSegmentation:
         by_class = read.choice(parameters, "regions", ("component", "class")) == "class"
         return SegmentationOptions(
             action=read.action(parameters, self.actions),
-            score_threshold=read.number(
-                parameters, "score_threshold", low=0, high=1, default=defaults.score_threshold
-            ),
-            iou_threshold=read.number(
-                parameters, "iou_threshold", low=0, high=1, default=defaults.iou_threshold
-            ),
-            max_segments=read.whole_number(
-                parameters,
-                "max_segments",
-                low=1,
-                high=10_000,
-                default=min(defaults.max_detections, 10_000),
-            ),
+            score_threshold=read.share(parameters, "score_threshold", defaults.score_threshold),
+            iou_threshold=read.share(parameters, "iou_threshold", defaults.iou_threshold),
+            max_segments=read.whole_number(parameters, "max_segments", defaults.max_detections),
             regions="class" if by_class else "component",
             min_area=read.number(
                 parameters, "min_area", low=0, high=math.inf, default=defaults.min_area

@@ -13,8 +13,7 @@ from quadriga.engine.config.schema import explain_validation_error
 from quadriga.engine.measures.model_counts import record_preparation
 from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.engine.models.runners.batched_runs import largest_difference
-from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import MAPS, LoadError, RunError, Session
+from quadriga.engine.models.runners.session import CPU, MAPS, LoadError, RunError, Session
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.tasks import TASKS, Task, TiledTask

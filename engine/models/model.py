@@ -21,8 +21,7 @@ from quadriga.engine.models.recognition.evidence import check_activation
 from quadriga.engine.models.recognition.model_toml import ModelToml, read_model_toml
 from quadriga.engine.models.recognition.recognise import Recognition, recognise
 from quadriga.engine.models.runners.crashes import ModelRuns
-from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import LoadError, LocalRunner, RunError
+from quadriga.engine.models.runners.session import CPU, LoadError, LocalRunner, RunError
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo

@@ -27,8 +27,7 @@ from quadriga.engine.models.overrides import Override, check_config, read_config
 from quadriga.engine.models.recognition.model_toml import ThenOptions, read_model_toml
 from quadriga.engine.models.runners.crashes import forget_crashes
 from quadriga.engine.models.runners.free_memory import return_free_memory
-from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.models.runners.session import CPU, LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.quoting import quoted

@@ -32,8 +32,8 @@ from quadriga.engine.models.runners.isolated_server import (
     TensorBlock,
     send,
 )
-from quadriga.engine.models.runners.providers import CPU
 from quadriga.engine.models.runners.session import (
+    CPU,
     GraphOptions,
     LoadError,
     OpenedGraph,

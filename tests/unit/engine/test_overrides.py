@@ -15,7 +15,7 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.engine.models.image_text.files import TextTable
+from quadriga.engine.models.image_text.generation import TextTable
 from quadriga.engine.models.overrides import Override, check_path, read_config, write_files
 from quadriga.engine.models.recognition.model_toml import SPECIFIED, ModelToml
 from quadriga.engine.models.repository import ModelRepository

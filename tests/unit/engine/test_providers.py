@@ -9,16 +9,19 @@ import pytest
 
 from quadriga.engine.models.recognition.model_toml import read_model_toml
 from quadriga.engine.models.runners.batched_runs import Batching
-from quadriga.engine.models.runners.providers import (
+from quadriga.engine.models.runners.session import (
     CPU,
     CUDA,
     ExecutionProviderError,
+    GraphOptions,
+    LoadError,
+    LocalRunner,
+    Session,
     choose_available,
     device_number,
     fallen_back,
     read_providers,
 )
-from quadriga.engine.models.runners.session import GraphOptions, LoadError, LocalRunner, Session
 from tests.onnx_models import doubling
 
 WRITTEN = {

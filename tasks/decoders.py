@@ -1,5 +1,6 @@
 """Decoders: a function for each model family turns raw outputs into candidate boxes. Tables, no discovery."""
 
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -153,27 +154,27 @@ def softmax_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> 
     return finished(centred_to_pixels(boxes, size_wh), scores.max(axis=1), best, score_threshold)
 
 
-def sigmoid_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
+def sigmoid_queries(
+    outputs: Outputs, score_threshold: float, size_wh: Size, count: int | None = None
+) -> Candidates:
     """Read `logits`, float (queries, classes), and `pred_boxes`, float (queries, 4).
 
     RT-DETR, RT-DETRv2 and D-FINE of transformers. The best pairs of query and class are read, as many as
-    there are queries, so that a query may give several labels.
+    there are queries, or `count`, so that a query may give several labels.
 
     Source: transformers 4.57, RTDetrImageProcessor.post_process_object_detection.
     """
     logits = named(outputs, "logits", "queries", "classes")
     boxes = named(outputs, "pred_boxes", len(logits), 4)
-    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, len(logits))
+    count = len(logits) if count is None else count
+    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, count)
 
 
-def sigmoid_queries_100(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read the outputs of `sigmoid_queries`, but the best 100 pairs: Deformable and Conditional DETR, DETA.
+sigmoid_queries_100 = partial(sigmoid_queries, count=100)
+"""Decoder of the best 100 pairs: Deformable and Conditional DETR, DETA.
 
-    Source: transformers 4.57, DeformableDetrImageProcessor.post_process_object_detection.
-    """
-    logits = named(outputs, "logits", "queries", "classes")
-    boxes = named(outputs, "pred_boxes", len(logits), 4)
-    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, 100)
+Source: transformers 4.57, DeformableDetrImageProcessor.post_process_object_detection.
+"""
 
 
 def rf_detr(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

@@ -397,17 +397,14 @@ class _Axis(msgspec.Struct, frozen=True):
         low = np.floor(positions).astype(np.int64)
         return _Taps(low, np.minimum(low + 1, self.cells - 1), (positions - low).astype(np.float32))
 
-    def nearest(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the cell of each pixel."""
+    def nearest(self, start: int, stop: int, *, by_corner: bool) -> npt.NDArray[np.int64]:
+        """Return the cell of the centre of each pixel, or that of its first edge, rounded as torch rounds: in float32."""
         first, last = self.ends()
-        indices = np.floor(self.places(start, stop) + _ROUNDING_PX).astype(np.int64)
-        return np.asarray(np.clip(indices, math.floor(first), math.ceil(last) - 1))
-
-    def corners(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the cell in which the first edge of each pixel lies, rounded as torch rounds: in float32."""
-        first, last = self.ends()
-        edges = np.arange(start, stop, dtype=np.float32) * np.float32(self.scale)
-        indices = np.floor(edges).astype(np.int64) + math.floor(_snapped(self.shift))
+        if by_corner:
+            edges = np.arange(start, stop, dtype=np.float32) * np.float32(self.scale)
+            indices = np.floor(edges).astype(np.int64) + math.floor(_snapped(self.shift))
+        else:
+            indices = np.floor(self.places(start, stop) + _ROUNDING_PX).astype(np.int64)
         return np.asarray(np.clip(indices, math.floor(first), math.ceil(last) - 1))
 
 
@@ -512,21 +509,16 @@ def bilinear(maps: Floats, grid: Affine, rect: PixelRect, upsample: int = 1) -> 
     return _sample(bilinear(maps, fine, crop_rect), rows, columns)
 
 
-def nearest(cells: npt.NDArray[Any], grid: Affine, rect: PixelRect) -> npt.NDArray[Any]:
-    """Return the cell (h, w) in which the centre of each pixel lies, for a rectangle that is not empty."""
-    x, y = _axes(grid)
-    rows = cells[y.nearest(rect.top, rect.bottom)]
-    return np.take(rows, x.nearest(rect.left, rect.right), axis=1)
+def nearest(
+    cells: npt.NDArray[Any], grid: Affine, rect: PixelRect, *, by_corner: bool = False
+) -> npt.NDArray[Any]:
+    """Return the cell (h, w) of the centre, or of the left top corner, of each pixel of a rectangle that is not empty.
 
-
-def nearest_by_corner(cells: npt.NDArray[Any], grid: Affine, rect: PixelRect) -> npt.NDArray[Any]:
-    """Return the cell (h, w) in which the left top corner of each pixel lies, for a rectangle that is not empty.
-
-    Source: PyTorch, interpolate, nearest.
+    Source: by the corner: PyTorch, interpolate, nearest.
     """
     x, y = _axes(grid)
-    rows = cells[y.corners(rect.top, rect.bottom)]
-    return np.take(rows, x.corners(rect.left, rect.right), axis=1)
+    rows = cells[y.nearest(rect.top, rect.bottom, by_corner=by_corner)]
+    return np.take(rows, x.nearest(rect.left, rect.right, by_corner=by_corner), axis=1)
 
 
 def _sample(maps: Floats, rows: _Taps, columns: _Taps) -> Floats:

@@ -250,7 +250,10 @@ class ImageSegmentation:
         pieces: list[Piece] = []
         left_out = 0
         if self._spec.output.layout == "nhwc":
-            outputs = {name: _channels_first(output) for name, output in outputs.items()}
+            outputs = {
+                name: np.ascontiguousarray(np.moveaxis(maps, -1, 0)) if maps.ndim == 3 else maps
+                for name, maps in outputs.items()
+            }
         for region in self._segment(outputs, affine, self._segmenter_options(options)):
             if not 0 <= region.class_id < len(self._spec.labels):
                 raise OutputError(
@@ -332,11 +335,6 @@ def background(spec: ModelSpec) -> int | None:
 def begins_with_background(labels: Sequence[str]) -> bool:
     """Check whether the first of several labels names the background."""
     return len(labels) > 1 and labels[0].strip("_ ").lower() in _BACKGROUNDS
-
-
-def _channels_first(maps: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Turn maps (H, W, C) into (C, H, W); any other number of axes stays as it is."""
-    return np.ascontiguousarray(np.moveaxis(maps, -1, 0)) if maps.ndim == 3 else maps
 
 
 def _scores_enough(scores: Any, options: SegmentationOptions, *, instance: bool) -> Any:

@@ -269,7 +269,10 @@ class ModelControl:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not _try_lock(descriptor):
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 if time.monotonic() > deadline_s:
                     raise ModelNotReady(
                         "expected no other model to be loaded or unloaded, got one that takes "
@@ -372,12 +375,8 @@ class ModelControl:
             return report
 
     def _current_report(self) -> _WorkerReport:
-        statistics = self._repository.statistics(None, None)
-        return msgspec.structs.replace(
-            self._report,
-            statistics=statistics,
-            queues=list(self._queues()),
-        )
+        statistics, queues = self._repository.statistics(None, None), list(self._queues())
+        return msgspec.structs.replace(self._report, statistics=statistics, queues=queues)
 
     def _reports(self) -> list[_WorkerReport]:
         return [self._read(_report_name(number), _WorkerReport) for number in self._others]
@@ -416,11 +415,3 @@ def _refusing() -> Iterator[None]:
 
 def _report_name(worker: int) -> str:
     return f"worker-{worker}.json"
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

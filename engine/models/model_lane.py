@@ -41,23 +41,6 @@ MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 300.0
 class Ticket:
     """One task that waits or runs, and the future with its result."""
 
-    __slots__ = (
-        "begun_s",
-        "body_bytes",
-        "connection",
-        "deadline",
-        "future",
-        "holds_place",
-        "is_begun",
-        "is_running",
-        "is_slowed",
-        "lane",
-        "queued_ns",
-        "request",
-        "task",
-        "thread_id",
-    )
-
     def __init__(
         self,
         task: Callable[[], Any],
@@ -97,17 +80,6 @@ class Ticket:
 
 class LoopCost:
     """What the requests to one model cost, and whether the loop answers them; used with the lock of the queue held."""
-
-    __slots__ = (
-        "_back_s",
-        "_cheap_bytes",
-        "_mean_elapsed_s",
-        "_mean_s",
-        "_pause_s",
-        "_samples",
-        "_since_s",
-        "is_cheap",
-    )
 
     def __init__(self) -> None:
         self.is_cheap = False

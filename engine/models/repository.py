@@ -8,7 +8,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -260,12 +259,17 @@ class ModelRepository:
         Raises:
             OSError: The disk has no room for an archive's files. Its model goes on waiting, so call this again.
         """
-        waiting = deque(self._all())
+        waiting = iter(self._all())
         disk_errors: list[OSError] = []
-        threads = [
-            threading.Thread(target=self._load_in_turn, args=(waiting, disk_errors), daemon=True)
-            for _ in range(min(_LOAD_THREADS, len(waiting)))
-        ]
+
+        def load_in_turn() -> None:
+            for entry in waiting:  # of a list, which gives each to one thread
+                try:
+                    self._load_waiting(entry)
+                except OSError as error:
+                    disk_errors.append(error)
+
+        threads = [threading.Thread(target=load_in_turn, daemon=True) for _ in range(_LOAD_THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -276,17 +280,6 @@ class ModelRepository:
         for versions in self._entries.values():
             warn_of_changed_labels(versions.values())
         self.loaded.set()
-
-    def _load_in_turn(self, waiting: deque[VersionEntry], disk_errors: list[OSError]) -> None:
-        while True:
-            try:
-                entry = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                self._load_waiting(entry)
-            except OSError as error:
-                disk_errors.append(error)
 
     def _load_waiting(self, waiting: VersionEntry) -> None:
         with self._change_lock:

@@ -550,9 +550,8 @@ class ImageTokenReader:
 
     def __init__(self, files: TextFiles, embedding: Session, decoder: Session) -> None:
         self._files = files
-        self._embed = partial(
-            _embed_tokens, embedding
-        )  # not a method: a reference cycle would keep an unloaded model in memory
+        # not a method: a reference cycle would keep an unloaded model in memory
+        self._embed = partial(_embed_tokens, embedding)
         first_position = int(files.config.get("model_type") in _POSITIONS_FROM_ONE)
         self.decoder = TextDecoder(decoder, decoder, self._embed, first_position)
         self._image_token = files.image_token()

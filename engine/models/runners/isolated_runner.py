@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from multiprocessing import Pipe
 from typing import Any
 
 import msgspec
@@ -25,12 +26,8 @@ from quadriga.engine.models.runners.isolated_server import (
     BlockFullError,
     Failed,
     OutputPlaces,
-    PeerEndedError,
-    Receiver,
     RunGraph,
-    ServerOptions,
     TensorBlock,
-    send,
 )
 from quadriga.engine.models.runners.session import (
     CPU,
@@ -46,12 +43,15 @@ _POLL_INTERVAL_S = 0.02
 """Interval at which a waiting thread looks whether its request is over."""
 _STOP_S = 2.0
 """Seconds within which a run ends that was asked to stop; then the process is killed."""
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Maximum bytes of an answer, which has no tensors: names and shapes, or an error."""
 _KEPT_BLOCK_BYTES = 64 * 1024 * 1024
 _MIN_DELAY_S, _MAX_DELAY_S = 0.2, 5.0
 _STABLE_AFTER_S = 10.0
 NICENESS = 10
 """Lets the worker go first where there are too few cores: the process gets about a tenth of the time that it would get."""
 
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _log = logging.getLogger("quadriga.models")
 
 
@@ -73,13 +73,12 @@ class _Lane:
 
     def __init__(self, control: socket.socket) -> None:
         self.block = TensorBlock()
-        self.connection, other_end = socket.socketpair()
-        self._receiver = Receiver(self.connection, Answer)
+        self.connection, other_end = Pipe()
         try:
             socket.send_fds(control, [b"L"], [other_end.fileno(), self.block.descriptor])
-        except OSError as error:
+        except OSError:
             self.close()
-            raise PeerEndedError from error
+            raise
         finally:
             other_end.close()
 
@@ -91,11 +90,10 @@ class _Lane:
         """Send a message and wait for the answer.
 
         Raises:
-            PeerEndedError: The process has ended.
+            OSError, EOFError: The process has ended.
             TimeoutError: There is no answer by the deadline, or soon after `options.terminate` was set.
         """
-        self.connection.settimeout(max(deadline_s - time.monotonic(), 0.01))
-        send(self.connection, message)
+        self.connection.send_bytes(msgspec.msgpack.encode(message))
         is_stopping = False
         while True:
             rest_s = deadline_s - time.monotonic()
@@ -103,18 +101,15 @@ class _Lane:
                 raise TimeoutError
             if options is not None and not is_stopping:
                 rest_s = min(rest_s, _POLL_INTERVAL_S)
-            self.connection.settimeout(rest_s)
-            try:
-                answer: Answer = self._receiver.receive()
-            except TimeoutError:
-                if options is not None and options.terminate and not is_stopping:
-                    is_stopping = True
-                    deadline_s = min(deadline_s, time.monotonic() + _STOP_S)
-                    self.block.ask_to_stop(stop=True)
-                continue
-            if is_stopping:
-                self.block.ask_to_stop(stop=False)
-            return answer
+            if self.connection.poll(rest_s):
+                answer = _ANSWERS.decode(self.connection.recv_bytes(_MAX_ANSWER_BYTES))
+                if is_stopping:
+                    self.block.ask_to_stop(stop=False)
+                return answer
+            if options is not None and options.terminate and not is_stopping:
+                is_stopping = True
+                deadline_s = min(deadline_s, time.monotonic() + _STOP_S)
+                self.block.ask_to_stop(stop=True)
 
 
 class _Process:
@@ -123,14 +118,10 @@ class _Process:
     def __init__(self, name: str, limits: ProcessLimits) -> None:
         lifeline_fd, self._lifeline = os.pipe()
         self._control, other_end = socket.socketpair()
-        options = ServerOptions(
-            lifeline_fd=lifeline_fd,
-            control_fd=other_end.fileno(),
-            memory_bytes=limits.memory_mb * 1024 * 1024,
-            cpu_s=limits.cpu_s,
-        )
+        memory_bytes = limits.memory_mb * 1024 * 1024
+        numbers = lifeline_fd, other_end.fileno(), memory_bytes, limits.cpu_s
         command = [sys.executable, "-P", "-m", "quadriga.engine.models.runners.isolated_server"]
-        command += [msgspec.json.encode(options).decode(), f"model-{name}"]  # the name is for `ps`
+        command += [*map(str, numbers), f"model-{name}"]  # the name is for `ps`
         try:
             self.popen = subprocess.Popen(  # noqa: S603 - our own module
                 command,
@@ -271,7 +262,7 @@ class IsolatedRunner:
     def _lane(self, process: _Process) -> _Lane:
         try:
             return process.take_lane()
-        except PeerEndedError:
+        except OSError:
             raise ModelNotReady(self._note_end(process)) from None
 
     def _exchange(
@@ -285,7 +276,7 @@ class IsolatedRunner:
         """Exchange messages; raises as `run` does, after the lane is closed or given back."""
         try:
             answer = lane.exchange(message, deadline_s, options)
-        except (PeerEndedError, TimeoutError) as error:
+        except (EOFError, OSError) as error:
             lane.close()
             is_late = isinstance(error, TimeoutError)
             limit = self._describe_timeout(deadline_s) if is_late else ""

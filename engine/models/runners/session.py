@@ -28,13 +28,8 @@ import numpy.typing as npt
 import onnxruntime
 
 from quadriga.engine.measures.model_counts import record_run
-from quadriga.engine.models.onnx_file import (
-    ExternalDataError,
-    OnnxFileError,
-    OnnxHeader,
-    check_external_data,
-    read_onnx,
-)
+from quadriga.engine.models import onnx_file
+from quadriga.engine.models.onnx_file import OnnxHeader, add_output, check_external_data, read_onnx
 from quadriga.engine.models.runners.batched_runs import (
     BatchedRuns,
     Batching,
@@ -47,6 +42,9 @@ from quadriga.proto.datatypes import NAMES
 from quadriga.proto.errors import ModelNotReady, ProtocolError
 from quadriga.proto.messages import TensorInfo
 from quadriga.proto.request import check_deadline, current_deadline
+
+LoadError = onnx_file.LoadError
+"""Error of all that reads or opens the files of a model."""
 
 ProviderOptions = tuple[str, dict[str, str]]
 """Name of a provider, and its options as onnxruntime takes them: texts."""
@@ -62,51 +60,34 @@ _RECORDED_RUNS = ("enable_cuda_graph", "trt_cuda_graph_enable")
 """Options by which a run is recorded once, and then repeated on the memory of that run's inputs."""
 
 
-class ExecutionProviderError(ValueError):
-    """A provider that is written wrongly, is not installed, or does not start."""
-
-
-def read_providers(written: Sequence[WrittenProvider | ProviderOptions]) -> list[ProviderOptions]:
-    """Read providers in order of preference; options become texts, as onnxruntime wants them.
-
-    Raises:
-        ExecutionProviderError: A table has no name, or an option with which requests would get each other's answers.
-    """
-    providers = []
-    for provider in written:
-        if isinstance(provider, str):
-            providers.append((provider, dict[str, str]()))
-        elif isinstance(provider, tuple):
-            providers.append(provider)
-        else:
-            options = dict(provider)
-            name = options.pop("name", None)
-            if not isinstance(name, str) or not name:
-                raise ExecutionProviderError(
-                    f"expected a provider such as {{name = {CPU!r}}}, got one without a name"
-                )
-            providers.append((name, {key: _text(value) for key, value in options.items()}))
-    for name, texts in providers:
-        _check_options(name, texts)
-    return providers
-
-
-def _check_options(name: str, options: Mapping[str, str]) -> None:
-    """Refuse CUDA graphs.
+def read_providers(written: Sequence[WrittenProvider]) -> list[ProviderOptions]:
+    """Read providers in order of preference; options become texts, as onnxruntime wants them: `1` and `0` for truth.
 
     Source: onnxruntime, "CUDA Execution Provider", `enable_cuda_graph`: inputs stay at one address, and one thread runs.
+
+    Raises:
+        LoadError: A table has no name, or an option with which requests would get each other's answers.
     """
-    for option in _RECORDED_RUNS:
-        if options.get(option, "0").lower() not in ("0", "false"):
-            raise ExecutionProviderError(
-                f"expected {name} without {option}: a recorded run reads the memory of the first request, and several "
-                "threads run a model here"
+    providers: list[ProviderOptions] = []
+    for provider in written:
+        options = {"name": provider} if isinstance(provider, str) else dict(provider)
+        name = options.pop("name", None)
+        if not isinstance(name, str) or not name:
+            raise LoadError(
+                f"expected a provider such as {{name = {CPU!r}}}, got one without a name"
             )
-
-
-def _text(value: object) -> str:
-    """Write truth as onnxruntime's providers read it: `1` and `0`."""
-    return str(int(value)) if isinstance(value, bool) else str(value)
+        for option in _RECORDED_RUNS:
+            if str(options.get(option, 0)).lower() not in ("0", "false"):
+                raise LoadError(
+                    f"expected {name} without {option}: a recorded run reads the memory of the first request, and several "
+                    "threads run a model here"
+                )
+        texts = {
+            key: str(int(value)) if isinstance(value, bool) else str(value)
+            for key, value in options.items()
+        }
+        providers.append((name, texts))
+    return providers
 
 
 def choose_available(
@@ -115,14 +96,12 @@ def choose_available(
     """Return the providers that are installed.
 
     Raises:
-        ExecutionProviderError: One is not installed, and the next must not take its place; or none is.
+        LoadError: One is not installed, and the next must not take its place; or none is.
     """
     absent = [name for name, _ in providers if name not in available]
     present = [provider for provider in providers if provider[0] in available]
     if absent and not (may_fall_back and present):
-        raise ExecutionProviderError(
-            f"expected providers among {', '.join(available)}, got {', '.join(absent)}"
-        )
+        raise LoadError(f"expected providers among {', '.join(available)}, got {', '.join(absent)}")
     return present
 
 
@@ -144,12 +123,6 @@ def batching_advice(name: str, options: Mapping[str, str]) -> str:
         f"with products in TF32, which has three digits, rows differ by more: write {{name = {CUDA!r}, use_tf32 = 0}} "
         "in providers, or remove the key"
     )
-
-
-def device_number(options: Mapping[str, str]) -> int:
-    """Return the number of the device that a provider uses; 0 where its options have none."""
-    text = options.get("device_id", "0")
-    return int(text) if text.isdecimal() else 0
 
 
 PROVIDER_FILES = {
@@ -200,8 +173,8 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
 
     path: str
     """The ONNX file; loaded by path, so that external weights are found."""
-    modified_model: bytes | None = None
-    """Serialized model to load in place of the file."""
+    added_output: tuple[str, str] | None = None
+    """Tensor that becomes one more output, and the name of its average over a map; see `add_output`."""
     providers: tuple[ProviderOptions, ...] = ((CPU, {}),)
     intra_op_threads: int = 1
 
@@ -268,10 +241,6 @@ _log = logging.getLogger("quadriga.models")
 onnxruntime.set_default_logger_severity(4)  # what matters is raised; the rest is noise on stderr
 
 
-class LoadError(RuntimeError):
-    """The model cannot be loaded; the message says why and what to do. All that reads its files raises it."""
-
-
 class RunError(RuntimeError):
     """The model failed on an input."""
 
@@ -314,6 +283,9 @@ class LocalRunner:
 
     def open(self, options: GraphOptions) -> OpenedGraph:
         """Open a graph; raises onnxruntime's errors."""
+        model: str | bytes = options.path
+        if options.added_output is not None:
+            model = add_output(Path(options.path).read_bytes(), *options.added_output)
         session_options = onnxruntime.SessionOptions()
         session_options.intra_op_num_threads = options.intra_op_threads
         session_options.inter_op_num_threads = 1
@@ -323,7 +295,7 @@ class LocalRunner:
         load_cuda_libraries([name for name, _ in options.providers], onnxruntime.preload_dlls)
         with nullcontext() if self._runs is None else self._runs.running():
             session = onnxruntime.InferenceSession(
-                options.modified_model or options.path,
+                model,
                 session_options,
                 providers=list(options.providers),
                 enable_fallback=0,  # it would print that it takes other providers, and go on
@@ -482,8 +454,7 @@ class Session:
         providers: Execution providers in order of preference, each a name or a table of its name and options.
         intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
         header: Header of the file, if it has been read already.
-        modified_model: Serialized model to load in place of the file; its external weights stand beside it.
-        hidden_output: Name of the output that `modified_model` has besides those of the file.
+        added_output: Tensor that becomes a hidden output, and the name of its average over a map; see `add_output`.
         runner: Opens and runs the graph; default: in this process.
         provider_fallback: Whether the next provider takes the place of one that is not installed or does not start.
     """
@@ -495,8 +466,7 @@ class Session:
         intra_op_threads: int = 1,
         *,
         header: OnnxHeader | None = None,
-        modified_model: bytes | None = None,
-        hidden_output: str = "",
+        added_output: tuple[str, str] | None = None,
         runner: Runner | None = None,
         provider_fallback: bool = False,
     ) -> None:
@@ -506,18 +476,13 @@ class Session:
             raise LoadError(
                 f"expected intra_op_threads of at most {max_threads}, four per core, got {intra_op_threads}"
             )
-        try:
-            self.header = header or read_onnx(path)[0]
-            check_external_data(path, self.header.external_data)
-            wanted = read_providers(providers)
-            chosen = choose_available(
-                wanted, available_providers(), may_fall_back=provider_fallback
-            )
-        except (OnnxFileError, ExternalDataError, ExecutionProviderError) as error:
-            raise LoadError(str(error)) from error
+        self.header = header or read_onnx(path)[0]
+        check_external_data(path, self.header.external_data)
+        wanted = read_providers(providers)
+        chosen = choose_available(wanted, available_providers(), may_fall_back=provider_fallback)
         options = GraphOptions(
             path=str(path),
-            modified_model=modified_model,
+            added_output=added_output,
             providers=tuple(chosen),
             intra_op_threads=intra_op_threads,
         )
@@ -529,12 +494,17 @@ class Session:
             self._note_fallen(fallen, may_fall_back=provider_fallback)
         self._provider = next(iter(self.providers), "")
         self._provider_options = dict(chosen).get(self._provider, {})
-        self._device = _DEVICES.get(self._provider, ""), device_number(self._provider_options)
+        number = self._provider_options.get("device_id", "0")
+        self._device = (
+            _DEVICES.get(self._provider, ""),
+            int(number) if number.isdecimal() else 0,
+        )
         self.inputs = [_tensor_info(node) for node in opened.inputs]
         if not self.inputs:
             raise LoadError(
                 "expected a graph with inputs, got one without: no request could say anything"
             )
+        hidden_output = "" if added_output is None else added_output[1] or added_output[0]
         outputs = [_tensor_info(node) for node in opened.outputs]
         self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
         self.tensor_outputs = [info.name for info in self.outputs if info.datatype != MAPS]

@@ -124,7 +124,7 @@ def read_options(parameters: Mapping[str, Any], default_top_k: int) -> Classific
     """Read `action` and `top_k`, which is all labels by default with `predict_proba`."""
     action = read.action(parameters, ACTIONS)
     default = default_top_k if action == "predict" else _MAX_TOP_K
-    top_k = read.whole_number(parameters, "top_k", default, high=_MAX_TOP_K)
+    top_k = read.whole_number(parameters, "top_k", low=1, high=_MAX_TOP_K, default=default)
     return ClassificationOptions(action, top_k)
 
 

@@ -1,7 +1,8 @@
 """Decoders: a function for each model family turns raw outputs into candidate boxes. Tables, no discovery."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -123,21 +124,17 @@ def select(candidates: Candidates, rows: npt.NDArray[Any]) -> Candidates:
     )
 
 
-class Decoder(Protocol):
-    """A function from the outputs of one image to upright or rotated candidates."""
+Decoder = Callable[[Outputs, float, Size], Candidates]
+"""Reads the boxes, upright or rotated, that score above a threshold.
 
-    def __call__(self, outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-        """Read the boxes that score above the threshold.
+Args:
+    outputs: The graph's outputs by name, in its order, without the batch axis.
+    score_threshold: Minimum score, itself excluded.
+    size_wh: Width and height of the network's input for this image, pixels.
 
-        Args:
-            outputs: The graph's outputs by name, in its order, without the batch axis.
-            score_threshold: Minimum score, itself excluded.
-            size_wh: Width and height of the network's input for this image, pixels.
-
-        Raises:
-            quadriga.tasks.predictions.OutputError: The outputs do not have the form of this family.
-        """
-        ...
+Raises:
+    quadriga.tasks.predictions.OutputError: The outputs do not have the form of this family.
+"""
 
 
 def softmax_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

@@ -51,7 +51,7 @@ def flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
 
 
 def whole_number(
-    parameters: Mapping[str, Any], name: str, default: int, low: int = 1, high: int = 10_000
+    parameters: Mapping[str, Any], name: str, low: int, high: int, default: int
 ) -> int:
     """Read a whole number from `low` to `high`, both included; 5.0 counts as 5."""
     value = parameters.get(name)

@@ -218,7 +218,9 @@ class ImageSegmentation:
             action=read.action(parameters, self.actions),
             score_threshold=read.share(parameters, "score_threshold", defaults.score_threshold),
             iou_threshold=read.share(parameters, "iou_threshold", defaults.iou_threshold),
-            max_segments=read.whole_number(parameters, "max_segments", defaults.max_detections),
+            max_segments=read.whole_number(
+                parameters, "max_segments", low=1, high=10_000, default=defaults.max_detections
+            ),
             regions="class" if by_class else "component",
             min_area=read.number(
                 parameters, "min_area", low=0, high=math.inf, default=defaults.min_area

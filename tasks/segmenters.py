@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import cv2
 import msgspec
@@ -92,21 +92,14 @@ class MaskRegion(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Whether the region is one object, and one prediction even if its components lie apart."""
 
 
-class Segmenter(Protocol):
-    """A function from the outputs of one image to regions."""
+Segmenter = Callable[[Outputs, Affine, SegmenterOptions], Iterator[MaskRegion]]
+"""Yields the regions of one image one by one, as their masks together may be larger than memory.
 
-    def __call__(
-        self, outputs: Outputs, affine: Affine, options: SegmenterOptions
-    ) -> Iterator[MaskRegion]:
-        """Yield the regions one by one, as their masks together may be larger than memory.
+The outputs are without the batch axis; the `Affine` maps the image to the network's input.
 
-        `outputs` are without the batch axis; `affine` maps the image to the network's input.
-
-        Raises:
-            quadriga.tasks.predictions.OutputError: An output is missing, has another shape, or is not
-                finite.
-        """
-        ...
+Raises:
+    quadriga.tasks.predictions.OutputError: An output is missing, has another shape, or is not finite.
+"""
 
 
 def region_of(
@@ -648,18 +641,22 @@ def trimmed(
         )
 
 
-def single(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
-    """Read the first output, float (1, h, w) or (h, w): probabilities, or logits if a value is outside of 0 to 1.
+def single(
+    outputs: Outputs, affine: Affine, options: SegmenterOptions, position: int = 0
+) -> Iterator[MaskRegion]:
+    """Read an output, float (1, h, w) or (h, w): probabilities, or logits if a value is outside of 0 to 1.
 
-    A pixel belongs to the object if its probability, enlarged to the image, is above one half. The object has
+    The output is the first, or that of a position. A pixel belongs to the object if its probability, enlarged to the image, is above one half. The object has
     the last of at most two labels.
     """
-    return _object_region(_probabilities(next(iter(outputs.values())), options), affine, options)
+    cells = _cells(list(outputs.values())[position])
+    if options.activation == "sigmoid" or not _are_probabilities(cells):
+        cells = sigmoid(cells)
+    return _object_region(np.clip(cells, 0, 1), affine, options)
 
 
-def last(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
-    """Read the last of several outputs as `single` does: the finest of BiRefNet."""
-    return _object_region(_probabilities(list(outputs.values())[-1], options), affine, options)
+last = partial(single, position=-1)
+"""Segmenter of the last of several outputs: the finest of BiRefNet."""
 
 
 def stretched(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
@@ -684,13 +681,6 @@ def _cells(output: npt.NDArray[Any]) -> Floats:
     cells = output.astype(np.float32, copy=False)
     check_finite(cells, subject="the output")
     return cells
-
-
-def _probabilities(output: npt.NDArray[Any], options: SegmenterOptions) -> Floats:
-    cells = _cells(output)
-    if options.activation == "sigmoid" or not _are_probabilities(cells):
-        return sigmoid(cells)
-    return np.clip(cells, 0, 1)
 
 
 def _object_region(

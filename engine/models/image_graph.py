@@ -22,7 +22,7 @@ from quadriga.tasks.image import Image, decode
 from quadriga.tasks.legacy import legacy, wants_legacy
 from quadriga.tasks.parameters import Budget, ParameterError
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
-from quadriga.tasks.resize import Affine, check_shape, noise, plain
+from quadriga.tasks.resize import Affine, PixelRect, check_shape, noise, plain
 from quadriga.tasks.specification import (
     InputSpec,
     ModelSpec,
@@ -252,10 +252,7 @@ class ImageGraph:
                 f"expected tiling to cut the image of {image.width} x {image.height} into at most "
                 f"{MAX_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
             )
-        image_tiles = tiles(image.width, image.height, tiling.size, tiling.overlap)
-        tile_images = [
-            msgspec.structs.replace(image, pixels=tile.cut(image.pixels)) for tile in image_tiles
-        ]
+        image_tiles, tile_images = _tiles(image, tiling)
         detected: list[tuple[Any, Vector | None]] = []
         size = abs(self.batch_size)
         for start in range(0, len(tile_images), size):
@@ -379,12 +376,7 @@ class ImageGraph:
     def feeds_of(self, image: Image) -> list[dict[str, npt.NDArray[Any]]]:
         """Return the inputs of the runs that an image needs with the model's own options: one, or one for each tile."""
         tiling = self._spec.tiling
-        images = [image]
-        if tiling is not None:
-            parts = tiles(image.width, image.height, tiling.size, tiling.overlap)
-            images = [
-                msgspec.structs.replace(image, pixels=part.cut(image.pixels)) for part in parts
-            ]
+        images = [image] if tiling is None else _tiles(image, tiling)[1]
         return [self._feeds([self._task.preprocess(part)]) for part in images]
 
     def example_feeds(self, count: int) -> list[dict[str, npt.NDArray[Any]]]:
@@ -579,6 +571,14 @@ def decode_image(
     )
     check_shape(image.width, image.height, spec)
     return image
+
+
+def _tiles(image: Image, tiling: Tiling) -> tuple[list[PixelRect], list[Image]]:
+    """Cut an image: return the places of the tiles, and the tiles as images."""
+    places = tiles(image.width, image.height, tiling.size, tiling.overlap)
+    return places, [
+        msgspec.structs.replace(image, pixels=place.cut(image.pixels)) for place in places
+    ]
 
 
 def _read(task: Task, outputs: Outputs, affine: Affine) -> None:

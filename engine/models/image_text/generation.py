@@ -14,7 +14,7 @@ from functools import partial
 from itertools import takewhile
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -35,7 +35,6 @@ from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import full_name
 from quadriga.tasks.generation import (
-    MAX_BEAMS,
     MAX_NEW_TOKENS,
     GenerationConfig,
     ImageTextOptions,
@@ -75,27 +74,11 @@ class TextTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of tokens of the decoder: image, prompt and answer together."""
 
 
-class _GenerationFile(msgspec.Struct, frozen=True):
-    """Keys of generation_config.json that are read; others are ignored."""
+class _GenerationTokens(msgspec.Struct, frozen=True):
+    """Tokens in generation_config.json that `GenerationConfig` has in another form, or not at all."""
 
-    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_length: Annotated[int, Meta(ge=1)] | None = None
-    do_sample: bool | None = None
-    temperature: Annotated[float, Meta(ge=0)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    num_beams: Annotated[int, Meta(ge=1, le=MAX_BEAMS)] | None = None
-    length_penalty: float | None = None
-    early_stopping: bool | Literal["never"] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
-    no_repeat_ngram_size: Annotated[int, Meta(ge=0)] | None = None
-    min_length: int | None = None
-    min_new_tokens: int | None = None
-    forced_bos_token_id: _TokenId | None = None
-    forced_eos_token_id: _TokenIds = None
-    suppress_tokens: tuple[int, ...] | None = None
-    begin_suppress_tokens: tuple[int, ...] | None = None
     eos_token_id: _TokenIds = None
+    forced_eos_token_id: _TokenIds = None
     bos_token_id: _TokenId | None = None
     decoder_start_token_id: _TokenId | None = None
 
@@ -128,8 +111,9 @@ class TextFiles:
         self._has_chat_template = any(path.is_file() for path in templates) or bool(
             read_json(folder / "tokenizer_config.json").get("chat_template")
         )
-        self._generation = self._generation_file(folder / "generation_config.json")
-        self.search = self._search()
+        content = self._generation_file(folder / "generation_config.json")
+        self._generation = convert(content, _GenerationTokens, "generation_config.json:")
+        self.search = self._search(content)
         self.context_length: int | None = self._context_length()
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -242,7 +226,7 @@ class TextFiles:
             )
         return token
 
-    def _generation_file(self, path: Path) -> _GenerationFile:
+    def _generation_file(self, path: Path) -> dict[str, Any]:
         """Read generation_config.json; if there is none, the same keys of config.json, as in older exports."""
         content = read_json(path)
         for name, neutral in _UNSUPPORTED.items():
@@ -252,18 +236,15 @@ class TextFiles:
                     f"expected {path.name} without {name}, as answers do not follow it, got {value!r:.80}: remove "
                     "the line if they may differ from those of transformers"
                 )
-        if not content:
-            fields = _GenerationFile.__struct_fields__
-            fallback = {**self._decoder, **self.config}
-            content = {name: value for name, value in fallback.items() if name in fields}
-        return convert(content, _GenerationFile, f"{path.name}:")
+        content = content or {**self._decoder, **self.config}
+        return {name: value for name, value in content.items() if value is not None}
 
-    def _search(self) -> GenerationConfig:
-        file = self._generation
+    def _search(self, content: dict[str, Any]) -> GenerationConfig:
+        file = convert(content, GenerationConfig, "generation_config.json:")
         ends = self.decide(
             "eos_token_ids",
             (_to_token_ids(self.table.eos_token_ids), "model.toml"),
-            (_to_token_ids(file.eos_token_id), "generation_config.json"),
+            (_to_token_ids(self._generation.eos_token_id), "generation_config.json"),
             (_to_token_ids(self.config.get("eos_token_id")), "config.json"),
             (_to_token_ids(self._decoder.get("eos_token_id")), "config.json, decoder"),
         )
@@ -275,20 +256,17 @@ class TextFiles:
             (_DEFAULT_NEW_TOKENS, "default"),
         )
         default_tokens = _DEFAULT_NEW_TOKENS if file.max_length is None else None
-        new_tokens = self.table.max_new_tokens or file.max_new_tokens or default_tokens
-        parameters = {
-            name: getattr(file, name, None) for name in GenerationConfig.__struct_fields__
-        }
-        parameters["forced_eos_token_ids"] = _to_token_ids(file.forced_eos_token_id)
-        parameters |= {"max_new_tokens": new_tokens, "eos_token_ids": ends}
-        parameters["do_sample"] = bool(file.do_sample) and file.temperature != 0
-        if file.temperature == 0:
-            parameters["temperature"] = 1.0
-        search = GenerationConfig(
-            **{name: value for name, value in parameters.items() if value is not None}
+        search = msgspec.structs.replace(
+            file,
+            max_new_tokens=self.table.max_new_tokens or file.max_new_tokens or default_tokens,
+            do_sample=file.do_sample and file.temperature != 0,
+            temperature=file.temperature or 1.0,
+            seed=None,
+            eos_token_ids=ends or (),
+            forced_eos_token_ids=_to_token_ids(self._generation.forced_eos_token_id) or (),
         )
         for name in ("num_beams", "do_sample"):
-            reason = "default" if getattr(file, name) is None else "generation_config.json"
+            reason = "generation_config.json" if name in content else "default"
             self.decide(name, (getattr(search, name), reason))
         return search
 

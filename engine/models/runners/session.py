@@ -494,11 +494,8 @@ class Session:
             self._note_fallen(fallen, may_fall_back=provider_fallback)
         self._provider = next(iter(self.providers), "")
         self._provider_options = dict(chosen).get(self._provider, {})
-        number = self._provider_options.get("device_id", "0")
-        self._device = (
-            _DEVICES.get(self._provider, ""),
-            int(number) if number.isdecimal() else 0,
-        )
+        device = self._provider_options.get("device_id", "0")
+        self._device = _DEVICES.get(self._provider, ""), int(device) if device.isdecimal() else 0
         self.inputs = [_tensor_info(node) for node in opened.inputs]
         if not self.inputs:
             raise LoadError(
@@ -522,7 +519,10 @@ class Session:
         Raises:
             LoadError: They may not.
         """
-        reason = _why_fallen(fallen)
+        load_cuda_libraries(fallen, onnxruntime.preload_dlls)
+        libraries = Path(onnxruntime.__file__).parent / "capi"
+        # empty where it is not known, as onnxruntime says so in its own log alone
+        reason = next(filter(None, (missing_library(name, libraries) for name in fallen)), "")
         if not may_fall_back:
             raise LoadError(
                 f"expected {', '.join(fallen)} to start, got a graph run by {', '.join(self.providers)}: "
@@ -653,16 +653,6 @@ class Session:
         if isinstance(array, np.ndarray):
             return array[rows]
         return onnxruntime.OrtValue.ortvalue_from_numpy(array.numpy()[rows], *self._device)
-
-
-def _why_fallen(providers: Sequence[str]) -> str:
-    """Say why providers do not run a graph; empty if it is not known, as onnxruntime says so in its own log alone."""
-    load_cuda_libraries(providers, onnxruntime.preload_dlls)
-    folder = Path(onnxruntime.__file__).parent / "capi"
-    for provider in providers:
-        if missing := missing_library(provider, folder):
-            return missing
-    return ""
 
 
 def _open(runner: Runner, options: GraphOptions, *, may_fall_back: bool) -> OpenedGraph:

@@ -44,8 +44,10 @@ def read_explain_options(task: str, request: InferRequest) -> list[tuple[int, in
     for number, tensor in enumerate(request.inputs):
         parameters = {**request.parameters, **tensor.parameters}
         try:
-            cells = read.whole_number(parameters, "grid", _DEFAULT_CELLS, high=_MAX_CELLS)
-            target = read.whole_number(parameters, "target", 0, low=0)
+            cells = read.whole_number(
+                parameters, "grid", 1, high=_MAX_CELLS, default=_DEFAULT_CELLS
+            )
+            target = read.whole_number(parameters, "target", 0, high=10_000, default=0)
         except ParameterError as error:
             raise InvalidRequest(
                 f"inputs[{number}] ({quoted(tensor.name, 60)}): {error}"

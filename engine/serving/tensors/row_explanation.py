@@ -40,7 +40,7 @@ def read_rows_to_explain(
     ]
     try:
         labels = len(classifier.spec.labels)
-        target = read.whole_number(all_parameters(request), "target", 0, low=0, high=labels - 1)
+        target = read.whole_number(all_parameters(request), "target", 0, labels - 1, default=0)
     except ParameterError as error:
         raise InvalidRequest(f"inputs[0]: {error}") from error
     if count < 2:

@@ -39,7 +39,7 @@ def test_number_refuses_the_rest(value):
     [({}, 3), ({"k": None}, 3), ({"k": 1}, 1), ({"k": 9}, 9), ({"k": 5.0}, 5)],
 )
 def test_whole_number_takes_the_range_with_its_ends(parameters, expected):
-    value = whole_number(parameters, "k", 3, 1, 9)
+    value = whole_number(parameters, "k", 1, 9, 3)
     assert value == expected
     assert isinstance(value, int)
 
@@ -53,7 +53,7 @@ def test_whole_number_refuses_the_rest(value):
     with pytest.raises(
         ParameterError, match=r"^expected parameters\.k to be a whole number from 1 to 9, got "
     ):
-        whole_number({"k": value}, "k", 3, 1, 9)
+        whole_number({"k": value}, "k", 1, 9, 3)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_a_text_that_is_no_such_number_is_refused_as_it_was_sent(text):
 
 def test_a_text_stands_for_a_whole_number_exactly():
     seed = 2**63 - 1
-    assert whole_number(TextNumbers({"k": str(seed)}), "k", 0, 0, seed) == seed
-    assert whole_number(TextNumbers({"k": "5.0"}), "k", 3, 1, 9) == 5
+    assert whole_number(TextNumbers({"k": str(seed)}), "k", 0, seed, 0) == seed
+    assert whole_number(TextNumbers({"k": "5.0"}), "k", 1, 9, 3) == 5
     with pytest.raises(ParameterError, match=r"a whole number from 1 to 9, got '5\.5'$"):
-        whole_number(TextNumbers({"k": "5.5"}), "k", 3, 1, 9)
+        whole_number(TextNumbers({"k": "5.5"}), "k", 1, 9, 3)
 
 
 def test_a_text_of_digits_stays_a_text_where_no_number_is_expected():

@@ -6,7 +6,6 @@ probabilities, but not its random numbers.
 Source: transformers 4.57, `generation/utils.py` (`_sample`, `_beam_search`).
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -98,9 +97,8 @@ def generate(
     Raises:
         OutputError: The logits have another shape, or contain NaN or infinity.
     """
-    return deque(
-        generate_stepwise(prompts, logits, step, config=config, limits=limits), maxlen=1
-    ).pop()
+    *_, answers = generate_stepwise(prompts, logits, step, config=config, limits=limits)
+    return answers
 
 
 def generate_stepwise(

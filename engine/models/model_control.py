@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -21,7 +21,6 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from quadriga.engine.measures.model_counts import merge_statistics
-from quadriga.engine.models.model_lane import merge_queue_statistics
 from quadriga.engine.models.overrides import Override, write_files
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.session import LoadError
@@ -397,6 +396,25 @@ class ModelControl:
         new = self._directory / f"{name}.{self._worker}.new"
         new.write_bytes(msgspec.json.encode(value))
         new.replace(self._directory / name)
+
+
+def merge_queue_statistics(
+    statistics: Iterable[Sequence[QueueStatistics]],
+) -> list[QueueStatistics]:
+    """Add up the statistics of several processes, by model."""
+    merged: dict[str, QueueStatistics] = {}
+    for process in statistics:
+        for entry in process:
+            total = merged.get(entry.model, QueueStatistics(entry.model))
+            merged[entry.model] = msgspec.structs.replace(
+                total,
+                waiting=total.waiting + entry.waiting,
+                running=total.running + entry.running,
+                expected_wait_s=max(total.expected_wait_s, entry.expected_wait_s),
+                refused=dict(Counter(total.refused) + Counter(entry.refused)),
+                stopped=dict(Counter(total.stopped) + Counter(entry.stopped)),
+            )
+    return list(merged.values())
 
 
 def reason_of(error: OSError) -> str:

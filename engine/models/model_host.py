@@ -57,11 +57,12 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         memory_mb = runtime.memory_limit_mb or own_mb
         if self.origin != "repository":
             memory_mb = min(memory_mb, own_mb)
+        cpu_s = math.ceil(self.load_timeout_s * (os.cpu_count() or 1))
         limits = ProcessLimits(
             memory_mb=memory_mb,
             run_s=runtime.run_limit_s,
             load_s=self.load_timeout_s,
-            cpu_s=math.ceil(self.load_timeout_s * (os.cpu_count() or 1)) * (self.origin == "trial"),
+            cpu_s=cpu_s if self.origin == "trial" else 0,
         )
         return IsolatedRunner(runs, limits)
 

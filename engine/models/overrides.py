@@ -206,6 +206,7 @@ def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> 
     Raises:
         quadriga.proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.
         quadriga.proto.errors.TooLarge: The files exceed the limit.
+        LoadError: The archive cannot be read.
     """
     size = sum(map(len, files.values()))
     if size > max_bytes:
@@ -215,10 +216,7 @@ def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> 
     if len(files) == 1:
         ((name, content),) = files.items()
         if "/" not in name and archive_name(PurePosixPath(name)) is not None:
-            try:
-                files = read_archive(name, content, max_bytes)
-            except LoadError as error:
-                raise InvalidRequest(str(error)) from error
+            files = read_archive(name, content, max_bytes)
     for path in files:
         try:
             check_path(path)

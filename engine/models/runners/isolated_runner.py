@@ -74,13 +74,9 @@ class _Lane:
     def __init__(self, control: socket.socket) -> None:
         self.block = TensorBlock()
         self.connection, other_end = Pipe()
-        try:
+        with other_end, contextlib.suppress(OSError):
+            # where the process has ended, the first exchange fails
             socket.send_fds(control, [b"L"], [other_end.fileno(), self.block.descriptor])
-        except OSError:
-            self.close()
-            raise
-        finally:
-            other_end.close()
 
     def close(self) -> None:
         self.connection.close()
@@ -116,7 +112,8 @@ class _Process:
     """The process while it runs: what it was started with, and its lanes that nobody uses."""
 
     def __init__(self, name: str, limits: ProcessLimits) -> None:
-        lifeline_fd, self._lifeline = os.pipe()
+        lifeline_fd, other_fd = os.pipe()
+        self._lifeline = os.fdopen(other_fd, "wb")
         self._control, other_end = socket.socketpair()
         memory_bytes = limits.memory_mb * 1024 * 1024
         numbers = lifeline_fd, other_end.fileno(), memory_bytes, limits.cpu_s
@@ -161,9 +158,7 @@ class _Process:
             self.popen.kill()
             code = self.popen.wait()
         self._control.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        self._lifeline.close()
         while self._free:
             self._free.pop().close()
         return code
@@ -227,7 +222,7 @@ class IsolatedRunner:
         self._load_deadline_s = None
 
     def _open_in(self, process: _Process, options: GraphOptions, deadline_s: float) -> OpenedGraph:
-        lane = self._lane(process)
+        lane = process.take_lane()
         answer = self._exchange(process, lane, options, deadline_s)
         process.give_back(lane)
         assert isinstance(answer, OpenedGraph)
@@ -245,7 +240,7 @@ class IsolatedRunner:
         process = self._process
         if process is None:
             raise ModelNotReady(f"{self._reason}; it is being started again")
-        lane = self._lane(process)
+        lane = process.take_lane()
         try:
             request = RunGraph(graph, list(names), lane.block.write(feeds))
         except (BlockFullError, OSError) as error:
@@ -258,12 +253,6 @@ class IsolatedRunner:
         outputs = lane.block.read(answer.places, copy=True)
         process.give_back(lane)
         return [outputs[name] for name in names]
-
-    def _lane(self, process: _Process) -> _Lane:
-        try:
-            return process.take_lane()
-        except OSError:
-            raise ModelNotReady(self._note_end(process)) from None
 
     def _exchange(
         self,
@@ -320,16 +309,16 @@ class IsolatedRunner:
                 self._process = None
             if self._load_deadline_s is not None or not self._finalizer.alive:
                 return process.reason
-            is_stable = time.monotonic() - process.started_s > _STABLE_AFTER_S
-            self._restart_later(is_stable=is_stable)
+            if time.monotonic() - process.started_s > _STABLE_AFTER_S:
+                self._delay_s = 0.0
+            self._restart_later()
         _log.error("%s; starting it again in %.1f s", process.reason, self._delay_s)
         if refusal := self._runs.count_crash(cause):
             _log.error("%s", refusal.reason)
         return process.reason
 
-    def _restart_later(self, *, is_stable: bool) -> None:
-        longer_s = min(max(self._delay_s * 2, _MIN_DELAY_S), _MAX_DELAY_S)
-        self._delay_s = _MIN_DELAY_S if is_stable else longer_s
+    def _restart_later(self) -> None:
+        self._delay_s = min(max(self._delay_s * 2, _MIN_DELAY_S), _MAX_DELAY_S)
         timer = threading.Timer(self._delay_s, _restart, (weakref.ref(self),))
         timer.daemon = True
         timer.start()
@@ -346,7 +335,7 @@ class IsolatedRunner:
             _log.error("the process of %s cannot be started: %s", self._runs, error)
             if not process.reason:
                 with self._lock:
-                    self._restart_later(is_stable=False)
+                    self._restart_later()
             return
         with self._lock:
             if self._finalizer.detach() is None:  # the model is no longer served

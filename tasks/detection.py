@@ -181,11 +181,7 @@ class ObjectDetection:
         return merge(tiles, tiling, options.limit)
 
     def to_predictions(
-        self,
-        candidates: Candidates,
-        width: int,
-        height: int,
-        options: Any,
+        self, candidates: Candidates, width: int, height: int, options: Any
     ) -> list[Prediction]:
         """Clip the boxes to the image and label them; boxes wholly outside of the image are dropped."""
         limit = options.max_detections

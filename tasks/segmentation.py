@@ -381,10 +381,7 @@ def _pieces_of(region: MaskRegion, options: SegmentationOptions) -> Pieces:
     selected = selected[order[: options.max_segments]]
     pieces = [
         Piece(
-            region.class_id,
-            float(scores[component]),
-            area_px=int(areas[component]),
-            rings=outlines,
+            region.class_id, float(scores[component]), area_px=int(areas[component]), rings=outlines
         )
         for component, outlines in _rings_by_component(region, components, areas, selected).items()
     ]

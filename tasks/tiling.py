@@ -193,10 +193,7 @@ def saliency(
 _PNG_CHANNELS = (1, 3, 4)
 
 
-_FAST = (
-    *(cv2.IMWRITE_PNG_COMPRESSION, 1),
-    *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP),
-)
+_FAST = (*(cv2.IMWRITE_PNG_COMPRESSION, 1), *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP))
 """Options of OpenCV: one filter for all rows takes half the time of choosing one for each, for 4 % more bytes."""
 
 

@@ -140,15 +140,10 @@ def check_config(config: Mapping[str, Any], info: ModelInfo) -> None:
                     f"config: expected {key} to name tensors of the model ({', '.join(known)}), got "
                     f"{quoted(tensor.name, 60)}"
                 )
-            allowed_dims = (
-                [row["dims"]]
-                if config.get("max_batch_size")
-                else [row["dims"], shapes[tensor.name]]
-            )
-            if tensor.data_type not in ("", row["data_type"]) or tensor.dims not in (
-                None,
-                *allowed_dims,
-            ):
+            dims = [None, row["dims"]]
+            if not config.get("max_batch_size"):
+                dims.append(shapes[tensor.name])
+            if tensor.data_type not in ("", row["data_type"]) or tensor.dims not in dims:
                 raise LoadError(
                     f"config: expected {key} {tensor.name!r} to be {row['data_type']} of dims {row['dims']}, got "
                     f"{quoted(tensor.data_type, 20)} of dims {quoted(tensor.dims, 60)}"

@@ -487,14 +487,7 @@ class ModelRepository:
         """
         with self._change_lock:
             entries = [
-                VersionEntry(
-                    entry.name,
-                    entry.version,
-                    entry.path,
-                    state="UNLOADED",
-                    reason="unloaded",
-                    sha256=entry.sha256,
-                )
+                msgspec.structs.replace(entry, state="UNLOADED", reason="unloaded", model=None)
                 for entry in self._versions(name).values()
             ]
             _log.info("%s: unloaded", entries[0].name)

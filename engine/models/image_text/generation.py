@@ -606,10 +606,7 @@ class TextPackage:
     """A loaded package; safe to use from many threads."""
 
     def __init__(
-        self,
-        folder: Path,
-        toml: ModelToml | None = None,
-        runner: Runner | None = None,
+        self, folder: Path, toml: ModelToml | None = None, runner: Runner | None = None
     ) -> None:
         reason = describe_text_package(folder)
         if reason is None:

@@ -46,8 +46,9 @@ _STOP_S = 2.0
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Maximum bytes of an answer, which has no tensors: names and shapes, or an error."""
 _KEPT_BLOCK_BYTES = 64 * 1024 * 1024
-_MIN_DELAY_S, _MAX_DELAY_S = 0.2, 5.0
-_STABLE_AFTER_S = 10.0
+_RESTART_S, _RETRY_S = 0.2, 5.0
+"""Seconds until a process that ended is started again, and one that ended before its graphs were open; a model that ends
+it again and again is refused, see `quadriga.engine.models.runners.crashes`."""
 NICENESS = 10
 """Lets the worker go first where there are too few cores: the process gets about a tenth of the time that it would get."""
 
@@ -133,7 +134,6 @@ class _Process:
         niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS
         with contextlib.suppress(OSError):  # it has ended already
             os.setpriority(os.PRIO_PROCESS, self.popen.pid, min(niceness, 19))
-        self.started_s = time.monotonic()
         self._free: list[_Lane] = []
         self.reason = ""
         """Why it ended."""
@@ -185,7 +185,6 @@ class IsolatedRunner:
         self._load_deadline_s: float | None = time.monotonic() + limits.load_s
         self._opened: list[GraphOptions] = []
         self._reason = ""
-        self._delay_s = 0.0
         self._lock = threading.Lock()
         self._process: _Process | None = None
         self._serve_by(_Process(runs.model, limits))
@@ -305,21 +304,19 @@ class IsolatedRunner:
             cause = limit or describe_exit(code)
             ended = f"was ended: {limit}" if limit else f"was ended by {cause}"
             process.reason = self._reason = f"the process of {self._runs} {ended}"
+            delay_s = _RETRY_S
             if self._process is process:
-                self._process = None
+                self._process, delay_s = None, _RESTART_S
             if self._load_deadline_s is not None or not self._finalizer.alive:
                 return process.reason
-            if time.monotonic() - process.started_s > _STABLE_AFTER_S:
-                self._delay_s = 0.0
-            self._restart_later()
-        _log.error("%s; starting it again in %.1f s", process.reason, self._delay_s)
+            self._restart_after(delay_s)
+        _log.error("%s; starting it again in %.1f s", process.reason, delay_s)
         if refusal := self._runs.count_crash(cause):
             _log.error("%s", refusal.reason)
         return process.reason
 
-    def _restart_later(self) -> None:
-        self._delay_s = min(max(self._delay_s * 2, _MIN_DELAY_S), _MAX_DELAY_S)
-        timer = threading.Timer(self._delay_s, _restart, (weakref.ref(self),))
+    def _restart_after(self, delay_s: float) -> None:
+        timer = threading.Timer(delay_s, _restart, (weakref.ref(self),))
         timer.daemon = True
         timer.start()
 
@@ -335,7 +332,7 @@ class IsolatedRunner:
             _log.error("the process of %s cannot be started: %s", self._runs, error)
             if not process.reason:
                 with self._lock:
-                    self._restart_later()
+                    self._restart_after(_RETRY_S)
             return
         with self._lock:
             if self._finalizer.detach() is None:  # the model is no longer served

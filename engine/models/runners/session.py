@@ -230,8 +230,8 @@ _LARGE_GROWTH_BYTES = 256 * 2**20
 """Growth of the process beyond which memory that onnxruntime keeps between runs is given back to the system."""
 _LONG_RUN_S = 0.005
 """Shortest run that is looked at: to fill so much memory takes longer."""
-_KEPT_S, _MAX_KEPT_S = 5.0, 600.0
-"""Seconds until memory is given back, at first and at most: a model that needs it again and again keeps it for longer."""
+_KEPT_S = 30.0
+"""Seconds until memory is given back."""
 
 DeviceArray = Any
 """An output left on the device of the model: an array on a CPU, elsewhere an onnxruntime OrtValue."""
@@ -278,7 +278,6 @@ class LocalRunner:
         """Time of `time.monotonic` by which a run must end; None once the model is loaded."""
         self._sessions: list[Any] = []
         self._first_bytes = 0
-        self._kept_s = _KEPT_S
         self._release: threading.Timer | None = None
 
     def open(self, options: GraphOptions) -> OpenedGraph:
@@ -406,7 +405,7 @@ class LocalRunner:
             inputs = {name: (array.shape, array.dtype) for name, array in feeds.items()}
             # an unloaded model must not wait for its timer
             arguments = weakref.ref(self), weakref.ref(session), inputs
-            self._release = threading.Timer(self._kept_s, _release_memory, arguments)
+            self._release = threading.Timer(_KEPT_S, _release_memory, arguments)
             self._release.daemon = True
             self._release.start()
 
@@ -438,7 +437,6 @@ def _release_memory(
     with suppress(Exception):  # it ends with an error, as it is to
         graph.run(None, feeds, options)
     opened._release = None  # noqa: SLF001 - of this module
-    opened._kept_s = min(2 * opened._kept_s, _MAX_KEPT_S)  # noqa: SLF001 - as above
 
 
 def _resident_bytes() -> int:

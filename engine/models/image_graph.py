@@ -19,8 +19,8 @@ from quadriga.proto.errors import ModelNotReady
 from quadriga.tasks import TASKS, Task, TiledTask
 from quadriga.tasks.detection import ObjectDetection
 from quadriga.tasks.image import Image, decode
-from quadriga.tasks.legacy import legacy, wants_legacy
-from quadriga.tasks.parameters import Budget, ParameterError
+from quadriga.tasks.legacy import legacy
+from quadriga.tasks.parameters import Budget, ParameterError, choice
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine, PixelRect, check_shape, noise, plain
 from quadriga.tasks.specification import (
@@ -40,6 +40,9 @@ MAX_EMBEDDING_LENGTH = 16_384
 
 
 Read = TypeVar("Read")
+
+FORMATS = ("protocol", "legacy")
+"""Values of `output_format`; the first is the default."""
 
 MAX_TILES = 10_000
 """Maximum tiles of one image; 50 megapixels in tiles of 128 x 128 with an overlap of 0.2 make half as many."""
@@ -550,6 +553,18 @@ def mean_vector(vectors: Sequence[Vector | None]) -> Vector | None:
     """Return the mean of the embeddings of an image's tiles; None if one is missing."""
     present = [vector for vector in vectors if vector is not None]
     return np.mean(present, axis=0) if present and len(present) == len(vectors) else None
+
+
+def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
+    """Tell whether `output_format` is `legacy`.
+
+    Raises:
+        ParameterError: The task has only the format of the protocol.
+    """
+    is_legacy = choice(parameters, "output_format", FORMATS) == "legacy"
+    if is_legacy and task not in TASKS:
+        raise ParameterError(f"expected parameters.output_format to be protocol for {task}")
+    return is_legacy
 
 
 def decode_image(

@@ -23,7 +23,7 @@ from msgspec import Meta
 from tokenizers import Tokenizer
 
 from quadriga.engine.models.embedding import encoder_embedding
-from quadriga.engine.models.image_graph import Vector, decode_image, pool_vectors
+from quadriga.engine.models.image_graph import Vector, decode_image, pool_vectors, wants_legacy
 from quadriga.engine.models.recognition.decisions import Decision
 from quadriga.engine.models.recognition.evidence import channels_axis, gather_evidence, read_json
 from quadriga.engine.models.recognition.image_input import decide_image_input
@@ -45,7 +45,6 @@ from quadriga.tasks.generation import (
     generate_stepwise,
 )
 from quadriga.tasks.image import Image
-from quadriga.tasks.legacy import wants_legacy
 from quadriga.tasks.parameters import Budget, ParameterError
 from quadriga.tasks.predictions import Answer, OutputError, Prediction
 from quadriga.tasks.resize import plain, preprocess

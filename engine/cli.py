@@ -37,7 +37,7 @@ from quadriga.engine.config.settings import SettingsError, fields, flag_of
 _EXPECTED_ERRORS = {
     "builtins.OSError",
     "quadriga.extras.tuning.quantizer.QuantizationError",
-    "quadriga.engine.models.runners.session.LoadError",
+    "quadriga.engine.models.onnx_file.LoadError",
     "quadriga.engine.models.runners.session.RunError",
     "quadriga.engine.config.settings.SettingsError",
     "json.decoder.JSONDecodeError",

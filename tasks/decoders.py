@@ -1,6 +1,8 @@
 """Decoders: a function for each model family turns raw outputs into candidate boxes. Tables, no discovery."""
 
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -122,21 +124,17 @@ def select(candidates: Candidates, rows: npt.NDArray[Any]) -> Candidates:
     )
 
 
-class Decoder(Protocol):
-    """A function from the outputs of one image to upright or rotated candidates."""
+Decoder = Callable[[Outputs, float, Size], Candidates]
+"""Reads the boxes, upright or rotated, that score above a threshold.
 
-    def __call__(self, outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-        """Read the boxes that score above the threshold.
+Args:
+    outputs: The graph's outputs by name, in its order, without the batch axis.
+    score_threshold: Minimum score, itself excluded.
+    size_wh: Width and height of the network's input for this image, pixels.
 
-        Args:
-            outputs: The graph's outputs by name, in its order, without the batch axis.
-            score_threshold: Minimum score, itself excluded.
-            size_wh: Width and height of the network's input for this image, pixels.
-
-        Raises:
-            quadriga.tasks.predictions.OutputError: The outputs do not have the form of this family.
-        """
-        ...
+Raises:
+    quadriga.tasks.predictions.OutputError: The outputs do not have the form of this family.
+"""
 
 
 def softmax_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
@@ -153,27 +151,27 @@ def softmax_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> 
     return finished(centred_to_pixels(boxes, size_wh), scores.max(axis=1), best, score_threshold)
 
 
-def sigmoid_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
+def sigmoid_queries(
+    outputs: Outputs, score_threshold: float, size_wh: Size, count: int | None = None
+) -> Candidates:
     """Read `logits`, float (queries, classes), and `pred_boxes`, float (queries, 4).
 
     RT-DETR, RT-DETRv2 and D-FINE of transformers. The best pairs of query and class are read, as many as
-    there are queries, so that a query may give several labels.
+    there are queries, or `count`, so that a query may give several labels.
 
     Source: transformers 4.57, RTDetrImageProcessor.post_process_object_detection.
     """
     logits = named(outputs, "logits", "queries", "classes")
     boxes = named(outputs, "pred_boxes", len(logits), 4)
-    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, len(logits))
+    count = len(logits) if count is None else count
+    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, count)
 
 
-def sigmoid_queries_100(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
-    """Read the outputs of `sigmoid_queries`, but the best 100 pairs: Deformable and Conditional DETR, DETA.
+sigmoid_queries_100 = partial(sigmoid_queries, count=100)
+"""Decoder of the best 100 pairs: Deformable and Conditional DETR, DETA.
 
-    Source: transformers 4.57, DeformableDetrImageProcessor.post_process_object_detection.
-    """
-    logits = named(outputs, "logits", "queries", "classes")
-    boxes = named(outputs, "pred_boxes", len(logits), 4)
-    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, 100)
+Source: transformers 4.57, DeformableDetrImageProcessor.post_process_object_detection.
+"""
 
 
 def rf_detr(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

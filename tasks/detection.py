@@ -11,6 +11,7 @@ import numpy.typing as npt
 from quadriga.tasks import parameters as read
 from quadriga.tasks.decoders import Candidates, resolve_decoder, select
 from quadriga.tasks.geometry import (
+    Floats,
     Integers,
     clip_boxes,
     nms,
@@ -118,12 +119,8 @@ class ObjectDetection:
         defaults = self._spec.defaults
         return DetectionOptions(
             action=read.action(parameters, self.actions),
-            score_threshold=read.number(
-                parameters, "score_threshold", low=0, high=1, default=defaults.score_threshold
-            ),
-            iou_threshold=read.number(
-                parameters, "iou_threshold", low=0, high=1, default=defaults.iou_threshold
-            ),
+            score_threshold=read.share(parameters, "score_threshold", defaults.score_threshold),
+            iou_threshold=read.share(parameters, "iou_threshold", defaults.iou_threshold),
             max_detections=read.whole_number(
                 parameters, "max_detections", low=1, high=10_000, default=defaults.max_detections
             ),
@@ -153,9 +150,12 @@ class ObjectDetection:
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
         labelled = label_indices(decoded, self._spec)
         candidates = suppress_overlaps(labelled, options, self._spec.output.nms)
-        return msgspec.structs.replace(
-            candidates, boxes=affine.to_image(candidates.boxes), suppress=False
-        )
+        boxes = self._to_image(candidates.boxes, affine)
+        return msgspec.structs.replace(candidates, boxes=boxes, suppress=False)
+
+    def _to_image(self, boxes: Floats, affine: Affine) -> Floats:
+        """Map boxes from pixels of the network's input to those of the image."""
+        return affine.to_image(boxes)
 
     def check_all(self, outputs: Outputs, affine: Affine) -> None:
         """Check scores and classes of all candidates, however low they score; -1 fills up rows of some exports.
@@ -181,11 +181,7 @@ class ObjectDetection:
         return merge(tiles, tiling, options.limit)
 
     def to_predictions(
-        self,
-        candidates: Candidates,
-        width: int,
-        height: int,
-        options: Any,
+        self, candidates: Candidates, width: int, height: int, options: Any
     ) -> list[Prediction]:
         """Clip the boxes to the image and label them; boxes wholly outside of the image are dropped."""
         limit = options.max_detections
@@ -235,20 +231,16 @@ class OrientedObjectDetection(ObjectDetection):
         corners = read.flag(parameters, "corners", default=False)
         return OrientedOptions(**msgspec.structs.asdict(boxes), angle=angle, corners=corners)
 
-    def detect(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
-        """Decode rotated boxes; see `ObjectDetection.detect`."""
-        decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
-        if decoded.boxes.shape[1] != 5:
+    def _to_image(self, boxes: Floats, affine: Affine) -> Floats:
+        """Map rotated boxes from pixels of the network's input to those of the image."""
+        if boxes.shape[1] != 5:
             raise OutputError(
                 f"expected output.decoder to return rotated boxes of 5 numbers, got"
-                f" {decoded.boxes.shape[1]} from {self._spec.output.decoder!r}"
+                f" {boxes.shape[1]} from {self._spec.output.decoder!r}"
             )
-        labelled = label_indices(decoded, self._spec)
-        candidates = suppress_overlaps(labelled, options, self._spec.output.nms)
-        boxes = candidates.boxes.astype(np.float64)
+        boxes = boxes.astype(np.float64)
         boxes[:, :2] -= affine.px, affine.py
-        boxes = unscaled(boxes, affine.sx, affine.sy)
-        return msgspec.structs.replace(candidates, boxes=boxes, suppress=False)
+        return unscaled(boxes, affine.sx, affine.sy)
 
     def _label(
         self, candidates: Candidates, width: int, height: int, options: OrientedOptions

@@ -6,13 +6,13 @@ probabilities, but not its random numbers.
 Source: transformers 4.57, `generation/utils.py` (`_sample`, `_beam_search`).
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from quadriga.tasks import parameters as read
 from quadriga.tasks.parameters import ParameterError
@@ -39,29 +39,32 @@ _MIN_TEMPERATURE = 1e-3
 """Lowest temperature: below it only the best token is ever drawn, and the quotient would overflow float32."""
 
 
+MAX_BEAMS = 16
+
+
 class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen and when an answer ends; names and meanings are those of `generation_config.json`."""
 
-    max_new_tokens: int | None = None
-    max_length: int | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_length: Annotated[int, Meta(ge=1)] | None = None
     """Maximum tokens of the prompt and the answer together, used if `max_new_tokens` is not set."""
     do_sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 50
+    temperature: Annotated[float, Meta(ge=0)] = 1.0
+    top_k: Annotated[int, Meta(ge=0)] = 50
     """Number of best tokens to draw from; 0 for all tokens."""
-    top_p: float = 1.0
-    num_beams: int = 1
+    top_p: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    num_beams: Annotated[int, Meta(ge=1, le=MAX_BEAMS)] = 1
     seed: int | None = None
     """Seed of the drawn tokens. An answer does not depend on the other prompts of the batch."""
     eos_token_ids: tuple[int, ...] = ()
     """Tokens that end an answer."""
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
-    repetition_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
+    repetition_penalty: Annotated[float, Meta(gt=0)] = 1.0
+    no_repeat_ngram_size: Annotated[int, Meta(ge=0)] = 0
     min_length: int = 0
     min_new_tokens: int = 0
-    forced_bos_token_id: int | None = None
+    forced_bos_token_id: Annotated[int, Meta(ge=0)] | None = None
     forced_eos_token_ids: tuple[int, ...] = ()
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
@@ -94,9 +97,8 @@ def generate(
     Raises:
         OutputError: The logits have another shape, or contain NaN or infinity.
     """
-    return deque(
-        generate_stepwise(prompts, logits, step, config=config, limits=limits), maxlen=1
-    ).pop()
+    *_, answers = generate_stepwise(prompts, logits, step, config=config, limits=limits)
+    return answers
 
 
 def generate_stepwise(
@@ -301,9 +303,6 @@ MAX_CHARACTERS = 32_768
 MAX_NEW_TOKENS = 4096
 
 
-MAX_BEAMS = 16
-
-
 MAX_SEQUENCES = 256
 """Maximum prompts times beams. All run at once, each with a cache of its own: some megabytes for a small
 captioner, hundreds for a language model."""
@@ -357,7 +356,7 @@ class ImageTextToText:
             top_k=read.whole_number(
                 parameters, "top_k", low=0, high=1_000_000, default=defaults.top_k
             ),
-            top_p=read.number(parameters, "top_p", low=0, high=1, default=defaults.top_p),
+            top_p=read.share(parameters, "top_p", defaults.top_p),
             num_beams=read.whole_number(
                 parameters, "num_beams", low=1, high=MAX_BEAMS, default=defaults.num_beams
             ),

@@ -176,9 +176,7 @@ def suppress_at_once(
 
 
 def _select_by_blocks(
-    scores: Floats,
-    remaining: Callable[[Integers, Integers, Integers], Integers],
-    limit: int | None,
+    scores: Floats, remaining: Callable[[Integers, Integers, Integers], Integers], limit: int | None
 ) -> Integers:
     """Select indices by descending score, at most `limit`.
 

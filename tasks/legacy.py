@@ -5,36 +5,18 @@ Boxes are `[ymin, xmin, ymax, xmax]` in pixels of the image; scores are numbers.
 Source: Striveworks, MLServer fork, `mlserver_huggingface/codecs/chariot.py`; Valor's Chariot integration.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from quadriga.tasks import TASKS
-from quadriga.tasks import parameters as read
 from quadriga.tasks.geometry import fill, to_rings
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.segmentation import background
 from quadriga.tasks.specification import ModelSpec
 
-FORMATS = ("protocol", "legacy")
-"""Values of `output_format`; the first is the default."""
-
-
 MAX_PIXELS = 4_000_000
 """Maximum pixels of an image whose response has a number for each pixel."""
-
-
-def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
-    """Tell whether `output_format` is `legacy`.
-
-    Raises:
-        ParameterError: The task has only the format of the protocol.
-    """
-    is_legacy = read.choice(parameters, "output_format", FORMATS) == "legacy"
-    if is_legacy and task not in TASKS:
-        raise ParameterError(f"expected parameters.output_format to be protocol for {task}")
-    return is_legacy
 
 
 def legacy(

@@ -63,6 +63,11 @@ def whole_number(
     return int(numeric)
 
 
+def share(parameters: Mapping[str, Any], name: str, default: float) -> float:
+    """Read a number from 0 to 1, both included."""
+    return number(parameters, name, low=0, high=1, default=default)
+
+
 def number(
     parameters: Mapping[str, Any], name: str, low: float, high: float, default: float
 ) -> float:

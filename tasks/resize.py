@@ -355,17 +355,8 @@ class PixelRect(msgspec.Struct, frozen=True):
                 yield self.intersection(PixelRect(left, top, left + width, top + height))
 
 
-class _Taps(msgspec.Struct, frozen=True, eq=False):
-    """Interpolation along one axis: for each pixel the two cells around its centre, and the share of the second."""
-
-    low: npt.NDArray[np.int64]
-    high: npt.NDArray[np.int64]
-    share: Floats
-
-    def cut(self) -> tuple[slice, "_Taps"]:
-        """Return the range of cells in use, and the taps counted from its start."""
-        used = slice(int(self.low[0]), int(self.high[-1]) + 1)
-        return used, _Taps(self.low - used.start, self.high - used.start, self.share)
+_Taps = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]
+"""Interpolation along one axis: for each pixel the two cells around its centre, and the share of the second."""
 
 
 class _Axis(msgspec.Struct, frozen=True):
@@ -386,8 +377,8 @@ class _Axis(msgspec.Struct, frozen=True):
         last = _snapped(self.shift + self.scale * self.pixels)
         return first, max(min(last, self.cells), first)
 
-    def taps(self, start: int, stop: int) -> _Taps:
-        """Return the two cells to mix for each pixel, and the share of the second."""
+    def taps(self, start: int, stop: int) -> tuple[slice, _Taps]:
+        """Return the range of cells that pixels use, and their taps, counted from its start."""
         first, last = self.ends()
         if last - first < 1:
             first = last = min(max((first + last) / 2 - 0.5, 0.0), self.cells - 1.0)
@@ -395,19 +386,18 @@ class _Axis(msgspec.Struct, frozen=True):
             last -= 1
         positions = np.clip(self.places(start, stop) - 0.5, first, last)
         low = np.floor(positions).astype(np.int64)
-        return _Taps(low, np.minimum(low + 1, self.cells - 1), (positions - low).astype(np.float32))
+        high, share = np.minimum(low + 1, self.cells - 1), (positions - low).astype(np.float32)
+        used = slice(int(low[0]), int(high[-1]) + 1)
+        return used, (low - used.start, high - used.start, share)
 
-    def nearest(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the cell of each pixel."""
+    def nearest(self, start: int, stop: int, *, by_corner: bool) -> npt.NDArray[np.int64]:
+        """Return the cell of the centre of each pixel, or that of its first edge, rounded as torch rounds: in float32."""
         first, last = self.ends()
-        indices = np.floor(self.places(start, stop) + _ROUNDING_PX).astype(np.int64)
-        return np.asarray(np.clip(indices, math.floor(first), math.ceil(last) - 1))
-
-    def corners(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the cell in which the first edge of each pixel lies, rounded as torch rounds: in float32."""
-        first, last = self.ends()
-        edges = np.arange(start, stop, dtype=np.float32) * np.float32(self.scale)
-        indices = np.floor(edges).astype(np.int64) + math.floor(_snapped(self.shift))
+        if by_corner:
+            edges = np.arange(start, stop, dtype=np.float32) * np.float32(self.scale)
+            indices = np.floor(edges).astype(np.int64) + math.floor(_snapped(self.shift))
+        else:
+            indices = np.floor(self.places(start, stop) + _ROUNDING_PX).astype(np.int64)
         return np.asarray(np.clip(indices, math.floor(first), math.ceil(last) - 1))
 
 
@@ -474,8 +464,8 @@ def above_zero(cells: Floats, grid: Affine) -> PixelRect:
 def cut(maps: Floats, grid: Affine, rect: PixelRect, margin: int = 0) -> tuple[Floats, Affine]:
     """Return the crop of maps (C, h, w) that a rectangle needs, with `margin` more cells, and its grid."""
     x, y = _axes(grid)
-    columns, _ = x.taps(rect.left, rect.right).cut()
-    rows, _ = y.taps(rect.top, rect.bottom).cut()
+    columns, _ = x.taps(rect.left, rect.right)
+    rows, _ = y.taps(rect.top, rect.bottom)
     left, top = max(columns.start - margin, 0), max(rows.start - margin, 0)
     crop = maps[:, top : rows.stop + margin, left : columns.stop + margin]
     crop_grid = msgspec.structs.replace(
@@ -494,8 +484,8 @@ def bilinear(maps: Floats, grid: Affine, rect: PixelRect, upsample: int = 1) -> 
     """
     width, height = grid.network_wh
     x, y = _axes(grid_of(grid, (height * upsample, width * upsample)))
-    used_columns, columns = x.taps(rect.left, rect.right).cut()
-    used_rows, rows = y.taps(rect.top, rect.bottom).cut()
+    used_columns, columns = x.taps(rect.left, rect.right)
+    used_rows, rows = y.taps(rect.top, rect.bottom)
     if upsample == 1:
         return _sample(maps[:, used_rows, used_columns], rows, columns)
     step = 1 / upsample
@@ -512,33 +502,30 @@ def bilinear(maps: Floats, grid: Affine, rect: PixelRect, upsample: int = 1) -> 
     return _sample(bilinear(maps, fine, crop_rect), rows, columns)
 
 
-def nearest(cells: npt.NDArray[Any], grid: Affine, rect: PixelRect) -> npt.NDArray[Any]:
-    """Return the cell (h, w) in which the centre of each pixel lies, for a rectangle that is not empty."""
-    x, y = _axes(grid)
-    rows = cells[y.nearest(rect.top, rect.bottom)]
-    return np.take(rows, x.nearest(rect.left, rect.right), axis=1)
+def nearest(
+    cells: npt.NDArray[Any], grid: Affine, rect: PixelRect, *, by_corner: bool = False
+) -> npt.NDArray[Any]:
+    """Return the cell (h, w) of the centre, or of the left top corner, of each pixel of a rectangle that is not empty.
 
-
-def nearest_by_corner(cells: npt.NDArray[Any], grid: Affine, rect: PixelRect) -> npt.NDArray[Any]:
-    """Return the cell (h, w) in which the left top corner of each pixel lies, for a rectangle that is not empty.
-
-    Source: PyTorch, interpolate, nearest.
+    Source: by the corner: PyTorch, interpolate, nearest.
     """
     x, y = _axes(grid)
-    rows = cells[y.corners(rect.top, rect.bottom)]
-    return np.take(rows, x.corners(rect.left, rect.right), axis=1)
+    rows = cells[y.nearest(rect.top, rect.bottom, by_corner=by_corner)]
+    return np.take(rows, x.nearest(rect.left, rect.right, by_corner=by_corner), axis=1)
 
 
 def _sample(maps: Floats, rows: _Taps, columns: _Taps) -> Floats:
     # along the rows first: there are fewer of them as long as an output is smaller than the image
-    wide = np.take(maps, columns.low, axis=2)
-    step = np.take(maps, columns.high, axis=2)
+    low, high, share = columns
+    wide = np.take(maps, low, axis=2)
+    step = np.take(maps, high, axis=2)
     step -= wide
-    step *= columns.share
+    step *= share
     wide += step
-    tall = np.take(wide, rows.low, axis=1)
-    step = np.take(wide, rows.high, axis=1)
+    low, high, share = rows
+    tall = np.take(wide, low, axis=1)
+    step = np.take(wide, high, axis=1)
     step -= tall
-    step *= rows.share[:, None]
+    step *= share[:, None]
     tall += step
     return tall

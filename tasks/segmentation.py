@@ -216,18 +216,10 @@ class ImageSegmentation:
         by_class = read.choice(parameters, "regions", ("component", "class")) == "class"
         return SegmentationOptions(
             action=read.action(parameters, self.actions),
-            score_threshold=read.number(
-                parameters, "score_threshold", low=0, high=1, default=defaults.score_threshold
-            ),
-            iou_threshold=read.number(
-                parameters, "iou_threshold", low=0, high=1, default=defaults.iou_threshold
-            ),
+            score_threshold=read.share(parameters, "score_threshold", defaults.score_threshold),
+            iou_threshold=read.share(parameters, "iou_threshold", defaults.iou_threshold),
             max_segments=read.whole_number(
-                parameters,
-                "max_segments",
-                low=1,
-                high=10_000,
-                default=min(defaults.max_detections, 10_000),
+                parameters, "max_segments", low=1, high=10_000, default=defaults.max_detections
             ),
             regions="class" if by_class else "component",
             min_area=read.number(
@@ -260,7 +252,10 @@ class ImageSegmentation:
         pieces: list[Piece] = []
         left_out = 0
         if self._spec.output.layout == "nhwc":
-            outputs = {name: _channels_first(output) for name, output in outputs.items()}
+            outputs = {
+                name: np.ascontiguousarray(np.moveaxis(maps, -1, 0)) if maps.ndim == 3 else maps
+                for name, maps in outputs.items()
+            }
         for region in self._segment(outputs, affine, self._segmenter_options(options)):
             if not 0 <= region.class_id < len(self._spec.labels):
                 raise OutputError(
@@ -344,11 +339,6 @@ def begins_with_background(labels: Sequence[str]) -> bool:
     return len(labels) > 1 and labels[0].strip("_ ").lower() in _BACKGROUNDS
 
 
-def _channels_first(maps: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Turn maps (H, W, C) into (C, H, W); any other number of axes stays as it is."""
-    return np.ascontiguousarray(np.moveaxis(maps, -1, 0)) if maps.ndim == 3 else maps
-
-
 def _scores_enough(scores: Any, options: SegmentationOptions, *, instance: bool) -> Any:
     """Compare a score, or an array of them, with the threshold."""
     # where all classes have the probability 0, the first one wins with a score of 0
@@ -391,10 +381,7 @@ def _pieces_of(region: MaskRegion, options: SegmentationOptions) -> Pieces:
     selected = selected[order[: options.max_segments]]
     pieces = [
         Piece(
-            region.class_id,
-            float(scores[component]),
-            area_px=int(areas[component]),
-            rings=outlines,
+            region.class_id, float(scores[component]), area_px=int(areas[component]), rings=outlines
         )
         for component, outlines in _rings_by_component(region, components, areas, selected).items()
     ]

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal
 
 import cv2
 import msgspec
@@ -23,7 +24,6 @@ from quadriga.tasks.resize import (
     cut,
     grid_of,
     nearest,
-    nearest_by_corner,
     visible,
 )
 
@@ -92,21 +92,14 @@ class MaskRegion(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Whether the region is one object, and one prediction even if its components lie apart."""
 
 
-class Segmenter(Protocol):
-    """A function from the outputs of one image to regions."""
+Segmenter = Callable[[Outputs, Affine, SegmenterOptions], Iterator[MaskRegion]]
+"""Yields the regions of one image one by one, as their masks together may be larger than memory.
 
-    def __call__(
-        self, outputs: Outputs, affine: Affine, options: SegmenterOptions
-    ) -> Iterator[MaskRegion]:
-        """Yield the regions one by one, as their masks together may be larger than memory.
+The outputs are without the batch axis; the `Affine` maps the image to the network's input.
 
-        `outputs` are without the batch axis; `affine` maps the image to the network's input.
-
-        Raises:
-            quadriga.tasks.predictions.OutputError: An output is missing, has another shape, or is not
-                finite.
-        """
-        ...
+Raises:
+    quadriga.tasks.predictions.OutputError: An output is missing, has another shape, or is not finite.
+"""
 
 
 def region_of(
@@ -387,43 +380,26 @@ def rf_detr(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iter
 
 
 def maskformer_instance(
-    outputs: Outputs, affine: Affine, options: SegmenterOptions
+    outputs: Outputs, affine: Affine, options: SegmenterOptions, side_px: int = 0
 ) -> Iterator[MaskRegion]:
     """Read `class_queries_logits`, float (Q, classes + 1), and `masks_queries_logits`, (Q, h, w).
 
     Each class of each query is a candidate; the Q most probable ones are taken. The score is the
     softmax of the class, without the last, times the mean probability of the mask where it is above
-    one half. Masks are enlarged before they are cut, not after.
+    one half. Masks are enlarged before they are cut, not after; with `side_px` first to a square.
 
     Source: transformers 4.57, MaskFormer and Mask2Former, `post_process_instance_segmentation`.
     """
-    return _instances(*_maskformer(outputs, options), affine, options)
-
-
-def mask2former_instance(
-    outputs: Outputs, affine: Affine, options: SegmenterOptions
-) -> Iterator[MaskRegion]:
-    """Read the outputs of `maskformer_instance`, with masks enlarged to 384 x 384."""
-    return _instances(*_squared(outputs, options), affine, options)
-
-
-def _instances(
-    probabilities: Floats, masks: Floats, affine: Affine, options: SegmenterOptions
-) -> Iterator[MaskRegion]:
+    probabilities, masks = _maskformer(outputs, options, side_px)
     inside = masks > 0
     sizes = inside.sum(axis=(1, 2))
     certainty = np.where(inside, sigmoid(masks), 0).sum(axis=(1, 2)) / np.maximum(sizes, 1)
-    return _best(
-        probabilities,
-        probabilities * certainty[:, None],
-        masks,
-        affine=affine,
-        options=options,
-    )
+    scores = probabilities * certainty[:, None]
+    return _best(probabilities, scores, masks, affine=affine, options=options)
 
 
 def maskformer_semantic(
-    outputs: Outputs, affine: Affine, options: SegmenterOptions
+    outputs: Outputs, affine: Affine, options: SegmenterOptions, side_px: int = 0
 ) -> Iterator[MaskRegion]:
     """Read the outputs of `maskformer_instance` for a class at each pixel.
 
@@ -432,34 +408,31 @@ def maskformer_semantic(
 
     Source: transformers 4.57, MaskFormer and Mask2Former, `post_process_semantic_segmentation`.
     """
-    return _classes_of(*_maskformer(outputs, options), affine, options)
-
-
-def mask2former_semantic(
-    outputs: Outputs, affine: Affine, options: SegmenterOptions
-) -> Iterator[MaskRegion]:
-    """Read the outputs of `maskformer_semantic`, with masks enlarged to 384 x 384."""
-    return _classes_of(*_squared(outputs, options), affine, options)
-
-
-def _classes_of(
-    probabilities: Floats, masks: Floats, affine: Affine, options: SegmenterOptions
-) -> Iterator[MaskRegion]:
+    probabilities, masks = _maskformer(outputs, options, side_px)
     scores = probabilities.T @ sigmoid(masks).reshape(len(masks), -1)
     return best_classes(scores.reshape(-1, *masks.shape[1:]), affine, options, "none")
 
 
-def _maskformer(outputs: Outputs, options: SegmenterOptions) -> tuple[Floats, Floats]:
-    """Return the probability of each label, float32 (Q, classes), and the masks, float32 (Q, h, w)."""
+mask2former_instance = partial(maskformer_instance, side_px=_MASK2FORMER_PX)
+mask2former_semantic = partial(maskformer_semantic, side_px=_MASK2FORMER_PX)
+
+
+def _maskformer(outputs: Outputs, options: SegmenterOptions, side_px: int) -> tuple[Floats, Floats]:
+    """Return the probability of each label, float32 (Q, classes), and the masks, float32 (Q, h, w).
+
+    With `side_px` each mask is enlarged, or shrunk without a filter, to a square of that side.
+    """
     logits = named(outputs, "class_queries_logits", position=0, rank=2).astype(np.float32)
     if logits.shape[1] != options.label_count + 1:
         raise OutputError(
             f"expected class_queries_logits to have {options.label_count} + 1 columns,"
             f" one for each label and one for no object, got {logits.shape[1]}"
         )
-    return softmax(logits)[:, :-1], _masks(
-        named(outputs, "masks_queries_logits", position=1, rank=3), logits
-    )
+    masks = _masks(named(outputs, "masks_queries_logits", position=1, rank=3), logits)
+    if side_px:
+        squares = [cv2.resize(mask, (side_px, side_px)) for mask in masks]  # bilinear
+        masks = np.stack(squares).astype(np.float32, copy=False)
+    return softmax(logits)[:, :-1], masks
 
 
 def _classes(logits: npt.NDArray[Any], options: SegmenterOptions) -> Floats:
@@ -476,14 +449,6 @@ def _masks(masks: npt.NDArray[Any], queries: Floats) -> Floats:
             f"expected a mask for each of {len(queries)} queries, got the shape {masks.shape}"
         )
     return masks.astype(np.float32, copy=False)
-
-
-def _squared(outputs: Outputs, options: SegmenterOptions) -> tuple[Floats, Floats]:
-    """Enlarge, or shrink without a filter, each mask to the square that Mask2Former reads."""
-    probabilities, masks = _maskformer(outputs, options)
-    square = (_MASK2FORMER_PX, _MASK2FORMER_PX)
-    enlarged = [cv2.resize(mask, square, interpolation=cv2.INTER_LINEAR) for mask in masks]
-    return probabilities, np.stack(enlarged).astype(np.float32, copy=False)
 
 
 def _best(
@@ -589,7 +554,7 @@ def class_map(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> It
     A model of one label marks its pixels by numbers above 0. A pixel of the image has the class of the cell in
     which its centre lies.
     """
-    return _map_regions(_class_cells(outputs, options), affine, options, nearest)
+    return _map_regions(_class_cells(outputs, options), affine, options)
 
 
 def ultralytics_class_map(
@@ -602,18 +567,12 @@ def ultralytics_class_map(
     cells = _class_cells(outputs, options)
     width, height = affine.network_wh
     if cells.shape != (height, width):
-        network = PixelRect(0, 0, width, height)
-        stretched_map = Affine(
-            sx=cells.shape[1] / width,
-            sy=cells.shape[0] / height,
-            px=0,
-            py=0,
-            width=width,
-            height=height,
-            network_wh=cells.shape[::-1],
+        whole = Affine(
+            sx=1, sy=1, px=0, py=0, width=width, height=height, network_wh=affine.network_wh
         )
-        cells = nearest_by_corner(cells, stretched_map, network)
-    return _map_regions(cells, affine, options, nearest_by_corner)
+        network = PixelRect(0, 0, width, height)
+        cells = nearest(cells, grid_of(whole, cells.shape), network, by_corner=True)
+    return _map_regions(cells, affine, options, by_corner=True)
 
 
 def _class_cells(outputs: Outputs, options: SegmenterOptions) -> npt.NDArray[Any]:
@@ -638,16 +597,13 @@ def _class_cells(outputs: Outputs, options: SegmenterOptions) -> npt.NDArray[Any
 
 
 def _map_regions(
-    cells: npt.NDArray[Any],
-    affine: Affine,
-    options: SegmenterOptions,
-    sample: Callable[[npt.NDArray[Any], Affine, PixelRect], npt.NDArray[Any]],
+    cells: npt.NDArray[Any], affine: Affine, options: SegmenterOptions, *, by_corner: bool = False
 ) -> Iterator[MaskRegion]:
     grid = grid_of(affine, cells.shape)
     window = visible(grid)
     if window.empty:
         return
-    classes = sample(cells, grid, window)
+    classes = nearest(cells, grid, window, by_corner=by_corner)
     for class_id in range(min(int(cells.max()) + 1, options.label_count)):
         if class_id != options.background:
             yield from trimmed((classes == class_id).view(np.uint8), class_id, window)
@@ -685,18 +641,22 @@ def trimmed(
         )
 
 
-def single(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
-    """Read the first output, float (1, h, w) or (h, w): probabilities, or logits if a value is outside of 0 to 1.
+def single(
+    outputs: Outputs, affine: Affine, options: SegmenterOptions, position: int = 0
+) -> Iterator[MaskRegion]:
+    """Read an output, float (1, h, w) or (h, w): probabilities, or logits if a value is outside of 0 to 1.
 
-    A pixel belongs to the object if its probability, enlarged to the image, is above one half. The object has
+    The output is the first, or that of a position. A pixel belongs to the object if its probability, enlarged to the image, is above one half. The object has
     the last of at most two labels.
     """
-    return _object_region(_probabilities(next(iter(outputs.values())), options), affine, options)
+    cells = _cells(list(outputs.values())[position])
+    if options.activation == "sigmoid" or not _are_probabilities(cells):
+        cells = sigmoid(cells)
+    return _object_region(np.clip(cells, 0, 1), affine, options)
 
 
-def last(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
-    """Read the last of several outputs as `single` does: the finest of BiRefNet."""
-    return _object_region(_probabilities(list(outputs.values())[-1], options), affine, options)
+last = partial(single, position=-1)
+"""Segmenter of the last of several outputs: the finest of BiRefNet."""
 
 
 def stretched(outputs: Outputs, affine: Affine, options: SegmenterOptions) -> Iterator[MaskRegion]:
@@ -721,13 +681,6 @@ def _cells(output: npt.NDArray[Any]) -> Floats:
     cells = output.astype(np.float32, copy=False)
     check_finite(cells, subject="the output")
     return cells
-
-
-def _probabilities(output: npt.NDArray[Any], options: SegmenterOptions) -> Floats:
-    cells = _cells(output)
-    if options.activation == "sigmoid" or not _are_probabilities(cells):
-        return sigmoid(cells)
-    return np.clip(cells, 0, 1)
 
 
 def _object_region(

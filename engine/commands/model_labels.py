@@ -7,11 +7,10 @@ from typing import Any
 from quadriga.engine.models.model import model_folder
 from quadriga.engine.models.model_archives import archive_name
 from quadriga.engine.models.model_folders import find_models
-from quadriga.engine.models.onnx_file import OnnxFileError, read_onnx
+from quadriga.engine.models.onnx_file import LoadError, read_onnx
 from quadriga.engine.models.recognition.evidence import Evidence, read_json
 from quadriga.engine.models.recognition.labels import find_labels
 from quadriga.engine.models.recognition.model_toml import read_model_toml
-from quadriga.engine.models.runners.session import LoadError
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
@@ -22,7 +21,7 @@ def labels_of_one_model(inferences: InferenceReader, where: Any, models: str) ->
 
     Of several versions it is the one of the newest inference.
     """
-    with suppress(LoadError, OnnxFileError, OSError, NotReadyError, QueryTimeoutError):
+    with suppress(LoadError, OSError, NotReadyError, QueryTimeoutError):
         served = {} if "://" in models else find_models(Path(models), _say_nothing)
         newest = inferences.query(QueryRequest(where=where, limit=1)).inferences
         if not served or not newest:

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.models.image_graph import MAX_EMBEDDING_LENGTH, Vector
-from quadriga.engine.models.onnx_file import Graph, Node, OnnxFileError, add_output, read_onnx
+from quadriga.engine.models.onnx_file import Graph, LoadError, Node, read_onnx
 from quadriga.engine.models.recognition.model_toml import ModelToml
-from quadriga.engine.models.runners.session import LoadError, Runner, Session
+from quadriga.engine.models.runners.session import Runner, Session
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import full_name
 
@@ -267,10 +267,8 @@ def _output_position(
     positions = [places[name] for name in node.inputs if name in places]
     if not positions or node.operator in _ENDS:
         return None
-    depth, enlarged = (
-        max(position.depth for position in positions),
-        any(position.enlarged for position in positions),
-    )
+    depth = max(position.depth for position in positions)
+    enlarged = any(position.enlarged for position in positions)
     if node.operator in _STRIDES | _ENLARGES:
         first = places.get(node.inputs[0])
         if first is None:  # a convolution whose weights come from the image
@@ -311,10 +309,7 @@ def load_session(
     name: str, path: Path, toml: ModelToml, *, runner: Runner
 ) -> tuple[Session, EmbeddingSource]:
     """Load a graph as model.toml says, with its embedding if it has one; `name` is for the log."""
-    try:
-        header, graph = read_onnx(path)
-    except OnnxFileError as error:
-        raise LoadError(str(error)) from error
+    header, graph = read_onnx(path)
     runtime = toml.runtime
     session = partial(
         Session,
@@ -337,8 +332,7 @@ def load_session(
         if output in graph.outputs:
             loaded = session()
         else:
-            model = add_output(path.read_bytes(), source.tensor, average)
-            loaded = session(modified_model=model, hidden_output=output)
+            loaded = session(added_output=(source.tensor, average))
         outputs = [*loaded.outputs, loaded.hidden_output]
         info = next(tensor for tensor in outputs if tensor and tensor.name == output)
         reason = _unfit_reason(info, (4,) if average else (2, 3, 4))

@@ -13,17 +13,16 @@ from quadriga.engine.config.schema import explain_validation_error
 from quadriga.engine.measures.model_counts import record_preparation
 from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.engine.models.runners.batched_runs import largest_difference
-from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import MAPS, LoadError, RunError, Session
+from quadriga.engine.models.runners.session import CPU, MAPS, LoadError, RunError, Session
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.tasks import TASKS, Task, TiledTask
 from quadriga.tasks.detection import ObjectDetection
 from quadriga.tasks.image import Image, decode
-from quadriga.tasks.legacy import legacy, wants_legacy
-from quadriga.tasks.parameters import Budget, ParameterError
+from quadriga.tasks.legacy import legacy
+from quadriga.tasks.parameters import Budget, ParameterError, choice
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
-from quadriga.tasks.resize import Affine, check_shape, noise, plain
+from quadriga.tasks.resize import Affine, PixelRect, check_shape, noise, plain
 from quadriga.tasks.specification import (
     InputSpec,
     ModelSpec,
@@ -41,6 +40,9 @@ MAX_EMBEDDING_LENGTH = 16_384
 
 
 Read = TypeVar("Read")
+
+FORMATS = ("protocol", "legacy")
+"""Values of `output_format`; the first is the default."""
 
 MAX_TILES = 10_000
 """Maximum tiles of one image; 50 megapixels in tiles of 128 x 128 with an overlap of 0.2 make half as many."""
@@ -253,10 +255,7 @@ class ImageGraph:
                 f"expected tiling to cut the image of {image.width} x {image.height} into at most "
                 f"{MAX_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
             )
-        image_tiles = tiles(image.width, image.height, tiling.size, tiling.overlap)
-        tile_images = [
-            msgspec.structs.replace(image, pixels=tile.cut(image.pixels)) for tile in image_tiles
-        ]
+        image_tiles, tile_images = _tiles(image, tiling)
         detected: list[tuple[Any, Vector | None]] = []
         size = abs(self.batch_size)
         for start in range(0, len(tile_images), size):
@@ -380,12 +379,7 @@ class ImageGraph:
     def feeds_of(self, image: Image) -> list[dict[str, npt.NDArray[Any]]]:
         """Return the inputs of the runs that an image needs with the model's own options: one, or one for each tile."""
         tiling = self._spec.tiling
-        images = [image]
-        if tiling is not None:
-            parts = tiles(image.width, image.height, tiling.size, tiling.overlap)
-            images = [
-                msgspec.structs.replace(image, pixels=part.cut(image.pixels)) for part in parts
-            ]
+        images = [image] if tiling is None else _tiles(image, tiling)[1]
         return [self._feeds([self._task.preprocess(part)]) for part in images]
 
     def example_feeds(self, count: int) -> list[dict[str, npt.NDArray[Any]]]:
@@ -561,6 +555,18 @@ def mean_vector(vectors: Sequence[Vector | None]) -> Vector | None:
     return np.mean(present, axis=0) if present and len(present) == len(vectors) else None
 
 
+def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
+    """Tell whether `output_format` is `legacy`.
+
+    Raises:
+        ParameterError: The task has only the format of the protocol.
+    """
+    is_legacy = choice(parameters, "output_format", FORMATS) == "legacy"
+    if is_legacy and task not in TASKS:
+        raise ParameterError(f"expected parameters.output_format to be protocol for {task}")
+    return is_legacy
+
+
 def decode_image(
     data: bytes, spec: InputSpec, max_pixels: int, budget: Budget | None = None
 ) -> Image:
@@ -580,6 +586,14 @@ def decode_image(
     )
     check_shape(image.width, image.height, spec)
     return image
+
+
+def _tiles(image: Image, tiling: Tiling) -> tuple[list[PixelRect], list[Image]]:
+    """Cut an image: return the places of the tiles, and the tiles as images."""
+    places = tiles(image.width, image.height, tiling.size, tiling.overlap)
+    return places, [
+        msgspec.structs.replace(image, pixels=place.cut(image.pixels)) for place in places
+    ]
 
 
 def _read(task: Task, outputs: Outputs, affine: Affine) -> None:

@@ -69,14 +69,8 @@ def open_model(path: Path) -> Model:
 
 
 _OTHER_FORMATS = (
-    "*.pt",
-    "*.pth",
-    "*.safetensors",
-    "*.h5",
-    "*.keras",
-    "*.pb",
-    "*.tflite",
-    "*.engine",
+    *("*.pt", "*.pth", "*.safetensors", "*.h5"),
+    *("*.keras", "*.pb", "*.tflite", "*.engine"),
 )
 """Files of models that are no ONNX files."""
 
@@ -174,22 +168,19 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
         ("weights", ", ".join(inspection.external_data) or "inside the file"),
         *(("input", str(tensor)) for tensor in inspection.inputs),
         *(("output", str(tensor)) for tensor in inspection.outputs),
-        *(
-            [("not read", ", ".join(inspection.unread_outputs))]
-            if inspection.unread_outputs
-            else []
-        ),
+        ("not read", ", ".join(inspection.unread_outputs)),
         ("batch", inspection.batch),
         ("providers", ", ".join(inspection.providers)),
         ("task", inspection.task + (inspection.family and f", family {inspection.family}")),
         ("image", inspection.preprocessing or "none: tensors as they are"),
         ("labels", _labels_text(inspection)),
-        *([("background", inspection.background)] if inspection.background else []),
+        ("background", inspection.background),
         ("embedding", _embedding_text(inspection.embedding)),
-        *([("then", inspection.then)] if inspection.then else []),
+        ("then", inspection.then),
     ]
     for name, value in rows:
-        facts.add_row(f"[bold]{name}", Text(value))  # what stands in brackets is no markup
+        if value:
+            facts.add_row(f"[bold]{name}", Text(value))  # what stands in brackets is no markup
     decided = Table("field", "value", "because")
     for decision in inspection.decisions:
         if decision.field != "labels":

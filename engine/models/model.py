@@ -21,8 +21,7 @@ from quadriga.engine.models.recognition.evidence import check_activation
 from quadriga.engine.models.recognition.model_toml import ModelToml, read_model_toml
 from quadriga.engine.models.recognition.recognise import Recognition, recognise
 from quadriga.engine.models.runners.crashes import ModelRuns
-from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import LoadError, LocalRunner, RunError
+from quadriga.engine.models.runners.session import CPU, LoadError, LocalRunner, RunError
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo
@@ -95,10 +94,13 @@ class Model:
         if self.spec is not None:
             encoded = msgspec.json.encode(self.spec.input)
             self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
-        with self.run_mark.running():
-            if toml.runtime.warmup or host.origin == "trial":
-                self._warm_up()
-            self._share_runs()
+        try:
+            with self.run_mark.running():
+                if toml.runtime.warmup or host.origin == "trial":
+                    self._warm_up()
+                self._share_runs()
+        except ModelNotReady as error:  # it has a process of its own, which has ended
+            raise LoadError(str(error)) from error
         self.runner.end_loading()
         self.is_light = self._is_light()
         """Whether the work for tensors follows from their shapes, and is done by the thread that asks for it."""
@@ -193,8 +195,6 @@ class Model:
                 self.embedding = with_length(self.embedding, vector)
                 return
             self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
-        except ModelNotReady as error:  # it has a process of its own, which has ended
-            raise LoadError(str(error)) from error
         except RunError as error:  # zeros of a guessed size may be no input that the model accepts
             _log.info("%s: warm-up with zeros refused: %s", self.name, error)
 
@@ -256,10 +256,7 @@ class Model:
         if self.session.providers[:1] == (CPU,) and runtime.intra_op_threads:
             runs_at_once = max(len(os.sched_getaffinity(0)) // runtime.intra_op_threads, 1)
         paused = nullcontext if isinstance(self.runner, LocalRunner) else self.run_mark.paused
-        try:
-            self.session.share_runs(runtime.batching, examples, runs_at_once, paused)
-        except ModelNotReady as error:  # it has a process of its own, which has ended
-            raise LoadError(str(error)) from error
+        self.session.share_runs(runtime.batching, examples, runs_at_once, paused)
 
 
 def model_folder(path: Path) -> Path:

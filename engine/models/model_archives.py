@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from gzip import GzipFile
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
 from blake3 import blake3
 
@@ -59,11 +59,8 @@ _UNREADABLE = (
 )
 
 
-class _Member(NamedTuple):
-    """A file of an archive; its chunks are read before the next file."""
-
-    path: PurePosixPath
-    chunks: Iterator[bytes]
+_Member = tuple[PurePosixPath, Iterator[bytes]]
+"""A file of an archive, and its chunks, which are read before the next file."""
 
 
 class _Budget:
@@ -102,12 +99,11 @@ def read_archive(name: str, content: bytes, max_bytes: int) -> dict[str, bytes]:
     """
     file, files = BytesIO(content), dict[str, bytes]()
     with _named_errors(name):
-        for member in _members(file, name, _Budget(len(content), max_bytes)):
-            if str(member.path) in files:
-                raise LoadError(
-                    f"expected each file once, got {quoted(str(member.path), 200)} twice"
-                )
-            files[str(member.path)] = b"".join(member.chunks)
+        for member, chunks in _members(file, name, _Budget(len(content), max_bytes)):
+            path = str(member)
+            if path in files:
+                raise LoadError(f"expected each file once, got {quoted(path, 200)} twice")
+            files[path] = b"".join(chunks)
         folder = _common_folder(map(PurePosixPath, files))
     return {path.removeprefix(f"{folder}/"): data for path, data in files.items()}
 
@@ -180,12 +176,12 @@ class UnpackedArchives:
         temporary = Path(tempfile.mkdtemp(prefix=".", dir=self._directory))
         try:
             paths = []
-            for member in _members(file, name, _Budget(archive_bytes, MAX_BYTES)):
-                paths.append(member.path)
-                target = temporary / member.path
+            for path, chunks in _members(file, name, _Budget(archive_bytes, MAX_BYTES)):
+                paths.append(path)
+                target = temporary / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("xb") as out:
-                    out.writelines(member.chunks)
+                    out.writelines(chunks)
                     out.flush()
                     os.fsync(out.fileno())
             (temporary / (_common_folder(paths) or "")).rename(folder)
@@ -216,7 +212,7 @@ def _members(file: IO[bytes], name: str, budget: _Budget) -> Iterator[_Member]:
     else:
         stream = file if name.lower().endswith(".tar") else GzipFile(fileobj=file)
         members = _tar_members(_CountedStream(stream, budget))
-    return (member for member in members if member.path.parts[0] != _SKIPPED)
+    return (member for member in members if member[0].parts[0] != _SKIPPED)
 
 
 def _zip_members(file: IO[bytes], budget: _Budget) -> Iterator[_Member]:
@@ -230,7 +226,7 @@ def _zip_members(file: IO[bytes], budget: _Budget) -> Iterator[_Member]:
             if kind not in (0, stat.S_IFREG):
                 raise _unexpected_kind(info.filename)
             with archive.open(info) as content:
-                yield _Member(path, _counted_chunks(content, budget))
+                yield path, _chunks(_CountedStream(content, budget))
 
 
 def _tar_members(stream: "_CountedStream") -> Iterator[_Member]:
@@ -243,7 +239,7 @@ def _tar_members(stream: "_CountedStream") -> Iterator[_Member]:
             content = archive.extractfile(info) if info.isreg() and not info.issparse() else None
             if content is None or path == PurePosixPath():
                 raise _unexpected_kind(info.name)
-            yield _Member(path, _chunks(content))
+            yield path, _chunks(content)
     for _ in _chunks(stream):  # to the end, where gzip has its checksum
         pass
 
@@ -272,12 +268,6 @@ class _ShortReads:
         if size > _MAX_DIRECTORY_BYTES:
             raise LoadError(f"expected at most {MAX_MEMBERS} files and folders, got more")
         return self._file.read(size)
-
-
-def _counted_chunks(content: IO[bytes], budget: _Budget) -> Iterator[bytes]:
-    for chunk in _chunks(content):
-        budget.spend_bytes(len(chunk))
-        yield chunk
 
 
 def _chunks(content: "IO[bytes] | _CountedStream") -> Iterator[bytes]:

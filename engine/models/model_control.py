@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -21,7 +21,6 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from quadriga.engine.measures.model_counts import merge_statistics
-from quadriga.engine.models.model_lane import merge_queue_statistics
 from quadriga.engine.models.overrides import Override, write_files
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.session import LoadError
@@ -269,7 +268,10 @@ class ModelControl:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while not _try_lock(descriptor):
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 if time.monotonic() > deadline_s:
                     raise ModelNotReady(
                         "expected no other model to be loaded or unloaded, got one that takes "
@@ -372,12 +374,8 @@ class ModelControl:
             return report
 
     def _current_report(self) -> _WorkerReport:
-        statistics = self._repository.statistics(None, None)
-        return msgspec.structs.replace(
-            self._report,
-            statistics=statistics,
-            queues=list(self._queues()),
-        )
+        statistics, queues = self._repository.statistics(None, None), list(self._queues())
+        return msgspec.structs.replace(self._report, statistics=statistics, queues=queues)
 
     def _reports(self) -> list[_WorkerReport]:
         return [self._read(_report_name(number), _WorkerReport) for number in self._others]
@@ -400,6 +398,25 @@ class ModelControl:
         new.replace(self._directory / name)
 
 
+def merge_queue_statistics(
+    statistics: Iterable[Sequence[QueueStatistics]],
+) -> list[QueueStatistics]:
+    """Add up the statistics of several processes, by model."""
+    merged: dict[str, QueueStatistics] = {}
+    for process in statistics:
+        for entry in process:
+            total = merged.get(entry.model, QueueStatistics(entry.model))
+            merged[entry.model] = msgspec.structs.replace(
+                total,
+                waiting=total.waiting + entry.waiting,
+                running=total.running + entry.running,
+                expected_wait_s=max(total.expected_wait_s, entry.expected_wait_s),
+                refused=dict(Counter(total.refused) + Counter(entry.refused)),
+                stopped=dict(Counter(total.stopped) + Counter(entry.stopped)),
+            )
+    return list(merged.values())
+
+
 def reason_of(error: OSError) -> str:
     """Return the reason of an error, for clients."""
     return error.strerror or "the log of the server has the reason"
@@ -416,11 +433,3 @@ def _refusing() -> Iterator[None]:
 
 def _report_name(worker: int) -> str:
     return f"worker-{worker}.json"
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

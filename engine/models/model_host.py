@@ -42,19 +42,14 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return ModelCounters()
         return ModelCounters(ModelCounts(self.counts, name, version))
 
-    def is_isolated(self, runtime: RuntimeOptions, runs: ModelRuns) -> bool:
-        """Check whether a model runs in a process of its own."""
-        if self.origin == "trial" or runtime.isolation == "process" or runs.is_shared:
-            return True
-        if self.origin == "client" and self.isolation != "none":
-            return True  # whatever the client says
-        if not self.ignores_crashes and runs.needs_isolation():
-            return True
-        return self.isolation == "all" and runtime.isolation is None
-
     def runner(self, runtime: RuntimeOptions, runs: ModelRuns, path: Path) -> Runner:
         """Return what runs the graphs of a model version, whose file or folder is `path`."""
-        is_isolated = self.is_isolated(runtime, runs)
+        is_isolated = (
+            (self.origin == "trial" or runtime.isolation == "process" or runs.is_shared)
+            or (self.origin == "client" and self.isolation != "none")  # whatever the client says
+            or (not self.ignores_crashes and runs.needs_isolation())
+            or (self.isolation == "all" and runtime.isolation is None)
+        )
         runs.note_isolation(is_isolated=is_isolated)
         if not is_isolated:
             return LocalRunner(runs, self.load_timeout_s, ends_with_device=self.is_server)
@@ -62,13 +57,12 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         memory_mb = runtime.memory_limit_mb or own_mb
         if self.origin != "repository":
             memory_mb = min(memory_mb, own_mb)
+        cpu_s = math.ceil(self.load_timeout_s * (os.cpu_count() or 1))
         limits = ProcessLimits(
             memory_mb=memory_mb,
             run_s=runtime.run_limit_s,
             load_s=self.load_timeout_s,
-            cpu_s=0
-            if self.origin != "trial"
-            else math.ceil(self.load_timeout_s * (os.cpu_count() or 1)),
+            cpu_s=cpu_s if self.origin == "trial" else 0,
         )
         return IsolatedRunner(runs, limits)
 

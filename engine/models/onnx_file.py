@@ -25,6 +25,10 @@ _MAX_KEY = (1 << 32) - 1
 """Largest key of a field; readers in C++ drop the bits above and see another field."""
 
 
+class LoadError(RuntimeError):
+    """The model cannot be loaded; the message says why and what to do. All that reads its files raises it."""
+
+
 class ProtobufError(ValueError):
     """The bytes are not a message."""
 
@@ -152,10 +156,6 @@ _FIELDS: dict[str, dict[int, str]] = {
 """Kinds of the messages inside of a message that may hold tensors, by the number of their field."""
 
 
-class ExternalDataError(ValueError):
-    """A file that a model refers to is missing, too short, or not in the model's folder."""
-
-
 class ExternalData(msgspec.Struct, frozen=True):
     """A part of another file that holds one tensor's bytes."""
 
@@ -198,7 +198,7 @@ def check_external_data(path: Path, external_data: tuple[ExternalData, ...]) -> 
     """Check that every file with external weights is in the folder of the model's file, and long enough.
 
     Raises:
-        ExternalDataError: A file is missing, too short, or elsewhere, also behind a link.
+        LoadError: A file is missing, too short, or elsewhere, also behind a link.
     """
     folder = path.parent.resolve()
     for external in external_data:
@@ -206,25 +206,20 @@ def check_external_data(path: Path, external_data: tuple[ExternalData, ...]) -> 
         try:
             target = (folder / name).resolve()
             is_file = target.is_file()
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-        ) as error:  # no name of a file, or a circle of links
-            raise ExternalDataError(f"expected the name of a file, got {name!r:.200}") from error
+        except (OSError, ValueError, RuntimeError) as error:
+            # no name of a file, or a circle of links
+            raise LoadError(f"expected the name of a file, got {name!r:.200}") from error
         if not target.is_relative_to(folder):
-            raise ExternalDataError(
-                f"expected external data inside the model's folder, got {name!r:.200}"
-            )
+            raise LoadError(f"expected external data inside the model's folder, got {name!r:.200}")
         if not is_file:
-            raise ExternalDataError(
+            raise LoadError(
                 f"expected the weights in {name!r:.200} beside {path.name}, got no such file: "
                 "copy it there, or export again with external_data=False"
             )
         if min(external.offset, external.length) < 0:
-            raise ExternalDataError(f"expected {name!r:.200} from byte 0 on, got {external.offset}")
+            raise LoadError(f"expected {name!r:.200} from byte 0 on, got {external.offset}")
         if end > (size := target.stat().st_size):
-            raise ExternalDataError(
+            raise LoadError(
                 f"expected {name!r:.200} to hold {end} bytes, got {size}: the copy may be incomplete"
             )
 
@@ -272,10 +267,6 @@ _MAX_ATTRIBUTE_BYTES = 1 << 16
 """Maximum size of an attribute that is read; larger ones are weights or the nodes of trees."""
 
 _GRAPH, _NODE, _OUTPUT = 7, 1, 12
-
-
-class OnnxFileError(ValueError):
-    """The file is not an ONNX model."""
 
 
 class OnnxHeader(msgspec.Struct, frozen=True):
@@ -334,20 +325,20 @@ def read_onnx(path: Path) -> tuple[OnnxHeader, Graph]:
     """Read an ONNX file.
 
     Raises:
-        OnnxFileError: The file is missing, empty, or not an ONNX model.
+        LoadError: The file is missing, empty, or not an ONNX model.
     """
     try:
         with path.open("rb") as file:
             return _parse(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except OSError as error:
         reason = error.strerror
-        raise OnnxFileError(f"expected an ONNX file at {path.name}, got: {reason}") from error
+        raise LoadError(f"expected an ONNX file at {path.name}, got: {reason}") from error
     except (ValueError, IndexError) as error:
         if path.read_bytes()[: len(_LFS_POINTER)] == _LFS_POINTER:
-            raise OnnxFileError(
+            raise LoadError(
                 f"expected {path.name} to be an ONNX model, got a pointer of Git LFS: run `git lfs pull`"
             ) from error
-        raise OnnxFileError(f"expected {path.name} to be an ONNX model, got: {error}") from error
+        raise LoadError(f"expected {path.name} to be an ONNX model, got: {error}") from error
 
 
 def add_output(model: bytes, tensor: str, average: str = "") -> bytes:
@@ -367,7 +358,7 @@ def _parse(data: memoryview) -> tuple[OnnxHeader, Graph]:
     model = Message(data)
     opsets = {opset.text(1): opset.integer(2) for opset in model.messages(8)}
     if not model.integer(1) or not opsets:
-        raise OnnxFileError("a file without IR version and operator set")
+        raise ProtobufError("a file without IR version and operator set")
     graphs = model.messages(_GRAPH)
     tensors = [tensor for graph in graphs for tensor in graph.messages(5)]
     sparse = [tensor for graph in graphs for tensor in graph.messages(15, 1)]
@@ -458,7 +449,7 @@ def _sort_nodes(nodes: list[Node]) -> tuple[Node, ...]:
     """Sort nodes so that each comes after those that it reads; some exporters write another order."""
     makers = {name: number for number, node in enumerate(nodes) for name in node.outputs if name}
     if len(makers) < sum(name != "" for node in nodes for name in node.outputs):
-        raise OnnxFileError("a tensor that two nodes give")
+        raise ProtobufError("a tensor that two nodes give")
     reads = [[makers[name] for name in node.inputs if name in makers] for node in nodes]
     if all(number > source for number, sources in enumerate(reads) for source in sources):
         return tuple(nodes)

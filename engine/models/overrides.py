@@ -140,15 +140,10 @@ def check_config(config: Mapping[str, Any], info: ModelInfo) -> None:
                     f"config: expected {key} to name tensors of the model ({', '.join(known)}), got "
                     f"{quoted(tensor.name, 60)}"
                 )
-            allowed_dims = (
-                [row["dims"]]
-                if config.get("max_batch_size")
-                else [row["dims"], shapes[tensor.name]]
-            )
-            if tensor.data_type not in ("", row["data_type"]) or tensor.dims not in (
-                None,
-                *allowed_dims,
-            ):
+            dims = [None, row["dims"]]
+            if not config.get("max_batch_size"):
+                dims.append(shapes[tensor.name])
+            if tensor.data_type not in ("", row["data_type"]) or tensor.dims not in dims:
                 raise LoadError(
                     f"config: expected {key} {tensor.name!r} to be {row['data_type']} of dims {row['dims']}, got "
                     f"{quoted(tensor.data_type, 20)} of dims {quoted(tensor.dims, 60)}"
@@ -206,6 +201,7 @@ def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> 
     Raises:
         quadriga.proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.
         quadriga.proto.errors.TooLarge: The files exceed the limit.
+        LoadError: The archive cannot be read.
     """
     size = sum(map(len, files.values()))
     if size > max_bytes:
@@ -215,10 +211,7 @@ def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> 
     if len(files) == 1:
         ((name, content),) = files.items()
         if "/" not in name and archive_name(PurePosixPath(name)) is not None:
-            try:
-                files = read_archive(name, content, max_bytes)
-            except LoadError as error:
-                raise InvalidRequest(str(error)) from error
+            files = read_archive(name, content, max_bytes)
     for path in files:
         try:
             check_path(path)

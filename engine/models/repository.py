@@ -8,7 +8,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -27,8 +26,7 @@ from quadriga.engine.models.overrides import Override, check_config, read_config
 from quadriga.engine.models.recognition.model_toml import ThenOptions, read_model_toml
 from quadriga.engine.models.runners.crashes import forget_crashes
 from quadriga.engine.models.runners.free_memory import return_free_memory
-from quadriga.engine.models.runners.providers import CPU
-from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.models.runners.session import CPU, LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.quoting import quoted
@@ -261,12 +259,17 @@ class ModelRepository:
         Raises:
             OSError: The disk has no room for an archive's files. Its model goes on waiting, so call this again.
         """
-        waiting = deque(self._all())
+        waiting = iter(self._all())
         disk_errors: list[OSError] = []
-        threads = [
-            threading.Thread(target=self._load_in_turn, args=(waiting, disk_errors), daemon=True)
-            for _ in range(min(_LOAD_THREADS, len(waiting)))
-        ]
+
+        def load_in_turn() -> None:
+            for entry in waiting:  # of a list, which gives each to one thread
+                try:
+                    self._load_waiting(entry)
+                except OSError as error:
+                    disk_errors.append(error)
+
+        threads = [threading.Thread(target=load_in_turn, daemon=True) for _ in range(_LOAD_THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -277,17 +280,6 @@ class ModelRepository:
         for versions in self._entries.values():
             warn_of_changed_labels(versions.values())
         self.loaded.set()
-
-    def _load_in_turn(self, waiting: deque[VersionEntry], disk_errors: list[OSError]) -> None:
-        while True:
-            try:
-                entry = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                self._load_waiting(entry)
-            except OSError as error:
-                disk_errors.append(error)
 
     def _load_waiting(self, waiting: VersionEntry) -> None:
         with self._change_lock:
@@ -495,14 +487,7 @@ class ModelRepository:
         """
         with self._change_lock:
             entries = [
-                VersionEntry(
-                    entry.name,
-                    entry.version,
-                    entry.path,
-                    state="UNLOADED",
-                    reason="unloaded",
-                    sha256=entry.sha256,
-                )
+                msgspec.structs.replace(entry, state="UNLOADED", reason="unloaded", model=None)
                 for entry in self._versions(name).values()
             ]
             _log.info("%s: unloaded", entries[0].name)

@@ -15,7 +15,6 @@ import msgspec
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.model_control import ModelControl
-from quadriga.engine.models.model_lane import MAX_BODY_BYTES
 from quadriga.engine.models.repository import ModelRepository, models_behind
 from quadriga.engine.models.runners.session import RunError
 from quadriga.engine.serving.crop_run import CropRun
@@ -29,7 +28,7 @@ from quadriga.engine.serving.output_decoration import (
 )
 from quadriga.engine.serving.recording import Recorder, replayed_id
 from quadriga.engine.serving.request_kinds import ImageRequest, RequestKind, request_kind
-from quadriga.engine.serving.request_queue import RequestQueue
+from quadriga.engine.serving.request_queue import MAX_BODY_BYTES, RequestQueue
 from quadriga.engine.serving.request_trace import (
     NOT_STORED,
     RequestTrace,

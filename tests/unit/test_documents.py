@@ -30,7 +30,7 @@ from quadriga.engine.api.views import view_routes
 from quadriga.engine.config.settings import fields
 from quadriga.engine.measures.metrics import TEXTS, PrometheusMetrics
 from quadriga.engine.measures.shared_counts import SharedCounts
-from quadriga.engine.models.image_text.files import TextTable
+from quadriga.engine.models.image_text.generation import TextTable
 from quadriga.engine.models.recognition import model_toml
 from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.monitor.watch.mutes import MuteStore

@@ -18,8 +18,7 @@ from msgspec import Meta
 from quadriga.engine.config.schema import explain_validation_error, read_text
 from quadriga.engine.config.settings import Durability, FullPolicy
 from quadriga.engine.models.runners.batched_runs import Batching
-from quadriga.engine.models.runners.providers import CPU, WrittenProvider
-from quadriga.engine.models.runners.session import LoadError
+from quadriga.engine.models.runners.session import CPU, LoadError, WrittenProvider
 from quadriga.tasks import SHORT_NAMES
 from quadriga.tasks.segmenters import OF_MAPS
 from quadriga.tasks.specification import Defaults, InputSpec, OutputSpec, Tiling

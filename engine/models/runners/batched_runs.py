@@ -137,12 +137,10 @@ class _Run:
     """A run that has begun, and the members that wait for it."""
 
     def __init__(self, members: "list[_Member]", options: Any) -> None:
-        self.members = members
-        self.options = options
+        self.members, self.options = members, options
         self.rows = sum(member.rows for member in members)
         self.shared = SharedRun()
-        self.started_ns = time.perf_counter_ns()
-        self.ended_ns = 0
+        self.started_ns, self.ended_ns = time.perf_counter_ns(), 0
 
 
 class _Member:

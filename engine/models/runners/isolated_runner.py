@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from multiprocessing import Pipe
 from typing import Any
 
 import msgspec
@@ -25,15 +26,11 @@ from quadriga.engine.models.runners.isolated_server import (
     BlockFullError,
     Failed,
     OutputPlaces,
-    PeerEndedError,
-    Receiver,
     RunGraph,
-    ServerOptions,
     TensorBlock,
-    send,
 )
-from quadriga.engine.models.runners.providers import CPU
 from quadriga.engine.models.runners.session import (
+    CPU,
     GraphOptions,
     LoadError,
     OpenedGraph,
@@ -46,12 +43,16 @@ _POLL_INTERVAL_S = 0.02
 """Interval at which a waiting thread looks whether its request is over."""
 _STOP_S = 2.0
 """Seconds within which a run ends that was asked to stop; then the process is killed."""
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Maximum bytes of an answer, which has no tensors: names and shapes, or an error."""
 _KEPT_BLOCK_BYTES = 64 * 1024 * 1024
-_MIN_DELAY_S, _MAX_DELAY_S = 0.2, 5.0
-_STABLE_AFTER_S = 10.0
+_RESTART_S, _RETRY_S = 0.2, 5.0
+"""Seconds until a process that ended is started again, and one that ended before its graphs were open; a model that ends
+it again and again is refused, see `quadriga.engine.models.runners.crashes`."""
 NICENESS = 10
 """Lets the worker go first where there are too few cores: the process gets about a tenth of the time that it would get."""
 
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _log = logging.getLogger("quadriga.models")
 
 
@@ -73,15 +74,10 @@ class _Lane:
 
     def __init__(self, control: socket.socket) -> None:
         self.block = TensorBlock()
-        self.connection, other_end = socket.socketpair()
-        self._receiver = Receiver(self.connection, Answer)
-        try:
+        self.connection, other_end = Pipe()
+        with other_end, contextlib.suppress(OSError):
+            # where the process has ended, the first exchange fails
             socket.send_fds(control, [b"L"], [other_end.fileno(), self.block.descriptor])
-        except OSError as error:
-            self.close()
-            raise PeerEndedError from error
-        finally:
-            other_end.close()
 
     def close(self) -> None:
         self.connection.close()
@@ -91,11 +87,10 @@ class _Lane:
         """Send a message and wait for the answer.
 
         Raises:
-            PeerEndedError: The process has ended.
+            OSError, EOFError: The process has ended.
             TimeoutError: There is no answer by the deadline, or soon after `options.terminate` was set.
         """
-        self.connection.settimeout(max(deadline_s - time.monotonic(), 0.01))
-        send(self.connection, message)
+        self.connection.send_bytes(msgspec.msgpack.encode(message))
         is_stopping = False
         while True:
             rest_s = deadline_s - time.monotonic()
@@ -103,34 +98,28 @@ class _Lane:
                 raise TimeoutError
             if options is not None and not is_stopping:
                 rest_s = min(rest_s, _POLL_INTERVAL_S)
-            self.connection.settimeout(rest_s)
-            try:
-                answer: Answer = self._receiver.receive()
-            except TimeoutError:
-                if options is not None and options.terminate and not is_stopping:
-                    is_stopping = True
-                    deadline_s = min(deadline_s, time.monotonic() + _STOP_S)
-                    self.block.ask_to_stop(stop=True)
-                continue
-            if is_stopping:
-                self.block.ask_to_stop(stop=False)
-            return answer
+            if self.connection.poll(rest_s):
+                answer = _ANSWERS.decode(self.connection.recv_bytes(_MAX_ANSWER_BYTES))
+                if is_stopping:
+                    self.block.ask_to_stop(stop=False)
+                return answer
+            if options is not None and options.terminate and not is_stopping:
+                is_stopping = True
+                deadline_s = min(deadline_s, time.monotonic() + _STOP_S)
+                self.block.ask_to_stop(stop=True)
 
 
 class _Process:
     """The process while it runs: what it was started with, and its lanes that nobody uses."""
 
     def __init__(self, name: str, limits: ProcessLimits) -> None:
-        lifeline_fd, self._lifeline = os.pipe()
+        lifeline_fd, other_fd = os.pipe()
+        self._lifeline = os.fdopen(other_fd, "wb")
         self._control, other_end = socket.socketpair()
-        options = ServerOptions(
-            lifeline_fd=lifeline_fd,
-            control_fd=other_end.fileno(),
-            memory_bytes=limits.memory_mb * 1024 * 1024,
-            cpu_s=limits.cpu_s,
-        )
+        memory_bytes = limits.memory_mb * 1024 * 1024
+        numbers = lifeline_fd, other_end.fileno(), memory_bytes, limits.cpu_s
         command = [sys.executable, "-P", "-m", "quadriga.engine.models.runners.isolated_server"]
-        command += [msgspec.json.encode(options).decode(), f"model-{name}"]  # the name is for `ps`
+        command += [*map(str, numbers), f"model-{name}"]  # the name is for `ps`
         try:
             self.popen = subprocess.Popen(  # noqa: S603 - our own module
                 command,
@@ -145,7 +134,6 @@ class _Process:
         niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS
         with contextlib.suppress(OSError):  # it has ended already
             os.setpriority(os.PRIO_PROCESS, self.popen.pid, min(niceness, 19))
-        self.started_s = time.monotonic()
         self._free: list[_Lane] = []
         self.reason = ""
         """Why it ended."""
@@ -170,9 +158,7 @@ class _Process:
             self.popen.kill()
             code = self.popen.wait()
         self._control.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        self._lifeline.close()
         while self._free:
             self._free.pop().close()
         return code
@@ -199,7 +185,6 @@ class IsolatedRunner:
         self._load_deadline_s: float | None = time.monotonic() + limits.load_s
         self._opened: list[GraphOptions] = []
         self._reason = ""
-        self._delay_s = 0.0
         self._lock = threading.Lock()
         self._process: _Process | None = None
         self._serve_by(_Process(runs.model, limits))
@@ -236,7 +221,7 @@ class IsolatedRunner:
         self._load_deadline_s = None
 
     def _open_in(self, process: _Process, options: GraphOptions, deadline_s: float) -> OpenedGraph:
-        lane = self._lane(process)
+        lane = process.take_lane()
         answer = self._exchange(process, lane, options, deadline_s)
         process.give_back(lane)
         assert isinstance(answer, OpenedGraph)
@@ -254,7 +239,7 @@ class IsolatedRunner:
         process = self._process
         if process is None:
             raise ModelNotReady(f"{self._reason}; it is being started again")
-        lane = self._lane(process)
+        lane = process.take_lane()
         try:
             request = RunGraph(graph, list(names), lane.block.write(feeds))
         except (BlockFullError, OSError) as error:
@@ -268,12 +253,6 @@ class IsolatedRunner:
         process.give_back(lane)
         return [outputs[name] for name in names]
 
-    def _lane(self, process: _Process) -> _Lane:
-        try:
-            return process.take_lane()
-        except PeerEndedError:
-            raise ModelNotReady(self._note_end(process)) from None
-
     def _exchange(
         self,
         process: _Process,
@@ -285,7 +264,7 @@ class IsolatedRunner:
         """Exchange messages; raises as `run` does, after the lane is closed or given back."""
         try:
             answer = lane.exchange(message, deadline_s, options)
-        except (PeerEndedError, TimeoutError) as error:
+        except (EOFError, OSError) as error:
             lane.close()
             is_late = isinstance(error, TimeoutError)
             limit = self._describe_timeout(deadline_s) if is_late else ""
@@ -325,21 +304,19 @@ class IsolatedRunner:
             cause = limit or describe_exit(code)
             ended = f"was ended: {limit}" if limit else f"was ended by {cause}"
             process.reason = self._reason = f"the process of {self._runs} {ended}"
+            delay_s = _RETRY_S
             if self._process is process:
-                self._process = None
+                self._process, delay_s = None, _RESTART_S
             if self._load_deadline_s is not None or not self._finalizer.alive:
                 return process.reason
-            is_stable = time.monotonic() - process.started_s > _STABLE_AFTER_S
-            self._restart_later(is_stable=is_stable)
-        _log.error("%s; starting it again in %.1f s", process.reason, self._delay_s)
+            self._restart_after(delay_s)
+        _log.error("%s; starting it again in %.1f s", process.reason, delay_s)
         if refusal := self._runs.count_crash(cause):
             _log.error("%s", refusal.reason)
         return process.reason
 
-    def _restart_later(self, *, is_stable: bool) -> None:
-        longer_s = min(max(self._delay_s * 2, _MIN_DELAY_S), _MAX_DELAY_S)
-        self._delay_s = _MIN_DELAY_S if is_stable else longer_s
-        timer = threading.Timer(self._delay_s, _restart, (weakref.ref(self),))
+    def _restart_after(self, delay_s: float) -> None:
+        timer = threading.Timer(delay_s, _restart, (weakref.ref(self),))
         timer.daemon = True
         timer.start()
 
@@ -355,7 +332,7 @@ class IsolatedRunner:
             _log.error("the process of %s cannot be started: %s", self._runs, error)
             if not process.reason:
                 with self._lock:
-                    self._restart_later(is_stable=False)
+                    self._restart_after(_RETRY_S)
             return
         with self._lock:
             if self._finalizer.detach() is None:  # the model is no longer served

@@ -1,7 +1,7 @@
 """The process of one model: runs its graphs for a worker, within limits of its own, and ends with the worker.
 
 `IsolatedRunner` starts it, and talks with it over lanes: a lane is a connection, with a block of memory that both share; each
-has a thread. Messages are MessagePack with their length before them. Tensors are in the block: written at one end, read at the
+has a thread. Messages are MessagePack, and short. Tensors are in the block: written at one end, read at the
 other, without pickle. Numbers are there as arrays; texts, and the maps of classifiers, as MessagePack.
 """
 
@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,50 +190,6 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 Request = GraphOptions | RunGraph
 Answer = OpenedGraph | OutputPlaces | Failed
-_LENGTH_BYTES = 4
-
-
-class PeerEndedError(ConnectionError):
-    """The other process has ended."""
-
-
-def send(connection: socket.socket, message: msgspec.Struct) -> None:
-    """Send a message; raises `PeerEndedError`."""
-    encoded = msgspec.msgpack.encode(message)
-    try:
-        connection.sendall(len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded)
-    except TimeoutError:
-        raise
-    except OSError as error:
-        raise PeerEndedError from error
-
-
-class Receiver:
-    """Reads messages of one type; a timeout of the connection loses nothing of a message."""
-
-    def __init__(self, connection: socket.socket, type_: Any) -> None:
-        self._connection = connection
-        self._decoder = msgspec.msgpack.Decoder(type_)
-        self._buffer = bytearray()
-
-    def receive(self) -> Any:
-        """Return the next message; raises `TimeoutError`, or `PeerEndedError`."""
-        while True:
-            if len(self._buffer) >= _LENGTH_BYTES:
-                end = _LENGTH_BYTES + int.from_bytes(self._buffer[:_LENGTH_BYTES], "little")
-                if len(self._buffer) >= end:
-                    message = self._decoder.decode(memoryview(self._buffer)[_LENGTH_BYTES:end])
-                    self._buffer = self._buffer[end:]
-                    return message
-            try:
-                data = self._connection.recv(65536)
-            except TimeoutError:
-                raise
-            except OSError as error:
-                raise PeerEndedError from error
-            if not data:
-                raise PeerEndedError
-            self._buffer += data
 
 
 _STOP_INTERVAL_S = 0.02
@@ -241,27 +198,18 @@ _OOM_SCORE = "700"
 _MAX_REASON_CHARACTERS = 4000
 
 
-class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the process, one JSON argument."""
-
-    lifeline_fd: int
-    """Read end of a pipe to which nobody writes; the worker has the other end."""
-    control_fd: int
-    """Socket that brings the lanes."""
-    memory_bytes: int
-    """Memory that the process may have more than at its start; 0: no limit."""
-    cpu_s: int
-    """Seconds of CPU that it may use; 0: no limit."""
-
-
 def main() -> None:
-    """Run until the worker ends."""
-    options = msgspec.json.decode(sys.argv[1], type=ServerOptions)
+    """Run until the worker ends.
+
+    Arguments are numbers: the read end of a pipe to which nobody writes and whose other end the worker has, the socket
+    that brings the lanes, and the two limits of `limit_resources`.
+    """
+    lifeline_fd, control_fd, memory_bytes, cpu_s = map(int, sys.argv[1:5])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends these to the whole group, but
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker decides when this process ends
-    end_with_worker(options.lifeline_fd)
-    limit_resources(options.memory_bytes, options.cpu_s)
-    GraphServer().run(socket.socket(fileno=options.control_fd))
+    end_with_worker(lifeline_fd)
+    limit_resources(memory_bytes, cpu_s)
+    GraphServer().run(socket.socket(fileno=control_fd))
 
 
 def end_with_worker(lifeline_fd: int) -> None:
@@ -270,9 +218,8 @@ def end_with_worker(lifeline_fd: int) -> None:
     fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(lifeline_fd, fcntl.F_GETFL)
     fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
-    ended = (
-        select.poll()
-    )  # `select` takes no descriptor from 1,024 on, which a worker with many clients has
+    # `select` takes no descriptor from 1,024 on, which a worker with many clients has
+    ended = select.poll()
     ended.register(lifeline_fd, select.POLLIN)
     if ended.poll(0):
         os._exit(0)  # the worker has ended already
@@ -315,15 +262,16 @@ class GraphServer:
             if not data:
                 os._exit(0)
             connection_fd, block_fd = descriptors
-            arguments = socket.socket(fileno=connection_fd), TensorBlock(block_fd)
+            arguments = Connection(connection_fd), TensorBlock(block_fd)
             threading.Thread(target=self._serve_lane, args=arguments, daemon=True).start()
 
-    def _serve_lane(self, connection: socket.socket, block: TensorBlock) -> None:
-        receiver = Receiver(connection, Request)
+    def _serve_lane(self, connection: Connection, block: TensorBlock) -> None:
+        decoder = msgspec.msgpack.Decoder(Request)
         try:
             while True:
-                send(connection, self._answer(receiver.receive(), block))
-        except PeerEndedError:
+                answer = self._answer(decoder.decode(connection.recv_bytes()), block)
+                connection.send_bytes(msgspec.msgpack.encode(answer))
+        except (EOFError, OSError):  # the worker closed the lane
             connection.close()
             block.close()
 

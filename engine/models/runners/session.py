@@ -7,13 +7,16 @@ A `Runner` runs graphs: `LocalRunner` in this process, `IsolatedRunner` in one o
 become ours: what users can do comes first, and its codes are left out.
 """
 
+import contextlib
+import ctypes
+import io
 import logging
 import os
 import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -25,13 +28,8 @@ import numpy.typing as npt
 import onnxruntime
 
 from quadriga.engine.measures.model_counts import record_run
-from quadriga.engine.models.onnx_file import (
-    ExternalDataError,
-    OnnxFileError,
-    OnnxHeader,
-    check_external_data,
-    read_onnx,
-)
+from quadriga.engine.models import onnx_file
+from quadriga.engine.models.onnx_file import OnnxHeader, add_output, check_external_data, read_onnx
 from quadriga.engine.models.runners.batched_runs import (
     BatchedRuns,
     Batching,
@@ -40,23 +38,134 @@ from quadriga.engine.models.runners.batched_runs import (
     check_independent,
 )
 from quadriga.engine.models.runners.crashes import ModelRuns
-from quadriga.engine.models.runners.providers import (
-    CPU,
-    ExecutionProviderError,
-    ProviderOptions,
-    WrittenProvider,
-    batching_advice,
-    choose_available,
-    device_number,
-    fallen_back,
-    load_cuda_libraries,
-    missing_library,
-    read_providers,
-)
 from quadriga.proto.datatypes import NAMES
 from quadriga.proto.errors import ModelNotReady, ProtocolError
 from quadriga.proto.messages import TensorInfo
 from quadriga.proto.request import check_deadline, current_deadline
+
+LoadError = onnx_file.LoadError
+"""Error of all that reads or opens the files of a model."""
+
+ProviderOptions = tuple[str, dict[str, str]]
+"""Name of a provider, and its options as onnxruntime takes them: texts."""
+
+WrittenProvider = str | dict[str, str | int | float | bool]
+"""A provider in model.toml: its name, or a table of its name and options."""
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+
+
+_RECORDED_RUNS = ("enable_cuda_graph", "trt_cuda_graph_enable")
+"""Options by which a run is recorded once, and then repeated on the memory of that run's inputs."""
+
+
+def read_providers(written: Sequence[WrittenProvider]) -> list[ProviderOptions]:
+    """Read providers in order of preference; options become texts, as onnxruntime wants them: `1` and `0` for truth.
+
+    Source: onnxruntime, "CUDA Execution Provider", `enable_cuda_graph`: inputs stay at one address, and one thread runs.
+
+    Raises:
+        LoadError: A table has no name, or an option with which requests would get each other's answers.
+    """
+    providers: list[ProviderOptions] = []
+    for provider in written:
+        options = {"name": provider} if isinstance(provider, str) else dict(provider)
+        name = options.pop("name", None)
+        if not isinstance(name, str) or not name:
+            raise LoadError(
+                f"expected a provider such as {{name = {CPU!r}}}, got one without a name"
+            )
+        for option in _RECORDED_RUNS:
+            if str(options.get(option, 0)).lower() not in ("0", "false"):
+                raise LoadError(
+                    f"expected {name} without {option}: a recorded run reads the memory of the first request, and several "
+                    "threads run a model here"
+                )
+        texts = {
+            key: str(int(value)) if isinstance(value, bool) else str(value)
+            for key, value in options.items()
+        }
+        providers.append((name, texts))
+    return providers
+
+
+def choose_available(
+    providers: Sequence[ProviderOptions], available: Sequence[str], *, may_fall_back: bool
+) -> list[ProviderOptions]:
+    """Return the providers that are installed.
+
+    Raises:
+        LoadError: One is not installed, and the next must not take its place; or none is.
+    """
+    absent = [name for name, _ in providers if name not in available]
+    present = [provider for provider in providers if provider[0] in available]
+    if absent and not (may_fall_back and present):
+        raise LoadError(f"expected providers among {', '.join(available)}, got {', '.join(absent)}")
+    return present
+
+
+def fallen_back(providers: Sequence[ProviderOptions], active: Sequence[str]) -> list[str]:
+    """Return the names of the providers that are wanted and do not run the graph."""
+    return [name for name, _ in providers if name not in active]
+
+
+def batching_advice(name: str, options: Mapping[str, str]) -> str:
+    """Say what to do where rows are not answered alike alone and beside others.
+
+    Args:
+        name: The provider that runs the graph.
+        options: Its options.
+    """
+    if name != CUDA or options.get("use_tf32") == "0":
+        return "remove the key"
+    return (
+        f"with products in TF32, which has three digits, rows differ by more: write {{name = {CUDA!r}, use_tf32 = 0}} "
+        "in providers, or remove the key"
+    )
+
+
+PROVIDER_FILES = {
+    "CUDAExecutionProvider": "libonnxruntime_providers_cuda.so",
+    "TensorrtExecutionProvider": "libonnxruntime_providers_tensorrt.so",
+}
+"""File of each provider that needs these libraries, beside onnxruntime's own."""
+
+DRIVER = "libcuda.so"
+"""Library that only the driver brings."""
+
+_lock = threading.Lock()
+
+
+def load_cuda_libraries(providers: Iterable[str], preload: Callable[[], object]) -> None:
+    """Load the libraries that a provider needs, before a graph is opened; the system's own are found without it.
+
+    Args:
+        providers: Names of the providers of the graph.
+        preload: Loads them, as `onnxruntime.preload_dlls` does, which prints what it does not find; standard output
+            is where the server prints its address.
+    """
+    if any(name in PROVIDER_FILES for name in providers):
+        with _lock, contextlib.redirect_stdout(io.StringIO()):
+            preload()
+
+
+def missing_library(provider: str, folder: Path) -> str:
+    """Return why the file of a provider cannot be loaded, in the words of the system; empty if it can.
+
+    Args:
+        provider: Name of the provider.
+        folder: Folder of onnxruntime's libraries.
+    """
+    file = PROVIDER_FILES.get(provider)
+    if file is None:
+        return ""
+    try:
+        ctypes.CDLL(str(folder / file), mode=os.RTLD_LAZY)
+    except OSError as error:
+        text = str(error).removeprefix(f"{folder}/")
+        return f"{text} (it comes with NVIDIA's driver)" if text.startswith(DRIVER) else text
+    return ""
 
 
 class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
@@ -64,8 +173,8 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
 
     path: str
     """The ONNX file; loaded by path, so that external weights are found."""
-    modified_model: bytes | None = None
-    """Serialized model to load in place of the file."""
+    added_output: tuple[str, str] | None = None
+    """Tensor that becomes one more output, and the name of its average over a map; see `add_output`."""
     providers: tuple[ProviderOptions, ...] = ((CPU, {}),)
     intra_op_threads: int = 1
 
@@ -121,8 +230,8 @@ _LARGE_GROWTH_BYTES = 256 * 2**20
 """Growth of the process beyond which memory that onnxruntime keeps between runs is given back to the system."""
 _LONG_RUN_S = 0.005
 """Shortest run that is looked at: to fill so much memory takes longer."""
-_KEPT_S, _MAX_KEPT_S = 5.0, 600.0
-"""Seconds until memory is given back, at first and at most: a model that needs it again and again keeps it for longer."""
+_KEPT_S = 30.0
+"""Seconds until memory is given back."""
 
 DeviceArray = Any
 """An output left on the device of the model: an array on a CPU, elsewhere an onnxruntime OrtValue."""
@@ -130,10 +239,6 @@ DeviceArray = Any
 _log = logging.getLogger("quadriga.models")
 
 onnxruntime.set_default_logger_severity(4)  # what matters is raised; the rest is noise on stderr
-
-
-class LoadError(RuntimeError):
-    """The model cannot be loaded; the message says why and what to do. All that reads its files raises it."""
 
 
 class RunError(RuntimeError):
@@ -173,11 +278,13 @@ class LocalRunner:
         """Time of `time.monotonic` by which a run must end; None once the model is loaded."""
         self._sessions: list[Any] = []
         self._first_bytes = 0
-        self._kept_s = _KEPT_S
         self._release: threading.Timer | None = None
 
     def open(self, options: GraphOptions) -> OpenedGraph:
         """Open a graph; raises onnxruntime's errors."""
+        model: str | bytes = options.path
+        if options.added_output is not None:
+            model = add_output(Path(options.path).read_bytes(), *options.added_output)
         session_options = onnxruntime.SessionOptions()
         session_options.intra_op_num_threads = options.intra_op_threads
         session_options.inter_op_num_threads = 1
@@ -187,7 +294,7 @@ class LocalRunner:
         load_cuda_libraries([name for name, _ in options.providers], onnxruntime.preload_dlls)
         with nullcontext() if self._runs is None else self._runs.running():
             session = onnxruntime.InferenceSession(
-                options.modified_model or options.path,
+                model,
                 session_options,
                 providers=list(options.providers),
                 enable_fallback=0,  # it would print that it takes other providers, and go on
@@ -298,7 +405,7 @@ class LocalRunner:
             inputs = {name: (array.shape, array.dtype) for name, array in feeds.items()}
             # an unloaded model must not wait for its timer
             arguments = weakref.ref(self), weakref.ref(session), inputs
-            self._release = threading.Timer(self._kept_s, _release_memory, arguments)
+            self._release = threading.Timer(_KEPT_S, _release_memory, arguments)
             self._release.daemon = True
             self._release.start()
 
@@ -330,7 +437,6 @@ def _release_memory(
     with suppress(Exception):  # it ends with an error, as it is to
         graph.run(None, feeds, options)
     opened._release = None  # noqa: SLF001 - of this module
-    opened._kept_s = min(2 * opened._kept_s, _MAX_KEPT_S)  # noqa: SLF001 - as above
 
 
 def _resident_bytes() -> int:
@@ -346,8 +452,7 @@ class Session:
         providers: Execution providers in order of preference, each a name or a table of its name and options.
         intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
         header: Header of the file, if it has been read already.
-        modified_model: Serialized model to load in place of the file; its external weights stand beside it.
-        hidden_output: Name of the output that `modified_model` has besides those of the file.
+        added_output: Tensor that becomes a hidden output, and the name of its average over a map; see `add_output`.
         runner: Opens and runs the graph; default: in this process.
         provider_fallback: Whether the next provider takes the place of one that is not installed or does not start.
     """
@@ -359,8 +464,7 @@ class Session:
         intra_op_threads: int = 1,
         *,
         header: OnnxHeader | None = None,
-        modified_model: bytes | None = None,
-        hidden_output: str = "",
+        added_output: tuple[str, str] | None = None,
         runner: Runner | None = None,
         provider_fallback: bool = False,
     ) -> None:
@@ -370,18 +474,13 @@ class Session:
             raise LoadError(
                 f"expected intra_op_threads of at most {max_threads}, four per core, got {intra_op_threads}"
             )
-        try:
-            self.header = header or read_onnx(path)[0]
-            check_external_data(path, self.header.external_data)
-            wanted = read_providers(providers)
-            chosen = choose_available(
-                wanted, available_providers(), may_fall_back=provider_fallback
-            )
-        except (OnnxFileError, ExternalDataError, ExecutionProviderError) as error:
-            raise LoadError(str(error)) from error
+        self.header = header or read_onnx(path)[0]
+        check_external_data(path, self.header.external_data)
+        wanted = read_providers(providers)
+        chosen = choose_available(wanted, available_providers(), may_fall_back=provider_fallback)
         options = GraphOptions(
             path=str(path),
-            modified_model=modified_model,
+            added_output=added_output,
             providers=tuple(chosen),
             intra_op_threads=intra_op_threads,
         )
@@ -393,12 +492,14 @@ class Session:
             self._note_fallen(fallen, may_fall_back=provider_fallback)
         self._provider = next(iter(self.providers), "")
         self._provider_options = dict(chosen).get(self._provider, {})
-        self._device = _DEVICES.get(self._provider, ""), device_number(self._provider_options)
+        device = self._provider_options.get("device_id", "0")
+        self._device = _DEVICES.get(self._provider, ""), int(device) if device.isdecimal() else 0
         self.inputs = [_tensor_info(node) for node in opened.inputs]
         if not self.inputs:
             raise LoadError(
                 "expected a graph with inputs, got one without: no request could say anything"
             )
+        hidden_output = "" if added_output is None else added_output[1] or added_output[0]
         outputs = [_tensor_info(node) for node in opened.outputs]
         self.outputs = [tensor for tensor in outputs if tensor.name != hidden_output]
         self.tensor_outputs = [info.name for info in self.outputs if info.datatype != MAPS]
@@ -416,7 +517,10 @@ class Session:
         Raises:
             LoadError: They may not.
         """
-        reason = _why_fallen(fallen)
+        load_cuda_libraries(fallen, onnxruntime.preload_dlls)
+        libraries = Path(onnxruntime.__file__).parent / "capi"
+        # empty where it is not known, as onnxruntime says so in its own log alone
+        reason = next(filter(None, (missing_library(name, libraries) for name in fallen)), "")
         if not may_fall_back:
             raise LoadError(
                 f"expected {', '.join(fallen)} to start, got a graph run by {', '.join(self.providers)}: "
@@ -547,16 +651,6 @@ class Session:
         if isinstance(array, np.ndarray):
             return array[rows]
         return onnxruntime.OrtValue.ortvalue_from_numpy(array.numpy()[rows], *self._device)
-
-
-def _why_fallen(providers: Sequence[str]) -> str:
-    """Say why providers do not run a graph; empty if it is not known, as onnxruntime says so in its own log alone."""
-    load_cuda_libraries(providers, onnxruntime.preload_dlls)
-    folder = Path(onnxruntime.__file__).parent / "capi"
-    for provider in providers:
-        if missing := missing_library(provider, folder):
-            return missing
-    return ""
 
 
 def _open(runner: Runner, options: GraphOptions, *, may_fall_back: bool) -> OpenedGraph:

@@ -12,7 +12,7 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.model_counts import REQUEST, SUM
 from quadriga.engine.measures.shared_counts import IN_FLIGHT, REQUESTS, outcomes_of
-from quadriga.engine.models.model_lane import SAMPLES
+from quadriga.engine.serving.request_queue import SAMPLES
 from quadriga.proto.http.asgi import BODY_EXTENSION
 from quadriga.store.access_keys import create_key
 from quadriga.store.database import migrate, writer_engine

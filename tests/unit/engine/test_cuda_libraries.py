@@ -13,8 +13,16 @@ from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions
 from quadriga.engine.models.runners.crashes import ModelRuns
 from quadriga.engine.models.runners.isolated_runner import IsolatedRunner, ProcessLimits
-from quadriga.engine.models.runners.providers import CPU, CUDA, load_cuda_libraries, missing_library
-from quadriga.engine.models.runners.session import GraphOptions, LocalRunner, RunError, Session
+from quadriga.engine.models.runners.session import (
+    CPU,
+    CUDA,
+    GraphOptions,
+    LocalRunner,
+    RunError,
+    Session,
+    load_cuda_libraries,
+    missing_library,
+)
 from quadriga.proto.errors import ModelNotReady
 from tests.onnx_models import doubling
 

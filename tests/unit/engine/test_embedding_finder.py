@@ -5,7 +5,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from quadriga.engine.models.embedding import AVERAGE, TOKENS, EmbeddingFinder
-from quadriga.engine.models.onnx_file import Graph, Node, OnnxFileError, add_output, read_onnx
+from quadriga.engine.models.onnx_file import Graph, LoadError, Node, add_output, read_onnx
 from tests.onnx_models import doubling, value
 from tests.server_process import SAMPLE_MODELS
 
@@ -162,7 +162,7 @@ def test_a_graph_that_goes_round_in_circles_is_refused(tmp_path):
     model = onnx.load(path)
     model.graph.node[0].input[0] = "y"
     onnx.save(model, path)
-    with pytest.raises(OnnxFileError, match="to be an ONNX model"):
+    with pytest.raises(LoadError, match="to be an ONNX model"):
         read_onnx(path)
 
 

@@ -6,14 +6,14 @@ from onnx import AttributeProto, GraphProto, ModelProto, SparseTensorProto, Tens
 
 from quadriga.engine.models.onnx_file import (
     ExternalData,
-    ExternalDataError,
+    LoadError,
     ProtobufError,
     check_external_data,
     encode_bytes,
     read_external_data,
     read_onnx,
 )
-from quadriga.engine.models.runners.session import LoadError, Session
+from quadriga.engine.models.runners.session import Session
 from tests.onnx_models import doubling
 
 INSIDE, OUTSIDE = "weights.bin", "../weights.bin"
@@ -168,7 +168,7 @@ def test_locations_elsewhere_are_refused(folder, location, message):
     (folder / "links").symlink_to(folder.parent)
     (folder / "circle").symlink_to(folder / "circle")
     external = (ExternalData(location, 8, 16),)
-    with pytest.raises(ExternalDataError, match=message):
+    with pytest.raises(LoadError, match=message):
         check_external_data(folder / "model.onnx", external)
 
 
@@ -181,7 +181,7 @@ def test_parts_of_files_are_checked(folder, offset, length, message):
     if not message:
         check_external_data(folder / "model.onnx", external)
         return
-    with pytest.raises(ExternalDataError, match=message):
+    with pytest.raises(LoadError, match=message):
         check_external_data(folder / "model.onnx", external)
 
 

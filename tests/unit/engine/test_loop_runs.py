@@ -7,9 +7,15 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from quadriga.engine.models import model_lane
-from quadriga.engine.models.model_lane import DEAR_S, MAX_GROWTH, SAMPLES, SLOW_S, LoopCost
-from quadriga.engine.serving.request_queue import RequestQueue
+from quadriga.engine.serving import request_queue
+from quadriga.engine.serving.request_queue import (
+    DEAR_S,
+    MAX_GROWTH,
+    SAMPLES,
+    SLOW_S,
+    LoopCost,
+    RequestQueue,
+)
 from quadriga.proto.errors import DeadlineExceeded, InvalidRequest
 from quadriga.proto.request import Deadline
 
@@ -139,7 +145,7 @@ def test_a_model_leaves_the_loop_when_it_gets_dear(elapsed_s, stays):
 
 def test_a_model_that_left_the_loop_stays_away_for_longer_each_time(monkeypatch):
     cost, now_s, pauses_s = LoopCost(), [100.0], []
-    monkeypatch.setattr(model_lane.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(request_queue.time, "monotonic", lambda: now_s[0])
     for _ in range(4):
         left_s = now_s[0]
         cost.leave()

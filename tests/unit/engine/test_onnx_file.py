@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from quadriga.engine.models.onnx_file import OnnxFileError, OnnxHeader, read_onnx
+from quadriga.engine.models.onnx_file import LoadError, OnnxHeader, read_onnx
 from tests.onnx_models import doubling, save, value
 from tests.row_models import IRISES, ML, linear
 
@@ -42,7 +42,7 @@ def test_header_agrees_with_the_onnx_package(tmp_path):
 def test_files_other_than_onnx_are_refused(tmp_path, content):
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
-    with pytest.raises(OnnxFileError, match="expected"):
+    with pytest.raises(LoadError, match="expected"):
         read_onnx(path)
 
 
@@ -53,7 +53,7 @@ def test_every_cut_of_a_file_is_refused_or_read_but_never_a_crash(tmp_path):
         path.write_bytes(content[:length])
         try:
             read_onnx(path)
-        except OnnxFileError:
+        except LoadError:
             continue
 
 
@@ -61,12 +61,12 @@ def test_a_tensor_that_two_nodes_give_is_refused(tmp_path):
     model = onnx.load(doubling(tmp_path / "model.onnx"))
     model.graph.node.append(model.graph.node[0])
     onnx.save(model, tmp_path / "model.onnx")
-    with pytest.raises(OnnxFileError, match="a tensor that two nodes give"):
+    with pytest.raises(LoadError, match="a tensor that two nodes give"):
         read_onnx(tmp_path / "model.onnx")
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(OnnxFileError, match=r"none\.onnx"):
+    with pytest.raises(LoadError, match=r"none\.onnx"):
         read_onnx(tmp_path / "none.onnx")
 
 

@@ -9,16 +9,17 @@ import pytest
 
 from quadriga.engine.models.recognition.model_toml import read_model_toml
 from quadriga.engine.models.runners.batched_runs import Batching
-from quadriga.engine.models.runners.providers import (
+from quadriga.engine.models.runners.session import (
     CPU,
     CUDA,
-    ExecutionProviderError,
+    GraphOptions,
+    LoadError,
+    LocalRunner,
+    Session,
     choose_available,
-    device_number,
     fallen_back,
     read_providers,
 )
-from quadriga.engine.models.runners.session import GraphOptions, LoadError, LocalRunner, Session
 from tests.onnx_models import doubling
 
 WRITTEN = {
@@ -67,9 +68,7 @@ def test_providers_that_are_not_installed_are_refused_or_left_out(
 ):
     providers = read_providers(wanted)
     if expected is None:
-        with pytest.raises(
-            ExecutionProviderError, match=f"among {', '.join(available)}, got {CUDA}"
-        ):
+        with pytest.raises(LoadError, match=f"among {', '.join(available)}, got {CUDA}"):
             choose_available(providers, available, may_fall_back=may_fall_back)
         return
     chosen = choose_available(providers, available, may_fall_back=may_fall_back)
@@ -83,11 +82,10 @@ def test_providers_that_are_not_installed_are_refused_or_left_out(
         {"name": CUDA, "enable_cuda_graph": 1},
         {"name": CUDA, "enable_cuda_graph": True},
         {"name": "TensorrtExecutionProvider", "trt_cuda_graph_enable": "True"},
-        (CUDA, {"enable_cuda_graph": "1"}),
     ],
 )
 def test_runs_that_are_recorded_are_refused_as_requests_would_get_each_others_answers(written):
-    with pytest.raises(ExecutionProviderError, match="the memory of the first request"):
+    with pytest.raises(LoadError, match="the memory of the first request"):
         read_providers([written, CPU])
 
 
@@ -131,13 +129,6 @@ def test_rows_that_differ_for_tf32_are_told_from_a_graph_that_mixes_them(
     examples = [{"x": np.full((1, 3), value, np.float32)} for value in (1, 2, 3)]
     with pytest.raises(LoadError, match=says):
         session.share_runs(Batching(max=4), examples, 1, nullcontext)
-
-
-@pytest.mark.parametrize(
-    ("options", "number"), [({}, 0), ({"device_id": "3"}, 3), ({"device_id": "GPU.1"}, 0)]
-)
-def test_the_device_of_a_provider_is_a_number(options, number):
-    assert device_number(options) == number
 
 
 class StartsOnCpuAlone(LocalRunner):

@@ -14,13 +14,15 @@ from functools import partial
 
 import pytest
 
-from quadriga.engine.models.model_lane import ModelLane, Ticket, merge_queue_statistics
+from quadriga.engine.models.model_control import merge_queue_statistics
 from quadriga.engine.models.runners.batched_runs import without_place
 from quadriga.engine.serving import request_queue
 from quadriga.engine.serving.request_queue import (
     LONG_RUN_NICE,
     SPARE_THREADS,
+    ModelLane,
     RequestQueue,
+    Ticket,
 )
 from quadriga.proto.errors import ClientLeft, DeadlineExceeded, ModelNotReady, WaitTooLong
 from quadriga.proto.request import (

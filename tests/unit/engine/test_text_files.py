@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from quadriga.engine.models.image_text.files import IncrementalDetokenizer, TextFiles
+from quadriga.engine.models.image_text.generation import IncrementalDetokenizer, TextFiles
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from quadriga.tasks.legacy import MAX_PIXELS, legacy, wants_legacy
+from quadriga.engine.models.image_graph import wants_legacy
+from quadriga.tasks.legacy import MAX_PIXELS, legacy
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Classification, Detection, OrientedDetection, Point, Segment
 from quadriga.tasks.specification import InputSpec, ModelSpec, OutputSpec

@@ -60,6 +60,8 @@ _FORMATS: tuple[tuple[re.Pattern[bytes], type[ImageFile], str], ...] = (
     (re.compile(rb"BM"), BmpImageFile, "image/bmp"),
     (re.compile(rb"GIF8[79]a"), GifImageFile, "image/gif"),
 )
+"""First bytes of each format, Pillow's class that reads its header, and its media type. A new one also needs an end of its
+header (`early_size`), and its suffix where files are found: `engine/jobs`, `store/exchange`, the client."""
 
 
 _UPRIGHT = 1

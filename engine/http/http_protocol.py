@@ -33,6 +33,7 @@ from quadriga.proto.http.asgi import (
 from quadriga.proto.http.intake import Intake, arrived_bytes
 
 MAX_HEADER_BYTES = 64 * 1024
+"""Maximum bytes of all headers of a request."""
 MAX_HEADERS = 1000
 """Maximum number of headers of a request: short ones take twenty times their bytes in memory."""
 HEADER_TIMEOUT_S = 15.0

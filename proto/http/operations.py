@@ -67,8 +67,8 @@ JSON_BYTES = b"inference-header-content-length"
 """Header with the length of the JSON before the bytes of tensors."""
 
 
-MAX_HEADER_BYTES = 3072
-"""Maximum bytes of one header; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
+MAX_ANSWER_HEADER_BYTES = 3072
+"""Maximum bytes of one header of an answer; longer lists of ids are in the outputs only. Proxies accept 4 KiB of headers, clients
 64 KiB a line."""
 
 
@@ -487,9 +487,9 @@ def store_headers(response: InferResponse) -> list[tuple[bytes, bytes]]:
     Values too long for a header, such as the ids of many images, are left out.
     """
     ids = ",".join(response.inference_ids).encode()
-    headers = [(IDS_HEADER, ids)] if 0 < len(ids) <= MAX_HEADER_BYTES else []
+    headers = [(IDS_HEADER, ids)] if 0 < len(ids) <= MAX_ANSWER_HEADER_BYTES else []
     for name, value in response.headers:
-        if len(value) <= MAX_HEADER_BYTES:
+        if len(value) <= MAX_ANSWER_HEADER_BYTES:
             headers.append((name.lower().encode(), value.encode()))
     if not response.stored:
         headers.append((b"quadriga-stored", b"false"))

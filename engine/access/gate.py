@@ -43,7 +43,8 @@ class KeyGate:
         if self._keys.is_open:
             return ANYBODY
         text = presented_key(read_header)
-        if self._caller_of_token is not None and text is not None and is_token(text):
+        # A token of a provider has three parts, where a key has two.
+        if self._caller_of_token is not None and text is not None and text.count(".") == 2:
             return self._caller_of_token(text)
         if not self._keys.is_known:
             return UNREAD_LOCAL if self._keys.is_local else UNREAD
@@ -58,8 +59,3 @@ class KeyGate:
         if self._sessions is None or not cookies:
             return STRANGER
         return self._sessions.caller_of_cookies(cookies) or STRANGER
-
-
-def is_token(text: str) -> bool:
-    """Check whether what a request presents is a token of a provider: three parts, where a key has two."""
-    return text.count(".") == 2

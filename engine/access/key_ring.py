@@ -15,12 +15,12 @@ from hmac import compare_digest
 from pathlib import Path
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from quadriga.engine.access.quotas import REFUSED, REQUESTS, KeyQuotas
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.measures.metrics import TEXTS
+from quadriga.engine.measures.metrics import counter, gauge
 from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, SharedCounts
 from quadriga.proto.access import ROLES, STRANGER, Caller
 from quadriga.store.access_keys import (
@@ -83,8 +83,9 @@ class KeyRing:
         self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
-        self._is_local = not others_reach(settings)
-        self._may_be_open = self._is_local and not settings.of_extra("sign_on", "issuer")
+        self.is_local = not others_reach(settings)
+        """Whether only programs of this machine reach the server, as far as the settings say."""
+        self._may_be_open = self.is_local and not settings.of_extra("sign_on", "issuer")
         self._jobs_key = _fixed_key("jobs", internal_key, "infer")
         self._admin_key = _fixed_key("admin_key", settings.admin_key, "admin")
         self._has_keys = False
@@ -109,11 +110,6 @@ class KeyRing:
     def is_known(self) -> bool:
         """Whether the keys were read, in this run or by an earlier one that left a copy."""
         return self._known.is_set()
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only programs of this machine reach the server, as far as the settings say."""
-        return self._is_local
 
     @property
     def is_open(self) -> bool:
@@ -204,7 +200,7 @@ class KeyRing:
             if unused != self._read_copy():
                 self._folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._folder / COPY_FILE, msgspec.json.encode(unused), 0o600)
-        if not (stored or self._is_local or self._admin_key):
+        if not (stored or self.is_local or self._admin_key):
             self._make_first_key()
         self._take((*stored, *ended))
         self._known.set()
@@ -254,7 +250,6 @@ class KeyRing:
             for key in valid.values()
         }
         self._revoked = {key.id: key for key in keys if key.revoked_ms is not None}
-        self._quotas.keep(valid)
         self._valid = valid
         self._has_keys = any(key is not self._jobs_key for key in keys)
 
@@ -334,21 +329,9 @@ class KeyMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric with its current value."""
-        requests = CounterMetricFamily(
-            "quadriga_key_requests",
-            "Requests admitted with the key. A key that does far more than others may need limits.",
-            labels=_LABELS,
-        )
-        running = GaugeMetricFamily(
-            "quadriga_key_requests_running",
-            "Requests of the key that are answered now. At the number its limits allow, further ones are refused.",
-            labels=_LABELS,
-        )
-        refused = CounterMetricFamily(
-            "quadriga_key_requests_refused",
-            "Requests refused by a limit of the key. If it rises, its client should send less, or an administrator raise the limit.",
-            labels=[*_LABELS, "limit"],
-        )
+        requests = counter("quadriga_key_requests", *_LABELS)
+        running = gauge("quadriga_key_requests_running", *_LABELS)
+        refused = counter("quadriga_key_requests_refused", *_LABELS, "limit")
         uses = [] if self._keys is None else self._keys.key_uses()
         if further := [cells for *_, cells in uses[MAX_KEYS_SHOWN:]]:
             total = [sum(cells[cell] for cells in further) for cell in range(CELLS)]
@@ -362,8 +345,7 @@ class KeyMetrics(Collector):
         yield from (requests, running, refused, self._ends())
 
     def _ends(self) -> Metric:
-        name = "quadriga_key_end_timestamp_seconds"
-        ends = GaugeMetricFamily(name, TEXTS[name], labels=_LABELS)
+        ends = gauge("quadriga_key_end_timestamp_seconds", *_LABELS)
         before_ms = (time.time() + ENDING_DAYS * 86_400) * 1000
         keys = [] if self._keys is None else self._keys.ending_keys(before_ms)
         for key in keys[:MAX_ENDING_KEYS]:

@@ -67,7 +67,7 @@ from quadriga.proto.access import Gate, OpenGate
 from quadriga.proto.grpc.server import GrpcServer
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import Dispatcher, Operation, WireOptions, all_operations
-from quadriga.proto.request import Accounting, Audit
+from quadriga.proto.request import Accounting
 from quadriga.store.jobs import Jobs
 from quadriga.tasks.image import Image
 
@@ -175,6 +175,7 @@ class Application:
             )
         self._recorder = None if self._store is None else self._store.recorder
         self._ids = None if self._store is None else self._store.ids
+        self._events = None if self._store is None else self._store.events
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
             settings.body_timeout_s,
@@ -280,19 +281,31 @@ class Application:
         ]
 
     def _make_front(self, handlers: list[Any], operations: Sequence[Operation]) -> AsgiFront:
-        settings = self._settings
+        settings, audit = self._settings, self._accounting.audit
         protocols = Dispatcher(
             self.pipeline,
             operations,
             settings.max_body_bytes,
             request_timeout_s=settings.request_timeout_s,
-            audit=self._accounting.audit,
+            audit=audit,
             intake=self.intake,
         )
+        check_needs(handlers)
+        schema = Router("/schema", route_handlers=[], opt={"need": "key"}, include_in_schema=False)
+        openapi = OpenAPIConfig(
+            "Quadriga", VERSION, render_plugins=[OpenApiDocument(operations)], openapi_router=schema
+        )
+        routes = Litestar(
+            handlers,
+            guards=[guard_route, guard_with(audit)],
+            exception_handlers=EXCEPTION_HANDLERS,
+            before_send=[_keep_out_of_caches],
+            openapi_config=openapi,
+            request_max_body_size=min(settings.max_body_bytes, MAX_ROUTE_BODY_BYTES),
+            logging_config=None,  # the process configures logging
+        )
         return AsgiFront(
-            _routes_application(
-                handlers, operations, self._accounting.audit, settings.max_body_bytes
-            ),
+            routes,
             protocols,
             self.intake,
             gate=self._gate,
@@ -312,7 +325,7 @@ class Application:
             "jobs_refused_total": self._jobs.refused,
         }
         audit = {} if self._audit_log is None else self._audit_log.counters()
-        logged = {} if self._store is None else self._store.events.counters()
+        logged = {} if self._events is None else self._events.counters()
         return {**recorded, **self.intake.counters(), **own, **audit, **logged}
 
     def _followed_time_s(self) -> float:
@@ -377,16 +390,10 @@ class Application:
             loaded.set()
 
         # Here, as `close` ends them: it may be called while the models are loaded.
-        self._numbers.start()
-        self.traffic_rules.start()
-        if self._store is not None:
-            self._store.events.start()
-        if self._audit_log is not None:
-            self._audit_log.start()
-        if self._keys is not None:
-            self._keys.start()
-        if self._sign_on is not None:
-            self._sign_on.start()
+        parts: list[Any] = [self._numbers, self.traffic_rules, self._events, self._audit_log]
+        for part in (*parts, self._keys, self._sign_on):
+            if part is not None:
+                part.start()
         threading.Thread(target=load, name="load-models", daemon=True).start()
         return loaded
 
@@ -432,23 +439,11 @@ class Application:
 
     def close(self) -> None:
         """Finish running requests and close the journal."""
-        if self._watch is not None:
-            self._watch.close()
-        if self._store is not None:
-            self._store.events.close()
-        self.pipeline.close()
-        self._numbers.close()
-        self.traffic_rules.close()
-        if self._ids is not None:
-            self._ids.close()
-        if self._sign_on is not None:
-            self._sign_on.close()
-        if self._keys is not None:
-            self._keys.close()
-        if self._audit_log is not None:
-            self._audit_log.close()
-        if self._tracing is not None:
-            self._tracing.close()
+        parts: list[Any] = [self._watch, self._events, self.pipeline, self._numbers]
+        parts += [self.traffic_rules, self._ids, self._sign_on, self._keys]
+        for part in (*parts, self._audit_log, self._tracing):
+            if part is not None:
+                part.close()
 
 
 def _open_source(settings: Settings, run_directory: Path | None, host: ModelHost) -> Any:
@@ -472,26 +467,3 @@ async def _keep_out_of_caches(message: Message, _: Scope) -> None:
     if message["type"] == "http.response.start":
         headers = MutableScopeHeaders.from_message(message)
         headers.setdefault("Cache-Control", "private, no-store")
-
-
-def _routes_application(
-    handlers: list[Any], operations: Sequence[Operation], audit: Audit, max_body_bytes: int
-) -> Litestar:
-    """Return the application of the routes, each of which declares what it needs."""
-    check_needs(handlers)
-    return Litestar(
-        handlers,
-        guards=[guard_route, guard_with(audit)],
-        exception_handlers=EXCEPTION_HANDLERS,
-        before_send=[_keep_out_of_caches],
-        openapi_config=OpenAPIConfig(
-            "Quadriga",
-            VERSION,
-            render_plugins=[OpenApiDocument(operations)],
-            openapi_router=Router(
-                "/schema", route_handlers=[], opt={"need": "key"}, include_in_schema=False
-            ),
-        ),
-        request_max_body_size=min(max_body_bytes, MAX_ROUTE_BODY_BYTES),
-        logging_config=None,  # the process configures logging
-    )

@@ -52,7 +52,7 @@ from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.monitor.watch.webhook_hosts import WebhookHosts, parse_webhook_hosts
+from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.changes.erasures import Erasures
@@ -263,10 +263,17 @@ def open_store(
         current_drift=current_drift,
     )
     hosts = parse_webhook_hosts(settings.webhook_hosts)
+    threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
+    thumbnails = Thumbnails(inferences, settings.max_pixels)
+    evaluations = settings.evaluation_directory
     routes = [
         *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
-        *_query_routes(settings, queries, inferences, streams),
-        *_change_routes(settings, changes, inferences, runs),
+        *browsing_routes(queries),
+        tail_route(queries, streams),
+        *table_routes(queries, streams, JOB_TIMEOUT_S),
+        *inference_routes(inferences, queries, thumbnails, public_url=settings.public_url),
+        *change_routes(changes, threads),
+        *ground_truth_routes(changes, threads, settings.max_body_bytes),
         *job_routes(jobs, inferences, hosts),
         *model_job_routes(
             jobs,
@@ -276,8 +283,17 @@ def open_store(
             way_in_problem=lambda: "" if tls_files is None else tls_files.own_problem,
             hosts=hosts,
         ),
-        *_monitoring_routes(settings, console, drift, models=models, hosts=hosts),
+        *evaluation_routes(jobs, inferences, reports, hosts),
+        *drift_routes(drift, hosts),
+        *model_routes(models),
+        *schedule_routes(settings.drift_directory, inferences, hosts, drift=drift),
+        *drift_alarm_routes(reports, mutes, inferences),
+        *view_routes(settings.views_directory),
+        *evaluation_schedule_routes(evaluations, inferences, reports, hosts=hosts),
     ]
+    with suppress(extras.MissingExtra):
+        label_studio_routes = extras.load("label_studio", "/label-studio")
+        routes += label_studio_routes(settings, runs, inferences, changes, threads=threads)
     return OpenedStore(
         recorder=recorder,
         ids=ids,
@@ -297,60 +313,6 @@ def _labels_of(
         return set(described.labels(model, team))
     loaded = [version.labels for version in versions if version.sha256 is not None]
     return set().union(*loaded) if loaded and all(loaded) else set()
-
-
-def _query_routes(
-    settings: Settings, queries: StoreQueries, inferences: InferenceReader, streams: EventStreams
-) -> list[Any]:
-    """Return the routes that find inferences."""
-    thumbnails = Thumbnails(inferences, settings.max_pixels)
-    return [
-        *browsing_routes(queries),
-        tail_route(queries, streams),
-        *table_routes(queries, streams, JOB_TIMEOUT_S),
-        *inference_routes(inferences, queries, thumbnails, public_url=settings.public_url),
-    ]
-
-
-def _change_routes(
-    settings: Settings,
-    changes: ChangeService,
-    inferences: InferenceReader,
-    runs: Callable[[], Pipeline],
-) -> list[Any]:
-    """Return the routes that change what is stored."""
-    threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
-    routes = [
-        *change_routes(changes, threads),
-        *ground_truth_routes(changes, threads, settings.max_body_bytes),
-    ]
-    with suppress(extras.MissingExtra):
-        label_studio_routes = extras.load("label_studio", "/label-studio")
-        routes += label_studio_routes(settings, runs, inferences, changes, threads=threads)
-    return routes
-
-
-def _monitoring_routes(
-    settings: Settings,
-    store: ConsoleStore,
-    drift: DriftService,
-    *,
-    models: ModelEntries,
-    hosts: WebhookHosts,
-) -> list[Any]:
-    """Return the routes that evaluate and compare what is stored."""
-    inferences, reports = store.inferences, store.reports
-    return [
-        *evaluation_routes(store.jobs, inferences, reports, hosts),
-        *drift_routes(drift, hosts),
-        *model_routes(models),
-        *schedule_routes(settings.drift_directory, inferences, hosts, drift=drift),
-        *drift_alarm_routes(reports, store.mutes, inferences),
-        *view_routes(settings.views_directory),
-        *evaluation_schedule_routes(
-            settings.evaluation_directory, inferences, reports, hosts=hosts
-        ),
-    ]
 
 
 def _open_log(

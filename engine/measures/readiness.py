@@ -6,13 +6,14 @@ that hangs. What a start has to do is tried again until it works.
 
 import logging
 import mmap
-import os
 import struct
 import time
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import msgspec
+
+from quadriga.engine.measures.shared_counts import create_memory
 
 ProcessCondition = Literal["starting", "loading", "ready", "waiting", "ended"]
 """`starting`: takes no requests yet; `loading`: takes requests, and has not loaded its models; `ready`: works;
@@ -79,9 +80,7 @@ class ProcessStates:
     @classmethod
     def create(cls, workers: int) -> "ProcessStates":
         """Create entries of processes that are starting; child processes inherit their descriptor."""
-        descriptor = os.memfd_create("quadriga-processes", 0)
-        os.ftruncate(descriptor, _size_bytes(workers))
-        return cls(descriptor, workers)
+        return cls(create_memory("processes", _size_bytes(workers)), workers)
 
     def mark(self, name: str, state: ProcessCondition, reason: str = "") -> None:
         """Set the state of a process."""

@@ -84,7 +84,6 @@ class Tracing:
         if has_failed:
             span.set_status(StatusCode.ERROR, request.outcome)
         if request.run is not None:
-            span.set_attributes(_run_attributes(request.run))
             self._add_stages(span, request, request.run)
         span.end(request.begun_epoch_ns + request.ended_ns - request.begun_ns)
 
@@ -238,15 +237,13 @@ def _attributes(request: RequestContext) -> dict[str, Any]:
             "http.request.body.size": request.bytes_in,
             "http.response.body.size": request.bytes_out,
         }
+    if (run := request.run) is not None:
+        attributes |= {
+            "quadriga.model": run.model,
+            "quadriga.version": run.version,
+            "quadriga.inferences": run.inferences,
+        }
     return attributes
-
-
-def _run_attributes(run: ModelRun) -> dict[str, Any]:
-    return {
-        "quadriga.model": run.model,
-        "quadriga.version": run.version,
-        "quadriga.inferences": run.inferences,
-    }
 
 
 def _ns(milliseconds: float) -> int:

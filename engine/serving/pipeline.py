@@ -28,7 +28,7 @@ from quadriga.engine.serving.output_decoration import (
     truncation_headers,
 )
 from quadriga.engine.serving.recording import Recorder, replayed_id
-from quadriga.engine.serving.request_kinds import ImageRequest, RequestKind, request_kind
+from quadriga.engine.serving.request_kinds import RequestKind, request_kind
 from quadriga.engine.serving.request_queue import RequestQueue
 from quadriga.engine.serving.request_trace import (
     NOT_STORED,
@@ -256,7 +256,7 @@ class Pipeline:
         model = self._admitted_model(request)
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         kind = self._kind(model, request)
-        if not isinstance(kind, ImageRequest):
+        if kind.images is None:
             raise InvalidRequest(
                 f"expected a model of images to answer as a stream, got {model.recognition.task}"
             )

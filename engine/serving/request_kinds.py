@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -13,134 +12,56 @@ from quadriga.engine.serving.image_inference import (
     MAX_REQUEST_PIXELS,
     MAX_TILES,
     CutDetections,
-    ImageBudgets,
     ImageModel,
     failed_image_results,
     infer_images,
 )
 from quadriga.engine.serving.recording import ImageResult, replayed_id
 from quadriga.engine.serving.request_trace import ResultKeeping
-from quadriga.engine.serving.tensors.explanation import explain_images, read_explain_options
-from quadriga.engine.serving.tensors.row_explanation import explain_rows, read_rows_to_explain
+from quadriga.engine.serving.tensors.explanation import (
+    Explain,
+    prepare_image_explanation,
+    prepare_row_explanation,
+    refuse_explanation,
+)
 from quadriga.engine.serving.tensors.row_inference import infer_rows
 from quadriga.engine.serving.tensors.tensor_inference import (
     count_rows,
     failed_tensor_results,
     infer_tensors,
 )
-from quadriga.proto.errors import Unsupported
 from quadriga.proto.http.chariot import protocol_of_images
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.tasks.classification import RowClassification
 from quadriga.tasks.parameters import Budget
 
 Answer = tuple[list[Tensor], list[ImageResult]]
 """Outputs for the client; and one result for each inference, to be stored."""
 
-Explain = Callable[[], list[Any]]
-"""Explains a prediction of each image or row of a request that was answered."""
 
+class RequestKind(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request brings for a model, and how it is answered."""
 
-class ImageRequest(msgspec.Struct, frozen=True):
-    """A request with images, for a model whose inputs are images."""
-
-    images: ImageModel
-    request: InferRequest
-
-    has_output_per_image = True
+    protocol: str
+    """Name of the protocol, as it is stored."""
+    infer: Callable[[], Answer]
+    """Answers the request."""
+    failed_results: Callable[[], list[ImageResult]]
+    """Returns what can be stored if the model fails to answer."""
+    prepare_explanation: Callable[[], Explain]
+    """Refuses what cannot be explained before the model runs; returns what explains the rest."""
+    images: ImageModel | None = None
+    """The model of images that answers; None for rows of features, and for tensors."""
+    tensor_rows: int | None = None
+    """Number of rows of tensors for the graph, all of which are one result; None for images and rows of features."""
 
     @property
-    def protocol(self) -> str:
-        """Name of the protocol, as it is stored."""
-        return protocol_of_images(self.request.protocol)
-
-    def infer(self) -> Answer:
-        """Answer the request; see `infer_images`."""
-        return infer_images(self.images, self.request)
-
-    def failed_results(self) -> list[ImageResult]:
-        """Return what can be stored if the model fails to answer."""
-        return failed_image_results(self.images, self.request)
+    def has_output_per_image(self) -> bool:
+        """Whether an output has one element for each result; those of a graph belong to one result."""
+        return self.tensor_rows is None
 
     def count(self, results: Sequence[ImageResult]) -> int:
-        """Count the images that were answered."""
-        return len(results)
-
-    def prepare_explanation(self) -> Explain:
-        """Refuse what cannot be explained before the model runs; return what explains the rest."""
-        options = read_explain_options(self.images.predictor.task, self.request)
-        return partial(explain_images, self.images, self.request, options)
-
-
-class RowRequest(msgspec.Struct, frozen=True):
-    """A request with the graph's own inputs, for a classifier that answers with labels of each row."""
-
-    model: Model
-    classifier: RowClassification
-    request: InferRequest
-    max_rows: int
-
-    has_output_per_image = True
-
-    @property
-    def protocol(self) -> str:
-        """Name of the protocol, as it is stored."""
-        return self.request.protocol
-
-    def infer(self) -> Answer:
-        """Answer the request; see `infer_rows`."""
-        return infer_rows(self.model, self.classifier, self.request, max_rows=self.max_rows)
-
-    def failed_results(self) -> list[ImageResult]:
-        """Return what can be stored if the model fails to answer."""
-        return failed_tensor_results(self.request)
-
-    def count(self, results: Sequence[ImageResult]) -> int:
-        """Count the rows that were answered."""
-        return len(results)
-
-    def prepare_explanation(self) -> Explain:
-        """Refuse what cannot be explained before the model runs; return what explains the rest."""
-        rows = read_rows_to_explain(
-            self.model, self.classifier, self.request, max_rows=self.max_rows
-        )
-        return partial(explain_rows, self.model, self.classifier, rows)
-
-
-class TensorRequest(msgspec.Struct, frozen=True):
-    """A request with tensors for the graph, which is answered with the graph's outputs."""
-
-    model: Model
-    request: InferRequest
-    is_stored: bool
-    """Whether results of the model are stored."""
-
-    has_output_per_image = False
-
-    @property
-    def protocol(self) -> str:
-        """Name of the protocol, as it is stored."""
-        return self.request.protocol
-
-    def infer(self) -> Answer:
-        """Answer the request; see `infer_tensors`."""
-        return infer_tensors(self.model, self.request, is_stored=self.is_stored)
-
-    def failed_results(self) -> list[ImageResult]:
-        """Return what can be stored if the model fails to answer."""
-        return failed_tensor_results(self.request)
-
-    def count(self, _: Sequence[ImageResult]) -> int:
-        """Count the rows that were answered, all of which are one result."""
-        return count_rows(self.model, self.request)
-
-    def prepare_explanation(self) -> Explain:
-        """Raise `Unsupported`: outputs of a graph are no predictions."""
-        read_explain_options(self.model.recognition.task, self.request)
-        raise Unsupported("expected images or rows to explain, got tensors")
-
-
-RequestKind = ImageRequest | RowRequest | TensorRequest
+        """Count the images or rows that were answered."""
+        return len(results) if self.tensor_rows is None else self.tensor_rows
 
 
 def request_kind(
@@ -148,7 +69,7 @@ def request_kind(
     request: InferRequest,
     settings: Settings,
     keeping: ResultKeeping,
-    cut: CutDetections | None = None,
+    cut: CutDetections | None,
 ) -> RequestKind:
     """Find out what a request brings: images or rows for the model, or tensors for its graph.
 
@@ -160,16 +81,36 @@ def request_kind(
         cut: Cuts crops of images for the model behind this one; None where there is none.
     """
     predictor, classifier = model.image_predictor, model.row_classifier
-    if predictor is not None:
-        if isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request):
-            return TensorRequest(model, request, keeping.recorder_of(model) is not None)
+    if predictor is not None and not (
+        isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request)
+    ):
         images = image_model(model, settings, keeping, cut)
         if replayed_id(request) is not None:  # what live images have for their signals stays theirs
             images = msgspec.structs.replace(images, choose_for_signals=None)
-        return ImageRequest(images, request)
-    if classifier is not None and not _is_raw(request):
-        return RowRequest(model, classifier, request, max_rows=settings.max_images)
-    return TensorRequest(model, request, keeping.recorder_of(model) is not None)
+        return RequestKind(
+            protocol=protocol_of_images(request.protocol),
+            infer=partial(infer_images, images, request),
+            failed_results=partial(failed_image_results, images, request),
+            prepare_explanation=partial(prepare_image_explanation, images, request),
+            images=images,
+        )
+    failed_results = partial(failed_tensor_results, request)
+    if predictor is None and classifier is not None and not _is_raw(request):
+        rows = model, classifier, request, settings.max_images
+        return RequestKind(
+            protocol=request.protocol,
+            infer=partial(infer_rows, *rows),
+            failed_results=failed_results,
+            prepare_explanation=partial(prepare_row_explanation, *rows),
+        )
+    is_stored = keeping.recorder_of(model) is not None
+    return RequestKind(
+        protocol=request.protocol,
+        infer=partial(infer_tensors, model, request, is_stored=is_stored),
+        failed_results=failed_results,
+        prepare_explanation=partial(refuse_explanation, model.recognition.task, request),
+        tensor_rows=count_rows(model, request),
+    )
 
 
 def image_model(
@@ -180,16 +121,13 @@ def image_model(
 ) -> ImageModel:
     """Return a model whose inputs are images with the limits of one request; arguments as of `request_kind`."""
     assert model.image_predictor is not None, "the caller has looked"
-    budgets = ImageBudgets(
-        Budget(MAX_REQUEST_PIXELS, "pixels"),
-        Budget(MAX_TILES, "tiles"),
-        Budget(settings.max_tokens, "new tokens"),
-    )
     return ImageModel(
         model.image_predictor,
         max_pixels=settings.max_pixels,
         max_images=settings.max_images,
-        budgets=budgets,
+        pixels=Budget(MAX_REQUEST_PIXELS, "pixels"),
+        tiles=Budget(MAX_TILES, "tiles"),
+        tokens=Budget(settings.max_tokens, "new tokens"),
         choose_for_signals=keeping.choose_for_signals(model),
         is_scored=keeping.has_scores(model),
         cut=cut,

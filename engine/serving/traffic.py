@@ -291,8 +291,10 @@ class TrafficRules:
         with self._lock:
             with self._database.snapshot() as connection:
                 stored = read_rules(connection)
-            if self._take(stored) or not self._known.is_set():
-                self._write_copy(stored)
+            self._take(stored)
+            if stored != self._read_copy():
+                self._copy.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._copy, msgspec.json.encode(stored), 0o600)
             self._known.set()
 
     def _run(self) -> None:
@@ -309,11 +311,11 @@ class TrafficRules:
                 failing = str(error)
             self._stop.wait(REFRESH_S if self._known.is_set() else _RETRY_S)
 
-    def _take(self, stored: list[StoredRule]) -> bool:
-        """Let rules count from now on; return whether they are others than before."""
+    def _take(self, stored: list[StoredRule]) -> None:
+        """Let rules count from now on."""
         by_model = {rule.model: rule for rule in stored}
         if by_model == self._stored:
-            return False
+            return
         rules = {}
         for rule in stored:
             try:
@@ -329,21 +331,11 @@ class TrafficRules:
                     "%s: its traffic rule cannot be read: a newer version wrote it", rule.model
                 )
         self._stored, self.rules = by_model, rules
-        return True
 
     def _read_copy(self) -> list[StoredRule]:
         with suppress(OSError, *JSON_ERRORS):
             return msgspec.json.decode(self._copy.read_bytes(), type=list[StoredRule])
         return []
-
-    def _write_copy(self, stored: list[StoredRule]) -> None:
-        data = msgspec.json.encode(stored)
-        if stored or self._copy.exists():
-            with suppress(OSError):
-                if self._copy.read_bytes() == data:
-                    return
-            self._copy.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._copy, data, 0o600)
 
 
 class Traffic:

@@ -83,8 +83,9 @@ class KeyRing:
         self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
-        self.is_local = not others_reach(settings)
-        """Whether only programs of this machine reach the server, as far as the settings say."""
+        behind_proxy = settings.public_url or settings.trusted_proxies
+        self.is_local = is_loopback(settings.host) and not behind_proxy
+        """Whether only programs of this machine reach the server, by its address or a proxy, as far as the settings say."""
         self._may_be_open = self.is_local and not settings.of_extra("sign_on", "issuer")
         self._jobs_key = _fixed_key("jobs", internal_key, "infer")
         self._admin_key = _fixed_key("admin_key", settings.admin_key, "admin")
@@ -370,11 +371,6 @@ UNREAD_LOCAL = msgspec.structs.replace(UNREAD, rights=frozenset({"key"}))
 """Caller on this machine before the keys were read: may see why the server is not ready, and nothing else."""
 _ENDED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that has expired")
 _REVOKED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that was revoked")  # fmt: skip
-
-
-def others_reach(settings: Settings) -> bool:
-    """Check whether others than programs of this machine reach a server: by its address, or through a proxy in front of it."""
-    return bool(settings.public_url or settings.trusted_proxies or not is_loopback(settings.host))
 
 
 def is_loopback(host: str) -> bool:

@@ -174,7 +174,6 @@ class Application:
                 runs=lambda: self.pipeline,
             )
         self._recorder = None if self._store is None else self._store.recorder
-        self._ids = None if self._store is None else self._store.ids
         self._events = None if self._store is None else self._store.events
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
@@ -330,9 +329,10 @@ class Application:
 
     def _followed_time_s(self) -> float:
         """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""
-        if self._ids is None:
-            return time.time()
-        return time.time() - self._ids.source.clock_counters()["clock_ahead_seconds"]
+        ahead_s = (
+            0.0 if self._store is None else self._store.ids.clock_counters()["clock_ahead_seconds"]
+        )
+        return time.time() - ahead_s
 
     def _served(self) -> set[str]:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
@@ -372,8 +372,8 @@ class Application:
             states.mark(name, "loading" if takes_requests else "starting", reason)
 
         def load() -> None:
-            if self._ids is not None:
-                assign = partial(self._ids.assign, partial(wait, NO_NUMBER))
+            if self._store is not None:
+                assign = partial(self._store.assign_number, partial(wait, NO_NUMBER))
                 retry_until_done("find the newest id", assign, wait)
             if self._recorder is not None:
                 self._recorder.check_disk()
@@ -440,7 +440,8 @@ class Application:
     def close(self) -> None:
         """Finish running requests and close the journal."""
         parts: list[Any] = [self._watch, self._events, self.pipeline, self._numbers]
-        parts += [self.traffic_rules, self._ids, self._sign_on, self._keys]
+        inferences = None if self._store is None else self._store.inferences
+        parts += [self.traffic_rules, inferences, self._sign_on, self._keys]
         for part in (*parts, self._audit_log, self._tracing):
             if part is not None:
                 part.close()

@@ -43,8 +43,7 @@ from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.engine.serving.pipeline import Pipeline
-from quadriga.engine.serving.recording import Recorder
-from quadriga.engine.serving.signal_worker import Embed
+from quadriga.engine.serving.recording import Embed, Recorder
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.watch.current import CurrentDrift
@@ -94,60 +93,53 @@ CHEAP_READS = 4
 """Reads of the store that find a connection beside all searches."""
 
 
-class WorkerIds:
-    """Assigns the number of a worker to its source of ids, once it is known.
+def assign_number(
+    ids: IdSource,
+    inferences: InferenceReader,
+    settings: Settings,
+    worker: int,
+    on_wait: Callable[[], object],
+    *,
+    run_id: str,
+) -> None:
+    """Wait for the number of a worker, and assign it to its source of ids.
+
+    In a database of the data folder itself nobody else writes: its numbers need no claim.
 
     Args:
+        ids: Source of ids of the worker.
+        inferences: Reads the newest stored id.
         settings: Settings of the server.
         worker: Which of the server's workers this is, from 0.
+        on_wait: Called if that takes longer than a database should.
         run_id: Id of the run of the server; empty without a writer.
-        inferences: Reads the newest stored id.
     """
+    number, directory = worker, settings.journal_directory
+    if settings.database and run_id:
+        number = _claimed_number(Path(settings.data), worker, run_id, on_wait)
+    limit = smallest_id_at(Clock(Path(settings.data)).now_ms() + MAX_LEAD_MS)
+    latest = latest_id(inferences, directory)
+    if latest <= limit:
+        ids.assign(number, latest)
+        return
+    _log.error(
+        "ids until %s are stored, which the clock has not reached: new ids do not follow them",
+        timestamp_text(time_ms(latest)),
+    )
+    ids.assign(number, latest_id(inferences, directory, limit), is_behind=True)
 
-    def __init__(
-        self, settings: Settings, worker: int, run_id: str, *, inferences: InferenceReader
-    ) -> None:
-        self.source = IdSource(clock=Clock(Path(settings.data)))
-        self._settings = settings
-        self._worker = worker
-        self._run_id = run_id
-        self._inferences = inferences
 
-    def close(self) -> None:
-        """Close the connections to the store."""
-        self._inferences.close()
-
-    def assign(self, on_wait: Callable[[], object] = lambda: None) -> None:
-        """Wait for the number, and assign it; `on_wait` is called if that takes longer than a database should.
-
-        In a database of the data folder itself nobody else writes: its numbers need no claim.
-        """
-        number = self._worker
-        if self._settings.database and self._run_id:
-            number = self._claimed_number(on_wait)
-        directory = self._settings.journal_directory
-        limit = smallest_id_at(Clock(Path(self._settings.data)).now_ms() + MAX_LEAD_MS)
-        latest = latest_id(self._inferences, directory)
-        if latest <= limit:
-            self.source.assign(number, latest)
-            return
-        _log.error(
-            "ids until %s are stored, which the clock has not reached: new ids do not follow them",
-            timestamp_text(time_ms(latest)),
-        )
-        self.source.assign(number, latest_id(self._inferences, directory, limit), is_behind=True)
-
-    def _claimed_number(self, on_wait: Callable[[], object]) -> int:
-        wait_until_s: float | None = time.monotonic() + LATEST_ID_TIMEOUT_S
-        while True:
-            claimed = read_numbers(Path(self._settings.data))
-            if claimed is not None and claimed.run == self._run_id:
-                return claimed.numbers[self._worker]
-            if wait_until_s is not None and time.monotonic() > wait_until_s:
-                wait_until_s = None
-                _log.warning("the worker waits for its number, which the database gives")
-                on_wait()
-            time.sleep(_POLL_INTERVAL_S)
+def _claimed_number(data: Path, worker: int, run_id: str, on_wait: Callable[[], object]) -> int:
+    wait_until_s: float | None = time.monotonic() + LATEST_ID_TIMEOUT_S
+    while True:
+        claimed = read_numbers(data)
+        if claimed is not None and claimed.run == run_id:
+            return claimed.numbers[worker]
+        if wait_until_s is not None and time.monotonic() > wait_until_s:
+            wait_until_s = None
+            _log.warning("the worker waits for its number, which the database gives")
+            on_wait()
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def latest_id(inferences: InferenceReader, journal_directory: Path, until: int = LARGEST_ID) -> int:
@@ -173,7 +165,10 @@ class OpenedStore(msgspec.Struct, frozen=True, kw_only=True):
     """The store of a worker, and what finds, takes and changes inferences."""
 
     recorder: Recorder
-    ids: WorkerIds
+    ids: IdSource
+    assign_number: Callable[[Callable[[], object]], None]
+    """Waits for the number of the worker and assigns it to `ids`; the function given is called if that takes long."""
+    inferences: InferenceReader
     routes: list[Any]
     console: ConsoleStore
     models: Callable[[], list[ModelEntry]]
@@ -211,10 +206,10 @@ def open_store(
         settings.evaluation_directory,
     ):
         rename_aliases(folder, repository.names())
-    ids = WorkerIds(settings, worker, run_id, inferences=inferences)
+    ids = IdSource(clock=Clock(Path(settings.data)))
     journal = Journal(settings.journal_directory, worker)
     recorder = Recorder(
-        ids.source,
+        ids,
         journal,
         blobs,
         settings=settings,
@@ -223,7 +218,7 @@ def open_store(
     )
     service, events = _open_log(
         settings,
-        ids.source,
+        ids,
         journal,
         blobs,
         recorder=recorder,
@@ -234,7 +229,7 @@ def open_store(
     changes = ChangeService(
         inferences,
         journal,
-        ids.source,
+        ids,
         read_metadata=parse_metadata_value,
         erasures=Erasures(settings.erasures_directory),
         labels_of=partial(_labels_of, repository, service.described),
@@ -297,6 +292,8 @@ def open_store(
     return OpenedStore(
         recorder=recorder,
         ids=ids,
+        assign_number=partial(assign_number, ids, inferences, settings, worker, run_id=run_id),
+        inferences=inferences,
         routes=routes,
         console=console,
         models=models.all,

@@ -12,12 +12,12 @@ from datetime import datetime
 from pathlib import Path
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, REPLAY
-from quadriga.engine.measures.metrics import TEXTS, gauge
+from quadriga.engine.measures.metrics import counter, gauge
 from quadriga.monitor.drift.watch.current import comparisons_that_count
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
@@ -92,8 +92,7 @@ class StoreMetrics(Collector):
         with suppress(OSError):
             yield gauge("quadriga_store_dead_records", value=self._dead.records())
             yield gauge("quadriga_store_dead_segments", value=self._dead.segments())
-        renumbered = "quadriga_store_renumbered"
-        yield CounterMetricFamily(renumbered, TEXTS[renumbered], renumbered_count(self._data))
+        yield counter("quadriga_store_renumbered", value=renumbered_count(self._data))
         damaged = len(damaged_files(self._settings.database_url))
         yield gauge("quadriga_store_damaged_databases", value=damaged)
         yield from self._sizes()

@@ -199,10 +199,12 @@ def request_metrics(rows: Iterable[RowTotals]) -> Iterable[Metric]:
     images = counter("quadriga_images", *_MODEL)
     runs = counter("quadriga_executions", *_MODEL)
     sizes = _histogram("quadriga_batch_size", *_MODEL)
-    refused = counter("quadriga_requests_refused", "model", "reason")
-    stopped = counter("quadriga_requests_stopped", "model", "reason")
-    ends = counter("quadriga_process_ends", "process", "cause")
-    redirected = counter("quadriga_requests_redirected", *_MODEL)
+    single = {
+        REFUSED: counter("quadriga_requests_refused", "model", "reason"),
+        STOPPED: counter("quadriga_requests_stopped", "model", "reason"),
+        ENDS: counter("quadriga_process_ends", "process", "cause"),
+        REDIRECTED: counter("quadriga_requests_redirected", *_MODEL),
+    }
     for row in rows:
         kind, *labels = row.name
         if kind == REQUESTS:
@@ -217,19 +219,14 @@ def request_metrics(rows: Iterable[RowTotals]) -> Iterable[Metric]:
             runs.add_metric(labels, sum(row.cells[:SIZE_SUM]))
             bounds = [*map(str, BATCH_SIZES), _INFINITE]
             _add(sizes, labels, bounds, row.cells, sum_value=row.cells[SIZE_SUM])
-        elif kind in (REFUSED, STOPPED):
-            (refused if kind == REFUSED else stopped).add_metric(labels, row.cells[0])
-        elif kind == REDIRECTED:
-            redirected.add_metric(labels, row.cells[0])
-        elif kind == ENDS:
-            ends.add_metric(labels, row.cells[0])
-    yield from (requests, durations, stages, images, runs, sizes, refused, stopped, ends)
-    yield redirected
+        elif kind in single:
+            single[kind].add_metric(labels, row.cells[0])
+    yield from (requests, durations, stages, images, runs, sizes, *single.values())
 
 
-def counter(name: str, *labels: str) -> CounterMetricFamily:
-    """Return a counter with labels, with its text."""
-    return CounterMetricFamily(name, TEXTS[name], labels=labels)
+def counter(name: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
+    """Return a counter with labels, or with a value, with its text."""
+    return CounterMetricFamily(name, TEXTS[name], value, labels=labels or None)
 
 
 def gauge(name: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
@@ -314,8 +311,7 @@ def _number_metric(name: str, value: float) -> Metric:
     metric_name = f"quadriga_{bare}"
     if metric_name not in TEXTS:
         metric_name = f"quadriga_store_{bare}"
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    return kind(metric_name, TEXTS[metric_name], value)
+    return (counter if name.endswith("_total") else gauge)(metric_name, value=value)
 
 
 def _process_metrics(processes: Iterable[ProcessHealth]) -> Iterable[Metric]:

@@ -7,7 +7,7 @@ This is the only module that imports opentelemetry. The SDK's own variables conf
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -19,15 +19,14 @@ from opentelemetry.sdk.trace import Span, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
     Link,
-    NonRecordingSpan,
-    SpanContext,
     SpanKind,
     StatusCode,
-    TraceFlags,
+    get_current_span,
     set_span_in_context,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from quadriga.proto.request import ModelRun, RequestContext, TraceContext, parse_traceparent
+from quadriga.proto.request import ModelRun, RequestContext, TraceContext
 from quadriga.store.spans import carry_traceparent
 
 FLUSH_S = 3.0
@@ -58,7 +57,7 @@ class Tracing:
         """Begin the span of a request, if it is sampled."""
         span = self._tracer.start_span(
             request.method,
-            _context(request.parent),
+            _context("" if request.parent is None else request.parent.traceparent),
             SpanKind.SERVER,
             start_time=request.begun_epoch_ns,
         )
@@ -95,7 +94,7 @@ class Tracing:
             begun_ns: Begin of the commit, in ns since 1970.
             ended_ns: Its end.
         """
-        contexts = list(dict.fromkeys(filter(None, map(_stored_context, payloads))))
+        contexts = list(dict.fromkeys(filter(None, map(_stored_traceparent, payloads))))
         if not contexts:
             return
         span = self._tracer.start_span(
@@ -103,7 +102,10 @@ class Tracing:
             Context(),
             SpanKind.CONSUMER,
             attributes={"quadriga.records": len(payloads), "quadriga.traces": len(contexts)},
-            links=[Link(_span_context(context)) for context in contexts[:MAX_LINKS]],
+            links=[
+                Link(get_current_span(_context(context)).get_span_context())
+                for context in contexts[:MAX_LINKS]
+            ],
             start_time=begun_ns,
         )
         span.end(ended_ns)
@@ -131,8 +133,7 @@ class Tracing:
 
     @contextmanager
     def _span(self, name: str, kind: SpanKind, traceparent: str) -> Iterator[Any]:
-        parent = parse_traceparent(traceparent)
-        span = self._tracer.start_span(name, _context(parent), kind)
+        span = self._tracer.start_span(name, _context(traceparent), kind)
         try:
             yield span
         except BaseException as error:
@@ -174,15 +175,15 @@ class _StoredRecord(msgspec.Struct, frozen=True):
 _record_decoder = msgspec.json.Decoder(_StoredRecord)
 
 
-def _stored_context(payload: bytes) -> TraceContext | None:
-    """Return the trace that a record is of; None for none, and for other entries of the journal."""
-    if b'"trace_id":' not in payload:
-        return None
-    try:
+def _stored_traceparent(payload: bytes) -> str:
+    """Return the trace that a record is of; empty for none, and for other entries of the journal."""
+    if b'"trace_id":' not in payload:  # to look for it costs less than to decode the record
+        return ""
+    with suppress(msgspec.DecodeError):
         standard = _record_decoder.decode(payload).standard
-    except msgspec.DecodeError:
-        return None
-    return parse_traceparent(f"00-{standard.trace_id}-{standard.span_id}-01")
+        if standard.trace_id:
+            return f"00-{standard.trace_id}-{standard.span_id}-01"
+    return ""
 
 
 def _resource(process: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -198,19 +199,9 @@ def _resource(process: str, environment: Mapping[str, str]) -> dict[str, Any]:
     return resource
 
 
-def _context(parent: TraceContext | None) -> Context:
-    if parent is None:
-        return Context()
-    return set_span_in_context(NonRecordingSpan(_span_context(parent)), Context())
-
-
-def _span_context(context: TraceContext) -> SpanContext:
-    return SpanContext(
-        int(context.trace_id, 16),
-        int(context.span_id, 16),
-        is_remote=True,
-        trace_flags=TraceFlags(context.flags & TraceFlags.SAMPLED),
-    )
+def _context(traceparent: str) -> Context:
+    """Return the context of a parent; an empty one for none, and for a text that is none."""
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
 
 
 def _trace_context(span: Any) -> TraceContext:

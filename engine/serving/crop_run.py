@@ -13,6 +13,7 @@ import msgspec
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import Model
 from quadriga.engine.serving.image_inference import MAX_REQUEST_PIXELS, describe_crops, infer_crops
+from quadriga.engine.serving.model_request import RequestTrace, ResultKeeping, image_model
 from quadriga.engine.serving.recording import (
     CutCrops,
     ImageResult,
@@ -20,8 +21,6 @@ from quadriga.engine.serving.recording import (
     ResultOrigin,
     StoreResult,
 )
-from quadriga.engine.serving.request_kinds import image_model
-from quadriga.engine.serving.request_trace import RequestTrace, ResultKeeping
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import protocol_of_images
 from quadriga.proto.messages import InferRequest, Tensor

@@ -10,7 +10,6 @@ import pybase64
 from quadriga.engine.measures.model_counts import record_preparation
 from quadriga.engine.models.image_graph import ImageGraph, Vector
 from quadriga.engine.models.image_text.generation import TextPackage
-from quadriga.engine.serving.output_decoration import echoed_parameters
 from quadriga.engine.serving.recording import CutCrops, ImageResult
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import read_image_inputs
@@ -81,6 +80,17 @@ def _texts(tensor: Tensor, location: str) -> list[str]:
 def _number(name: str, value: Any) -> Any:
     """Return the value of an argument; flags are sent as whole numbers, too."""
     return bool(value) if name in FLAGS and value in (0, 1) else value
+
+
+ECHOED_PARAMETERS = ("action", "metadata")
+"""Parameters that an output repeats from its input, or from the request, as they were sent."""
+
+
+def echoed_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the parameters that an output repeats."""
+    return {
+        name: parameters[name] for name in ECHOED_PARAMETERS if parameters.get(name) is not None
+    }
 
 
 MAX_REQUEST_PIXELS = 320_000_000

@@ -49,11 +49,6 @@ class TrafficRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Metadata key: requests with the same value of it are answered by the same version."""
 
     @property
-    def is_default(self) -> bool:
-        """Whether it changes nothing."""
-        return not self.shares
-
-    @property
     def main_version(self) -> str | None:
         """The version with the largest share, the highest of several; None without shares."""
         shares = self.shares
@@ -273,7 +268,7 @@ class TrafficRules:
         if not self._database.has_database():  # to open it for writing would make one
             raise NotReadyError("the database is not there yet: try again")
         with writer_engine(self._settings.database_url) as engine:
-            if rule.is_default:
+            if not rule.shares:
                 remove_rule(engine, model)
             else:
                 write_rule(engine, model, msgspec.json.encode(rule).decode(), changed_by)

@@ -1,8 +1,8 @@
-"""The keys that a worker accepts: a copy of the database's, which a thread keeps up to date.
+"""The keys that a worker accepts, and the gate in front of every protocol, which finds whose key, token or session a request has.
 
-A copy in the data folder lets the server start while the database is away. Where keys are needed and there is none, the
-first key, of an administrator, is made as a file of the data folder; to remove the file revokes it. `KeyMetrics` shows
-Prometheus what keys have used, by the id and the name of each, never its secret.
+The keys are a copy of the database's, which a thread keeps up to date. A copy in the data folder lets the server start
+while the database is away. Where keys are needed and there is none, the first key, of an administrator, is made as a file of the data
+folder; to remove the file revokes it. `KeyMetrics` shows Prometheus what keys have used, by the id and the name of each, never its secret.
 """
 
 import ipaddress
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 from prometheus_client.core import Metric
@@ -22,13 +23,8 @@ from quadriga.engine.access.quotas import REFUSED, REQUESTS, KeyQuotas
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.metrics import counter, gauge
 from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, SharedCounts
-from quadriga.proto.access import ROLES, STRANGER, Caller
-from quadriga.store.access_keys import (
-    end_session,
-    note_uses,
-    read_ended_sessions,
-    read_keys,
-)
+from quadriga.proto.access import ANYBODY, ROLES, STRANGER, TEAM_HEADER, Caller, presented_key
+from quadriga.store.access_keys import end_session, note_uses, read_ended_sessions, read_keys
 from quadriga.store.database import ReaderPool, writer_engine
 from quadriga.store.disk import create_once, write_atomically
 from quadriga.store.errors import StoreError, full_text
@@ -316,6 +312,44 @@ class KeyRing:
                 note_uses(engine, uses)
         except Exception as error:  # noqa: BLE001 - the database may be away or full; uses are no more than a hint
             _log.info("cannot note when keys were used: %s", error)
+
+
+class KeyGate:
+    """Gate of a server that accepts keys; open while it needs none.
+
+    Args:
+        keys: The keys.
+        caller_of_session: Returns the caller whose session a header `Cookie` has, or None.
+        caller_of_token: Returns the caller who presents a token of the identity provider, without rights if it does not
+            count; None without a provider.
+    """
+
+    def __init__(
+        self,
+        keys: KeyRing,
+        caller_of_session: Callable[[bytes | None], Caller | None] = lambda _: None,
+        caller_of_token: Callable[[str], Caller] | None = None,
+    ) -> None:
+        self._keys = keys
+        self._caller_of_session = caller_of_session
+        self._caller_of_token = caller_of_token
+
+    def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
+        """Return the caller of a request, as `quadriga.proto.access.Gate`: by its key, else its token, else its session."""
+        if self._keys.is_open:
+            return ANYBODY
+        text = presented_key(read_header)
+        # A token of a provider has three parts, where a key has two.
+        if self._caller_of_token is not None and text is not None and text.count(".") == 2:
+            return self._caller_of_token(text)
+        if not self._keys.is_known:
+            return UNREAD_LOCAL if self._keys.is_local else UNREAD
+        if text is None:
+            return self._caller_of_session(read_header(b"cookie")) or STRANGER
+        caller = self._keys.find(text)
+        if caller.is_of_jobs and (team := read_header(TEAM_HEADER)):
+            return msgspec.structs.replace(caller, team=unquote(team.decode("latin-1")))
+        return caller
 
 
 class KeyMetrics(Collector):

@@ -20,8 +20,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.types import Message, Scope
 
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
+from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyGate, KeyMetrics, KeyRing
 from quadriga.engine.access.quotas import job_owner
 from quadriga.engine.access.sessions import BrowserSessions, KeySessions
 from quadriga.engine.access.tls import RenewedContext, RenewedFiles
@@ -140,7 +139,7 @@ class Application:
                 self._sign_on = extras.load("sign_on", SIGN_ON)(settings, self._keys)
             self._sessions = self._sign_on or KeySessions(settings, self._keys)
             of_token = None if self._sign_on is None else self._sign_on.caller_of_token
-            self._gate = KeyGate(self._keys, self._sessions, of_token)
+            self._gate = KeyGate(self._keys, self._sessions.caller_of_cookies, of_token)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             counts=counts,

@@ -53,7 +53,6 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto.http.chariot import parse_metadata_value
-from quadriga.store.blobs.interface import Blobs
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.clock import MAX_LEAD_MS, Clock
@@ -216,15 +215,23 @@ def open_store(
         engine_version=version("quadriga"),
         embed=embed,
     )
-    service, events = _open_log(
+
+    def served_name(name: str) -> str:
+        return ModelNames(set, repository.names).resolve(name)
+
+    def stored_name(name: str) -> str:
+        return inferences.within(caller_scope()).names.resolve(name)
+
+    service = LogService(
+        LogRecorder(ids, journal, blobs, recorder=recorder, settings=settings),
+        DescribedModels(Path(settings.data) / "descriptions"),
+        lambda name: known_model_name(name, served_name, stored_name),
         settings,
-        ids,
-        journal,
-        blobs,
-        recorder=recorder,
-        inferences=inferences,
-        repository=repository,
+        version=version("quadriga"),
+        has_place=PastMonths(inferences.snapshot).has_place,
     )
+    halves = EventHalves(Path(settings.data) / "events", is_synced=settings.durability == "power")
+    events = EventPairs(service, halves)
     log_threads = BoundedThreads("logged inferences", LOG_THREADS, WAITING_LOGS, LOG_WAIT_S)
     changes = ChangeService(
         inferences,
@@ -310,34 +317,3 @@ def _labels_of(
         return set(described.labels(model, team))
     loaded = [version.labels for version in versions if version.sha256 is not None]
     return set().union(*loaded) if loaded and all(loaded) else set()
-
-
-def _open_log(
-    settings: Settings,
-    ids: IdSource,
-    journal: Journal,
-    blobs: Blobs,
-    *,
-    recorder: Recorder,
-    inferences: InferenceReader,
-    repository: ModelRepository,
-) -> tuple[LogService, EventPairs]:
-    """Return what takes inferences of models that are served elsewhere."""
-
-    def served_name(name: str) -> str:
-        return ModelNames(set, repository.names).resolve(name)
-
-    def stored_name(name: str) -> str:
-        return inferences.within(caller_scope()).names.resolve(name)
-
-    service = LogService(
-        LogRecorder(ids, journal, blobs, recorder=recorder, settings=settings),
-        DescribedModels(Path(settings.data) / "descriptions"),
-        lambda name: known_model_name(name, served_name, stored_name),
-        settings,
-        version=version("quadriga"),
-        has_place=PastMonths(inferences.snapshot).has_place,
-    )
-    folder = Path(settings.data) / "events"
-    halves = EventHalves(folder, is_synced=settings.durability == "power")
-    return service, EventPairs(service, halves)

@@ -94,7 +94,9 @@ class Tracing:
             begun_ns: Begin of the commit, in ns since 1970.
             ended_ns: Its end.
         """
-        contexts = list(dict.fromkeys(filter(None, map(_stored_traceparent, payloads))))
+        parents = map(_context, dict.fromkeys(map(_stored_traceparent, payloads)))
+        contexts = [get_current_span(parent).get_span_context() for parent in parents]
+        contexts = [context for context in contexts if context.is_valid]
         if not contexts:
             return
         span = self._tracer.start_span(
@@ -102,10 +104,7 @@ class Tracing:
             Context(),
             SpanKind.CONSUMER,
             attributes={"quadriga.records": len(payloads), "quadriga.traces": len(contexts)},
-            links=[
-                Link(get_current_span(_context(context)).get_span_context())
-                for context in contexts[:MAX_LINKS]
-            ],
+            links=[Link(context) for context in contexts[:MAX_LINKS]],
             start_time=begun_ns,
         )
         span.end(ended_ns)

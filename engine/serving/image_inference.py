@@ -349,20 +349,14 @@ def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> lis
         predicted = images.predictor.predict(decoded, options, with_embedding=with_embedding)
     except ParameterError as error:
         raise InvalidRequest(f"{image_requests[0].location}: {error}") from error
-    results = [
-        _complete(*completion)
-        for completion in zip(image_requests, decoded, predicted, strict=True)
-    ]
-    if images.cut is None:
-        return results
-    return [
-        msgspec.structs.replace(
-            result, cut_crops=images.cut(image, image_request.data, predictions)
-        )
-        for image_request, image, (predictions, _), result in zip(
-            image_requests, decoded, predicted, results, strict=True
-        )
-    ]
+    results = []
+    for image_request, image, output in zip(image_requests, decoded, predicted, strict=True):
+        result = _complete(image_request, image, output)
+        if images.cut is not None:
+            crops = images.cut(image, image_request.data, output[0])
+            result = msgspec.structs.replace(result, cut_crops=crops)
+        results.append(result)
+    return results
 
 
 def _decode(images: ImageModel, image_request: _ImageRequest) -> Image:

@@ -160,11 +160,8 @@ def _point(model: str, subject: str, salt: str) -> float:
 
 def _subject(rule: TrafficRule, request: InferRequest) -> str:
     """Return what decides about a request: the value of the sticky key, else the id of the request."""
-    if rule.sticky_by is not None:
-        value = _metadata_value(request, rule.sticky_by)
-        if value is not None:
-            return f"{rule.sticky_by}={value}"
-    return request.id
+    value = None if rule.sticky_by is None else _metadata_value(request, rule.sticky_by)
+    return request.id if value is None else f"{rule.sticky_by}={value}"
 
 
 def _metadata_value(request: InferRequest, key: str) -> str | None:
@@ -190,9 +187,7 @@ def _metadata_value(request: InferRequest, key: str) -> str | None:
 
 def _at_path(value: Any, parts: list[str]) -> Any:
     for part in parts:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(part)
+        value = value.get(part) if isinstance(value, dict) else None
     return value
 
 

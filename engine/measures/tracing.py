@@ -6,7 +6,7 @@ This is the only module that imports opentelemetry. The SDK's own variables conf
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Span, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
@@ -47,9 +47,7 @@ class Tracing:
     """
 
     def __init__(self, process: str) -> None:
-        self._provider = TracerProvider(
-            resource=Resource.create(_resource(process, os.environ)), shutdown_on_exit=False
-        )
+        self._provider = TracerProvider(resource=_resource(process), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("quadriga", version("quadriga"))
 
@@ -185,17 +183,15 @@ def _stored_traceparent(payload: bytes) -> str:
     return ""
 
 
-def _resource(process: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def _resource(process: str) -> Resource:
     """Return what all spans of a process have; a name of the environment has precedence."""
-    resource = {
+    own = {
         "service.version": version("quadriga"),
         "service.instance.id": f"{os.uname().nodename}-{os.getpid()}",
         "quadriga.process": process,
     }
-    named = "OTEL_SERVICE_NAME" in environment
-    if not named and "service.name=" not in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):
-        resource["service.name"] = "quadriga"
-    return resource
+    named = Resource.create({"service.name": "quadriga"}).merge(OTELResourceDetector().detect())
+    return named.merge(Resource(own))
 
 
 def _context(traceparent: str) -> Context:

@@ -74,7 +74,7 @@ class ServerHealth:
         """Return the state of the processes, the store and the models, each with its reason."""
         process = _part(self._process_reason(), self._first_problem())
         models = _part(self._models_reason(), self.source_problem())
-        failed_write = None if self._recorder is None else self._recorder.failed_writes.reason()
+        failed_write = None if self._recorder is None else self._recorder.failed_writes.reason
         store = _part(self._store_reason(), self._problem_of(WRITER) or failed_write)
         if self._recorder is None:
             store = HealthPart("off", "this server stores nothing")

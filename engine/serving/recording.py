@@ -417,7 +417,7 @@ class Recorder:
             durability == "process"
             and policy != "block"
             and not keeps_input
-            and self.failed_writes.reason() is None
+            and self.failed_writes.reason is None
         )
 
     def counters(self) -> dict[str, float]:
@@ -438,7 +438,7 @@ class Recorder:
         options = model.recognition.written.store
         policy = options.journal_full or self._settings.journal_full
         reason = self.capacity.refusal_reason(policy)
-        return reason if reason or policy == "shed" else self.failed_writes.reason()
+        return reason if reason or policy == "shed" else self.failed_writes.reason
 
     def check_disk(self) -> None:
         """Find out at the start whether the journal can be written, before a request does."""

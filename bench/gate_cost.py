@@ -16,8 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_ring import KeyRing
+from quadriga.engine.access.key_ring import KeyGate, KeyRing
 from quadriga.engine.access.quotas import KeyQuota, RefusalLog
 from quadriga.engine.access.sessions import SESSION_COOKIE
 from quadriga.engine.config.settings import Settings
@@ -83,8 +82,16 @@ def main() -> None:
         for name, gate, sent in (
             ("no keys needed", OpenGate(), headers),
             (f"{KEYS} keys", KeyGate(ring), headers),
-            ("beside log-in", KeyGate(ring, sign_on, sign_on.caller_of_token), headers),
-            ("a session", KeyGate(ring, sign_on, sign_on.caller_of_token), with_session),
+            (
+                "beside log-in",
+                KeyGate(ring, sign_on.caller_of_cookies, sign_on.caller_of_token),
+                headers,
+            ),
+            (
+                "a session",
+                KeyGate(ring, sign_on.caller_of_cookies, sign_on.caller_of_token),
+                with_session,
+            ),
         ):
 
             def decide(gate: OpenGate | KeyGate = gate, sent: Headers = sent) -> None:

@@ -164,12 +164,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     settings_module.add_extensions(settings)
     if "://" not in settings.models and not Path(settings.models).exists():
         raise SettingsError(f"model folder not found: {settings.models}")
-    configure_logging(
-        "supervisor",
-        settings.secrets,
-        log_format=settings.log_format,
-        level=settings.log_level,
-    )
+    configure_logging("supervisor", settings)
     for path in settings_module.open_secret_files(os.environ):
         logging.getLogger("quadriga.supervisor").warning(
             "every user of this machine may read the secret in %s: chmod 600", path

@@ -24,7 +24,7 @@ ProtocolError
     └── ModelFailed       500  INTERNAL           the model's graph failed, or its outputs cannot be read
 
 Functions that read a part of a request raise `InvalidRequest`, whose text names the location, the expected and the
-actual value. Lower errors (`tasks`, `store`) are translated into these once, in `quadriga.engine.serving.request_trace`;
+actual value. Lower errors (`tasks`, `store`) are translated into these once, in `quadriga.engine.serving.model_request`;
 those of the store that are answered as they are have a status, too. How a request that ended with an error is counted
 follows from its class: `quadriga.proto.request.outcome_of_error`.
 """

@@ -1,8 +1,8 @@
-"""The keys that a worker accepts: a copy of the database's, which a thread keeps up to date.
+"""The keys that a worker accepts, and the gate in front of every protocol, which finds whose key, token or session a request has.
 
-A copy in the data folder lets the server start while the database is away. Where keys are needed and there is none, the
-first key, of an administrator, is made as a file of the data folder; to remove the file revokes it. `KeyMetrics` shows
-Prometheus what keys have used, by the id and the name of each, never its secret.
+The keys are a copy of the database's, which a thread keeps up to date. A copy in the data folder lets the server start
+while the database is away. Where keys are needed and there is none, the first key, of an administrator, is made as a file of the data
+folder; to remove the file revokes it. `KeyMetrics` shows Prometheus what keys have used, by the id and the name of each, never its secret.
 """
 
 import ipaddress
@@ -13,22 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from hmac import compare_digest
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from quadriga.engine.access.quotas import REFUSED, REQUESTS, KeyQuotas
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.measures.metrics import TEXTS
+from quadriga.engine.measures.metrics import counter, gauge
 from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, SharedCounts
-from quadriga.proto.access import ROLES, STRANGER, Caller
-from quadriga.store.access_keys import (
-    end_session,
-    note_uses,
-    read_ended_sessions,
-    read_keys,
-)
+from quadriga.proto.access import ANYBODY, ROLES, STRANGER, TEAM_HEADER, Caller, presented_key
+from quadriga.store.access_keys import end_session, note_uses, read_ended_sessions, read_keys
 from quadriga.store.database import ReaderPool, writer_engine
 from quadriga.store.disk import create_once, write_atomically
 from quadriga.store.errors import StoreError, full_text
@@ -83,8 +79,10 @@ class KeyRing:
         self._on_first_key = on_first_key
         self._settings = settings
         self._folder = Path(settings.data)
-        self._is_local = not others_reach(settings)
-        self._may_be_open = self._is_local and not settings.of_extra("sign_on", "issuer")
+        behind_proxy = settings.public_url or settings.trusted_proxies
+        self.is_local = is_loopback(settings.host) and not behind_proxy
+        """Whether only programs of this machine reach the server, by its address or a proxy, as far as the settings say."""
+        self._may_be_open = self.is_local and not settings.of_extra("sign_on", "issuer")
         self._jobs_key = _fixed_key("jobs", internal_key, "infer")
         self._admin_key = _fixed_key("admin_key", settings.admin_key, "admin")
         self._has_keys = False
@@ -109,11 +107,6 @@ class KeyRing:
     def is_known(self) -> bool:
         """Whether the keys were read, in this run or by an earlier one that left a copy."""
         return self._known.is_set()
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only programs of this machine reach the server, as far as the settings say."""
-        return self._is_local
 
     @property
     def is_open(self) -> bool:
@@ -204,7 +197,7 @@ class KeyRing:
             if unused != self._read_copy():
                 self._folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._folder / COPY_FILE, msgspec.json.encode(unused), 0o600)
-        if not (stored or self._is_local or self._admin_key):
+        if not (stored or self.is_local or self._admin_key):
             self._make_first_key()
         self._take((*stored, *ended))
         self._known.set()
@@ -254,7 +247,6 @@ class KeyRing:
             for key in valid.values()
         }
         self._revoked = {key.id: key for key in keys if key.revoked_ms is not None}
-        self._quotas.keep(valid)
         self._valid = valid
         self._has_keys = any(key is not self._jobs_key for key in keys)
 
@@ -322,6 +314,44 @@ class KeyRing:
             _log.info("cannot note when keys were used: %s", error)
 
 
+class KeyGate:
+    """Gate of a server that accepts keys; open while it needs none.
+
+    Args:
+        keys: The keys.
+        caller_of_session: Returns the caller whose session a header `Cookie` has, or None.
+        caller_of_token: Returns the caller who presents a token of the identity provider, without rights if it does not
+            count; None without a provider.
+    """
+
+    def __init__(
+        self,
+        keys: KeyRing,
+        caller_of_session: Callable[[bytes | None], Caller | None] = lambda _: None,
+        caller_of_token: Callable[[str], Caller] | None = None,
+    ) -> None:
+        self._keys = keys
+        self._caller_of_session = caller_of_session
+        self._caller_of_token = caller_of_token
+
+    def identify(self, read_header: Callable[[bytes], bytes | None]) -> Caller:
+        """Return the caller of a request, as `quadriga.proto.access.Gate`: by its key, else its token, else its session."""
+        if self._keys.is_open:
+            return ANYBODY
+        text = presented_key(read_header)
+        # A token of a provider has three parts, where a key has two.
+        if self._caller_of_token is not None and text is not None and text.count(".") == 2:
+            return self._caller_of_token(text)
+        if not self._keys.is_known:
+            return UNREAD_LOCAL if self._keys.is_local else UNREAD
+        if text is None:
+            return self._caller_of_session(read_header(b"cookie")) or STRANGER
+        caller = self._keys.find(text)
+        if caller.is_of_jobs and (team := read_header(TEAM_HEADER)):
+            return msgspec.structs.replace(caller, team=unquote(team.decode("latin-1")))
+        return caller
+
+
 class KeyMetrics(Collector):
     """What the keys have used since the start of the server, summed over its workers, and when keys end that end soon.
 
@@ -334,21 +364,9 @@ class KeyMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric with its current value."""
-        requests = CounterMetricFamily(
-            "quadriga_key_requests",
-            "Requests admitted with the key. A key that does far more than others may need limits.",
-            labels=_LABELS,
-        )
-        running = GaugeMetricFamily(
-            "quadriga_key_requests_running",
-            "Requests of the key that are answered now. At the number its limits allow, further ones are refused.",
-            labels=_LABELS,
-        )
-        refused = CounterMetricFamily(
-            "quadriga_key_requests_refused",
-            "Requests refused by a limit of the key. If it rises, its client should send less, or an administrator raise the limit.",
-            labels=[*_LABELS, "limit"],
-        )
+        requests = counter("quadriga_key_requests", *_LABELS)
+        running = gauge("quadriga_key_requests_running", *_LABELS)
+        refused = counter("quadriga_key_requests_refused", *_LABELS, "limit")
         uses = [] if self._keys is None else self._keys.key_uses()
         if further := [cells for *_, cells in uses[MAX_KEYS_SHOWN:]]:
             total = [sum(cells[cell] for cells in further) for cell in range(CELLS)]
@@ -362,8 +380,7 @@ class KeyMetrics(Collector):
         yield from (requests, running, refused, self._ends())
 
     def _ends(self) -> Metric:
-        name = "quadriga_key_end_timestamp_seconds"
-        ends = GaugeMetricFamily(name, TEXTS[name], labels=_LABELS)
+        ends = gauge("quadriga_key_end_timestamp_seconds", *_LABELS)
         before_ms = (time.time() + ENDING_DAYS * 86_400) * 1000
         keys = [] if self._keys is None else self._keys.ending_keys(before_ms)
         for key in keys[:MAX_ENDING_KEYS]:
@@ -388,11 +405,6 @@ UNREAD_LOCAL = msgspec.structs.replace(UNREAD, rights=frozenset({"key"}))
 """Caller on this machine before the keys were read: may see why the server is not ready, and nothing else."""
 _ENDED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that has expired")
 _REVOKED = msgspec.structs.replace(STRANGER, refusal="expected a valid key, got one that was revoked")  # fmt: skip
-
-
-def others_reach(settings: Settings) -> bool:
-    """Check whether others than programs of this machine reach a server: by its address, or through a proxy in front of it."""
-    return bool(settings.public_url or settings.trusted_proxies or not is_loopback(settings.host))
 
 
 def is_loopback(host: str) -> bool:

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from functools import cached_property
 from math import ceil, floor
 from typing import get_args
@@ -236,7 +236,7 @@ class KeyQuota(Quota):
 
 
 class KeyQuotas:
-    """The quotas of all keys, each of which goes on while its limits stay the same.
+    """Makes the quotas of keys; what they count is in memory that all processes share, and so outlasts them.
 
     Args:
         counts: What all processes have counted.
@@ -245,7 +245,6 @@ class KeyQuotas:
 
     def __init__(self, counts: SharedCounts, default: str) -> None:
         self._counts = counts
-        self._quotas: dict[str, tuple[tuple[str, str], KeyQuota]] = {}
         self._names: dict[str, str] = {}
         self._warned: set[tuple[str, str]] = set()
         self._default = default
@@ -255,20 +254,9 @@ class KeyQuotas:
     def quota(self, key: AccessKey, *, has_default: bool) -> KeyQuota:
         """Return the quota of a key; `has_default` says whether it has the default limits unless it has its own."""
         text = key.limits or (self._default if has_default else "")
-        name = key.name or key.id
-        form, quota = self._quotas.get(key.id, (None, None))
-        if quota is None or form != (text, name):
-            owner = f"the key {key.id}" if key.limits else "the setting key_limits"
-            limits = self._parse(text, owner)
-            quota = KeyQuota(self._counts, self.refusals, key_id=key.id, name=name, limits=limits)
-            self._quotas[key.id] = (text, name), quota
-        self._names[key.id] = name
-        return quota
-
-    def keep(self, key_ids: Container[str]) -> None:
-        """Forget the quotas of all other keys, as they are valid no more; their names stay for metrics."""
-        for key_id in [key_id for key_id in self._quotas if key_id not in key_ids]:
-            del self._quotas[key_id]
+        name = self._names[key.id] = key.name or key.id
+        limits = self._parse(text, f"the key {key.id}" if key.limits else "the setting key_limits")
+        return KeyQuota(self._counts, self.refusals, key_id=key.id, name=name, limits=limits)
 
     def uses(self) -> list[tuple[str, str, list[int]]]:
         """Return id, name and numbers of each key, in the order of their first requests."""
@@ -283,10 +271,8 @@ class KeyQuotas:
                 limits |= parse_limits([part])
             except ValueError as error:
                 reason = "this limit no longer exists" if is_retired(part) else error
-                if (
-                    owner,
-                    part,
-                ) not in self._warned and self._counts.writer == 0:  # one worker warns
+                is_new = (owner, part) not in self._warned
+                if is_new and self._counts.writer == 0:  # one worker warns
                     _log.warning("%s has a limit that does not count, %s: %s", owner, part, reason)
                 self._warned.add((owner, part))
         return limits

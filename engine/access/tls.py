@@ -131,13 +131,7 @@ def own_client_context(
 def certificate_problem(files: TlsFiles) -> str:
     """Return why clients will refuse the certificate whoever signed it, such as its age; empty if they will not."""
     plain = msgspec.structs.replace(files, client_ca=b"")
-    try:
-        _shake_hands(server_context(plain), own_client_context(plain, has_time=True))
-    except ssl.SSLCertVerificationError as error:
-        return str(error.verify_message)
-    except ssl.SSLError as error:
-        return str(error.reason)
-    return ""
+    return _refusal(server_context(plain), own_client_context(plain, has_time=True))
 
 
 def certificate_end_s(files: TlsFiles) -> float | None:
@@ -151,12 +145,16 @@ def certificate_end_s(files: TlsFiles) -> float | None:
 
 def way_in_problem(files: TlsFiles) -> str:
     """Return why the server refuses requests of its own jobs, which present its own certificate; empty if it does not."""
+    refusal = _refusal(server_context(files), own_client_context(files))
+    return f"{_NO_WAY_IN} ({refusal})" if refusal else ""
+
+
+def _refusal(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
+    """Return why one of two contexts refuses the other; empty if they shake hands."""
     try:
-        _shake_hands(server_context(files), own_client_context(files))
-    except ssl.SSLCertVerificationError as error:
-        return f"{_NO_WAY_IN} ({error.verify_message})"
+        _shake_hands(server, client)
     except ssl.SSLError as error:
-        return f"{_NO_WAY_IN} ({error.reason})"
+        return str(getattr(error, "verify_message", error.reason))
     return ""
 
 

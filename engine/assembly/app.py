@@ -20,8 +20,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.types import Message, Scope
 
 from quadriga.engine.access.browsers import BrowserRules
-from quadriga.engine.access.gate import KeyGate
-from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyMetrics, KeyRing
+from quadriga.engine.access.key_ring import KEYS_UNREAD, KeyGate, KeyMetrics, KeyRing
 from quadriga.engine.access.quotas import job_owner
 from quadriga.engine.access.sessions import BrowserSessions, KeySessions
 from quadriga.engine.access.tls import RenewedContext, RenewedFiles
@@ -67,7 +66,7 @@ from quadriga.proto.access import Gate, OpenGate
 from quadriga.proto.grpc.server import GrpcServer
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import Dispatcher, Operation, WireOptions, all_operations
-from quadriga.proto.request import Accounting, Audit
+from quadriga.proto.request import Accounting
 from quadriga.store.jobs import Jobs
 from quadriga.tasks.image import Image
 
@@ -140,7 +139,7 @@ class Application:
                 self._sign_on = extras.load("sign_on", SIGN_ON)(settings, self._keys)
             self._sessions = self._sign_on or KeySessions(settings, self._keys)
             of_token = None if self._sign_on is None else self._sign_on.caller_of_token
-            self._gate = KeyGate(self._keys, self._sessions, of_token)
+            self._gate = KeyGate(self._keys, self._sessions.caller_of_cookies, of_token)
         self._host = msgspec.structs.replace(
             host or ModelHost(),
             counts=counts,
@@ -174,7 +173,7 @@ class Application:
                 runs=lambda: self.pipeline,
             )
         self._recorder = None if self._store is None else self._store.recorder
-        self._ids = None if self._store is None else self._store.ids
+        self._events = None if self._store is None else self._store.events
         self.intake = Intake(
             max(settings.max_inflight_bytes, settings.max_body_bytes),
             settings.body_timeout_s,
@@ -280,19 +279,31 @@ class Application:
         ]
 
     def _make_front(self, handlers: list[Any], operations: Sequence[Operation]) -> AsgiFront:
-        settings = self._settings
+        settings, audit = self._settings, self._accounting.audit
         protocols = Dispatcher(
             self.pipeline,
             operations,
             settings.max_body_bytes,
             request_timeout_s=settings.request_timeout_s,
-            audit=self._accounting.audit,
+            audit=audit,
             intake=self.intake,
         )
+        check_needs(handlers)
+        schema = Router("/schema", route_handlers=[], opt={"need": "key"}, include_in_schema=False)
+        openapi = OpenAPIConfig(
+            "Quadriga", VERSION, render_plugins=[OpenApiDocument(operations)], openapi_router=schema
+        )
+        routes = Litestar(
+            handlers,
+            guards=[guard_route, guard_with(audit)],
+            exception_handlers=EXCEPTION_HANDLERS,
+            before_send=[_keep_out_of_caches],
+            openapi_config=openapi,
+            request_max_body_size=min(settings.max_body_bytes, MAX_ROUTE_BODY_BYTES),
+            logging_config=None,  # the process configures logging
+        )
         return AsgiFront(
-            _routes_application(
-                handlers, operations, self._accounting.audit, settings.max_body_bytes
-            ),
+            routes,
             protocols,
             self.intake,
             gate=self._gate,
@@ -312,14 +323,15 @@ class Application:
             "jobs_refused_total": self._jobs.refused,
         }
         audit = {} if self._audit_log is None else self._audit_log.counters()
-        logged = {} if self._store is None else self._store.events.counters()
+        logged = {} if self._events is None else self._events.counters()
         return {**recorded, **self.intake.counters(), **own, **audit, **logged}
 
     def _followed_time_s(self) -> float:
         """Return the time that ids follow, in seconds since 1970: the age of what waits is counted by it."""
-        if self._ids is None:
-            return time.time()
-        return time.time() - self._ids.source.clock_counters()["clock_ahead_seconds"]
+        ahead_s = (
+            0.0 if self._store is None else self._store.ids.clock_counters()["clock_ahead_seconds"]
+        )
+        return time.time() - ahead_s
 
     def _served(self) -> set[str]:
         return {status.name for status in self.repository.statuses() if status.state != "UNLOADED"}
@@ -359,8 +371,8 @@ class Application:
             states.mark(name, "loading" if takes_requests else "starting", reason)
 
         def load() -> None:
-            if self._ids is not None:
-                assign = partial(self._ids.assign, partial(wait, NO_NUMBER))
+            if self._store is not None:
+                assign = partial(self._store.assign_number, partial(wait, NO_NUMBER))
                 retry_until_done("find the newest id", assign, wait)
             if self._recorder is not None:
                 self._recorder.check_disk()
@@ -377,16 +389,10 @@ class Application:
             loaded.set()
 
         # Here, as `close` ends them: it may be called while the models are loaded.
-        self._numbers.start()
-        self.traffic_rules.start()
-        if self._store is not None:
-            self._store.events.start()
-        if self._audit_log is not None:
-            self._audit_log.start()
-        if self._keys is not None:
-            self._keys.start()
-        if self._sign_on is not None:
-            self._sign_on.start()
+        parts: list[Any] = [self._numbers, self.traffic_rules, self._events, self._audit_log]
+        for part in (*parts, self._keys, self._sign_on):
+            if part is not None:
+                part.start()
         threading.Thread(target=load, name="load-models", daemon=True).start()
         return loaded
 
@@ -432,23 +438,12 @@ class Application:
 
     def close(self) -> None:
         """Finish running requests and close the journal."""
-        if self._watch is not None:
-            self._watch.close()
-        if self._store is not None:
-            self._store.events.close()
-        self.pipeline.close()
-        self._numbers.close()
-        self.traffic_rules.close()
-        if self._ids is not None:
-            self._ids.close()
-        if self._sign_on is not None:
-            self._sign_on.close()
-        if self._keys is not None:
-            self._keys.close()
-        if self._audit_log is not None:
-            self._audit_log.close()
-        if self._tracing is not None:
-            self._tracing.close()
+        parts: list[Any] = [self._watch, self._events, self.pipeline, self._numbers]
+        inferences = None if self._store is None else self._store.inferences
+        parts += [self.traffic_rules, inferences, self._sign_on, self._keys]
+        for part in (*parts, self._audit_log, self._tracing):
+            if part is not None:
+                part.close()
 
 
 def _open_source(settings: Settings, run_directory: Path | None, host: ModelHost) -> Any:
@@ -472,26 +467,3 @@ async def _keep_out_of_caches(message: Message, _: Scope) -> None:
     if message["type"] == "http.response.start":
         headers = MutableScopeHeaders.from_message(message)
         headers.setdefault("Cache-Control", "private, no-store")
-
-
-def _routes_application(
-    handlers: list[Any], operations: Sequence[Operation], audit: Audit, max_body_bytes: int
-) -> Litestar:
-    """Return the application of the routes, each of which declares what it needs."""
-    check_needs(handlers)
-    return Litestar(
-        handlers,
-        guards=[guard_route, guard_with(audit)],
-        exception_handlers=EXCEPTION_HANDLERS,
-        before_send=[_keep_out_of_caches],
-        openapi_config=OpenAPIConfig(
-            "Quadriga",
-            VERSION,
-            render_plugins=[OpenApiDocument(operations)],
-            openapi_router=Router(
-                "/schema", route_handlers=[], opt={"need": "key"}, include_in_schema=False
-            ),
-        ),
-        request_max_body_size=min(max_body_bytes, MAX_ROUTE_BODY_BYTES),
-        logging_config=None,  # the process configures logging
-    )

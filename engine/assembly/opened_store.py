@@ -43,8 +43,7 @@ from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.engine.serving.pipeline import Pipeline
-from quadriga.engine.serving.recording import Recorder
-from quadriga.engine.serving.signal_worker import Embed
+from quadriga.engine.serving.recording import Embed, Recorder
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.watch.current import CurrentDrift
@@ -52,9 +51,8 @@ from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.monitor.watch.webhook_hosts import WebhookHosts, parse_webhook_hosts
+from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto.http.chariot import parse_metadata_value
-from quadriga.store.blobs.interface import Blobs
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.clock import MAX_LEAD_MS, Clock
@@ -94,60 +92,53 @@ CHEAP_READS = 4
 """Reads of the store that find a connection beside all searches."""
 
 
-class WorkerIds:
-    """Assigns the number of a worker to its source of ids, once it is known.
+def assign_number(
+    ids: IdSource,
+    inferences: InferenceReader,
+    settings: Settings,
+    worker: int,
+    on_wait: Callable[[], object],
+    *,
+    run_id: str,
+) -> None:
+    """Wait for the number of a worker, and assign it to its source of ids.
+
+    In a database of the data folder itself nobody else writes: its numbers need no claim.
 
     Args:
+        ids: Source of ids of the worker.
+        inferences: Reads the newest stored id.
         settings: Settings of the server.
         worker: Which of the server's workers this is, from 0.
+        on_wait: Called if that takes longer than a database should.
         run_id: Id of the run of the server; empty without a writer.
-        inferences: Reads the newest stored id.
     """
+    number, directory = worker, settings.journal_directory
+    if settings.database and run_id:
+        number = _claimed_number(Path(settings.data), worker, run_id, on_wait)
+    limit = smallest_id_at(Clock(Path(settings.data)).now_ms() + MAX_LEAD_MS)
+    latest = latest_id(inferences, directory)
+    if latest <= limit:
+        ids.assign(number, latest)
+        return
+    _log.error(
+        "ids until %s are stored, which the clock has not reached: new ids do not follow them",
+        timestamp_text(time_ms(latest)),
+    )
+    ids.assign(number, latest_id(inferences, directory, limit), is_behind=True)
 
-    def __init__(
-        self, settings: Settings, worker: int, run_id: str, *, inferences: InferenceReader
-    ) -> None:
-        self.source = IdSource(clock=Clock(Path(settings.data)))
-        self._settings = settings
-        self._worker = worker
-        self._run_id = run_id
-        self._inferences = inferences
 
-    def close(self) -> None:
-        """Close the connections to the store."""
-        self._inferences.close()
-
-    def assign(self, on_wait: Callable[[], object] = lambda: None) -> None:
-        """Wait for the number, and assign it; `on_wait` is called if that takes longer than a database should.
-
-        In a database of the data folder itself nobody else writes: its numbers need no claim.
-        """
-        number = self._worker
-        if self._settings.database and self._run_id:
-            number = self._claimed_number(on_wait)
-        directory = self._settings.journal_directory
-        limit = smallest_id_at(Clock(Path(self._settings.data)).now_ms() + MAX_LEAD_MS)
-        latest = latest_id(self._inferences, directory)
-        if latest <= limit:
-            self.source.assign(number, latest)
-            return
-        _log.error(
-            "ids until %s are stored, which the clock has not reached: new ids do not follow them",
-            timestamp_text(time_ms(latest)),
-        )
-        self.source.assign(number, latest_id(self._inferences, directory, limit), is_behind=True)
-
-    def _claimed_number(self, on_wait: Callable[[], object]) -> int:
-        wait_until_s: float | None = time.monotonic() + LATEST_ID_TIMEOUT_S
-        while True:
-            claimed = read_numbers(Path(self._settings.data))
-            if claimed is not None and claimed.run == self._run_id:
-                return claimed.numbers[self._worker]
-            if wait_until_s is not None and time.monotonic() > wait_until_s:
-                wait_until_s = None
-                _log.warning("the worker waits for its number, which the database gives")
-                on_wait()
-            time.sleep(_POLL_INTERVAL_S)
+def _claimed_number(data: Path, worker: int, run_id: str, on_wait: Callable[[], object]) -> int:
+    wait_until_s: float | None = time.monotonic() + LATEST_ID_TIMEOUT_S
+    while True:
+        claimed = read_numbers(data)
+        if claimed is not None and claimed.run == run_id:
+            return claimed.numbers[worker]
+        if wait_until_s is not None and time.monotonic() > wait_until_s:
+            wait_until_s = None
+            _log.warning("the worker waits for its number, which the database gives")
+            on_wait()
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def latest_id(inferences: InferenceReader, journal_directory: Path, until: int = LARGEST_ID) -> int:
@@ -173,7 +164,10 @@ class OpenedStore(msgspec.Struct, frozen=True, kw_only=True):
     """The store of a worker, and what finds, takes and changes inferences."""
 
     recorder: Recorder
-    ids: WorkerIds
+    ids: IdSource
+    assign_number: Callable[[Callable[[], object]], None]
+    """Waits for the number of the worker and assigns it to `ids`; the function given is called if that takes long."""
+    inferences: InferenceReader
     routes: list[Any]
     console: ConsoleStore
     models: Callable[[], list[ModelEntry]]
@@ -211,30 +205,38 @@ def open_store(
         settings.evaluation_directory,
     ):
         rename_aliases(folder, repository.names())
-    ids = WorkerIds(settings, worker, run_id, inferences=inferences)
+    ids = IdSource(clock=Clock(Path(settings.data)))
     journal = Journal(settings.journal_directory, worker)
     recorder = Recorder(
-        ids.source,
+        ids,
         journal,
         blobs,
         settings=settings,
         engine_version=version("quadriga"),
         embed=embed,
     )
-    service, events = _open_log(
+
+    def served_name(name: str) -> str:
+        return ModelNames(set, repository.names).resolve(name)
+
+    def stored_name(name: str) -> str:
+        return inferences.within(caller_scope()).names.resolve(name)
+
+    service = LogService(
+        LogRecorder(ids, journal, blobs, recorder=recorder, settings=settings),
+        DescribedModels(Path(settings.data) / "descriptions"),
+        lambda name: known_model_name(name, served_name, stored_name),
         settings,
-        ids.source,
-        journal,
-        blobs,
-        recorder=recorder,
-        inferences=inferences,
-        repository=repository,
+        version=version("quadriga"),
+        has_place=PastMonths(inferences.snapshot).has_place,
     )
+    halves = EventHalves(Path(settings.data) / "events", is_synced=settings.durability == "power")
+    events = EventPairs(service, halves)
     log_threads = BoundedThreads("logged inferences", LOG_THREADS, WAITING_LOGS, LOG_WAIT_S)
     changes = ChangeService(
         inferences,
         journal,
-        ids.source,
+        ids,
         read_metadata=parse_metadata_value,
         erasures=Erasures(settings.erasures_directory),
         labels_of=partial(_labels_of, repository, service.described),
@@ -263,10 +265,17 @@ def open_store(
         current_drift=current_drift,
     )
     hosts = parse_webhook_hosts(settings.webhook_hosts)
+    threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
+    thumbnails = Thumbnails(inferences, settings.max_pixels)
+    evaluations = settings.evaluation_directory
     routes = [
         *logged_inference_routes(service, events, log_threads, settings.max_body_bytes),
-        *_query_routes(settings, queries, inferences, streams),
-        *_change_routes(settings, changes, inferences, runs),
+        *browsing_routes(queries),
+        tail_route(queries, streams),
+        *table_routes(queries, streams, JOB_TIMEOUT_S),
+        *inference_routes(inferences, queries, thumbnails, public_url=settings.public_url),
+        *change_routes(changes, threads),
+        *ground_truth_routes(changes, threads, settings.max_body_bytes),
         *job_routes(jobs, inferences, hosts),
         *model_job_routes(
             jobs,
@@ -276,11 +285,22 @@ def open_store(
             way_in_problem=lambda: "" if tls_files is None else tls_files.own_problem,
             hosts=hosts,
         ),
-        *_monitoring_routes(settings, console, drift, models=models, hosts=hosts),
+        *evaluation_routes(jobs, inferences, reports, hosts),
+        *drift_routes(drift, hosts),
+        *model_routes(models),
+        *schedule_routes(settings.drift_directory, inferences, hosts, drift=drift),
+        *drift_alarm_routes(reports, mutes, inferences),
+        *view_routes(settings.views_directory),
+        *evaluation_schedule_routes(evaluations, inferences, reports, hosts=hosts),
     ]
+    with suppress(extras.MissingExtra):
+        label_studio_routes = extras.load("label_studio", "/label-studio")
+        routes += label_studio_routes(settings, runs, inferences, changes, threads=threads)
     return OpenedStore(
         recorder=recorder,
         ids=ids,
+        assign_number=partial(assign_number, ids, inferences, settings, worker, run_id=run_id),
+        inferences=inferences,
         routes=routes,
         console=console,
         models=models.all,
@@ -297,88 +317,3 @@ def _labels_of(
         return set(described.labels(model, team))
     loaded = [version.labels for version in versions if version.sha256 is not None]
     return set().union(*loaded) if loaded and all(loaded) else set()
-
-
-def _query_routes(
-    settings: Settings, queries: StoreQueries, inferences: InferenceReader, streams: EventStreams
-) -> list[Any]:
-    """Return the routes that find inferences."""
-    thumbnails = Thumbnails(inferences, settings.max_pixels)
-    return [
-        *browsing_routes(queries),
-        tail_route(queries, streams),
-        *table_routes(queries, streams, JOB_TIMEOUT_S),
-        *inference_routes(inferences, queries, thumbnails, public_url=settings.public_url),
-    ]
-
-
-def _change_routes(
-    settings: Settings,
-    changes: ChangeService,
-    inferences: InferenceReader,
-    runs: Callable[[], Pipeline],
-) -> list[Any]:
-    """Return the routes that change what is stored."""
-    threads = BoundedThreads("changes", CHANGE_THREADS, WAITING_CHANGES, CHANGE_WAIT_S)
-    routes = [
-        *change_routes(changes, threads),
-        *ground_truth_routes(changes, threads, settings.max_body_bytes),
-    ]
-    with suppress(extras.MissingExtra):
-        label_studio_routes = extras.load("label_studio", "/label-studio")
-        routes += label_studio_routes(settings, runs, inferences, changes, threads=threads)
-    return routes
-
-
-def _monitoring_routes(
-    settings: Settings,
-    store: ConsoleStore,
-    drift: DriftService,
-    *,
-    models: ModelEntries,
-    hosts: WebhookHosts,
-) -> list[Any]:
-    """Return the routes that evaluate and compare what is stored."""
-    inferences, reports = store.inferences, store.reports
-    return [
-        *evaluation_routes(store.jobs, inferences, reports, hosts),
-        *drift_routes(drift, hosts),
-        *model_routes(models),
-        *schedule_routes(settings.drift_directory, inferences, hosts, drift=drift),
-        *drift_alarm_routes(reports, store.mutes, inferences),
-        *view_routes(settings.views_directory),
-        *evaluation_schedule_routes(
-            settings.evaluation_directory, inferences, reports, hosts=hosts
-        ),
-    ]
-
-
-def _open_log(
-    settings: Settings,
-    ids: IdSource,
-    journal: Journal,
-    blobs: Blobs,
-    *,
-    recorder: Recorder,
-    inferences: InferenceReader,
-    repository: ModelRepository,
-) -> tuple[LogService, EventPairs]:
-    """Return what takes inferences of models that are served elsewhere."""
-
-    def served_name(name: str) -> str:
-        return ModelNames(set, repository.names).resolve(name)
-
-    def stored_name(name: str) -> str:
-        return inferences.within(caller_scope()).names.resolve(name)
-
-    service = LogService(
-        LogRecorder(ids, journal, blobs, recorder=recorder, settings=settings),
-        DescribedModels(Path(settings.data) / "descriptions"),
-        lambda name: known_model_name(name, served_name, stored_name),
-        settings,
-        version=version("quadriga"),
-        has_place=PastMonths(inferences.snapshot).has_place,
-    )
-    folder = Path(settings.data) / "events"
-    halves = EventHalves(folder, is_synced=settings.durability == "power")
-    return service, EventPairs(service, halves)

@@ -12,12 +12,12 @@ from datetime import datetime
 from pathlib import Path
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, REPLAY
-from quadriga.engine.measures.metrics import TEXTS
+from quadriga.engine.measures.metrics import counter, gauge
 from quadriga.monitor.drift.watch.current import comparisons_that_count
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
@@ -88,38 +88,35 @@ class StoreMetrics(Collector):
         with suppress(OSError):
             oldest_id = oldest_waiting_id(self._settings.journal_directory)
             age_s = 0.0 if oldest_id is None else self._clock() - time_ms(oldest_id) / 1000
-            yield _gauge("quadriga_store_oldest_waiting_seconds", max(age_s, 0.0))
+            yield gauge("quadriga_store_oldest_waiting_seconds", value=max(age_s, 0.0))
         with suppress(OSError):
-            yield _gauge("quadriga_store_dead_records", self._dead.records())
-            yield _gauge("quadriga_store_dead_segments", self._dead.segments())
-        renumbered = "quadriga_store_renumbered"
-        yield CounterMetricFamily(renumbered, TEXTS[renumbered], renumbered_count(self._data))
+            yield gauge("quadriga_store_dead_records", value=self._dead.records())
+            yield gauge("quadriga_store_dead_segments", value=self._dead.segments())
+        yield counter("quadriga_store_renumbered", value=renumbered_count(self._data))
         damaged = len(damaged_files(self._settings.database_url))
-        yield _gauge("quadriga_store_damaged_databases", damaged)
+        yield gauge("quadriga_store_damaged_databases", value=damaged)
         yield from self._sizes()
         yield self._free_bytes()
-        yield _gauge("quadriga_jobs_waiting", self._jobs.waiting_count())
+        yield gauge("quadriga_jobs_waiting", value=self._jobs.waiting_count())
         yield from self._newest_reports()
 
     def _sizes(self) -> Iterable[Metric]:
         """Yield the sizes of database and images, some of them as measured a while ago."""
-        name = "quadriga_store_measured_timestamp_seconds"
-        measured = GaugeMetricFamily(name, TEXTS[name], labels=["of"])
+        measured = gauge("quadriga_store_measured_timestamp_seconds", "of")
         database_bytes = _database_bytes(self._settings.database_url)
         if (database := read_size(self._data, "database")) is not None and database_bytes is None:
             database_bytes = database.bytes
             measured.add_metric(["database"], database.measured_at)
         if database_bytes is not None:
-            yield _gauge("quadriga_store_database_bytes", database_bytes)
+            yield gauge("quadriga_store_database_bytes", value=database_bytes)
         if (images := read_size(self._data, "images")) is not None:
             measured.add_metric(["images"], images.measured_at)
-            yield _gauge("quadriga_store_images", images.count)
-            yield _gauge("quadriga_store_image_bytes", images.bytes)
+            yield gauge("quadriga_store_images", value=images.count)
+            yield gauge("quadriga_store_image_bytes", value=images.bytes)
         yield measured
 
     def _free_bytes(self) -> Metric:
-        name = "quadriga_disk_free_bytes"
-        free = GaugeMetricFamily(name, TEXTS[name], labels=["folder"])
+        free = gauge("quadriga_disk_free_bytes", "folder")
         folders = {"data": self._settings.data}
         if "://" not in self._settings.blob_location:
             folders["images"] = self._settings.blob_location
@@ -142,8 +139,7 @@ class StoreMetrics(Collector):
             return self._reported
 
     def _read_jobs(self) -> Iterable[Metric]:
-        name = "quadriga_jobs"
-        states = GaugeMetricFamily(name, TEXTS[name], labels=["kind", "state"])
+        states = gauge("quadriga_jobs", "kind", "state")
         # Those of no jobs too: Prometheus sees nothing rise in a series that begins with the first failure.
         kinds = (*JOB_KINDS, BULK_INFERENCE, REPLAY)
         counts = Counter({(kind, state): 0 for kind in kinds for state in JOB_STATES})
@@ -154,16 +150,11 @@ class StoreMetrics(Collector):
 
     def _read_reports(self) -> Iterable[Metric]:
         teams = {job.id: job.team for job in self._jobs.all()}
-        alarm, signals, drift_at, value, evaluated_at = (
-            GaugeMetricFamily(name, TEXTS[name], labels=[*_REPORTED, *more])
-            for name, more in (
-                ("quadriga_drift_alarm", ()),
-                ("quadriga_drift_alarmed_signals", ()),
-                ("quadriga_drift_report_timestamp_seconds", ()),
-                ("quadriga_evaluation_metric", ("metric",)),
-                ("quadriga_evaluation_timestamp_seconds", ()),
-            )
-        )
+        alarm = gauge("quadriga_drift_alarm", *_REPORTED)
+        signals = gauge("quadriga_drift_alarmed_signals", *_REPORTED)
+        drift_at = gauge("quadriga_drift_report_timestamp_seconds", *_REPORTED)
+        value = gauge("quadriga_evaluation_metric", *_REPORTED, "metric")
+        evaluated_at = gauge("quadriga_evaluation_timestamp_seconds", *_REPORTED)
         newest = self._last_reports(teams)
         alarmed = {}
         for (kind, *labels), summary in sorted(newest.items())[:MAX_REPORTED]:
@@ -212,17 +203,13 @@ def _seconds(time_text: str) -> float:
     return math.nan
 
 
-def _gauge(name: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, TEXTS[name], value)
-
-
 def _database_bytes(url: str) -> int | None:
     """Return the size of a database in files, with its log; None for a server, or while there is none."""
     path = database_path(url)
     if path is None:
         return None
-    sizes: Mapping[str, int] = {}
-    for suffix in ("", "-wal"):
-        with suppress(OSError):
-            sizes = {**sizes, suffix: path.with_name(path.name + suffix).stat().st_size}
-    return sum(sizes.values()) if "" in sizes else None
+    size_bytes = None
+    with suppress(OSError):  # there is no log, or not even a file
+        size_bytes = path.stat().st_size
+        size_bytes += path.with_name(f"{path.name}-wal").stat().st_size
+    return size_bytes

@@ -3,7 +3,7 @@
 Nothing of the engine imports an extra, but an extra may import all of it. To delete one, delete its folder and its rows.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import msgspec
@@ -68,13 +68,12 @@ def load(name: str, user: str) -> Any:
 
 
 def _load(extra: Extra, user: str) -> Any:
-    path, _, attribute = extra.path.partition(":")
-    module = f"{ROOT}.{path}"
+    path = f"{ROOT}.{extra.path}"
     try:
-        return getattr(import_module(module), attribute)
+        return resolve_name(path)
     except ImportError as error:
-        if error.name and module.startswith(error.name):
-            folder = f"{ROOT}.{path.partition('.')[0]}"
+        if error.name and path.startswith(error.name):
+            folder = f"{ROOT}.{extra.path.partition('.')[0]}"
             raise MissingExtra(f"{user} requires {folder}, which is not here") from error
         if not extra.packages:
             raise

@@ -157,6 +157,16 @@ _observed = partial(described, group="Observability")
 _expert = partial(described, group="Integrations and expert settings")
 
 
+class _DataPath:
+    """A file or folder of the data folder, as an attribute of the settings."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, settings: "Settings", _: type) -> Path:
+        return Path(settings.data) / self._name
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of one server."""
 
@@ -258,60 +268,32 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         path = quote(str(Path(self.data).absolute() / "store.db"), safe="/ ")
         return self.database or f"sqlite:///{path}"
 
-    @property
-    def journal_directory(self) -> Path:
-        """Folder where workers append records and the writer reads them."""
-        return Path(self.data) / "journal"
-
-    @property
-    def audit_directory(self) -> Path:
-        """Folder of the audit log."""
-        return Path(self.data) / "audit"
-
-    @property
-    def jobs_directory(self) -> Path:
-        """Folder with one folder per job."""
-        return Path(self.data) / "jobs"
-
-    @property
-    def baselines_directory(self) -> Path:
-        """Folder with one folder of baselines per model."""
-        return Path(self.data) / "baselines"
-
-    @property
-    def views_directory(self) -> Path:
-        """Folder of saved views."""
-        return Path(self.data) / "views"
-
-    @property
-    def drift_directory(self) -> Path:
-        """Folder of drift schedules, their history, and undelivered alerts."""
-        return Path(self.data) / "drift"
-
-    @property
-    def evaluation_directory(self) -> Path:
-        """Folder of evaluation schedules, their history, and undelivered alerts."""
-        return Path(self.data) / "evaluation"
-
-    @property
-    def erasures_directory(self) -> Path:
-        """Folder of the receipts of erasures."""
-        return Path(self.data) / "erasures"
-
-    @property
-    def archives_directory(self) -> Path:
-        """Folder of the unpacked archives of models."""
-        return Path(self.data) / "archives"
+    journal_directory = _DataPath("journal")
+    """Folder where workers append records and the writer reads them."""
+    audit_directory = _DataPath("audit")
+    """Folder of the audit log."""
+    jobs_directory = _DataPath("jobs")
+    """Folder with one folder per job."""
+    baselines_directory = _DataPath("baselines")
+    """Folder with one folder of baselines per model."""
+    views_directory = _DataPath("views")
+    """Folder of saved views."""
+    drift_directory = _DataPath("drift")
+    """Folder of drift schedules, their history, and undelivered alerts."""
+    evaluation_directory = _DataPath("evaluation")
+    """Folder of evaluation schedules, their history, and undelivered alerts."""
+    erasures_directory = _DataPath("erasures")
+    """Folder of the receipts of erasures."""
+    archives_directory = _DataPath("archives")
+    """Folder of the unpacked archives of models."""
 
     @property
     def blob_location(self) -> str:
         """Folder or URL of the input images."""
         return self.blobs or str(Path(self.data) / "blobs")
 
-    @property
-    def rebuild_file(self) -> Path:
-        """File with the progress of a rebuild of the store."""
-        return Path(self.data) / "rebuild.progress"
+    rebuild_file = _DataPath("rebuild.progress")
+    """File with the progress of a rebuild of the store."""
 
     @property
     def thread_count(self) -> int:

@@ -7,7 +7,7 @@ import os
 import stat
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZIP_STORED, BadZipFile, ZipFile
 
 import msgspec
@@ -92,13 +92,6 @@ def resolve_source(folder: str, source: str) -> Path:
     return path
 
 
-class _Archive(NamedTuple):
-    """A zip that is open for reading."""
-
-    zip: ZipFile
-    names: list[str]
-
-
 class BulkSource:
     """The images of a folder or a zip; safe to use from several threads.
 
@@ -116,7 +109,7 @@ class BulkSource:
         self._path = resolve_source(folder, source)
         self._max_bytes = max_bytes
         self._archive = None if self._path.is_dir() else _open_archive(self._path)
-        names = _files_below(self._path) if self._archive is None else self._archive.names
+        names = _files_below(self._path) if self._archive is None else self._archive.namelist()
         self.paths = sorted({name for name in names if _is_image(name)})
         """Paths of the images within the source."""
         if not 0 < len(self.paths) <= MAX_IMAGES:
@@ -133,8 +126,8 @@ class BulkSource:
             data = self._read_file(path)
         else:
             try:
-                _check_compression(self._archive.zip.getinfo(path).compress_type)
-                with self._archive.zip.open(path) as member:
+                _check_compression(self._archive.getinfo(path).compress_type)
+                with self._archive.open(path) as member:
                     data = member.read(self._max_bytes + 1)
             except _UNREADABLE as error:
                 raise OSError(f"cannot read it from the zip: {error}") from error
@@ -145,7 +138,7 @@ class BulkSource:
     def close(self) -> None:
         """Close the zip."""
         if self._archive is not None:
-            self._archive.zip.close()
+            self._archive.close()
 
     def _read_file(self, path: str) -> bytes:
         try:
@@ -173,14 +166,13 @@ def _files_below(folder: Path) -> list[str]:
     return names
 
 
-def _open_archive(path: Path) -> _Archive:
+def _open_archive(path: Path) -> ZipFile:
     try:
-        archive = ZipFile(path)
+        return ZipFile(path)
     except (BadZipFile, ValueError) as error:
         raise QueryError(f"cannot read {path.name}: {error}") from error
     except OSError as error:
         raise QueryError(f"cannot read {path.name}: {error.strerror}") from error
-    return _Archive(archive, archive.namelist())
 
 
 def _check_compression(method: int) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from ssl import SSLContext
 from typing import Annotated, Any
 
@@ -19,8 +19,7 @@ def import_when_run(target: str) -> JobWork:
     """Return work that imports its function, `module:attribute`, when a job starts."""
 
     def work(run: JobRun) -> str:
-        module, _, attribute = target.partition(":")
-        function: JobWork = getattr(import_module(module), attribute)
+        function: JobWork = resolve_name(target)
         try:
             return function(run)
         finally:
@@ -107,10 +106,7 @@ def model_jobs(
     """
 
     def work(run: JobRun, target: str, **arguments: Any) -> str:
-        module, _, attribute = target.partition(":")
-        name: str = getattr(import_module(module), attribute)(
-            run, url=url, key=key, tls=tls, **arguments
-        )
+        name: str = resolve_name(target)(run, url=url, key=key, tls=tls, **arguments)
         return name
 
     bulk = "quadriga.engine.commands.bulk_inference:run_bulk_inference"

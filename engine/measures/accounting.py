@@ -76,14 +76,15 @@ class RequestLog:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self.is_on = share > 0
         self._answered, self._failed = LineBudget(LINES_PER_S), LineBudget(FAILURES_PER_S)
 
     def write(self, request: RequestContext) -> None:
         """Write a line about a request that is over, if it is to have one."""
         has_failed = request.outcome in _FAILED or request.status in REFUSALS
-        if not has_failed and not self._is_chosen(request):
-            return
+        if not has_failed:
+            is_chosen = random.random() < self._share  # noqa: S311 - which requests have a line is no secret
+            if request.protocol == "state" or not is_chosen:  # probes of state have none
+                return
         level = logging.WARNING if has_failed else logging.INFO
         if not _log.isEnabledFor(level):
             return
@@ -96,12 +97,6 @@ class RequestLog:
         path = fields["path"].encode("unicode_escape").decode()  # anybody chooses it
         text = f"{request.method} {path} {request.status} in {fields['duration_ms']} ms"
         _log.log(level, "%s", text, extra={"fields": fields})
-
-    def _is_chosen(self, request: RequestContext) -> bool:
-        """Check whether a request that was answered has a line: probes of state have none."""
-        if request.protocol == "state" or not self._share:
-            return False
-        return self._share >= 1 or random.random() < self._share  # noqa: S311 - which requests have a line is no secret
 
 
 def fields_of(request: RequestContext) -> dict[str, Any]:

@@ -69,6 +69,9 @@ TEXTS = {
     "quadriga_model_source_unserved": "Models whose newest files are not served, as they failed to load. Above 0, the versions before are served: GET /ready?verbose says why.",
     "quadriga_tls_certificate_end_timestamp_seconds": "When the certificate in use ends, in seconds since 1970; left out without TLS. If it is near, renew the files of tls_certificate and tls_key: they are read again by themselves.",
     "quadriga_key_end_timestamp_seconds": "When a key ends, in seconds since 1970, of the keys that end within 30 days. If it is near, give its client a new one: quadriga keys rotate.",
+    "quadriga_key_requests": "Requests admitted with the key. A key that does far more than others may need limits.",
+    "quadriga_key_requests_running": "Requests of the key that are answered now. At the number its limits allow, further ones are refused.",
+    "quadriga_key_requests_refused": "Requests refused by a limit of the key. If it rises, its client should send less, or an administrator raise the limit.",
     "quadriga_connections_refused": "Connections refused because there were more than max_connections. Look for clients that open one for each request.",
     "quadriga_connections_displaced": "Idle connections, and gRPC calls without their message, ended because others needed their places. If it rises, raise max_connections.",
     "quadriga_queries_waiting": "Searches of the store that wait for a thread, in all workers. Above 0 for long, searches are slow: narrow them, or add workers.",
@@ -190,16 +193,18 @@ _INFINITE = "+Inf"
 
 def request_metrics(rows: Iterable[RowTotals]) -> Iterable[Metric]:
     """Yield the metrics of requests, models and processes that are in rows of the shared counts."""
-    requests = _counter("quadriga_requests", "protocol", "outcome")
+    requests = counter("quadriga_requests", "protocol", "outcome")
     durations = _histogram("quadriga_request_duration_seconds", *_MODEL, "outcome", "protocol")
     stages = _histogram("quadriga_stage_duration_seconds", *_MODEL, "stage")
-    images = _counter("quadriga_images", *_MODEL)
-    runs = _counter("quadriga_executions", *_MODEL)
+    images = counter("quadriga_images", *_MODEL)
+    runs = counter("quadriga_executions", *_MODEL)
     sizes = _histogram("quadriga_batch_size", *_MODEL)
-    refused = _counter("quadriga_requests_refused", "model", "reason")
-    stopped = _counter("quadriga_requests_stopped", "model", "reason")
-    ends = _counter("quadriga_process_ends", "process", "cause")
-    redirected = _counter("quadriga_requests_redirected", *_MODEL)
+    single = {
+        REFUSED: counter("quadriga_requests_refused", "model", "reason"),
+        STOPPED: counter("quadriga_requests_stopped", "model", "reason"),
+        ENDS: counter("quadriga_process_ends", "process", "cause"),
+        REDIRECTED: counter("quadriga_requests_redirected", *_MODEL),
+    }
     for row in rows:
         kind, *labels = row.name
         if kind == REQUESTS:
@@ -214,18 +219,19 @@ def request_metrics(rows: Iterable[RowTotals]) -> Iterable[Metric]:
             runs.add_metric(labels, sum(row.cells[:SIZE_SUM]))
             bounds = [*map(str, BATCH_SIZES), _INFINITE]
             _add(sizes, labels, bounds, row.cells, sum_value=row.cells[SIZE_SUM])
-        elif kind in (REFUSED, STOPPED):
-            (refused if kind == REFUSED else stopped).add_metric(labels, row.cells[0])
-        elif kind == REDIRECTED:
-            redirected.add_metric(labels, row.cells[0])
-        elif kind == ENDS:
-            ends.add_metric(labels, row.cells[0])
-    yield from (requests, durations, stages, images, runs, sizes, refused, stopped, ends)
-    yield redirected
+        elif kind in single:
+            single[kind].add_metric(labels, row.cells[0])
+    yield from (requests, durations, stages, images, runs, sizes, *single.values())
 
 
-def _counter(name: str, *labels: str) -> CounterMetricFamily:
-    return CounterMetricFamily(name, TEXTS[name], labels=labels)
+def counter(name: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
+    """Return a counter with labels, or with a value, with its text."""
+    return CounterMetricFamily(name, TEXTS[name], value, labels=labels or None)
+
+
+def gauge(name: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
+    """Return a gauge with labels, or with a value, with its text."""
+    return GaugeMetricFamily(name, TEXTS[name], value, labels=labels or None)
 
 
 def _histogram(name: str, *labels: str) -> HistogramMetricFamily:
@@ -274,12 +280,10 @@ class PrometheusMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Yield every metric with its current value."""
-        build = _gauge("quadriga_build_info", "version")
+        build = gauge("quadriga_build_info", "version")
         build.add_metric([self._version], 1)
         yield build
-        ready = _gauge("quadriga_ready")
-        ready.add_metric([], float(self._serving.unready_reason() is None))
-        yield ready
+        yield gauge("quadriga_ready", value=float(self._serving.unready_reason() is None))
         numbers = self._numbers()  # first, as it publishes what this worker counted
         yield from _process_metrics(self._serving.health_report().processes)
         yield from request_metrics(self._counts.totals())
@@ -290,7 +294,7 @@ class PrometheusMetrics(Collector):
 
     def _providers(self) -> Metric:
         """Return which execution providers run each model that is ready, if they are not the default."""
-        places = _gauge("quadriga_model_providers", "model", "version", "provider")
+        places = gauge("quadriga_model_providers", "model", "version", "provider")
         for status in self._serving.model_statuses():
             if status.state != "READY":
                 continue
@@ -301,25 +305,18 @@ class PrometheusMetrics(Collector):
         return places
 
 
-def _gauge(name: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, TEXTS[name], labels=labels)
-
-
 def _number_metric(name: str, value: float) -> Metric:
     """Return the metric of a number, which is the store's where nothing else has it."""
     bare = name.removesuffix("_total")
     metric_name = f"quadriga_{bare}"
     if metric_name not in TEXTS:
         metric_name = f"quadriga_store_{bare}"
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    return kind(metric_name, TEXTS[metric_name], value)
+    return (counter if name.endswith("_total") else gauge)(metric_name, value=value)
 
 
 def _process_metrics(processes: Iterable[ProcessHealth]) -> Iterable[Metric]:
-    restarts, hangs = (
-        CounterMetricFamily(name, TEXTS[name], labels=["process"])
-        for name in ("quadriga_process_restarts", "quadriga_process_hangs")
-    )
+    restarts = counter("quadriga_process_restarts", "process")
+    hangs = counter("quadriga_process_hangs", "process")
     for process in processes:
         name = process.name.replace(" ", "-")
         restarts.add_metric([name], process.restarts)
@@ -328,9 +325,9 @@ def _process_metrics(processes: Iterable[ProcessHealth]) -> Iterable[Metric]:
 
 
 def _queue_metrics(statistics: Iterable[QueueStatistics]) -> Iterable[Metric]:
-    waiting = _gauge("quadriga_requests_waiting", "model")
-    running = _gauge("quadriga_requests_running", "model")
-    expected = _gauge("quadriga_requests_expected_wait_seconds", "model")
+    waiting = gauge("quadriga_requests_waiting", "model")
+    running = gauge("quadriga_requests_running", "model")
+    expected = gauge("quadriga_requests_expected_wait_seconds", "model")
     for queue in statistics:
         waiting.add_metric([queue.model], queue.waiting)
         running.add_metric([queue.model], queue.running)

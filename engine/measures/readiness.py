@@ -6,13 +6,13 @@ that hangs. What a start has to do is tried again until it works.
 
 import logging
 import mmap
-import os
-import struct
 import time
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import msgspec
+
+from quadriga.engine.measures.shared_counts import create_memory
 
 ProcessCondition = Literal["starting", "loading", "ready", "waiting", "ended"]
 """`starting`: takes no requests yet; `loading`: takes requests, and has not loaded its models; `ready`: works;
@@ -35,11 +35,10 @@ LOG_INTERVAL_S = 60.0
 
 Result = TypeVar("Result")
 
-_ENTRY = struct.Struct("@QIIBB")
-_ENTRY_BYTES = 256
-_MAX_REASON_BYTES = _ENTRY_BYTES - _ENTRY.size
+_BEATS, _RESTARTS, _HANGS, _CONDITION, _LENGTH, _REASON = range(6)
+"""Cells of an entry; the reason, of so many bytes, takes the last one and those behind it."""
+_ENTRY_CELLS = 35
 _log = logging.getLogger("quadriga")
-_BEATS, _RESTARTS, _HANGS, _CONDITION, _LENGTH = 0, 8, 12, 16, 17
 
 
 class ProcessState(msgspec.Struct, frozen=True):
@@ -72,52 +71,54 @@ class ProcessStates:
     def __init__(self, descriptor: int, workers: int) -> None:
         self.descriptor = descriptor
         self.workers = [worker_name(number) for number in range(workers)]
-        names = [*self.workers, WRITER, JOBS]
-        self._offsets = {name: (1 + place) * _ENTRY_BYTES for place, name in enumerate(names)}
-        self._memory = mmap.mmap(descriptor, _size_bytes(workers))
+        cells = memoryview(mmap.mmap(descriptor, _size_bytes(workers))).cast("Q")
+        self._were_all_ready = cells[:1]
+        self._entries = {
+            name: cells[1 + place * _ENTRY_CELLS :][:_ENTRY_CELLS]
+            for place, name in enumerate((*self.workers, WRITER, JOBS))
+        }
 
     @classmethod
     def create(cls, workers: int) -> "ProcessStates":
         """Create entries of processes that are starting; child processes inherit their descriptor."""
-        descriptor = os.memfd_create("quadriga-processes", 0)
-        os.ftruncate(descriptor, _size_bytes(workers))
-        return cls(descriptor, workers)
+        return cls(create_memory("processes", _size_bytes(workers)), workers)
 
     def mark(self, name: str, state: ProcessCondition, reason: str = "") -> None:
         """Set the state of a process."""
-        text = reason.encode()[:_MAX_REASON_BYTES]
-        offset = self._offsets[name]
-        self._memory[offset + _LENGTH] = 0  # so that nobody reads half of two reasons
-        self._memory[offset + _ENTRY.size : offset + _ENTRY.size + len(text)] = text
-        self._memory[offset + _CONDITION] = CONDITIONS.index(state)
-        self._memory[offset + _LENGTH] = len(text)
+        entry = self._entries[name]
+        place = entry[_REASON:].cast("B")
+        text = reason.encode()[: len(place)]
+        entry[_LENGTH] = 0  # so that nobody reads half of two reasons
+        place[: len(text)] = text
+        entry[_CONDITION] = CONDITIONS.index(state)
+        entry[_LENGTH] = len(text)
         if all(self._condition(worker) == "ready" for worker in self.workers):
-            self._memory[0] = 1
+            self._were_all_ready[0] = 1
 
     def state(self, name: str) -> ProcessState:
         """Return the state of a process."""
-        offset = self._offsets[name]
-        _, restarts, hangs, condition, length = _ENTRY.unpack_from(self._memory, offset)
-        text = self._memory[offset + _ENTRY.size : offset + _ENTRY.size + length]
-        reason = text.decode(errors="ignore") or None
-        return ProcessState(name, CONDITIONS[condition], reason, restarts=restarts, hangs=hangs)
+        entry = self._entries[name]
+        text = bytes(entry[_REASON:].cast("B")[: entry[_LENGTH]])
+        reason, restarts, hangs = text.decode(errors="ignore"), entry[_RESTARTS], entry[_HANGS]
+        return ProcessState(
+            name, self._condition(name), reason or None, restarts=restarts, hangs=hangs
+        )
 
     def beat(self, name: str) -> None:
         """Show that a process works; called by itself."""
-        self._add(name, _BEATS, "@Q")
+        self._entries[name][_BEATS] += 1
 
     def beats(self, name: str) -> int:
         """Return the count of `beat`, since the server's start."""
-        beats: int = _ENTRY.unpack_from(self._memory, self._offsets[name])[0]
-        return beats
+        return self._entries[name][_BEATS]
 
     def count_restart(self, name: str) -> None:
         """Count that a process is started again."""
-        self._add(name, _RESTARTS, "@I")
+        self._entries[name][_RESTARTS] += 1
 
     def count_hang(self, name: str) -> None:
         """Count that a process was ended because it hung."""
-        self._add(name, _HANGS, "@I")
+        self._entries[name][_HANGS] += 1
 
     def has_ready_worker(self, besides: str = "") -> bool:
         """Check whether a worker, other than one of them, answers with all its models."""
@@ -130,7 +131,7 @@ class ProcessStates:
         takes requests, as it does where no other worker is ready.
         """
         states = {name: self._condition(name) for name in self.workers}
-        if self._memory[0] and "ready" in states.values():
+        if self._were_all_ready[0] and "ready" in states.values():
             return [name for name, state in states.items() if state in ("loading", "waiting")]
         return [name for name, state in states.items() if state != "ready"]
 
@@ -140,16 +141,11 @@ class ProcessStates:
         return next(filter(None, reasons), None)
 
     def _condition(self, name: str) -> ProcessCondition:
-        return CONDITIONS[self._memory[self._offsets[name] + _CONDITION]]
-
-    def _add(self, name: str, place: int, format_: str) -> None:
-        offset = self._offsets[name] + place
-        (value,) = struct.unpack_from(format_, self._memory, offset)
-        struct.pack_into(format_, self._memory, offset, value + 1)
+        return CONDITIONS[self._entries[name][_CONDITION]]
 
 
 def _size_bytes(workers: int) -> int:
-    return (1 + workers + 2) * _ENTRY_BYTES
+    return 8 * (1 + (workers + 2) * _ENTRY_CELLS)
 
 
 def retry_until_done(

@@ -6,28 +6,27 @@ This is the only module that imports opentelemetry. The SDK's own variables conf
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any
 
 import msgspec
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Span, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
     Link,
-    NonRecordingSpan,
-    SpanContext,
     SpanKind,
     StatusCode,
-    TraceFlags,
+    get_current_span,
     set_span_in_context,
 )
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from quadriga.proto.request import ModelRun, RequestContext, TraceContext, parse_traceparent
+from quadriga.proto.request import ModelRun, RequestContext, TraceContext
 from quadriga.store.spans import carry_traceparent
 
 FLUSH_S = 3.0
@@ -48,9 +47,7 @@ class Tracing:
     """
 
     def __init__(self, process: str) -> None:
-        self._provider = TracerProvider(
-            resource=Resource.create(_resource(process, os.environ)), shutdown_on_exit=False
-        )
+        self._provider = TracerProvider(resource=_resource(process), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("quadriga", version("quadriga"))
 
@@ -58,7 +55,7 @@ class Tracing:
         """Begin the span of a request, if it is sampled."""
         span = self._tracer.start_span(
             request.method,
-            _context(request.parent),
+            _context("" if request.parent is None else request.parent.traceparent),
             SpanKind.SERVER,
             start_time=request.begun_epoch_ns,
         )
@@ -84,7 +81,6 @@ class Tracing:
         if has_failed:
             span.set_status(StatusCode.ERROR, request.outcome)
         if request.run is not None:
-            span.set_attributes(_run_attributes(request.run))
             self._add_stages(span, request, request.run)
         span.end(request.begun_epoch_ns + request.ended_ns - request.begun_ns)
 
@@ -96,7 +92,9 @@ class Tracing:
             begun_ns: Begin of the commit, in ns since 1970.
             ended_ns: Its end.
         """
-        contexts = list(dict.fromkeys(filter(None, map(_stored_context, payloads))))
+        parents = map(_context, dict.fromkeys(map(_stored_traceparent, payloads)))
+        contexts = [get_current_span(parent).get_span_context() for parent in parents]
+        contexts = [context for context in contexts if context.is_valid]
         if not contexts:
             return
         span = self._tracer.start_span(
@@ -104,7 +102,7 @@ class Tracing:
             Context(),
             SpanKind.CONSUMER,
             attributes={"quadriga.records": len(payloads), "quadriga.traces": len(contexts)},
-            links=[Link(_span_context(context)) for context in contexts[:MAX_LINKS]],
+            links=[Link(context) for context in contexts[:MAX_LINKS]],
             start_time=begun_ns,
         )
         span.end(ended_ns)
@@ -132,8 +130,7 @@ class Tracing:
 
     @contextmanager
     def _span(self, name: str, kind: SpanKind, traceparent: str) -> Iterator[Any]:
-        parent = parse_traceparent(traceparent)
-        span = self._tracer.start_span(name, _context(parent), kind)
+        span = self._tracer.start_span(name, _context(traceparent), kind)
         try:
             yield span
         except BaseException as error:
@@ -175,43 +172,31 @@ class _StoredRecord(msgspec.Struct, frozen=True):
 _record_decoder = msgspec.json.Decoder(_StoredRecord)
 
 
-def _stored_context(payload: bytes) -> TraceContext | None:
-    """Return the trace that a record is of; None for none, and for other entries of the journal."""
-    if b'"trace_id":' not in payload:
-        return None
-    try:
+def _stored_traceparent(payload: bytes) -> str:
+    """Return the trace that a record is of; empty for none, and for other entries of the journal."""
+    if b'"trace_id":' not in payload:  # to look for it costs less than to decode the record
+        return ""
+    with suppress(msgspec.DecodeError):
         standard = _record_decoder.decode(payload).standard
-    except msgspec.DecodeError:
-        return None
-    return parse_traceparent(f"00-{standard.trace_id}-{standard.span_id}-01")
+        if standard.trace_id:
+            return f"00-{standard.trace_id}-{standard.span_id}-01"
+    return ""
 
 
-def _resource(process: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def _resource(process: str) -> Resource:
     """Return what all spans of a process have; a name of the environment has precedence."""
-    resource = {
+    own = {
         "service.version": version("quadriga"),
         "service.instance.id": f"{os.uname().nodename}-{os.getpid()}",
         "quadriga.process": process,
     }
-    named = "OTEL_SERVICE_NAME" in environment
-    if not named and "service.name=" not in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):
-        resource["service.name"] = "quadriga"
-    return resource
+    named = Resource.create({"service.name": "quadriga"}).merge(OTELResourceDetector().detect())
+    return named.merge(Resource(own))
 
 
-def _context(parent: TraceContext | None) -> Context:
-    if parent is None:
-        return Context()
-    return set_span_in_context(NonRecordingSpan(_span_context(parent)), Context())
-
-
-def _span_context(context: TraceContext) -> SpanContext:
-    return SpanContext(
-        int(context.trace_id, 16),
-        int(context.span_id, 16),
-        is_remote=True,
-        trace_flags=TraceFlags(context.flags & TraceFlags.SAMPLED),
-    )
+def _context(traceparent: str) -> Context:
+    """Return the context of a parent; an empty one for none, and for a text that is none."""
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
 
 
 def _trace_context(span: Any) -> TraceContext:
@@ -238,15 +223,13 @@ def _attributes(request: RequestContext) -> dict[str, Any]:
             "http.request.body.size": request.bytes_in,
             "http.response.body.size": request.bytes_out,
         }
+    if (run := request.run) is not None:
+        attributes |= {
+            "quadriga.model": run.model,
+            "quadriga.version": run.version,
+            "quadriga.inferences": run.inferences,
+        }
     return attributes
-
-
-def _run_attributes(run: ModelRun) -> dict[str, Any]:
-    return {
-        "quadriga.model": run.model,
-        "quadriga.version": run.version,
-        "quadriga.inferences": run.inferences,
-    }
 
 
 def _ns(milliseconds: float) -> int:

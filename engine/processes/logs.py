@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.config.settings import LogFormat, LogLevel
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.accounting import LineBudget
 from quadriga.store.redaction import redact
 
@@ -28,43 +28,36 @@ LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 _TALKATIVE = ("authlib", "hpack", "httpcore", "httpcore2", "httpx", "httpx2", "matplotlib", "PIL")
 """Loggers of libraries that write at the level `debug` what they send and receive, which may have secrets."""
 
+_LEVELS = {
+    "uvicorn": logging.WARNING,
+    "alembic": logging.WARNING,
+    "clickhouse_connect": logging.CRITICAL,  # the sender logs an error once
+    "urllib3": logging.ERROR,  # as above
+    **dict.fromkeys(_TALKATIVE, logging.INFO),
+}
+"""Lowest levels of the loggers of libraries."""
+
 _WORD = re.compile(r"[!#-~]+")
 
 _log = logging.getLogger("quadriga")
 
 
-def configure_logging(
-    role: str,
-    secrets: Collection[str] = (),
-    *,
-    log_format: LogFormat = "plain",
-    level: LogLevel = "info",
-) -> None:
-    """Send log lines, and exceptions that nothing catches, to standard error.
+def configure_logging(role: str, settings: Settings) -> None:
+    """Send log lines of a process, and exceptions that nothing catches, to standard error, in the form that the settings say.
 
-    Args:
-        role: Name of the process, for each line.
-        secrets: Values that no line may have, such as `Settings.secrets`.
-        log_format: `plain` for people, `json` for an object in each line.
-        level: Lowest level of the lines.
+    No line has a secret of the settings; `role` is the name of the process, for each line.
     """
-    lines = logging.StreamHandler()
+    lines, secrets = logging.StreamHandler(), settings.secrets
     plain = f"%(asctime)s %(levelname)s {role}[{os.getpid()}] %(name)s: %(message)s"
     lines.setFormatter(
-        _Redacting(plain, secrets) if log_format == "plain" else _JsonLines(role, secrets)
+        _Redacting(plain, secrets) if settings.log_format == "plain" else _JsonLines(role, secrets)
     )
-    logging.basicConfig(level=level.upper(), handlers=[lines], force=True)
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines], force=True)
     for name in ("quadriga.http", "quadriga.proto.grpc.http2"):
         logging.getLogger(name).addFilter(RateLimit(FAULTS_PER_S))
     logging.getLogger("uvicorn.error").addFilter(RateLimit(WARNINGS_PER_S, logging.WARNING))
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("clickhouse_connect").setLevel(
-        logging.CRITICAL
-    )  # the sender logs an error once
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # as above
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.INFO)
+    for name, level in _LEVELS.items():
+        logging.getLogger(name).setLevel(level)
     sys.excepthook = _log_end
     threading.excepthook = _log_end_of_thread
 

@@ -75,25 +75,29 @@ class _Server(uvicorn.Server):
         self._accepting: list[asyncio.Task[None]] = []
         self._connecting: set[asyncio.Task[None]] = set()
 
-    async def connect(self, connection: socket.socket) -> None:
-        """Make the transport of an accepted connection.
+    def _begin(self, connection: socket.socket) -> None:
+        """Make the transport of an accepted connection, in a task."""
+        connecting = asyncio.create_task(self._connect(connection))
+        self._connecting.add(connecting)
+        connecting.add_done_callback(self._connecting.discard)
 
-        Raises:
-            ConnectionAbortedError: There are too many.
-        """
+    async def _connect(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        if self.tls is None:
-            await loop.connect_accepted_socket(self.new_connection, connection)
-            return
-        self._make_place()
-        with self.handshakes.running():
-            await loop.connect_accepted_socket(
-                self.new_connection,
-                connection,
-                ssl=self.tls,
-                ssl_handshake_timeout=HEADER_TIMEOUT_S,
-                ssl_shutdown_timeout=_LAST_BYTES_TIMEOUT_S,
-            )
+        try:
+            if self.tls is None:
+                await loop.connect_accepted_socket(self.new_connection, connection)
+                return
+            self._make_place()
+            with self.handshakes.running():
+                await loop.connect_accepted_socket(
+                    self.new_connection,
+                    connection,
+                    ssl=self.tls,
+                    ssl_handshake_timeout=HEADER_TIMEOUT_S,
+                    ssl_shutdown_timeout=_LAST_BYTES_TIMEOUT_S,
+                )
+        except Exception:  # noqa: BLE001 - a client that does not speak TLS, or left meanwhile
+            connection.close()
 
     def _make_place(self) -> None:
         """Make a place for a handshake: that of an idle connection of nobody, or of the handshake that has lasted longest.
@@ -127,13 +131,21 @@ class _Server(uvicorn.Server):
         ]
         self.started = True
 
-    async def stop_accepting(self) -> None:
-        """Accept no more, and wait until what was accepted is connected."""
+    async def close_listener(self, listener: socket.socket) -> None:
+        """Accept the connections that are waiting, and no more; then let them send their requests."""
+        duplicate = listener.dup()
+        drop_new_connections(duplicate)
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
+        for connection in accept_waiting(duplicate):
+            self._begin(connection)
+        duplicate.close()
         if self._connecting:
             await asyncio.wait(self._connecting, timeout=_LAST_HANDSHAKES_S)
+        for connecting in self._connecting:
+            connecting.cancel()
+        await asyncio.sleep(0.2)
 
     async def _accept(self, listener: socket.socket) -> None:
         """Accept connections one by one, so that workers that share the socket share them too."""
@@ -150,15 +162,7 @@ class _Server(uvicorn.Server):
                 _log.error("cannot accept connections for a second: %s", error.strerror)
                 await asyncio.sleep(_FULL_PAUSE_S)
                 continue
-            connecting = asyncio.create_task(self._connect_or_close(connection))
-            self._connecting.add(connecting)
-            connecting.add_done_callback(self._connecting.discard)
-
-    async def _connect_or_close(self, connection: socket.socket) -> None:
-        try:
-            await self.connect(connection)
-        except Exception:  # noqa: BLE001 - a client that does not speak TLS, or left meanwhile
-            connection.close()
+            self._begin(connection)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -197,7 +201,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     await application.drain(task.settings.drain_s)
     grace_s = server.config.timeout_graceful_shutdown or 0
     ending = None if grpc is None else asyncio.create_task(grpc.stop(grace_s))
-    await _close_listener(server, listener)
+    await server.close_listener(listener)
     server.should_exit = True
     await serving
     if ending is not None:
@@ -223,14 +227,13 @@ def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Applic
     for kind in (KEY, RUNNING):
         for _, cells in counts.of_process(kind, task.number):
             cells[IN_FLIGHT] = 0  # the requests of an earlier process of this worker ended with it
-    host = ModelHost(is_server=True)
     build_types()
     application = Application(
         task.settings,
         task.number,
         Path(task.run_directory),
         run_id=task.run_id,
-        host=host,
+        host=ModelHost(is_server=True),
         internal_key=task.internal_key,
         tls_files=tls_files,
         counts=counts,
@@ -242,13 +245,9 @@ def _open_application(task: ChildTask, tls_files: RenewedFiles | None) -> Applic
 
 
 def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Config:
-    protocol = with_limits(
-        connection_limit(settings.max_connections),
-        application.intake,
-    )
     return uvicorn.Config(
         application.asgi,
-        http=protocol,
+        http=with_limits(connection_limit(settings.max_connections), application.intake),
         lifespan="off",
         ws="none",
         log_config=None,
@@ -280,27 +279,3 @@ def connection_limit(max_connections: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return max_connections
     return max(min(max_connections, soft - SPARE_DESCRIPTORS), 1)
-
-
-async def _close_listener(server: _Server, listener: socket.socket) -> None:
-    """Accept the connections that are waiting, and no more; then let them send their requests."""
-    loop = asyncio.get_running_loop()
-    duplicate = listener.dup()
-    drop_new_connections(duplicate)
-    await server.stop_accepting()
-    accepting = [
-        asyncio.ensure_future(server.connect(connection))
-        for connection in accept_waiting(duplicate)
-    ]
-    duplicate.close()
-    deadline_s = loop.time() + _LAST_HANDSHAKES_S
-    if accepting:
-        await asyncio.wait(accepting, timeout=_LAST_HANDSHAKES_S)
-    for handshake in accepting:
-        if handshake.done():
-            handshake.exception()  # a client that does not speak TLS
-        else:
-            handshake.cancel()
-    while server.handshakes and loop.time() < deadline_s:  # noqa: ASYNC110 - handshakes set no event
-        await asyncio.sleep(_POLL_INTERVAL_S)
-    await asyncio.sleep(0.2)

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +29,7 @@ from quadriga.engine.measures.readiness import ProcessStates, worker_name
 from quadriga.engine.measures.shared_counts import ENDS, OTHER, SharedCounts
 from quadriga.engine.models.runners.crashes import blame, describe_exit
 from quadriga.engine.processes.data_folder import DataFolder
-from quadriga.engine.processes.watchdog import HANG_TIMEOUT_S, Watchdog, cpu_ticks
+from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
 from quadriga.store.journal_lag import count_waiting
 from quadriga.store.key_texts import make_key
 
@@ -83,19 +82,15 @@ class _Child:
         self,
         task: ChildTask,
         states: ProcessStates,
-        on_exit: Callable[[int], str] = lambda _: "",
-        max_delay_s: float = _MAX_RESTART_DELAY_S,
-        *,
+        counts: SharedCounts,
         tls_files: RenewedFiles | None = None,
-        counts: SharedCounts | None = None,
     ) -> None:
-        self._counts = counts or SharedCounts()
-        self._name = worker_name(task.number) if task.role == "worker" else task.role
+        self._counts = counts
+        self._is_worker = task.role == "worker"
+        self._name = worker_name(task.number) if self._is_worker else task.role
         self._states = states
-        self._watchdog = Watchdog(HANG_TIMEOUT_S)
+        self._watchdog = Watchdog()
         self._is_hung = False
-        self._on_exit = on_exit
-        self._max_delay_s = max_delay_s
         self._task = task
         self._tls_files = tls_files
         self._delay_s = 0.0
@@ -107,17 +102,13 @@ class _Child:
         task = self._task
         if self._tls_files is not None:
             task = msgspec.structs.replace(task, tls=self._tls_files.files)
-        inherited = (
-            task.listener_fd,
-            task.processes_fd,
-            task.counts_fd,
-        )
+        inherited = (task.listener_fd, task.processes_fd, task.counts_fd)
         descriptors = [fd for fd in inherited if fd >= 0]
         name = self._name.replace(" ", "-")  # for `ps`, for metrics and for the log
         command = [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", name]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors)  # noqa: S603 - our own module
         self._started_at = time.monotonic()
-        self._watchdog = Watchdog(HANG_TIMEOUT_S)
+        self._watchdog = Watchdog()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it was ended already, which `watch` sees
             self._process.stdin.write(msgspec.json.encode(task) + b"\n")
@@ -139,23 +130,23 @@ class _Child:
             return
         self._states.mark(self._name, "ended")
         self._states.count_restart(self._name)
-        # A hung process that was killed says nothing of its models.
-        running = self._on_exit(0 if self._is_hung else code)
-        self._count_end("hang" if self._is_hung else end_cause(code))
+        running = ""
+        if self._is_worker and code < 0 and not self._is_hung:  # a hang says nothing of its models
+            running = blame(self._counts, self._task.number, code)
+        cause = "hang" if self._is_hung else end_cause(code)
+        name = self._name.replace(" ", "-")
+        self._counts.row((ENDS, name, cause), (ENDS, OTHER, OTHER)).add(0)
         self._is_hung = False
         if code == EXIT_UNUSABLE:
             raise SettingsError(f"{self._name} cannot start: its error is logged above")
         steady = now_s - self._started_at > _STABLE_AFTER_S
-        self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), self._max_delay_s)
+        max_delay_s = _MAX_WORKER_DELAY_S if self._is_worker else _MAX_RESTART_DELAY_S
+        self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), max_delay_s)
         ended = f"ended with status {code}" if code >= 0 else f"was ended by {describe_exit(code)}"
         _log.error("%s %s%s; restarting in %.1f s", self._name, ended, running, self._delay_s)
         self.request_stop()
         self._process = None
         self._start_at = now_s + self._delay_s
-
-    def _count_end(self, cause: str) -> None:
-        name = self._name.replace(" ", "-")
-        self._counts.row((ENDS, name, cause), (ENDS, OTHER, OTHER)).add(0)
 
     def end_if_hung(self) -> None:
         """Kill the child if it shows no sign of life; `watch` starts it again."""
@@ -208,7 +199,6 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         settings: Settings of the server.
         announce: Called once connections are accepted, with the URL of HTTP and the address of gRPC
             (empty without gRPC).
-        pipes: Takes what children write to standard error; None lets them have that of the server.
 
     Returns:
         Exit status: 0 when every child ended by itself and the journal is in the database, else 1 or `EXIT_WAITING`.
@@ -220,7 +210,11 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     data_folder = DataFolder(Path(settings.data)) if settings.store else None
     if settings.store:
         _note_store(settings)
-    listener, grpc = _open_sockets(settings)
+    listener = _open_socket(listen, settings.host, settings.port, "", "--port 0 takes a free one")
+    grpc = None
+    if settings.grpc_port >= 0:
+        hint = "--grpc-port 0 takes a free one, -1 none"
+        grpc = _open_socket(reserve, settings.host, settings.grpc_port, " for gRPC", hint)
     stopping: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -230,25 +224,24 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     url = f"{'http' if tls_files is None else 'https'}://{format_address(listener)}"
     grpc_address = "" if grpc is None else format_address(grpc)
     writer = ChildTask(
-        "writer",
-        settings,
-        processes_fd=states.descriptor,
-        run_id=secrets.token_hex(8),
+        "writer", settings, processes_fd=states.descriptor, run_id=secrets.token_hex(8)
     )
     jobs = msgspec.structs.replace(writer, role="jobs", http_url=url, internal_key=make_key()[1])
     worker = msgspec.structs.replace(
         writer,
         role="worker",
         listener_fd=listener.fileno(),
+        counts_fd=counts.descriptor,
         grpc_address=grpc_address,
         run_directory=str(run),
         internal_key=jobs.internal_key,
     )
-    answering = _make_workers(worker, states, counts, tls_files=tls_files)
+    workers = (msgspec.structs.replace(worker, number=n) for n in range(settings.workers))
+    answering = [_Child(task, states, counts, tls_files) for task in workers]
     storing = []
     if settings.store:
-        answering.append(_Child(jobs, states, tls_files=tls_files, counts=counts))
-        storing.append(_Child(writer, states, counts=counts))
+        answering.append(_Child(jobs, states, counts, tls_files))
+        storing.append(_Child(writer, states, counts))
     children = [*storing, *answering]
     for child in children:
         child.start()
@@ -257,7 +250,11 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     announce(url, grpc_address)
     try:
         while not stopping:
-            _watch(children, data_folder)
+            for child in children:
+                child.watch()
+                child.end_if_hung()
+            if data_folder is not None:
+                data_folder.check()
             time.sleep(_POLL_INTERVAL_S)
     finally:
         listener.close()  # the workers have it still, and end it when they are done
@@ -271,53 +268,6 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             data_folder.close()
     waiting = settings.store and _records_wait(settings)
     return 1 if not all(clean) else EXIT_WAITING if waiting else 0
-
-
-def _make_workers(
-    task: ChildTask,
-    states: ProcessStates,
-    counts: SharedCounts,
-    *,
-    tls_files: RenewedFiles | None,
-) -> list[_Child]:
-    """Return the workers of a server; `task` is what they have in common but the memory that they share."""
-    task = msgspec.structs.replace(task, counts_fd=counts.descriptor)
-    return [
-        _Child(
-            msgspec.structs.replace(task, number=number),
-            states,
-            partial(_note_exit, number, counts),
-            _MAX_WORKER_DELAY_S,
-            tls_files=tls_files,
-            counts=counts,
-        )
-        for number in range(task.settings.workers)
-    ]
-
-
-def _open_sockets(settings: Settings) -> tuple[socket.socket, socket.socket | None]:
-    """Open the socket of HTTP, and that of gRPC if it is served.
-
-    Raises:
-        SettingsError: One cannot be opened.
-    """
-    listener = _open_socket(
-        listen, settings.host, settings.port, hint=" (--port 0 takes a free one)"
-    )
-    if settings.grpc_port < 0:
-        return listener, None
-    hint = " (--grpc-port 0 takes a free one, -1 none)"
-    grpc = _open_socket(reserve, settings.host, settings.grpc_port, purpose=" for gRPC", hint=hint)
-    return listener, grpc
-
-
-def _watch(children: list[_Child], data_folder: DataFolder | None) -> None:
-    """Start children that have ended, and end those that hang."""
-    for child in children:
-        child.watch()
-        child.end_if_hung()
-    if data_folder is not None:
-        data_folder.check()
 
 
 def _note_store(settings: Settings) -> None:
@@ -362,17 +312,8 @@ def _records_wait(settings: Settings) -> bool:
     return inferences + changes > 0
 
 
-def _note_exit(number: int, counts: SharedCounts, code: int) -> str:
-    """Note that a worker has ended; return what it ran, for the log, if a signal ended it."""
-    return "" if code >= 0 else blame(counts, number, code)
-
-
 def _open_socket(
-    open_socket: Callable[[str, int], socket.socket],
-    host: str,
-    port: int,
-    purpose: str = "",
-    hint: str = "",
+    open_socket: Callable[[str, int], socket.socket], host: str, port: int, purpose: str, hint: str
 ) -> socket.socket:
     """Open a socket.
 
@@ -382,11 +323,10 @@ def _open_socket(
     try:
         return open_socket(host, port)
     except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            hint = ""  # another port would not help
-        raise SettingsError(
-            f"cannot listen on {host} port {port}{purpose}: {error.strerror}{hint}"
-        ) from error
+        text = f"cannot listen on {host} port {port}{purpose}: {error.strerror}"
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):  # else another port would not help
+            text = f"{text} ({hint})"
+        raise SettingsError(text) from error
 
 
 def _run_directory(data: Path) -> Path:

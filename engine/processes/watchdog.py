@@ -21,18 +21,14 @@ processes are given their whole time again."""
 
 
 class Watchdog:
-    """Time without a sign of life of one process, counted by the supervisor's own looks.
+    """Time without a sign of life of one process, counted by the supervisor's own looks."""
 
-    Args:
-        timeout_s: Seconds without a sign of life, and without use of the processor, after which it hangs; 0: never.
-    """
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._beats = -1
         self._cpu_ticks = -1
         self._looked_at_s = 0.0
-        self._silent_s = 0.0
+        self.silent_s = 0.0
+        """Seconds since the last sign of life that was seen."""
         self._idle_s = 0.0
 
     def look(self, beats: int, cpu_ticks: int, now_s: float, *, is_starting: bool) -> bool:
@@ -46,20 +42,13 @@ class Watchdog:
         """
         elapsed_s, self._looked_at_s = now_s - self._looked_at_s, now_s
         if beats != self._beats or elapsed_s > MAX_STEP_S:
-            self._beats, self._silent_s, self._idle_s = beats, 0.0, 0.0
+            self._beats, self.silent_s, self._idle_s = beats, 0.0, 0.0
         else:
-            self._silent_s += elapsed_s
+            self.silent_s += elapsed_s
             self._idle_s = self._idle_s + elapsed_s if cpu_ticks == self._cpu_ticks else 0.0
         self._cpu_ticks = cpu_ticks
-        if not self._timeout_s:
-            return False
-        idle_limit_s = self._timeout_s * (PATIENCE if is_starting else 1)
-        return self._silent_s > self._timeout_s * PATIENCE or self._idle_s > idle_limit_s
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the last sign of life that was seen."""
-        return self._silent_s
+        idle_limit_s = HANG_TIMEOUT_S * (PATIENCE if is_starting else 1)
+        return self.silent_s > HANG_TIMEOUT_S * PATIENCE or self._idle_s > idle_limit_s
 
 
 def cpu_ticks(pid: int) -> int:

@@ -45,43 +45,37 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
     role = f"{task.role}-{task.number}" if task.role == "worker" else task.role
-    configure_logging(
-        role,
-        task.settings.secrets,
-        log_format=task.settings.log_format,
-        level=task.settings.log_level,
-    )
-    if task.role == "jobs":
-        states = _show_life(task, JOBS)
-        states.mark(JOBS, "ready")
-        _run_jobs(task.settings, task.http_url, task.internal_key, task.tls)
-    elif task.role == "writer":
-        states = _show_life(task, WRITER)
-        try:
-            _run_writer(task.settings, task.run_id, partial(_mark_writer, states))
-        except StoreError as error:  # the tables of another version, no driver, another writer
-            _end_unusable(error)
-    else:
+    configure_logging(role, task.settings)
+    if task.role == "worker":
         _run_worker(task)
+        return
+    mark = _show_life(task)
+    if task.role == "jobs":
+        mark("")
+        _run_jobs(task.settings, task.http_url, task.internal_key, task.tls)
+        return
+    try:
+        _run_writer(task.settings, task.run_id, mark)
+    except StoreError as error:  # the tables of another version, no driver, another writer
+        _end_unusable(error)
 
 
-def _show_life(task: ChildTask, name: str) -> ProcessStates:
-    """Show the supervisor, from a thread, that the process runs; return the states of all processes."""
+def _show_life(task: ChildTask) -> Callable[[str], None]:
+    """Show the supervisor, from a thread, that the process runs.
+
+    Returns:
+        A function that notes for which reason the process waits; or that it works, if that is empty.
+    """
     states = ProcessStates(task.processes_fd, task.settings.workers)
-    states.mark(name, "starting")
+    states.mark(task.role, "starting")
 
     def beat() -> None:
         while True:
-            states.beat(name)
+            states.beat(task.role)
             time.sleep(BEAT_INTERVAL_S)
 
     _start_thread("beat", beat)
-    return states
-
-
-def _mark_writer(states: ProcessStates, reason: str) -> None:
-    """Note that the writer waits, for a reason; or that it works, if that is empty."""
-    states.mark(WRITER, "waiting" if reason else "ready", reason)
+    return lambda reason: states.mark(task.role, "waiting" if reason else "ready", reason)
 
 
 def _end_unusable(error: Exception) -> NoReturn:
@@ -132,7 +126,11 @@ def _run_writer(
     _start_thread("sweep", sweep_periodically, blobs, url, journal_directory, stop)
     if not url.startswith("sqlite"):  # metrics read the size of SQLite's file
         _start_thread("sizes", measure_periodically, url, Path(settings.data), stop)
-    numbers = _worker_numbers(settings, run_id)
+    numbers = None  # those of the file of the data folder, which no other server writes
+    if settings.database:
+        from quadriga.store.worker_numbers import WorkerNumbers
+
+        numbers = WorkerNumbers(Path(settings.data), url, settings.workers, run=run_id)
     tracing = open_tracing(WRITER)
 
     def on_wait(failure: Exception | None) -> None:
@@ -145,36 +143,40 @@ def _run_writer(
         if stop.wait(seconds):
             sys.exit(0)
 
-    def open_writer(eraser: Any, **options: Any) -> Writer:
-        """Open the writer, and try again while that fails, as on a full disk."""
-        make = partial(
-            Writer,
-            journal_directory,
-            url,
-            retention,
-            numbers=numbers,
-            eraser=eraser,
-            on_wait=on_wait,
-            on_commit=None if tracing is None else tracing.note_batch,
-            **options,
-        )
-        return retry_until_done("open the store", make, mark, errors=OSError, sleep=pause)
-
-    if clickhouse := settings.of_extra("clickhouse", "url"):
-        _run_with_clickhouse(settings, clickhouse, blobs, open_writer, stop)
+    sender, replica = _clickhouse(settings)
+    make = partial(
+        Writer,
+        journal_directory,
+        url,
+        retention,
+        numbers=numbers,
+        eraser=_eraser(settings, blobs, replica),
+        on_wait=on_wait,
+        on_commit=None if tracing is None else tracing.note_batch,
+        **({} if sender is None else {"is_segment_needed": sender.has_unsent}),
+    )
+    writer = retry_until_done("open the store", make, mark, errors=OSError, sleep=pause)
+    if sender is None:
+        writer.run(stop)
     else:
-        open_writer(_eraser(settings, blobs)).run(stop)
+        sending = threading.Thread(target=sender.run, args=(stop,), name="clickhouse")
+        sending.start()
+        try:
+            writer.run(stop)
+        finally:
+            stop.set()  # a writer that failed is started again, and so this process has to end
+            sending.join()
+        writer.run(stop)  # removes the segments that ClickHouse had yet to take
     _close(tracing)
 
 
-def _run_with_clickhouse(
-    settings: Settings,
-    url: str,
-    blobs: Any,
-    open_writer: Callable[..., Any],
-    stop: threading.Event,
-) -> None:
-    """Run the writer, and send what is stored to ClickHouse."""
+def _clickhouse(settings: Settings) -> tuple[Any, Any]:
+    """Return what sends stored records to ClickHouse, and what erases them there; None each without one."""
+    url = settings.of_extra("clickhouse", "url")
+    if not url:
+        return None, None
+    from quadriga.store.maintenance.eraser import ErasedReplica
+
     try:
         from quadriga.store.replication.clickhouse import ClickHouseSender, erase
     except ImportError as error:
@@ -182,16 +184,7 @@ def _run_with_clickhouse(
             f"clickhouse-connect is required ({error}): pip install 'quadriga[clickhouse]'"
         ) from error
     sender = ClickHouseSender(settings.journal_directory, url)
-    replica = sender.sent_until, partial(erase, url)
-    writer = open_writer(_eraser(settings, blobs, replica), is_segment_needed=sender.has_unsent)
-    sending = threading.Thread(target=sender.run, args=(stop,), name="clickhouse")
-    sending.start()
-    try:
-        writer.run(stop)
-    finally:
-        stop.set()  # a writer that failed is started again, and so this process has to end
-        sending.join()
-    writer.run(stop)  # removes the segments that ClickHouse had yet to take
+    return sender, ErasedReplica(sender.sent_until, partial(erase, url))
 
 
 def _start_thread(name: str, work: Callable[..., object], *arguments: Any) -> None:
@@ -205,11 +198,11 @@ def _close(tracing: Any) -> None:
         tracing.close()
 
 
-def _eraser(settings: Settings, blobs: Any, replica: tuple[Any, Any] | None = None) -> Any:
-    """Return what carries out erasures; `replica` has the fields of an `ErasedReplica`."""
+def _eraser(settings: Settings, blobs: Any, replica: Any) -> Any:
+    """Return what carries out erasures, also in an `ErasedReplica`."""
     from quadriga.store.changes.erasures import Erasures
     from quadriga.store.jobs import Jobs
-    from quadriga.store.maintenance.eraser import ErasedReplica, Eraser
+    from quadriga.store.maintenance.eraser import Eraser
 
     others = (
         settings.baselines_directory,
@@ -223,21 +216,7 @@ def _eraser(settings: Settings, blobs: Any, replica: tuple[Any, Any] | None = No
         blobs,
         jobs=Jobs(settings.jobs_directory),
         others=others,
-        replica=None if replica is None else ErasedReplica(*replica),
-    )
-
-
-def _worker_numbers(settings: Settings, run_id: str) -> Any:
-    """Return the numbers to hold; None for the file of the data folder, which no other server writes."""
-    if not settings.database:
-        return None
-    from quadriga.store.worker_numbers import WorkerNumbers
-
-    return WorkerNumbers(
-        Path(settings.data),
-        settings.database_url,
-        settings.workers,
-        run=run_id,
+        replica=replica,
     )
 
 

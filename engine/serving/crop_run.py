@@ -13,6 +13,7 @@ import msgspec
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import Model
 from quadriga.engine.serving.image_inference import MAX_REQUEST_PIXELS, describe_crops, infer_crops
+from quadriga.engine.serving.model_request import RequestTrace, ResultKeeping, image_model
 from quadriga.engine.serving.recording import (
     CutCrops,
     ImageResult,
@@ -20,8 +21,6 @@ from quadriga.engine.serving.recording import (
     ResultOrigin,
     StoreResult,
 )
-from quadriga.engine.serving.request_kinds import image_model
-from quadriga.engine.serving.request_trace import RequestTrace, ResultKeeping
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import protocol_of_images
 from quadriga.proto.messages import InferRequest, Tensor
@@ -75,8 +74,8 @@ class CropRun:
         )
         self._crops: list[tuple[int, Crop]] = []
         """Crops with the number of the result that each was cut from."""
-        self._left_out: list[int] = []
-        """Number of crops of each result that a limit left out."""
+        self.left_out: list[int] = []
+        """Number of crops of each result that a limit kept from the model behind."""
         self._results: list[ImageResult] = []
         self._summary: RequestSummary | None = None
         self._ids: Sequence[str] = ()
@@ -114,7 +113,7 @@ class CropRun:
         """
         cut_crops = [parent.cut_crops or CutCrops() for parent in parents]
         parents = [msgspec.structs.replace(parent, cut_crops=None) for parent in parents]
-        self._left_out = [cut.left_out for cut in cut_crops]
+        self.left_out = [cut.left_out for cut in cut_crops]
         self._crops = [(number, crop) for number, cut in enumerate(cut_crops) for crop in cut.crops]
         if not self._crops:
             return parents
@@ -141,10 +140,6 @@ class CropRun:
         self.elapsed_ms = (time.perf_counter() - started_s) * 1000
         return parents
 
-    def left_out(self, number: int) -> int:
-        """Return how many crops of a result a limit kept from the model behind."""
-        return self._left_out[number]
-
     def join(
         self, outputs: Sequence[Tensor], parents: Sequence[ImageResult], stored: StoreResult
     ) -> tuple[list[Tensor], StoreResult]:
@@ -161,11 +156,11 @@ class CropRun:
         Raises:
             quadriga.store.errors.JournalError: An inference of a crop cannot be stored.
         """
-        if not (self._crops or any(self._left_out)):  # as with tensors for the graph
+        if not (self._crops or any(self.left_out)):  # as with tensors for the graph
             return list(outputs), stored
         if not self.record(parents, stored.ids):
             stored = msgspec.structs.replace(stored, stored=False)
-        answered = zip(self._left_out, self.join_predictions(parents), strict=True)
+        answered = zip(self.left_out, self.join_predictions(parents), strict=True)
         joined = []
         for tensor in outputs:
             data, left_out = [], []
@@ -288,7 +283,7 @@ class CropRun:
                 CropBox(crop.rect.left, crop.rect.top, crop.rect.right, crop.rect.bottom),
                 predictions=answers[index],
                 inference_id=self._ids[index] if self._ids else "",
-                crops_left_out=0 if below is None else below.left_out(index),
+                crops_left_out=0 if below is None else below.left_out[index],
             )
             joined[number][crop.position] = with_answer(joined[number][crop.position], answer)
         return joined

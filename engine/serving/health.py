@@ -5,6 +5,8 @@ The table in `docs/serving.md` says which fault makes which probe fail.
 
 from collections.abc import Callable
 
+import msgspec
+
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.readiness import JOBS, WRITER, ProcessState, ProcessStates
 from quadriga.engine.models.model import Model
@@ -72,33 +74,20 @@ class ServerHealth:
         """Return the state of the processes, the store and the models, each with its reason."""
         process = _part(self._process_reason(), self._first_problem())
         models = _part(self._models_reason(), self.source_problem())
-        failed_write = None if self._recorder is None else self._recorder.failed_writes.reason()
+        failed_write = None if self._recorder is None else self._recorder.failed_writes.reason
         store = _part(self._store_reason(), self._problem_of(WRITER) or failed_write)
         if self._recorder is None:
             store = HealthPart("off", "this server stores nothing")
         states = {process.state, models.state, store.state}
-        status: HealthState = (
-            "not ready"
-            if "not ready" in states
-            else "degraded"
-            if "degraded" in states
-            else "ready"
-        )
+        worst: tuple[HealthState, ...] = ("not ready", "degraded", "ready")
         return HealthReport(
-            status=status,
+            status=next((state for state in worst if state in states), "ready"),
             process=process,
             store=store,
             models=models,
             lag_bytes=None if self._recorder is None else self._recorder.capacity.lag_bytes(),
             processes=[
-                ProcessHealth(
-                    state.name,
-                    state.state,
-                    state.reason,
-                    restarts=state.restarts,
-                    hangs=state.hangs,
-                )
-                for state in self._states()
+                msgspec.convert(s, ProcessHealth, from_attributes=True) for s in self._states()
             ],
             versions=self._repository.statuses(),
         )

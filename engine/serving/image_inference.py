@@ -10,7 +10,6 @@ import pybase64
 from quadriga.engine.measures.model_counts import record_preparation
 from quadriga.engine.models.image_graph import ImageGraph, Vector
 from quadriga.engine.models.image_text.generation import TextPackage
-from quadriga.engine.serving.output_decoration import echoed_parameters
 from quadriga.engine.serving.recording import CutCrops, ImageResult
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import read_image_inputs
@@ -83,6 +82,17 @@ def _number(name: str, value: Any) -> Any:
     return bool(value) if name in FLAGS and value in (0, 1) else value
 
 
+ECHOED_PARAMETERS = ("action", "metadata")
+"""Parameters that an output repeats from its input, or from the request, as they were sent."""
+
+
+def echoed_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the parameters that an output repeats."""
+    return {
+        name: parameters[name] for name in ECHOED_PARAMETERS if parameters.get(name) is not None
+    }
+
+
 MAX_REQUEST_PIXELS = 320_000_000
 """Maximum pixels of all images of a request, at most 4 GB decoded; a chunk or strip of a file above 100 counts as 1000."""
 
@@ -93,25 +103,22 @@ MAX_SIGNAL_PIXEL_BYTES = 64 << 20
 """Bytes of decoded pixels of one request after which no further image is held for its signals."""
 
 
-class ImageBudgets(msgspec.Struct, frozen=True):
-    """What the images of one request may cost together, counted before each step; the default is any amount."""
-
-    pixels: Budget = msgspec.field(default_factory=lambda: Budget(None, "pixels"))
-    tiles: Budget = msgspec.field(default_factory=lambda: Budget(None, "tiles"))
-    tokens: Budget = msgspec.field(default_factory=lambda: Budget(None, "new tokens"))
-
-
 CutDetections = Callable[[Image, bytes, Sequence[Prediction]], CutCrops]
 """Cuts the crops of an image's detections, given the decoded image and its file, which is empty for a crop."""
 
 
 class ImageModel(msgspec.Struct, frozen=True):
-    """A model whose inputs are images, with the limits of its server."""
+    """A model whose inputs are images, with the limits of its server.
+
+    Budgets say what the images of one request may cost together, and are counted before each step; the default is any amount.
+    """
 
     predictor: ImageGraph | TextPackage
     max_pixels: int
     max_images: int
-    budgets: ImageBudgets = msgspec.field(default_factory=ImageBudgets)
+    pixels: Budget = msgspec.field(default_factory=lambda: Budget(None, "pixels"))
+    tiles: Budget = msgspec.field(default_factory=lambda: Budget(None, "tiles"))
+    tokens: Budget = msgspec.field(default_factory=lambda: Budget(None, "new tokens"))
     choose_for_signals: Callable[[int], Collection[int]] | None = None
     """Chooses, among so many images, the positions of those whose signals are wanted; None chooses none."""
     is_scored: bool = False
@@ -336,26 +343,20 @@ def _predict(images: ImageModel, image_requests: Sequence[_ImageRequest]) -> lis
     options = [image_request.options for image_request in image_requests]
     for image_request, image in zip(image_requests, decoded, strict=True):
         tiles = images.predictor.count_tiles(image, image_request.options)
-        _spend(images.budgets.tiles, tiles, image_request)
+        _spend(images.tiles, tiles, image_request)
     with_embedding = images.is_scored or any(request.wants_signals for request in image_requests)
     try:
         predicted = images.predictor.predict(decoded, options, with_embedding=with_embedding)
     except ParameterError as error:
         raise InvalidRequest(f"{image_requests[0].location}: {error}") from error
-    results = [
-        _complete(*completion)
-        for completion in zip(image_requests, decoded, predicted, strict=True)
-    ]
-    if images.cut is None:
-        return results
-    return [
-        msgspec.structs.replace(
-            result, cut_crops=images.cut(image, image_request.data, predictions)
-        )
-        for image_request, image, (predictions, _), result in zip(
-            image_requests, decoded, predicted, results, strict=True
-        )
-    ]
+    results = []
+    for image_request, image, output in zip(image_requests, decoded, predicted, strict=True):
+        result = _complete(image_request, image, output)
+        if images.cut is not None:
+            crops = images.cut(image, image_request.data, output[0])
+            result = msgspec.structs.replace(result, cut_crops=crops)
+        results.append(result)
+    return results
 
 
 def _decode(images: ImageModel, image_request: _ImageRequest) -> Image:
@@ -363,7 +364,7 @@ def _decode(images: ImageModel, image_request: _ImageRequest) -> Image:
     if image_request.decoded is not None:
         return image_request.decoded
     try:
-        return images.predictor.decode(image_request.data, images.max_pixels, images.budgets.pixels)
+        return images.predictor.decode(image_request.data, images.max_pixels, images.pixels)
     except (ImageError, BudgetError) as error:
         raise InvalidRequest(f"{image_request.location}: {error}") from error
 
@@ -372,7 +373,7 @@ def _spend_tokens(images: ImageModel, image_requests: Sequence[_ImageRequest]) -
     """Count the tokens that images may generate, before the first of them is decoded."""
     for image_request in image_requests:
         tokens = images.predictor.count_tokens(image_request.options)
-        _spend(images.budgets.tokens, tokens, image_request)
+        _spend(images.tokens, tokens, image_request)
 
 
 def _spend(budget: Budget, units: int, image_request: _ImageRequest) -> None:

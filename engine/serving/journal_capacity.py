@@ -57,21 +57,18 @@ class FailedWrites:
     def __init__(self, try_write: Callable[[int, int], object]) -> None:
         self._try_write = try_write
         self._lock = threading.Lock()
-        self._reason: str | None = None
+        self.reason: str | None = None
+        """Why nothing can be stored; None if nothing is known to be wrong."""
         self._record_bytes = self._image_bytes = 0
         self._closing = threading.Event()
-
-    def reason(self) -> str | None:
-        """Return why nothing can be stored; None if nothing is known to be wrong."""
-        return self._reason
 
     def note(self, error: JournalError, record_bytes: int, image_bytes: int) -> None:
         """Note that a write of so many bytes of records and of images failed."""
         with self._lock:
             self._record_bytes = min(max(record_bytes, self._record_bytes), _MAX_TRIAL_BYTES)
             self._image_bytes = min(max(image_bytes, self._image_bytes), _MAX_TRIAL_BYTES)
-            begins = self._reason is None and not self._closing.is_set()
-            self._reason = str(error)
+            begins = self.reason is None and not self._closing.is_set()
+            self.reason = str(error)
         if begins:
             _log.error("inferences cannot be stored: %s", error)
             threading.Thread(target=self._try_again, name="disk-trial", daemon=True).start()
@@ -87,7 +84,7 @@ class FailedWrites:
             except (OSError, JournalError):
                 continue
             with self._lock:
-                self._reason, self._record_bytes, self._image_bytes = None, 0, 0
+                self.reason, self._record_bytes, self._image_bytes = None, 0, 0
             _log.warning("inferences can be stored again")
             return
 

@@ -2,7 +2,7 @@
 
     admit → answer (decode, preprocess, run, postprocess) → score → crops to the model behind → record → decorate
 
-Images, rows of features and tensors are answered each in a room of its own, which `quadriga.engine.serving.request_kinds`
+Images, rows of features and tensors are answered each in a room of its own, which `quadriga.engine.serving.model_request`
 chooses. It is plain code in one thread per request (a stream may take another thread
 for each step); only `run`, which hands a request to `quadriga.engine.serving.request_queue`, is async.
 """
@@ -20,21 +20,20 @@ from quadriga.engine.models.runners.session import RunError
 from quadriga.engine.serving.crop_run import CropRun
 from quadriga.engine.serving.health import ServerHealth
 from quadriga.engine.serving.image_inference import stream_image
-from quadriga.engine.serving.output_decoration import (
+from quadriga.engine.serving.model_request import (
+    NOT_STORED,
+    RequestKind,
+    RequestTrace,
+    ResultKeeping,
     decorate_outputs,
+    request_kind,
     score_headers,
     select_outputs,
+    to_protocol_error,
     truncation_headers,
 )
 from quadriga.engine.serving.recording import Recorder, replayed_id
-from quadriga.engine.serving.request_kinds import ImageRequest, RequestKind, request_kind
 from quadriga.engine.serving.request_queue import MAX_BODY_BYTES, RequestQueue
-from quadriga.engine.serving.request_trace import (
-    NOT_STORED,
-    RequestTrace,
-    ResultKeeping,
-    to_protocol_error,
-)
 from quadriga.engine.serving.semantic_score import SemanticScores
 from quadriga.engine.serving.traffic import Traffic
 from quadriga.proto.access import admit_model
@@ -255,7 +254,7 @@ class Pipeline:
         model = self._admitted_model(request)
         limit_by_parameter(request.parameters.get("timeout"), self._queue.watch)
         kind = self._kind(model, request)
-        if not isinstance(kind, ImageRequest):
+        if kind.images is None:
             raise InvalidRequest(
                 f"expected a model of images to answer as a stream, got {model.recognition.task}"
             )

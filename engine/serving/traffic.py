@@ -49,11 +49,6 @@ class TrafficRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Metadata key: requests with the same value of it are answered by the same version."""
 
     @property
-    def is_default(self) -> bool:
-        """Whether it changes nothing."""
-        return not self.shares
-
-    @property
     def main_version(self) -> str | None:
         """The version with the largest share, the highest of several; None without shares."""
         shares = self.shares
@@ -165,11 +160,8 @@ def _point(model: str, subject: str, salt: str) -> float:
 
 def _subject(rule: TrafficRule, request: InferRequest) -> str:
     """Return what decides about a request: the value of the sticky key, else the id of the request."""
-    if rule.sticky_by is not None:
-        value = _metadata_value(request, rule.sticky_by)
-        if value is not None:
-            return f"{rule.sticky_by}={value}"
-    return request.id
+    value = None if rule.sticky_by is None else _metadata_value(request, rule.sticky_by)
+    return request.id if value is None else f"{rule.sticky_by}={value}"
 
 
 def _metadata_value(request: InferRequest, key: str) -> str | None:
@@ -195,9 +187,7 @@ def _metadata_value(request: InferRequest, key: str) -> str | None:
 
 def _at_path(value: Any, parts: list[str]) -> Any:
     for part in parts:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(part)
+        value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
@@ -273,7 +263,7 @@ class TrafficRules:
         if not self._database.has_database():  # to open it for writing would make one
             raise NotReadyError("the database is not there yet: try again")
         with writer_engine(self._settings.database_url) as engine:
-            if rule.is_default:
+            if not rule.shares:
                 remove_rule(engine, model)
             else:
                 write_rule(engine, model, msgspec.json.encode(rule).decode(), changed_by)
@@ -291,8 +281,10 @@ class TrafficRules:
         with self._lock:
             with self._database.snapshot() as connection:
                 stored = read_rules(connection)
-            if self._take(stored) or not self._known.is_set():
-                self._write_copy(stored)
+            self._take(stored)
+            if stored != self._read_copy():
+                self._copy.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._copy, msgspec.json.encode(stored), 0o600)
             self._known.set()
 
     def _run(self) -> None:
@@ -309,11 +301,11 @@ class TrafficRules:
                 failing = str(error)
             self._stop.wait(REFRESH_S if self._known.is_set() else _RETRY_S)
 
-    def _take(self, stored: list[StoredRule]) -> bool:
-        """Let rules count from now on; return whether they are others than before."""
+    def _take(self, stored: list[StoredRule]) -> None:
+        """Let rules count from now on."""
         by_model = {rule.model: rule for rule in stored}
         if by_model == self._stored:
-            return False
+            return
         rules = {}
         for rule in stored:
             try:
@@ -329,21 +321,11 @@ class TrafficRules:
                     "%s: its traffic rule cannot be read: a newer version wrote it", rule.model
                 )
         self._stored, self.rules = by_model, rules
-        return True
 
     def _read_copy(self) -> list[StoredRule]:
         with suppress(OSError, *JSON_ERRORS):
             return msgspec.json.decode(self._copy.read_bytes(), type=list[StoredRule])
         return []
-
-    def _write_copy(self, stored: list[StoredRule]) -> None:
-        data = msgspec.json.encode(stored)
-        if stored or self._copy.exists():
-            with suppress(OSError):
-                if self._copy.read_bytes() == data:
-                    return
-            self._copy.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._copy, data, 0o600)
 
 
 class Traffic:

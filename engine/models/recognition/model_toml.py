@@ -2,7 +2,7 @@
 
 `[input]`, `[output]` and `[defaults]` take the fields of the specification's structs and stay plain mappings:
 a layer above what the other files say. `[tiling]` has its struct there, too, and `[text]` in
-`quadriga.engine.models.image_text.files`. Which tasks have a use for a key, `check_use` knows; which may be set over the
+`quadriga.engine.models.image_text.generation`. Which tasks have a use for a key, `check_use` knows; which may be set over the
 wire, `quadriga.engine.models.overrides`.
 """
 

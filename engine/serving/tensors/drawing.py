@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from quadriga.tasks.geometry import (
     Mask,
+    Ring,
     fill,
     relative_to_pixels,
     rings,
@@ -98,18 +99,22 @@ class Pen(msgspec.Struct, frozen=True, eq=False):
 
     def outline(self, corners: Corners, color: Color) -> None:
         """Draw the edge of a polygon, with a dark rim, and a dot where its first side starts."""
-        points = [np.round(np.clip(corners, -1e6, 1e6)).astype(np.int32)]
+        points = np.round(np.clip(corners, -1e6, 1e6)).astype(np.int32)
+        self.trace([points], color)
+        start = points[0].tolist()
+        cv2.circle(self.canvas, start, self.line_px * 2, color=color, thickness=cv2.FILLED)
+
+    def trace(self, lines: Sequence[Ring], color: Color) -> None:
+        """Draw closed lines over a dark rim that shows on a background of the same colour."""
         for ink, line_px in (((0, 0, 0), self.line_px + 2), (color, self.line_px)):
             cv2.polylines(
                 self.canvas,
-                points,
+                lines,
                 isClosed=True,
                 color=ink,
                 thickness=line_px,
                 lineType=cv2.LINE_AA,
             )
-        start = points[0][0].tolist()
-        cv2.circle(self.canvas, start, self.line_px * 2, color=color, thickness=cv2.FILLED)
 
     def shorten(self, text: str, width_px: float) -> str:
         """Cut the middle out of a text that is too wide; its end, maybe a score, stays."""
@@ -327,7 +332,7 @@ def _draw_segments(
     for segment, overlay in reversed(overlays):
         tint(pen.canvas, overlay, pen.color(segment.label))
     for segment, overlay in reversed(overlays):
-        outline(pen.canvas, overlay, pen.color(segment.label), pen.line_px)
+        pen.trace(rings(overlay.mask, *overlay.box[:2]), pen.color(segment.label))
     tops = [int(overlay.mask[0].argmax()) for _, overlay in overlays]
     return [
         (segment, (overlay.box[0] + top, *overlay.box[1:]))
@@ -440,15 +445,6 @@ def tint(canvas: Pixels, overlay: Overlay, color: Color) -> None:
     inside = overlay.mask > 0
     below = crop[inside].astype(np.float32)
     crop[inside] = np.rint(below * (1 - _FILL) + np.multiply(color, _FILL)).astype(np.uint8)
-
-
-def outline(canvas: Pixels, overlay: Overlay, color: Color, line_px: int) -> None:
-    """Draw along the edges, in place, over a dark rim that shows on a background of the same colour."""
-    lines = rings(overlay.mask, *overlay.box[:2])
-    for ink, thickness in (((0, 0, 0), line_px + 2), (color, line_px)):
-        cv2.polylines(
-            canvas, lines, isClosed=True, color=ink, thickness=thickness, lineType=cv2.LINE_AA
-        )
 
 
 PAPER, INK = (24, 26, 30), (244, 244, 244)

@@ -6,7 +6,7 @@ import numpy.typing as npt
 
 from quadriga.engine.models.model import ROW_OUTPUT, Model
 from quadriga.engine.models.runners.session import RunError
-from quadriga.engine.serving.output_decoration import echoed_parameters
+from quadriga.engine.serving.image_inference import echoed_parameters
 from quadriga.engine.serving.recording import ImageResult
 from quadriga.engine.serving.tensors.tensor_inference import (
     Feeds,
@@ -42,7 +42,7 @@ def infer_rows(
         options = classifier.options(parameters)
     except ParameterError as error:
         raise InvalidRequest(f"inputs[0]: {error}") from error
-    result = result_without_predictions(request, ACTIONS)
+    result = result_without_predictions(request, parameters, ACTIONS)
     predictions = classifier.predict(run_rows(model, classifier, feeds), options)
     features = classifier.spec.features
     results = []

@@ -10,7 +10,7 @@ import pybase64
 
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import RunError
-from quadriga.engine.serving.output_decoration import echoed_parameters
+from quadriga.engine.serving.image_inference import echoed_parameters
 from quadriga.engine.serving.recording import ImageResult
 from quadriga.proto.datatypes import DATATYPES, elements_as_bytes, to_raw
 from quadriga.proto.errors import InvalidRequest
@@ -62,7 +62,7 @@ def infer_tensors(
         is_of_images=model.image_predictor is not None,
     )
     parameters = all_parameters(request)
-    result = _result_of(request, parameters, ACTIONS)
+    result = result_without_predictions(request, parameters, ACTIONS)
     available = model.session.tensor_outputs
     names = [output.name for output in request.requested_outputs]
     if not set(names) <= set(available):
@@ -135,19 +135,14 @@ def read_feeds(
 
 def failed_tensor_results(request: InferRequest) -> list[ImageResult]:
     """Return what can be stored of a request that the model failed to answer."""
-    return [result_without_predictions(request, (*ACTIONS, "predict_proba"))]
+    actions = *ACTIONS, "predict_proba"
+    return [result_without_predictions(request, all_parameters(request), actions)]
 
 
 def result_without_predictions(
-    request: InferRequest, actions: Sequence[str] = ACTIONS
-) -> ImageResult:
-    """Check action, metadata and storage options, of the request and of all its inputs together."""
-    return _result_of(request, all_parameters(request), actions)
-
-
-def _result_of(
     request: InferRequest, parameters: Mapping[str, Any], actions: Sequence[str]
 ) -> ImageResult:
+    """Check action, metadata and storage options of the request, given as the parameters of it and all its inputs together."""
     if parameters.keys().isdisjoint(_OPTIONS):
         return ImageResult(request.inputs[0].name, actions[0], [], {})
     metadata = parse_metadata(parameters, "inputs[0]")

@@ -66,8 +66,8 @@ async def warm_application(folder, **settings):
     paths = {"models": str(folder / "models"), "data": str(folder / "data")}
     application = Application(Settings(**paths, **settings))
     application.repository.load_all()
-    if application._ids is not None:
-        application._ids.assign(lambda _: None)
+    if application._store is not None:
+        application._store.assign_number(lambda: None)
     try:
         for _ in range(SAMPLES):
             await with_task(application, scope_of(), JSON)

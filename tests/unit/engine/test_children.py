@@ -16,7 +16,7 @@ def test_a_child_that_is_ended_before_it_reads_its_task_is_started_again(monkeyp
     monkeypatch.setattr(sys, "executable", "/bin/false")
     settings = Settings(models="x" * (1 << 20))  # more than a pipe holds, so that its end is seen
     counts = SharedCounts(2, 1)
-    child = _Child(ChildTask("writer", settings), ProcessStates.create(1), counts=counts)
+    child = _Child(ChildTask("writer", settings), ProcessStates.create(1), counts)
     child.start()
     assert not child.wait(time.monotonic() + 60)
     child.watch()  # sees that it has ended

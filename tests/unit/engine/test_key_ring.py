@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine.access.gate import KeyGate
 from quadriga.engine.access.key_ring import (
     COPY_FILE,
     FIRST_KEY_FILE,
+    KeyGate,
     KeyMetrics,
     KeyRing,
     is_loopback,

@@ -7,8 +7,9 @@ from datetime import datetime
 
 PROGRAM = """
 import logging, threading
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.processes.logs import FAULTS_PER_S, configure_logging
-configure_logging("worker-0", ["postgresql://u:canary-7f3a@host/db"])
+configure_logging("worker-0", Settings(database="postgresql://u:canary-7f3a@host/db"))
 logging.getLogger("a").error("cannot open %s", "postgresql://u:canary-7f3a@host/db")
 try:
     raise ValueError("canary-7f3a")
@@ -45,8 +46,9 @@ def test_no_line_has_a_secret_and_faults_are_bounded():
 
 IN_JSON = """
 import logging, threading
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.processes.logs import configure_logging
-configure_logging("writer", ["canary-7f3a"], log_format="json", level="warning")
+configure_logging("writer", Settings(session_key="canary-7f3a", log_format="json", log_level="warning"))
 log = logging.getLogger("a")
 log.info("not shown")
 log.warning("two\\nlines of %s, and a quote \\" of canary-7f3a", "\\u2028text", extra={"fields": {"request_id": "r-1", "ms": 4.2}})

@@ -2,9 +2,9 @@
 
 import pytest
 
-from quadriga.engine.serving.output_decoration import (
+from quadriga.engine.serving.image_inference import echoed_parameters
+from quadriga.engine.serving.model_request import (
     decorate_outputs,
-    echoed_parameters,
     score_headers,
     select_outputs,
     truncation_headers,

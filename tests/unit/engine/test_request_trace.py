@@ -9,7 +9,7 @@ import pytest
 from quadriga.engine.measures.model_counts import record_run
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import RunError
-from quadriga.engine.serving.request_trace import RequestTrace, to_protocol_error
+from quadriga.engine.serving.model_request import RequestTrace, to_protocol_error
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
 from quadriga.proto.messages import InferRequest, ModelStatistics
 from quadriga.proto.request import RequestContext, set_current_request

@@ -8,7 +8,7 @@ from quadriga.engine.models import onnx_file
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.engine.serving.pipeline import Pipeline
-from quadriga.engine.serving.tensors import row_explanation
+from quadriga.engine.serving.tensors import explanation as explaining
 from quadriga.proto.errors import InternalError, InvalidRequest
 from quadriga.proto.messages import InferRequest, RequestedOutput, Tensor
 from tests.onnx_models import save, value
@@ -312,6 +312,6 @@ def test_what_cannot_be_explained_is_refused(path, rows, parameters, message):
 
 
 def test_explanations_are_bounded(path, monkeypatch):
-    monkeypatch.setattr(row_explanation, "MAX_RUNS", 100)
+    monkeypatch.setattr(explaining, "MAX_RUNS", 100)
     with pytest.raises(InvalidRequest, match="at most 100 changed rows to explain, got 120"):
         explained(path, [[1, 0, 0, 0]] * 6)

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine.serving import signal_worker
-from quadriga.engine.serving.signal_worker import SignalRecorder, SignalTask
+from quadriga.engine.serving import recording
+from quadriga.engine.serving.recording import SignalRecorder, SignalTask
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -62,7 +62,7 @@ def test_images_are_journaled_together_with_their_embedding(
     harness: SignalHarness, monkeypatch
 ) -> None:
     monkeypatch.setattr(
-        signal_worker, "BATCH_INTERVAL_S", 60.0
+        recording, "BATCH_INTERVAL_S", 60.0
     )  # so many images end a frame, on any machine
     images = [SignalTask(seq, WHITE) for seq in range(1, 70)]
     harness.recorder.put([SignalTask(70, WHITE, VECTOR, "ab" * 8), *images], skipped=3)
@@ -79,7 +79,7 @@ def test_images_are_journaled_together_with_their_embedding(
 
 def test_pixels_beyond_the_queue_are_dropped(harness: SignalHarness, monkeypatch) -> None:
     size_bytes = WHITE.pixels.nbytes
-    monkeypatch.setattr(signal_worker, "MAX_QUEUE_BYTES", 2 * size_bytes)
+    monkeypatch.setattr(recording, "MAX_QUEUE_BYTES", 2 * size_bytes)
     large = Image(np.zeros((200, 300, 3), np.uint8))
     harness.recorder.put([SignalTask(1, large), SignalTask(2, WHITE)], skipped=0)
     assert [[signals.seq for signals in frame] for frame in harness.journaled()] == [[1]]
@@ -142,7 +142,7 @@ def test_images_that_come_too_fast_are_chosen_at_random_and_as_often_as_wanted(
 ) -> None:
     random.seed(5)
     now_s = [0.0]
-    monkeypatch.setattr(signal_worker.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(recording.time, "monotonic", lambda: now_s[0])
     recorder = harness.recorder_with_rate(10)
     chosen: list[int] = []
     for number in range(40_000):  # of four cameras in turn, 40 images a second
@@ -163,7 +163,7 @@ def test_all_are_chosen_up_to_the_rate(
 ) -> None:
     random.seed(5)
     now_s = [0.0]
-    monkeypatch.setattr(signal_worker.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(recording.time, "monotonic", lambda: now_s[0])
     recorder = harness.recorder_with_rate(per_s)
     count = 0
     for number in range(1000):
@@ -173,7 +173,7 @@ def test_all_are_chosen_up_to_the_rate(
 
 
 def test_models_have_rates_of_their_own(harness: SignalHarness, monkeypatch) -> None:
-    monkeypatch.setattr(signal_worker.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(recording.time, "monotonic", lambda: 0.0)
     recorder = harness.recorder_with_rate(0.1)
     assert [list(recorder.choose(name, 1)) for name in ("a", "b")] == [[0], [0]]
     assert [sum(len(recorder.choose(name, 1)) for _ in range(99)) < 9 for name in "ab"] == [

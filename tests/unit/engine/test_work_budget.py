@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.engine.serving import request_kinds
+from quadriga.engine.serving import model_request
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.grpc import service as v2_grpc
 from quadriga.proto.grpc.messages import message_class
@@ -36,7 +36,7 @@ def pipeline_with(models, monkeypatch):
 
     def make(**settings):
         for name in [name for name in settings if name.isupper()]:
-            monkeypatch.setattr(request_kinds, name, settings.pop(name))
+            monkeypatch.setattr(model_request, name, settings.pop(name))
         pipelines.append(load_pipeline(models, None, small_settings(**settings)))
         return pipelines[-1]
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from quadriga.engine.assembly import opened_store
-from quadriga.engine.assembly.opened_store import WorkerIds, latest_id
+from quadriga.engine.assembly.opened_store import assign_number, latest_id
 from quadriga.engine.config.settings import Settings
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.clock import Clock
 from quadriga.store.database import writer_engine
 from quadriga.store.errors import JournalError
-from quadriga.store.ids import smallest_id_at, time_ms
+from quadriga.store.ids import IdSource, smallest_id_at, time_ms
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from quadriga.store.worker_numbers import WorkerNumbers
@@ -66,9 +67,10 @@ def test_a_worker_does_not_follow_ids_that_the_clock_has_not_reached(
     stored, future = (smallest_id_at(now_ms + ahead_ms) for ahead_ms in (20_000, 400 * 86_400_000))
     url = f"sqlite:///{tmp_path}/store.db"
     store_entries(url, tmp_path / "journal", [make_record(stored), make_record(future)])
-    ids = WorkerIds(Settings(data=str(tmp_path)), 2, "", inferences=inferences)
-    ids.assign()
-    new_id = ids.source.next()
+    settings = Settings(data=str(tmp_path))
+    ids = IdSource(clock=Clock(tmp_path))
+    assign_number(ids, inferences, settings, 2, lambda: None, run_id="")
+    new_id = ids.next()
     assert time_ms(stored) < time_ms(new_id) < time_ms(stored) + 1000
     assert (new_id >> 12 & 1023, new_id & 4095) == (2, 2048)
     assert "are stored, which the clock has not reached" in caplog.text
@@ -80,12 +82,16 @@ def test_a_worker_waits_for_the_number_that_is_claimed_in_its_run(
     monkeypatch.setattr(opened_store, "LATEST_ID_TIMEOUT_S", 0.1)
     url = f"sqlite:///{tmp_path}/store.db"
     settings = Settings(data=str(tmp_path), database=url, workers=2)
-    ids = WorkerIds(settings, 1, "this run", inferences=inferences)
+    ids = IdSource(clock=Clock(Path(settings.data)))
     waiting = threading.Event()
-    with writer_engine(url) as engine, in_background(lambda _: ids.assign(waiting.set)):
+
+    def assign(_) -> None:
+        assign_number(ids, inferences, settings, 1, waiting.set, run_id="this run")
+
+    with writer_engine(url) as engine, in_background(assign):
         WorkerNumbers(tmp_path, url, 2, run="last run").hold(engine)
         assert waiting.wait(30)
         with pytest.raises(JournalError, match="cannot give an id"):
-            ids.source.next()
+            ids.next()
         WorkerNumbers(tmp_path, url, 2, run="this run").hold(engine)
-    assert ids.source.next() >> 12 & 1023 == 1
+    assert ids.next() >> 12 & 1023 == 1

@@ -1,15 +1,31 @@
-"""What becomes of one request to a model: room in the store, times, counters, scores, its record or that of its failure."""
+"""One request to a model: what it brings, how that is answered, and what becomes of it.
+
+It brings images, rows of features, or tensors of the graph. What becomes of it are room in the store, times, counters, scores, its record
+or that of its failure, and additions to its outputs: ids, semantic scores, and whether predictions were cut.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+import msgspec
+
+from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.model_counts import Event, begin_events, stages_ms, take_events
+from quadriga.engine.models.image_graph import ImageGraph
 from quadriga.engine.models.model import Model
 from quadriga.engine.models.runners.session import RunError
+from quadriga.engine.serving.image_inference import (
+    MAX_REQUEST_PIXELS,
+    MAX_TILES,
+    CutDetections,
+    ImageModel,
+    failed_image_results,
+    infer_images,
+)
 from quadriga.engine.serving.journal_capacity import ADMITTED, Admission
 from quadriga.engine.serving.recording import (
     ImageResult,
@@ -19,6 +35,18 @@ from quadriga.engine.serving.recording import (
     replayed_id,
 )
 from quadriga.engine.serving.semantic_score import SemanticScores
+from quadriga.engine.serving.tensors.explanation import (
+    Explain,
+    prepare_image_explanation,
+    prepare_row_explanation,
+    refuse_explanation,
+)
+from quadriga.engine.serving.tensors.row_inference import infer_rows
+from quadriga.engine.serving.tensors.tensor_inference import (
+    count_rows,
+    failed_tensor_results,
+    infer_tensors,
+)
 from quadriga.proto.errors import (
     InternalError,
     KeyReused,
@@ -27,7 +55,8 @@ from quadriga.proto.errors import (
     ProtocolError,
     translate_recursion_error,
 )
-from quadriga.proto.messages import InferRequest
+from quadriga.proto.http.chariot import protocol_of_images
+from quadriga.proto.messages import InferRequest, RequestedOutput, Tensor
 from quadriga.proto.request import (
     ModelRun,
     RequestContext,
@@ -37,7 +66,8 @@ from quadriga.proto.request import (
 )
 from quadriga.store.errors import JournalError, KeyReusedError
 from quadriga.store.redaction import without_folders
-from quadriga.tasks.predictions import OutputError
+from quadriga.tasks.parameters import Budget
+from quadriga.tasks.predictions import OutputError, TruncatedPredictions
 
 NOT_STORED = StoreResult()
 
@@ -285,3 +315,217 @@ def to_protocol_error(model_name: str, error: Exception) -> Exception:
     if isinstance(error, RunError | OutputError):
         return ModelFailed(f"model {model_name!r} failed: {without_folders(str(error))}")
     return translate_recursion_error(error)
+
+
+Answer = tuple[list[Tensor], list[ImageResult]]
+"""Outputs for the client; and one result for each inference, to be stored."""
+
+
+class RequestKind(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request brings for a model, and how it is answered."""
+
+    protocol: str
+    """Name of the protocol, as it is stored."""
+    infer: Callable[[], Answer]
+    """Answers the request."""
+    failed_results: Callable[[], list[ImageResult]]
+    """Returns what can be stored if the model fails to answer."""
+    prepare_explanation: Callable[[], Explain]
+    """Refuses what cannot be explained before the model runs; returns what explains the rest."""
+    images: ImageModel | None = None
+    """The model of images that answers; None for rows of features, and for tensors."""
+    tensor_rows: int | None = None
+    """Number of rows of tensors for the graph, all of which are one result; None for images and rows of features."""
+
+    @property
+    def has_output_per_image(self) -> bool:
+        """Whether an output has one element for each result; those of a graph belong to one result."""
+        return self.tensor_rows is None
+
+    def count(self, results: Sequence[ImageResult]) -> int:
+        """Count the images or rows that were answered."""
+        return len(results) if self.tensor_rows is None else self.tensor_rows
+
+
+def request_kind(
+    model: Model,
+    request: InferRequest,
+    settings: Settings,
+    keeping: ResultKeeping,
+    cut: CutDetections | None,
+) -> RequestKind:
+    """Find out what a request brings: images or rows for the model, or tensors for its graph.
+
+    Args:
+        model: The model that answers.
+        request: The request.
+        settings: Settings with the limits of a request.
+        keeping: Knows what is stored of the model's results.
+        cut: Cuts crops of images for the model behind this one; None where there is none.
+    """
+    predictor, classifier = model.image_predictor, model.row_classifier
+    if predictor is not None and not (
+        isinstance(predictor, ImageGraph) and _is_raw(request) and not _has_bytes(request)
+    ):
+        images = image_model(model, settings, keeping, cut)
+        if replayed_id(request) is not None:  # what live images have for their signals stays theirs
+            images = msgspec.structs.replace(images, choose_for_signals=None)
+        return RequestKind(
+            protocol=protocol_of_images(request.protocol),
+            infer=partial(infer_images, images, request),
+            failed_results=partial(failed_image_results, images, request),
+            prepare_explanation=partial(prepare_image_explanation, images, request),
+            images=images,
+        )
+    failed_results = partial(failed_tensor_results, request)
+    if predictor is None and classifier is not None and not _is_raw(request):
+        rows = model, classifier, request, settings.max_images
+        return RequestKind(
+            protocol=request.protocol,
+            infer=partial(infer_rows, *rows),
+            failed_results=failed_results,
+            prepare_explanation=partial(prepare_row_explanation, *rows),
+        )
+    is_stored = keeping.recorder_of(model) is not None
+    return RequestKind(
+        protocol=request.protocol,
+        infer=partial(infer_tensors, model, request, is_stored=is_stored),
+        failed_results=failed_results,
+        prepare_explanation=partial(refuse_explanation, model.recognition.task, request),
+        tensor_rows=count_rows(model, request),
+    )
+
+
+def image_model(
+    model: Model,
+    settings: Settings,
+    keeping: ResultKeeping,
+    cut: CutDetections | None,
+) -> ImageModel:
+    """Return a model whose inputs are images with the limits of one request; arguments as of `request_kind`."""
+    assert model.image_predictor is not None, "the caller has looked"
+    return ImageModel(
+        model.image_predictor,
+        max_pixels=settings.max_pixels,
+        max_images=settings.max_images,
+        pixels=Budget(MAX_REQUEST_PIXELS, "pixels"),
+        tiles=Budget(MAX_TILES, "tiles"),
+        tokens=Budget(settings.max_tokens, "new tokens"),
+        choose_for_signals=keeping.choose_for_signals(model),
+        is_scored=keeping.has_scores(model),
+        cut=cut,
+    )
+
+
+def _is_raw(request: InferRequest) -> bool:
+    """Check whether a request asks for the outputs of the graph."""
+    if request.parameters.get("content_type") == "raw":
+        return True
+    return "raw" in [tensor.parameters.get("content_type") for tensor in request.inputs]
+
+
+def _has_bytes(request: InferRequest) -> bool:
+    """Check for inputs that no graph of images takes: with numbers beside them, the error names the number."""
+    return "BYTES" in [tensor.datatype for tensor in request.inputs]
+
+
+SCORE_HEADER = "Quadriga-Semantic-Score"
+TRUNCATED_HEADER = "Quadriga-Truncated"
+
+
+def decorate_outputs(
+    outputs: Sequence[Tensor],
+    results: Sequence[ImageResult],
+    stored: StoreResult,
+    *,
+    per_image: bool,
+) -> Sequence[Tensor]:
+    """Add to the parameters of each output: ids, semantic scores, and whether predictions were cut.
+
+    Args:
+        outputs: The model's outputs.
+        results: Of all images, in the order of the outputs' data.
+        stored: What the store made of them.
+        per_image: Whether an output holds one element for each image; those of a graph belong to one inference.
+    """
+    if not per_image and stored.stored and not stored.ids:
+        return outputs
+    decorated = []
+    start, stop = 0, len(results)
+    for tensor in outputs:
+        added: dict[str, Any] = {} if stored.stored else {"stored": False}
+        if per_image:
+            stop = start + len(tensor.data)
+            added |= _score_parameters(results[start:stop])
+            added |= _truncation_parameters(results[start:stop])
+        if ids := ",".join(filter(None, stored.ids[start:stop])):
+            added["inference_id"] = ids
+        if per_image:
+            start = stop
+        if added:
+            tensor = msgspec.structs.replace(  # noqa: PLW2901 - the same output, with more
+                tensor, parameters={**tensor.parameters, **added}
+            )
+        decorated.append(tensor)
+    return decorated
+
+
+def select_outputs(
+    outputs: Sequence[Tensor], requested: Sequence[RequestedOutput]
+) -> Sequence[Tensor]:
+    """Select the requested outputs, in the order of the request; all where none is named."""
+    if not requested:
+        return outputs
+    by_name: dict[str, list[Tensor]] = {}  # images may share a name
+    for tensor in outputs:
+        by_name.setdefault(tensor.name, []).append(tensor)
+    names = dict.fromkeys(output.name for output in requested)
+    return [tensor for name in names for tensor in by_name[name]]
+
+
+def score_headers(results: Sequence[ImageResult]) -> list[tuple[str, str]]:
+    """Write the response header with one semantic score per image; none if no image has one."""
+    scores = _join_scores(results)
+    return [(SCORE_HEADER, scores)] if scores else []
+
+
+def truncation_headers(results: Sequence[ImageResult]) -> list[tuple[str, str]]:
+    """Write the response header that says which images have fewer predictions than the model made."""
+    entries = [
+        "" if truncated is None else str(truncated.total or "true")
+        for truncated in map(_truncated, results)
+    ]
+    return [(TRUNCATED_HEADER, ",".join(entries))] if any(entries) else []
+
+
+def _truncation_parameters(results: Sequence[ImageResult]) -> dict[str, Any]:
+    """Return whether a limit cut the predictions of an output's images, and how many there were, where counted."""
+    truncated = [_truncated(result) for result in results]
+    if not any(predictions is not None for predictions in truncated):
+        return {}
+    totals = ["" if cut is None or cut.total is None else str(cut.total) for cut in truncated]
+    if not any(totals):
+        return {"truncated": True}
+    total: Any = ",".join(totals) if len(totals) > 1 else int(totals[0])
+    return {"truncated": True, "total_segments": total}
+
+
+def _truncated(result: ImageResult) -> TruncatedPredictions | None:
+    predictions = result.predictions
+    return predictions if isinstance(predictions, TruncatedPredictions) else None
+
+
+def _score_parameters(results: Sequence[ImageResult]) -> dict[str, Any]:
+    """Return the scores of an output's images as its parameter: a number for one image, else a text."""
+    scores = _join_scores(results) if results[0].storage.semantic_score else ""
+    if not scores:
+        return {}
+    return {"semantic_score": results[0].semantic_score if len(results) == 1 else scores}
+
+
+def _join_scores(results: Sequence[ImageResult]) -> str:
+    """Join scores with commas, with nothing for a missing one; empty where all are missing."""
+    scores = [result.semantic_score for result in results]
+    if scores.count(None) == len(scores):
+        return ""
+    return ",".join("" if score is None else f"{score:g}" for score in scores)

@@ -418,7 +418,8 @@ async def _while_connected(
 ) -> HttpResponse:
     """Wait for a response, and stop the request if its client disconnects before."""
     if isinstance(answering, asyncio.Future) and answering.done():  # the event loop answered it
-        return await answering
+        response: HttpResponse = answering.result()
+        return response
     call_on_disconnect: Any = (scope.get("extensions") or {}).get(DISCONNECT_EXTENSION)
     if call_on_disconnect is not None:
         call_on_disconnect(partial(_stop_for_client, deadline))

@@ -13,7 +13,6 @@ import ast
 import collections
 import concurrent.futures
 import dataclasses
-import functools
 import json
 import os
 import random
@@ -256,10 +255,11 @@ def freeze(count: int, processes: int) -> None:
         print(f"{room}: {len(kept)}", flush=True)
 
 
-@functools.cache
-def passes(tree: Path, test_file: str) -> bool:
+def passes(tree: Path, test_file: str, known: dict[str, bool] = {}) -> bool:  # noqa: B006 - it remembers
     """Tell whether tests pass in a copy of the tree without a fault, in a time in which hundreds of faults can be tried."""
-    return not is_noticed(tree, (test_file,), MAX_CHOSEN_S)
+    if test_file not in known:
+        known[test_file] = not is_noticed(tree, (test_file,), MAX_CHOSEN_S)
+    return known[test_file]
 
 
 def noticed_by(tree: Path, mutant: Mutant) -> Mutant | None:

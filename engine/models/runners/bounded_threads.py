@@ -22,10 +22,6 @@ ResultT = TypeVar("ResultT")
 class ThreadsFull(Overloaded):
     """Too much work of one kind waits."""
 
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
 
 class BoundedThreads:
     """Threads for one kind of work; used on one event loop.

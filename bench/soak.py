@@ -174,12 +174,15 @@ class Load:
 
 def set_schedules(server: ServerProcess) -> None:
     """Let the drift of each model be compared every five minutes, and its answers be evaluated every hour."""
-    for model in MODELS.values():
-        for kind, every in (("drift", "5m"), ("evaluation", "1h")):
-            body = {"every": every, "delay": "1m"}
-            status, answer = server.call("PUT", f"/api/models/{model}/{kind}-schedule", body)
-            if status != 200:
-                raise SystemExit(f"{kind} schedule of {model}: {status} {answer}")
+    bodies = {
+        "baseline": {"rolling": "15m"},
+        "drift-schedule": {"every": "5m", "delay": "1m"},
+        "evaluation-schedule": {"every": "1h", "delay": "1m"},
+    }
+    for model, (path, body) in itertools.product(MODELS.values(), bodies.items()):
+        status, answer = server.call("PUT", f"/api/models/{model}/{path}", body)
+        if status >= 300:
+            raise SystemExit(f"{path} of {model}: {status} {answer}")
 
 
 def examined_windows(server: ServerProcess) -> Iterator[str]:

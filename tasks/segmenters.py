@@ -567,11 +567,11 @@ def ultralytics_class_map(
     cells = _class_cells(outputs, options)
     width, height = affine.network_wh
     if cells.shape != (height, width):
-        whole = Affine(
+        unmoved = Affine(
             sx=1, sy=1, px=0, py=0, width=width, height=height, network_wh=affine.network_wh
         )
         network = PixelRect(0, 0, width, height)
-        cells = nearest(cells, grid_of(whole, cells.shape), network, by_corner=True)
+        cells = nearest(cells, grid_of(unmoved, cells.shape), network, by_corner=True)
     return _map_regions(cells, affine, options, by_corner=True)
 
 

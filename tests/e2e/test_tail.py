@@ -112,7 +112,7 @@ def send(servers: list[ServerProcess], image: bytes) -> list[str]:
             response = connection.getresponse()
             response.read()
             ids.append(response.headers["Quadriga-Inference-Ids"])
-        connection.close()
+            connection.close()  # the next one may be another worker's
 
     threads = [
         threading.Thread(target=send_some, args=(servers[number % len(servers)],))

@@ -58,7 +58,12 @@ def squared_distance(kernel: Float64Array, current: BoolArray) -> float:
 
 
 def unbiased_effect(baseline: Float32Array, current: Float32Array, name: Kernel) -> float:
-    """Return the squared distance of embeddings (N, D), 0 on average if nothing changed, as a share of the largest."""
+    """Return the squared distance of embeddings (N, D), 0 on average if nothing changed, as a share of the largest.
+
+    It is 0, too, where a side has one row: how far its rows lie apart is not known.
+    """
+    if min(len(baseline), len(current)) < 2:
+        return 0.0
     rows = np.concatenate([baseline, current]).astype(np.float32)
     kernel = kernel_matrix(pairwise_distances(rows), name)
     diagonal, n = float(kernel.diagonal().mean()), len(baseline)

@@ -328,6 +328,7 @@ VALUES = st.one_of(
     seed=st.integers(0, 99),
 )
 @example(pool=[None, 0.0, None, 1.9e-242, None, 4.2e66], sizes=(5, 1), names=None, seed=0)
+@example(pool=[None], sizes=(1, 40), names=None, seed=55)
 def test_any_values_give_a_report(pool, sizes, names, seed):
     rng = np.random.default_rng(seed)
     sides = []

@@ -30,7 +30,7 @@ ROOMS = ("client", "engine", "extras", "monitor", "proto", "store", "tasks")
 SEED = 20261129
 TIMEOUT_S = 600
 MAX_TEST_FILES = 6
-MAX_CHOSEN_S = 40
+MAX_CHOSEN_S = 15
 """Time of a file of tests without a fault, beyond which it is not chosen."""
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",

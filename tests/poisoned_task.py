@@ -8,7 +8,6 @@ import numpy as np
 from tests.onnx_models import classifier
 
 POISONED = """
-import os
 import signal
 
 import msgspec
@@ -33,7 +32,7 @@ class Poisoned:
 
     def preprocess(self, image):
         if (image.width, image.height) == (17, 13):
-            os.kill(os.getpid(), signal.SIGSEGV)
+            signal.raise_signal(signal.SIGSEGV)  # of this thread, which goes no further
         return preprocess(image, self._spec.input)
 
     def predict(self, outputs, affine, options):

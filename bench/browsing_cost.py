@@ -20,7 +20,7 @@ from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.browsing.disagreements import DisagreementsRequest, find_disagreements
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.browsing.neighbours import NeighboursRequest, find_neighbours
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 
 FILTERS: dict[str, Any] = {

@@ -42,11 +42,11 @@ from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedule
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.watch.scheduler import Scheduler
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_runner import JobRun
-from quadriga.store.jobs import Job, Jobs
-from quadriga.store.records import ModelReference, timestamp_text
+from quadriga.store.jobs.jobs import Job, Jobs
+from quadriga.store.jobs.runner import JobRun
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import ModelReference, timestamp_text
 
 MODEL, KEY = ModelReference("detector", "1", "a" * 64), "x"
 DAY_S, DAY_MS, ROW_MS = 86_400, 86_400_000, 40_000

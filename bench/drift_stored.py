@@ -23,8 +23,8 @@ from quadriga.monitor.drift.windows import WindowSummary, read_window
 from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.schema import Report
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import ModelReference
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.records import ModelReference
 
 KINDS = ("sqlite", "postgresql")
 MODEL = ModelReference("detector", "1", "a" * 64)

@@ -23,13 +23,13 @@ from store_records import Clock, databases, fill, record, records
 
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.changes.erasures import Erasures
-from quadriga.store.ids import IdSource
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Jobs
-from quadriga.store.journal import Journal
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.journal.journal import Journal
 from quadriga.store.maintenance.eraser import Eraser
-from quadriga.store.records import InferenceRecord, JournaledChange, TruthStatement
-from quadriga.store.writer import Writer
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import InferenceRecord, JournaledChange, TruthStatement
+from quadriga.store.writing.writer import Writer
 
 APPEND_S = 0.02
 """Time between two records that come meanwhile."""

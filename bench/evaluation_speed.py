@@ -38,10 +38,10 @@ from quadriga.monitor.evaluation.headlines import bootstrap_weights
 from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, Table, merge_states
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader, QueryRequest
-from quadriga.store.records import JournaledChange, TruthStatement
-from quadriga.store.writer import Writer
+from quadriga.store.query.inferences import InferenceReader, QueryRequest
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import JournaledChange, TruthStatement
+from quadriga.store.writing.writer import Writer
 
 LABELS, TRUTHS, FOUND = 80, 20, 25
 NAMES = [f"label {number:02}" for number in range(LABELS)]

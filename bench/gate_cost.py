@@ -26,10 +26,10 @@ from quadriga.extras.sign_on.sign_on import SignOn
 from quadriga.proto.access import Caller, Need, OpenGate, admit
 from quadriga.proto.errors import LimitReached
 from quadriga.proto.request import Accounting, RequestContext
-from quadriga.store.access_keys import create_key
 from quadriga.store.audit.log import AuditLog
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.key_limits import parse_limits, split_limits
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.keys.key_limits import parse_limits, split_limits
 
 KEYS = 1000
 WORKERS = 2

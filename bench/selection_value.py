@@ -35,8 +35,8 @@ from quadriga.monitor.selection.choice import Criterion, SelectionCandidates, ch
 from quadriga.monitor.selection.diversity import Embedded
 from quadriga.monitor.selection.stored import SelectionOptions, select
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import migrate
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.database.database import migrate
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.tasks.image import Image
 from tests.server_process import SAMPLE_MODELS
 from tests.unseen_scenes import DRAWN

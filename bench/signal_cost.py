@@ -19,10 +19,10 @@ from quadriga.engine.models.model import Model
 from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary
 from quadriga.monitor.image_statistics import measure_image
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.records import ImageSignals, JournaledChange, SignalsOfImages
-from quadriga.store.writer import Writer
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import ImageSignals, JournaledChange, SignalsOfImages
+from quadriga.store.writing.writer import Writer
 from quadriga.tasks.image import Image
 from tests.server_process import SAMPLE_MODELS
 

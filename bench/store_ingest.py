@@ -40,10 +40,10 @@ from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary
 from quadriga.proto.messages import StorageOptions
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import ReaderPool
-from quadriga.store.errors import NotReadyError
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal
+from quadriga.store.database.database import ReaderPool
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.errors import NotReadyError
+from quadriga.store.records.ids import IdSource
 from tests.onnx_models import classifier
 from tests.server_process import ROOT, ServerProcess, image_input
 

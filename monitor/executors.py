@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 
 OnProgress = Callable[[int, int | None], None]
 """Called at every step with the number of images read, and of all images, if known; may raise to cancel the work."""

@@ -35,7 +35,7 @@ def measure_image(
         bit_depth: Bits of a value, which goes up to 2**bit_depth - 1; None: those of the data type.
 
     Returns:
-        float32 (8,), in the order of `quadriga.store.records.IMAGE_STATISTICS`; all finite.
+        float32 (8,), in the order of `quadriga.store.records.records.IMAGE_STATISTICS`; all finite.
     """
     bits = bit_depth or 8 * pixels.dtype.itemsize
     small = _shrink(_shrink(pixels, 2 * _SIDE_PX), _SIDE_PX)

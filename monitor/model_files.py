@@ -9,9 +9,9 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from quadriga.quoting import quoted
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import QueryError
-from quadriga.store.model_names import find_model_name
+from quadriga.store.query.model_names import find_model_name
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import QueryError
 
 MAX_NAME_BYTES = 200
 """Maximum length of a quoted model name; file systems allow 255 bytes, suffixes included."""

@@ -9,10 +9,15 @@ import msgspec
 from quadriga.monitor.model_files import read_model_file, team_folder, write_model_file
 from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
-from quadriga.store.errors import JSON_ERRORS, NotFoundError, QueryError, translate_disk_errors
-from quadriga.store.query.filter_errors import check_text
+from quadriga.store.query.filters.filter_errors import check_text
 from quadriga.store.query.request import Order, QueryRequest
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.records.errors import (
+    JSON_ERRORS,
+    NotFoundError,
+    QueryError,
+    translate_disk_errors,
+)
+from quadriga.store.records.scope import EVERYTHING, Scope
 
 MAX_VIEWS = 200
 """Maximum views of a team, and of whoever belongs to none."""

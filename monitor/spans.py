@@ -3,10 +3,10 @@
 import re
 import time
 
-from quadriga.store.errors import QueryError
-from quadriga.store.query.filter_errors import unexpected_value
-from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
-from quadriga.store.records import timestamp_text
+from quadriga.store.query.filters.filter_errors import unexpected_value
+from quadriga.store.query.filters.moments import EXPECTED_MOMENT, parse_moment_us
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import timestamp_text
 
 DAY_S = 86_400
 _SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from quadriga.store.records import InferenceRecord, timestamp_text
+from quadriga.store.records.records import InferenceRecord, timestamp_text
 
 ABSENT = object()
 EARTH_RADIUS_M = 6_371_008.8

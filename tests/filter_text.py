@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from quadriga.store.query.syntax import (
+from quadriga.store.query.filters.syntax import (
     And,
     Compare,
     Filter,

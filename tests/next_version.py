@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from quadriga.store.database import REVISION
+from quadriga.store.database.database import REVISION
 from tests.server_process import ROOT
 
 NEXT = "2099.01"
@@ -34,11 +34,11 @@ _SCHEMA = {
     "postgresql": ("inference.weather text", "camera.name text not null key 1"),
 }
 _CHANGES = {
-    "store/database.py": [(f'REVISION = "{REVISION}"', f'REVISION = "{NEXT}"')],
-    "store/schema.py": [
+    "store/database/database.py": [(f'REVISION = "{REVISION}"', f'REVISION = "{NEXT}"')],
+    "store/database/schema.py": [
         ('"meta", "meta_flat", "standard",\n', '"meta", "meta_flat", "standard", "weather",\n')
     ],
-    "store/records.py": [
+    "store/records/records.py": [
         (
             "    status: int = 200\n    standard: msgspec.Raw",
             f'    status: int = 200\n    weather: str = "{WEATHER_OF_OTHERS}"\n    standard: msgspec.Raw',
@@ -48,7 +48,7 @@ _CHANGES = {
             f'    weather: str = "{WEATHER}"\n    standard: dict[str, Any] = {{}}\n',
         ),
     ],
-    "store/rows.py": [
+    "store/database/rows.py": [
         (
             "    standard: str\n\n\nclass RecordRow",
             "    standard: str\n    weather: str\n\n\nclass RecordRow",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from quadriga.store.database import migrate
+from quadriga.store.database.database import migrate
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its dependency, where there is no XDG_RUNTIME_DIR

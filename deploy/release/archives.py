@@ -118,7 +118,7 @@ def check_wheel(release: Release) -> str:
     run(tool("check-wheel-contents"), release.client_wheel)
     with zipfile.ZipFile(release.wheel) as archive:
         names = archive.namelist()
-    folder = "quadriga/store/migrations/versions/"
+    folder = "quadriga/store/database/migrations/versions/"
     wrong = [
         name
         for name in names

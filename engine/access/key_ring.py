@@ -24,11 +24,11 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.metrics import counter, gauge
 from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, SharedCounts
 from quadriga.proto.access import ANYBODY, ROLES, STRANGER, TEAM_HEADER, Caller, presented_key
-from quadriga.store.access_keys import end_session, note_uses, read_ended_sessions, read_keys
-from quadriga.store.database import ReaderPool, writer_engine
-from quadriga.store.disk import create_once, write_atomically
-from quadriga.store.errors import StoreError, full_text
-from quadriga.store.key_texts import SESSION, AccessKey, hash_key, id_of_key, make_key
+from quadriga.store.database.database import ReaderPool, writer_engine
+from quadriga.store.keys.access_keys import end_session, note_uses, read_ended_sessions, read_keys
+from quadriga.store.keys.key_texts import SESSION, AccessKey, hash_key, id_of_key, make_key
+from quadriga.store.records.disk import create_once, write_atomically
+from quadriga.store.records.errors import StoreError, full_text
 
 REFRESH_S = 2.0
 """Time until a change of the keys counts in every worker."""

@@ -23,8 +23,8 @@ from quadriga.engine.measures.shared_counts import CELLS, IN_FLIGHT, OTHER, Coun
 from quadriga.proto.access import Quota, RateHeaders
 from quadriga.proto.errors import LimitReached
 from quadriga.proto.request import current_caller
-from quadriga.store.jobs import JobOwner
-from quadriga.store.key_limits import (
+from quadriga.store.jobs.jobs import JobOwner
+from quadriga.store.keys.key_limits import (
     NO_LIMITS,
     KeyLimits,
     Limit,
@@ -34,7 +34,7 @@ from quadriga.store.key_limits import (
     parse_limits,
     split_limits,
 )
-from quadriga.store.key_texts import AccessKey
+from quadriga.store.keys.key_texts import AccessKey
 
 LOG_INTERVAL_S = 1.0
 """Minimum seconds between two lines of the log about refused requests."""

@@ -23,7 +23,7 @@ import msgspec
 from quadriga.engine.access.key_ring import KeyRing
 from quadriga.engine.config.settings import SESSION_HOURS, Settings
 from quadriga.proto.access import Caller
-from quadriga.store.disk import create_once
+from quadriga.store.records.disk import create_once
 
 SESSION_COOKIE = "__Host-quadriga-session"
 KEY_FILE = "session.key"

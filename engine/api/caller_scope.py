@@ -2,7 +2,7 @@
 
 from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import current_caller
-from quadriga.store.scope import Scope
+from quadriga.store.records.scope import Scope
 
 
 def caller_scope() -> Scope:

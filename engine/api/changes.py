@@ -33,8 +33,8 @@ from quadriga.store.changes.service import (
     MetadataHistory,
     Retention,
 )
-from quadriga.store.records import MetadataChange, StoredInference
-from quadriga.store.scope import Scoped
+from quadriga.store.records.records import MetadataChange, StoredInference
+from quadriga.store.records.scope import Scoped
 
 _KEYS = "Top-level keys"
 _METADATA = json_body(

@@ -23,8 +23,8 @@ from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters,
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.request import note_target
-from quadriga.store.jobs import Job
-from quadriga.store.scope import Scoped
+from quadriga.store.jobs.jobs import Job
+from quadriga.store.records.scope import Scoped
 
 _UNREADABLE = error_response(
     "The body, a filter or a time cannot be understood, or the baseline is not found"

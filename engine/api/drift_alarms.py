@@ -26,9 +26,9 @@ from quadriga.monitor.report.acknowledgements import (
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import Mute, MuteBody, MuteStore, decode_mute
 from quadriga.proto.request import current_caller
-from quadriga.store.errors import NotFoundError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.scope import Scoped
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotFoundError
+from quadriga.store.records.scope import Scoped
 
 _ACKNOWLEDGE_PATH = "/api/reports/{report_id:str}/acknowledge"
 _MUTE_PATH = "/api/models/{name:str}/drift-mute"

@@ -35,10 +35,10 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.spans import moment_us
 from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
-from quadriga.store.errors import NotFoundError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scoped
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotFoundError
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scoped
 
 _UNREADABLE = error_response("The body, a filter, a time or the reference cannot be understood")
 _UNKNOWN = error_response("The model is not known, or has no evaluation schedule")

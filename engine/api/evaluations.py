@@ -34,9 +34,9 @@ from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.request import note_target
-from quadriga.store.inferences import InferenceReader, Page
-from quadriga.store.jobs import Job, Jobs
-from quadriga.store.scope import Scoped
+from quadriga.store.jobs.jobs import Job, Jobs
+from quadriga.store.query.inferences import InferenceReader, Page
+from quadriga.store.records.scope import Scoped
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "

@@ -18,7 +18,7 @@ from quadriga.engine.api.store_queries import wait_for_disconnect
 from quadriga.proto.access import Caller
 from quadriga.proto.errors import LimitReached, Overloaded, ProtocolError
 from quadriga.proto.http.asgi import ABORT_EXTENSION
-from quadriga.store.errors import QueryCancelledError, StoreError
+from quadriga.store.records.errors import QueryCancelledError, StoreError
 
 EVENT_STREAM = "text/event-stream"
 MAX_STREAMS, MAX_STREAMS_OF_KEY = 32, 8

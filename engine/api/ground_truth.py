@@ -28,8 +28,8 @@ from quadriga.store.changes.truth_service import (
     StatementResult,
     parse_condition,
 )
-from quadriga.store.records import StoredInference
-from quadriga.store.scope import Scoped
+from quadriga.store.records.records import StoredInference
+from quadriga.store.records.scope import Scoped
 
 _PATH = "/api/inferences/{inference_id:str}/ground-truth"
 _ANNOTATIONS = "Predictions without scores, or annotations of a Chariot dataset"

@@ -34,7 +34,9 @@ from quadriga.engine.models.runners.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit
 from quadriga.proto.errors import DeadlineExceeded, ProtocolError
 from quadriga.proto.request import current_caller, identify_again
-from quadriga.store.errors import (
+from quadriga.store.query.inferences import InferenceReader, Page
+from quadriga.store.query.request import Order, QueryRequest, request_from_url
+from quadriga.store.records.errors import (
     PYARROW_MISSING,
     NotReadyError,
     QueryCancelledError,
@@ -42,8 +44,6 @@ from quadriga.store.errors import (
     QueryTimeoutError,
     StoreError,
 )
-from quadriga.store.inferences import InferenceReader, Page
-from quadriga.store.query.request import Order, QueryRequest, request_from_url
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 PARQUET = "application/vnd.apache.parquet"

@@ -22,13 +22,13 @@ from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.store.blobs import tensor_file
 from quadriga.store.browsing.unknown_keys import count_with_warnings, query_with_warnings
-from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, InferenceReader, Page
 from quadriga.store.maintenance.aggregates import (
     AggregateRequest,
     Aggregates,
     aggregate,
 )
-from quadriga.store.query.compact_form import URL_OPTIONS
+from quadriga.store.query.filters.compact_form import URL_OPTIONS
+from quadriga.store.query.inferences import DEFAULT_MEDIA_TYPE, InferenceReader, Page
 from quadriga.store.query.paging import Count
 from quadriga.store.query.request import (
     CountRequest,
@@ -38,8 +38,8 @@ from quadriga.store.query.request import (
     decode_query,
     query_from_url,
 )
-from quadriga.store.records import StoredInference
-from quadriga.store.scope import EVERYTHING, Scoped
+from quadriga.store.records.records import StoredInference
+from quadriga.store.records.scope import EVERYTHING, Scoped
 
 BLOBS_PATH = "/api/blobs/"
 """Path of signed URLs; the hash of the image follows."""

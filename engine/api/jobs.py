@@ -14,9 +14,9 @@ from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.request import note_target
 from quadriga.store.exchange.export import ExportParameters, decode_parameters
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Job, Jobs
-from quadriga.store.scope import Scoped
+from quadriga.store.jobs.jobs import Job, Jobs
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.scope import Scoped
 
 _UNREADABLE = error_response("The body or its filter cannot be understood")
 _UNKNOWN = error_response("No such job, or it has no result")

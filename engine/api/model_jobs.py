@@ -18,10 +18,10 @@ from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.access import admit_model
 from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Job, Jobs
-from quadriga.store.scope import Scoped
+from quadriga.store.jobs.jobs import Job, Jobs
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.scope import Scoped
 
 _BULK_BODY = json_body(
     BulkParameters,

@@ -22,20 +22,20 @@ from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Metric
 from quadriga.monitor.watch.mutes import Mute, MuteStore
 from quadriga.proto.messages import ModelState
-from quadriga.store.errors import (
+from quadriga.store.query.filters.syntax import Compare, Range, leaves
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.model_counts import StoredVersion, stored_versions
+from quadriga.store.query.model_names import find_model_name
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records.errors import (
     JSON_ERRORS,
     NotFoundError,
     NotReadyError,
     QueryError,
     QueryTimeoutError,
 )
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.model_counts import StoredVersion, stored_versions
-from quadriga.store.model_names import find_model_name
-from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import Compare, Range, leaves
-from quadriga.store.replays import is_replay, live_name, replay_name
-from quadriga.store.scope import Scoped
+from quadriga.store.records.replays import is_replay, live_name, replay_name
+from quadriga.store.records.scope import Scoped
 
 MAX_LABELS = 100
 """Maximum number of labels that are listed of a model."""

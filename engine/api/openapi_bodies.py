@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from litestar.openapi.spec import OpenAPIMediaType, Operation, Parameter, Reference, RequestBody
 
-from quadriga.store.query.chariot_form import ChariotFilter
+from quadriga.store.query.filters.chariot_form import ChariotFilter
 
 _MOMENT = "RFC 3339, now, or relative such as -24h"
 _DESCRIPTIONS = {

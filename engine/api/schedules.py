@@ -34,9 +34,9 @@ from quadriga.monitor.drift.watch.schedules import (
 from quadriga.monitor.spans import moment_us
 from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scoped
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scoped
 
 _UNREADABLE = error_response("The body, a filter or a time cannot be understood")
 _UNKNOWN = error_response(

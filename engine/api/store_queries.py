@@ -11,9 +11,9 @@ from litestar.types import Receive
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import ProtocolError
-from quadriga.store.cancellation import Cancellation
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.scope import Scoped
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.cancellation import Cancellation
+from quadriga.store.records.scope import Scoped
 
 ResultT = TypeVar("ResultT")
 

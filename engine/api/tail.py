@@ -40,10 +40,10 @@ from quadriga.store.browsing.arrivals import (
     Arrived,
     NewInferences,
 )
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import MAX_SHORT_CHARACTERS
+from quadriga.store.query.inferences import MAX_SHORT_CHARACTERS
 from quadriga.store.query.request import request_from_url
-from quadriga.store.records import ShortInference
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.records.records import ShortInference
 
 TAIL_PATH = "/api/inferences/tail"
 LOOK_INTERVAL_S = 0.5

@@ -13,9 +13,9 @@ from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import InvalidRequest
 from quadriga.quoting import quoted
 from quadriga.store.blobs.thumbnails import WIDTHS
-from quadriga.store.errors import NotFoundError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.scope import Scoped
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotFoundError
+from quadriga.store.records.scope import Scoped
 from quadriga.tasks.image import MAX_PIXELS, ImageError, decode
 
 _QUALITY = 82

@@ -30,9 +30,9 @@ from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
 from quadriga.proto.messages import ModelState
 from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
-from quadriga.store.errors import JSON_ERRORS
-from quadriga.store.model_names import find_model_name, unknown_model_text
-from quadriga.store.records import timestamp_text
+from quadriga.store.query.model_names import find_model_name, unknown_model_text
+from quadriga.store.records.errors import JSON_ERRORS
+from quadriga.store.records.records import timestamp_text
 
 _TRAFFIC_PATH = "/api/models/{name:str}/traffic"
 _PROMOTE_PATH = "/api/models/{name:str}/promote"

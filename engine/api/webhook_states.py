@@ -19,9 +19,9 @@ from quadriga.monitor.watch.webhooks import (
 )
 from quadriga.proto.access import admit
 from quadriga.proto.request import current_caller
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import EndWebhook
-from quadriga.store.scope import Scoped
+from quadriga.store.jobs.jobs import EndWebhook
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.scope import Scoped
 
 State = TypeVar("State")
 

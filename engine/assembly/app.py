@@ -67,7 +67,7 @@ from quadriga.proto.grpc.server import GrpcServer
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.http.operations import Dispatcher, Operation, WireOptions, all_operations
 from quadriga.proto.request import Accounting
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs
 from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")

@@ -55,19 +55,19 @@ from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.clock import MAX_LEAD_MS, Clock
-from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
-from quadriga.store.event_halves import EventHalves
-from quadriga.store.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_runner import JOB_TIMEOUT_S
-from quadriga.store.jobs import Jobs
-from quadriga.store.journal import Journal
-from quadriga.store.journal import latest_seq as latest_journaled
-from quadriga.store.model_names import ModelNames
-from quadriga.store.partitions import PastMonths
-from quadriga.store.records import timestamp_text
-from quadriga.store.worker_numbers import read_numbers
+from quadriga.store.database.partitions import PastMonths
+from quadriga.store.database.worker_numbers import read_numbers
+from quadriga.store.external.event_halves import EventHalves
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.runner import JOB_TIMEOUT_S
+from quadriga.store.journal.journal import Journal
+from quadriga.store.journal.journal import latest_seq as latest_journaled
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.model_names import ModelNames
+from quadriga.store.records.clock import MAX_LEAD_MS, Clock
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError, StoreError
+from quadriga.store.records.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms
+from quadriga.store.records.records import timestamp_text
 
 LATEST_ID_TIMEOUT_S = 5.0
 """Maximum time that a worker's start waits for a database that does not respond."""

@@ -5,9 +5,9 @@ from quadriga.monitor.report.cells import listed_ids
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.blobs.files import open_blobs
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Jobs
-from quadriga.store.model_names import NamesOf
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.model_names import NamesOf
 
 
 def open_reader(
@@ -26,7 +26,7 @@ def open_reader(
         served: Returns the names of the models that are served, as for `InferenceReader`.
 
     Raises:
-        quadriga.store.errors.StoreError: The database or the images cannot be read at their location.
+        quadriga.store.records.errors.StoreError: The database or the images cannot be read at their location.
     """
     blobs = open_blobs(settings.blob_location)
     reports = ReportStore(Jobs(settings.jobs_directory))

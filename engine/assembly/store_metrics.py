@@ -21,16 +21,16 @@ from quadriga.engine.measures.metrics import counter, gauge
 from quadriga.monitor.drift.watch.current import comparisons_that_count
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
-from quadriga.store.damaged_files import damaged_files
-from quadriga.store.dead_records import DeadRecords
-from quadriga.store.errors import JSON_ERRORS, StoreError
-from quadriga.store.ids import time_ms
-from quadriga.store.jobs import JOB_STATES, Jobs
-from quadriga.store.journal_lag import oldest_waiting_id
-from quadriga.store.renumbering import renumbered_count
-from quadriga.store.scope import EVERYTHING, Scope, Scoped
-from quadriga.store.sizes import read_size
-from quadriga.store.sqlite import database_path
+from quadriga.store.database.damaged_files import damaged_files
+from quadriga.store.database.sizes import read_size
+from quadriga.store.database.sqlite import database_path
+from quadriga.store.jobs.jobs import JOB_STATES, Jobs
+from quadriga.store.journal.dead_records import DeadRecords
+from quadriga.store.journal.journal_lag import oldest_waiting_id
+from quadriga.store.records.errors import JSON_ERRORS, StoreError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.scope import EVERYTHING, Scope, Scoped
+from quadriga.store.writing.renumbering import renumbered_count
 
 _log = logging.getLogger(__name__)
 

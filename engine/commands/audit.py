@@ -16,7 +16,7 @@ from rich.text import Text
 from quadriga.engine.commands.options import config_option, data_settings, option
 from quadriga.engine.commands.output import make_console, short_time
 from quadriga.engine.config.settings import Settings
-from quadriga.store.errors import StoreError
+from quadriga.store.records.errors import StoreError
 
 _PROCESS = "commands"
 

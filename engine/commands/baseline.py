@@ -107,8 +107,8 @@ def _save_baseline(options: SimpleNamespace) -> Any:
     from quadriga.monitor.drift.baselines import BaselineStore, decode_baseline
     from quadriga.monitor.drift.job import BaselineJob, run_baseline
     from quadriga.monitor.drift.service import DriftService
-    from quadriga.store.job_runner import QUERY_TIMEOUT_S, run_here
-    from quadriga.store.jobs import Jobs
+    from quadriga.store.jobs.jobs import Jobs
+    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S, run_here
 
     settings = store_settings(options.data, options.database, is_written=True, must_exist=True)
     check_keepable(options, settings)

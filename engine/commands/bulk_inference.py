@@ -23,10 +23,10 @@ from quadriga.engine.commands.server_client import (
 )
 from quadriga.engine.jobs.bulk_source import BulkParameters, BulkSource
 from quadriga.proto.messages import MAX_NAME_BYTES
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError
-from quadriga.store.job_runner import JobRun
+from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError
 
 THREADS = 4
 """Number of images that are asked for at once, which leaves room for other clients."""

@@ -171,7 +171,7 @@ def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
         with_model_name,
     )
     from quadriga.monitor.drift.stored import compare_stored
-    from quadriga.store.job_runner import QUERY_TIMEOUT_S
+    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     now_us = time.time_ns() // 1000
     parameters = resolve_times(msgspec.convert(_to_parameters(options), DriftParameters), now_us)

@@ -297,7 +297,7 @@ def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     )
     from quadriga.monitor.evaluation.stored import evaluate_stored
     from quadriga.monitor.report.cells import save_cells
-    from quadriga.store.job_runner import QUERY_TIMEOUT_S
+    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
     check_parameters(parameters)

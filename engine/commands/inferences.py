@@ -156,7 +156,7 @@ def export_command(
         export,
     )
     from quadriga.store.exchange.splits import parse_splits
-    from quadriga.store.job_runner import QUERY_TIMEOUT_S
+    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     export_options["labels"] = [] if labels_file is None else [*read_label_file(labels_file)]
     settings = store_settings(data, database, must_exist=True)

@@ -15,10 +15,10 @@ from quadriga.monitor.executors import OnProgress
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Report
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.errors import StoreError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_runner import JobRun, run_here
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.runner import JobRun, run_here
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import StoreError
 
 Compute = Callable[[Path, OnProgress], Report]
 """Computes a report; gets a folder for what belongs to it, and what shows progress."""

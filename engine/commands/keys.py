@@ -15,10 +15,10 @@ from quadriga.engine.commands.options import json_option, option, store_options,
 from quadriga.engine.commands.output import make_console
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import Role
-from quadriga.store.errors import StoreError
-from quadriga.store.key_limits import NO_LIMITS, limits_text, parse_limits
-from quadriga.store.key_texts import AccessKey, rights_text
-from quadriga.store.redaction import without_secrets
+from quadriga.store.keys.key_limits import NO_LIMITS, limits_text, parse_limits
+from quadriga.store.keys.key_texts import AccessKey, rights_text
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.redaction import without_secrets
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 _MAX_DAYS = 36500
@@ -68,7 +68,7 @@ def keys_command() -> None:
 @store_options
 def create(**options: Any) -> None:
     """Make a key and print it. It is shown this once: the database has only a hash of it."""
-    from quadriga.store.access_keys import create_key
+    from quadriga.store.keys.access_keys import create_key
 
     models = options["models"]
     for pattern in models:
@@ -94,8 +94,8 @@ def create(**options: Any) -> None:
 @store_options
 def list_keys(**options: Any) -> None:
     """List all keys with their roles, end and last use; never their secrets."""
-    from quadriga.store.access_keys import read_keys
-    from quadriga.store.database import ReaderPool
+    from quadriga.store.database.database import ReaderPool
+    from quadriga.store.keys.access_keys import read_keys
 
     with closing(ReaderPool(_existing_url(options), connections=1)) as pool:  # noqa: SIM117 - it may not answer
         with pool.snapshot() as connection:
@@ -130,7 +130,7 @@ def list_keys(**options: Any) -> None:
 @store_options
 def revoke(key_id: str, **options: Any) -> None:
     """Revoke the key ID: requests with it are refused within a few seconds."""
-    from quadriga.store.access_keys import revoke_key
+    from quadriga.store.keys.access_keys import revoke_key
 
     with _existing_database(options) as engine, _audited(options, "keys revoke") as note:
         revoke_key(engine, key_id)
@@ -147,7 +147,7 @@ def limit_command(key_id: str, **options: Any) -> None:
 
     A change counts within a few seconds.
     """
-    from quadriga.store.access_keys import limit_key
+    from quadriga.store.keys.access_keys import limit_key
 
     limits = _limits(options["limit"])
     with _existing_database(options) as engine, _audited(options, "keys limit") as note:
@@ -165,7 +165,7 @@ def limit_command(key_id: str, **options: Any) -> None:
 @store_options
 def rotate(key_id: str, **options: Any) -> None:
     """Make a key with the rights, limits and end of the key ID, and print it; the present one ends after --overlap."""
-    from quadriga.store.access_keys import rotate_key
+    from quadriga.store.keys.access_keys import rotate_key
 
     with _existing_database(options) as engine, _audited(options, "keys rotate") as note:
         key, text = rotate_key(engine, key_id, options["overlap"])
@@ -191,7 +191,7 @@ def _limits(texts: Sequence[str]) -> str:
 
 def _database(options: dict[str, Any]) -> Any:
     """Open the database of the store for writing; make its tables if it has none."""
-    from quadriga.store.database import make_tables, writer_engine
+    from quadriga.store.database.database import make_tables, writer_engine
 
     url = _settings(options, is_written=True).database_url
     make_tables(url)
@@ -210,7 +210,7 @@ def _existing_url(options: dict[str, Any]) -> str:
     Raises:
         StoreError: It has no tables, which a command that makes no key does not make either.
     """
-    from quadriga.store.database import compare_revision, make_tables
+    from quadriga.store.database.database import compare_revision, make_tables
 
     settings = _settings(options, must_exist=True)
     if compare_revision(settings.database_url).database is None:

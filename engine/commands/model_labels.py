@@ -11,9 +11,9 @@ from quadriga.engine.models.onnx_file import LoadError, read_onnx
 from quadriga.engine.models.recognition.evidence import Evidence, read_json
 from quadriga.engine.models.recognition.labels import find_labels
 from quadriga.engine.models.recognition.model_toml import read_model_toml
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
 
 
 def labels_of_one_model(inferences: InferenceReader, where: Any, models: str) -> list[str]:

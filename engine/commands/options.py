@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from quadriga.engine.config.settings import Settings, SettingsError, add_extensions, fields, load
 from quadriga.engine.config.store_places import check_places
-from quadriga.store.disk import create_privately
+from quadriga.store.records.disk import create_privately
 
 Decorator = Callable[[Any], Any]
 
@@ -182,7 +182,7 @@ def _check_exists(settings: Settings) -> None:
     Raises:
         SettingsError: It is not.
     """
-    from quadriga.store.sqlite import database_path
+    from quadriga.store.database.sqlite import database_path
 
     file = database_path(settings.database_url)
     if file is not None and not file.exists() and not settings.journal_directory.is_dir():

@@ -27,9 +27,9 @@ from quadriga.monitor.report.schema import (
     sorted_by_effect,
 )
 from quadriga.store.blobs.interface import KEY_PREFIX, Blobs
-from quadriga.store.errors import full_text
 from quadriga.store.exchange.dataset_files import open_dataset_files
-from quadriga.store.redaction import redact
+from quadriga.store.records.errors import full_text
+from quadriga.store.records.redaction import redact
 
 _MAX_LABELS = 10
 _MAX_MOVED = 5

@@ -27,12 +27,12 @@ from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.monitor.report.schema import Comparison, ReportedModel
 from quadriga.store.browsing.comparison import ComparisonRequest, ModelComparison, compare_pairs
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import NotReadyError, QueryError, QueryTimeoutError
-from quadriga.store.job_runner import JobRun
+from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import StoredInference, parse_time
-from quadriga.store.replays import REPLAY_OF, replay_name
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import NotReadyError, QueryError, QueryTimeoutError
+from quadriga.store.records.records import StoredInference, parse_time
+from quadriga.store.records.replays import REPLAY_OF, replay_name
 
 RESULT = "replay.json"
 _GONE = "its image is not stored any more"

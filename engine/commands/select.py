@@ -104,7 +104,7 @@ def select_command(
     from quadriga.monitor.drift.parameters import SOURCE_KEYS
     from quadriga.monitor.selection.stored import SelectionOptions, check_found, select
     from quadriga.store.exchange.export import ExportParameters
-    from quadriga.store.job_runner import QUERY_TIMEOUT_S
+    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     name, version = name_and_version(model)
     source_keys = [source_key.removeprefix("meta.")] if source_key else SOURCE_KEYS
@@ -139,8 +139,8 @@ def _write(
 ) -> tuple[list[Any], dict[str, int]]:
     """Write the dataset whole or not at all; return the images that are in it, and why others are not."""
     from quadriga.monitor.selection.stored import counted
-    from quadriga.store.errors import NotFoundError
     from quadriga.store.exchange.export import export_ids
+    from quadriga.store.records.errors import NotFoundError
 
     with TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
         archive = Path(folder) / "dataset.zip"

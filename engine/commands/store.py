@@ -8,8 +8,8 @@ import rich_click as click
 
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.engine.commands.output import progress_printer
-from quadriga.store.disk import create_privately
-from quadriga.store.ids import EPOCH_MS, LARGEST_ID, time_ms
+from quadriga.store.records.disk import create_privately
+from quadriga.store.records.ids import EPOCH_MS, LARGEST_ID, time_ms
 
 
 @click.command()
@@ -36,9 +36,9 @@ def migrate(is_check: bool, months: int | None, since: datetime | None, **store:
     A server does so when it starts. If several servers share a database, run this before them. A database of a newer version
     is left as it is, and refused unless it says that this version may run on it.
     """
-    from quadriga.store.compatibility import may_run_meanwhile
-    from quadriga.store.database import compare_revision
-    from quadriga.store.database import migrate as bring_up_to_date
+    from quadriga.store.database.compatibility import may_run_meanwhile
+    from quadriga.store.database.database import compare_revision
+    from quadriga.store.database.database import migrate as bring_up_to_date
 
     if months is None and since is not None:
         raise click.UsageError("--since can only be used with --months")
@@ -80,8 +80,8 @@ def _check_years(count: int, since: datetime) -> None:
 
 def _make_months(url: str, count: int, since: datetime | None) -> None:
     """Make the partitions of months, and say which."""
-    from quadriga.store.database import writer_engine
-    from quadriga.store.partitions import make_months
+    from quadriga.store.database.database import writer_engine
+    from quadriga.store.database.partitions import make_months
 
     first = None if since is None else (since.year, since.month)
     with writer_engine(url) as engine, engine.connect() as connection:
@@ -126,7 +126,7 @@ def copy(source: str, target: str, delete: bool) -> None:
     An interrupted copy continues when it is repeated. A server may write to FROM meanwhile: repeat
     the copy until little is added, stop the server, and repeat it once more.
     """
-    from quadriga.store.errors import StoreError
+    from quadriga.store.records.errors import StoreError
     from quadriga.store.replication.copying import CopyProgress, copy_store
 
     create_privately()

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.config.settings import FILE_SUFFIX, PREFIX, Settings, SettingsError
-from quadriga.store.disk import write_atomically
-from quadriga.store.redaction import HIDDEN, without_secrets
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.redaction import HIDDEN, without_secrets
 
 STORE_FILE = "store.json"
 """File of a data folder with the places of the database and the images that its server runs with; see `StorePlaces`."""

@@ -15,12 +15,12 @@ from quadriga.engine.console.key_forms import MAX_DAYS, may_change_keys
 from quadriga.engine.console.texts import TEXTS
 from quadriga.proto.access import Role
 from quadriga.proto.request import current_caller
-from quadriga.store.access_keys import read_keys
 from quadriga.store.audit.reading import parse_since, read_page
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.key_texts import AccessKey
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scoped
+from quadriga.store.keys.access_keys import read_keys
+from quadriga.store.keys.key_texts import AccessKey
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scoped
 
 LINES = 100
 """Lines of the audit log on a page."""

@@ -10,7 +10,7 @@ from quadriga.engine.console.tensor_words import has_tensors
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items, item_outline, item_texts
-from quadriga.store.records import StoredInference
+from quadriga.store.records.records import StoredInference
 
 MAX_OUTLINES = 80
 """Outlines on a small image; what has more shows those of the best scores."""

@@ -38,13 +38,13 @@ from quadriga.store.browsing.disagreements import (
     find_disagreements,
 )
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
-from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import ENDED, Job, Jobs
-from quadriga.store.query.compact_form import split_url
+from quadriga.store.jobs.jobs import ENDED, Job, Jobs
+from quadriga.store.query.filters.compact_form import split_url
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.replays import replay_name
-from quadriga.store.scope import Scoped
+from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
+from quadriga.store.records.replays import replay_name
+from quadriga.store.records.scope import Scoped
 
 PATH = "/console/compare"
 SHOWN = 12

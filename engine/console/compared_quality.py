@@ -11,7 +11,7 @@ from quadriga.engine.console.filter_line import as_part, comparison_text, joined
 from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Comparison, Metric, Report
-from quadriga.store.errors import JSON_ERRORS, NotFoundError
+from quadriga.store.records.errors import JSON_ERRORS, NotFoundError
 
 AXIS_WIDTH = 260
 _MAX_REPORTS = 20

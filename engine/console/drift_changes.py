@@ -18,9 +18,9 @@ from quadriga.monitor.report.change_texts import (
 from quadriga.monitor.report.drift_texts import maybe_chance_signals, undecided_signals
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import ChangedImage, Report, Signal
-from quadriga.store.columns import read_inferences
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.columns import read_inferences
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
 
 MAX_SHOWN = 24
 """Signals that are shown in full; the table of all signals has the others."""

@@ -27,10 +27,10 @@ from quadriga.monitor.report.acknowledgements import (
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore, decode_mute
 from quadriga.quoting import quoted
-from quadriga.store.errors import QueryError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scoped
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scoped
 
 MUTE_HOURS = (1, 4, 8, 24, 72, 168)
 """Lengths of a mute that the form offers."""

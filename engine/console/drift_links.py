@@ -12,9 +12,9 @@ from quadriga.monitor.drift.presence import PRESENCE_SUFFIX
 from quadriga.monitor.report.change_texts import is_spread_change
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import Level, Report, ReportedModel, Signal, Window
-from quadriga.store.query.catalog import CLASSIFICATION
-from quadriga.store.query.syntax import SIGNAL_FIELDS
-from quadriga.store.records import json_text
+from quadriga.store.query.filters.syntax import SIGNAL_FIELDS
+from quadriga.store.query.sql.catalog import CLASSIFICATION
+from quadriga.store.records.records import json_text
 
 MAX_PLACES = 3
 """Slices that a changed signal names."""

@@ -30,8 +30,8 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.request import current_caller
-from quadriga.store.errors import JSON_ERRORS, NotFoundError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import JSON_ERRORS, NotFoundError
 
 LABEL_TARGET = 200
 """Images that the page offers to label."""

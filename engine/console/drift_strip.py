@@ -12,8 +12,8 @@ from quadriga.monitor.report.change_texts import signal_titles
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect
-from quadriga.store.errors import JSON_ERRORS, NotFoundError
-from quadriga.store.model_names import find_model_name
+from quadriga.store.query.model_names import find_model_name
+from quadriga.store.records.errors import JSON_ERRORS, NotFoundError
 
 MAX_WINDOWS = 24
 """Windows of a strip: the newest."""

@@ -14,9 +14,9 @@ from quadriga.engine.console.filter_line import comparison_text, joined
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.schema import Report, Slice, Worst
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
+from quadriga.store.records.errors import NotFoundError, QueryError
 
 CURVE_SIZE = 320
 """Width and height of the curves, in their own units."""

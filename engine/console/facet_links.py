@@ -21,10 +21,10 @@ from quadriga.store.browsing.facets import (
     FacetValue,
     find_facets,
 )
-from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import CLASSIFICATION
-from quadriga.store.query.syntax import Scalar
+from quadriga.store.query.filters.syntax import Scalar
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.sql.catalog import CLASSIFICATION
+from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
 
 VALUES, BINS = 8, 16
 """Maximum values and bins of a facet."""

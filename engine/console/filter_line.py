@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quadriga.store.records import json_text
+from quadriga.store.records.records import json_text
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./@+-]*(?: [\w./@+-]+)*")
 """Texts that need no quotes; all others get them."""

@@ -7,10 +7,10 @@ import msgspec
 
 from quadriga.engine.console.filter_line import FilterPart, field_and_rest, parts
 from quadriga.engine.console.texts import text
-from quadriga.store.errors import QueryError
+from quadriga.store.query.filters.syntax import OPERATORS, PROPERTIES, FieldKind, kind_of
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import OPERATORS, PROPERTIES, FieldKind, kind_of
-from quadriga.store.records import REVIEWS
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import REVIEWS
 
 _SHOWN = 60
 _POSITION = re.compile(r"at character (\d+) of the filter")

@@ -6,7 +6,7 @@ from typing import Any
 from quadriga.engine.console.filter_problems import OUTCOME_NAMES
 from quadriga.engine.console.search_words import FIELD_SYNONYMS, phrases
 from quadriga.engine.console.texts import FIELD_WORDS, OPERATOR_WORDS, TEXTS
-from quadriga.store.query.syntax import BOUNDS, FIELDS, OPERATORS, PROPERTIES, SIGNAL_FIELDS
+from quadriga.store.query.filters.syntax import BOUNDS, FIELDS, OPERATORS, PROPERTIES, SIGNAL_FIELDS
 
 SHOWN_TEXTS = (
     "suggestions", "suggestions_count", "recent", "forget_recent", "one_equals", "full_name", "right_form", "from_day", "until_day",

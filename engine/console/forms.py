@@ -2,7 +2,7 @@
 
 from urllib.parse import parse_qs
 
-from quadriga.store.errors import QueryError
+from quadriga.store.records.errors import QueryError
 
 _MAX_FIELDS = 20
 

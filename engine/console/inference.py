@@ -33,11 +33,11 @@ from quadriga.store.changes.ground_truth import (
     current_statement,
     statements_about,
 )
-from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
-from quadriga.store.ids import time_ms
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import (
+from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import (
     IMAGE_STATISTICS,
     StoredFeedback,
     StoredInference,

@@ -30,10 +30,10 @@ from quadriga.engine.console.search_words import MeantLine, explained, meant_lin
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
 from quadriga.store.browsing.unknown_keys import unknown_key_warnings
-from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader, Page
+from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
+from quadriga.store.records.records import timestamp_text
 
 GRID_SIZE, TABLE_SIZE = 48, 100
 """Inferences on a page."""

@@ -12,8 +12,8 @@ from quadriga.engine.console.frame import Frame, opens, redirect
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import REPORT_FILE
 from quadriga.proto.request import current_caller
-from quadriga.store.jobs import ENDED, Jobs
-from quadriga.store.scope import Scoped
+from quadriga.store.jobs.jobs import ENDED, Jobs
+from quadriga.store.records.scope import Scoped
 
 SHOWN = 200
 """Jobs of the list."""

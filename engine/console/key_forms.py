@@ -13,11 +13,11 @@ from quadriga.engine.console.texts import TEXTS
 from quadriga.proto.access import ANYBODY, Role
 from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import current_caller, note_target
-from quadriga.store.access_keys import create_key, revoke_key
-from quadriga.store.database import writer_engine
-from quadriga.store.errors import QueryError, StoreError
-from quadriga.store.key_texts import rights_text
-from quadriga.store.scope import check_team
+from quadriga.store.database.database import writer_engine
+from quadriga.store.keys.access_keys import create_key, revoke_key
+from quadriga.store.keys.key_texts import rights_text
+from quadriga.store.records.errors import QueryError, StoreError
+from quadriga.store.records.scope import check_team
 
 MAX_DAYS = 36500
 MAX_NAME = 100

@@ -34,8 +34,8 @@ from quadriga.store.browsing.label_queue import (
     QueuedInference,
     find_label_queue,
 )
-from quadriga.store.errors import NotFoundError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotFoundError
 
 PATH = "/console/label"
 SHOWN = 20

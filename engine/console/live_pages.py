@@ -18,11 +18,11 @@ from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
 from quadriga.engine.console.texts import TEXTS
 from quadriga.store.browsing.arrivals import settled
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.records import timestamp_text
 
 LIVE_PATH = "/console/live"
 NEWEST = 50

@@ -8,10 +8,10 @@ import numpy as np
 
 from quadriga.engine.console.cards import items_of, nearest_ratio
 from quadriga.monitor.report.outlines import DrawnItem, item_outline, points_of
-from quadriga.store.errors import QueryError
+from quadriga.store.query.filters.syntax import And, BoundOperator, Filter, Or, PredictionCondition
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import And, BoundOperator, Filter, Or, PredictionCondition
-from quadriga.store.records import StoredInference
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import StoredInference
 
 INFERENCES = 24
 """Inferences of a page of objects."""

@@ -11,7 +11,7 @@ from quadriga.engine.console.texts import text
 from quadriga.engine.console.value_choices import choice_text
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, ReportedModel
-from quadriga.store.errors import StoreError
+from quadriga.store.records.errors import StoreError
 
 MAX_EVALUATIONS = 3
 """Models whose newest evaluations are looked at."""

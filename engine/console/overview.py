@@ -14,12 +14,12 @@ from quadriga.engine.console.charts import IntervalMarks, Timeline, interval, li
 from quadriga.monitor.report.change_texts import headline
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.store.errors import JSON_ERRORS, NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Job
+from quadriga.store.jobs.jobs import Job
 from quadriga.store.maintenance.aggregates import AggregateRequest, Metric, aggregate
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError
+from quadriga.store.records.records import timestamp_text
 
 BAR_MINUTES = 15
 _BARS = 24 * 60 // BAR_MINUTES

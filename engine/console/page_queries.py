@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.console.frame import PageRequest
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 
 ResultT = TypeVar("ResultT")
 

@@ -49,10 +49,10 @@ from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_f
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
 from quadriga.proto.request import current_caller
-from quadriga.store.errors import JSON_ERRORS, DamagedError
-from quadriga.store.inferences import InferenceReader, Page
-from quadriga.store.records import REJECTED
-from quadriga.store.scope import Scoped
+from quadriga.store.query.inferences import InferenceReader, Page
+from quadriga.store.records.errors import JSON_ERRORS, DamagedError
+from quadriga.store.records.records import REJECTED
+from quadriga.store.records.scope import Scoped
 
 REPORTS_PATH = "/console/reports"
 SHOWN = 200

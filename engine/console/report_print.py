@@ -16,7 +16,7 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.store.scope import Scoped
+from quadriga.store.records.scope import Scoped
 
 PRINT_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "

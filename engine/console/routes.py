@@ -49,9 +49,9 @@ from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import NotFound
 from quadriga.proto.request import Audit, current_caller
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Jobs
-from quadriga.store.scope import Scoped
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.scope import Scoped
 
 
 class ConsoleStore(msgspec.Struct, frozen=True):

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.console.inference_filter import FilterLinks
-from quadriga.store.errors import NotFoundError, QueryError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import REJECTED, StoredInference
+from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
+from quadriga.store.records.records import REJECTED, StoredInference
 
 SHOWN = 4
 """Maximum other inferences that are named."""

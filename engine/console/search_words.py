@@ -23,10 +23,15 @@ from quadriga.engine.console.outcome_words import Outcome, read_outcomes
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.filters.syntax import FIELDS, OPERATORS, SIGNAL_FIELDS
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import FIELDS, OPERATORS, SIGNAL_FIELDS
+from quadriga.store.records.errors import (
+    NotFoundError,
+    NotReadyError,
+    QueryError,
+    QueryTimeoutError,
+)
 
 MAX_OFFERED = 3
 _MAX_READ = 1000

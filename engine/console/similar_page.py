@@ -19,7 +19,7 @@ from quadriga.engine.console.inference_filter import (
 from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.texts import text
 from quadriga.store.browsing.similar import MAX_COMPARED, SimilarRequest, find_similar
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 
 SHOWN = 48

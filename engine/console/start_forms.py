@@ -24,15 +24,20 @@ from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
 from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.exchange.annotated_records import Annotated
 from quadriga.store.exchange.export import ExportParameters, Format
 from quadriga.store.exchange.export import check_parameters as check_export
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Jobs
-from quadriga.store.query.compact_form import split_url
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.query.filters.compact_form import split_url
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.scope import Scoped
+from quadriga.store.records.errors import (
+    NotFoundError,
+    NotReadyError,
+    QueryError,
+    QueryTimeoutError,
+)
+from quadriga.store.records.scope import Scoped
 
 PERIODS = ("day", "today", "week", "seven_days")
 """Periods that a comparison offers: the last 24 hours, today, this week, and the last 7 days."""

@@ -6,7 +6,7 @@ import msgspec
 
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.metric_texts import one_line
-from quadriga.store.records import StoredInference
+from quadriga.store.records.records import StoredInference
 from quadriga.tasks import SHORT_NAMES
 
 _MAX_SHAPE = 60

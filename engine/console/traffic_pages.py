@@ -15,7 +15,7 @@ from quadriga.engine.console.texts import text
 from quadriga.engine.serving.traffic import MAX_KEY_CHARACTERS, TrafficRule
 from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
-from quadriga.store.errors import QueryError
+from quadriga.store.records.errors import QueryError
 
 _MAX_FORM_BYTES = 12 * MAX_KEY_CHARACTERS + 4000
 _SHARE = "share-"

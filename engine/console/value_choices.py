@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.store.browsing.facets import FIELDS
-from quadriga.store.errors import StoreError
+from quadriga.store.query.filters.syntax import Compare, Not, PredictionCondition, Scalar
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import Compare, Not, PredictionCondition, Scalar
+from quadriga.store.records.errors import StoreError
 
 PRESENCE = "ground_truth"
 """The field whose facet says whether it is there."""

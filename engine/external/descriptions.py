@@ -18,8 +18,8 @@ from quadriga.engine.models.runners.session import LoadError
 from quadriga.monitor.model_files import model_file_path, team_folder
 from quadriga.proto.errors import InvalidRequest, unexpected
 from quadriga.proto.messages import Tensor, TensorInfo
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import NotFoundError, QueryError, translate_disk_errors
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import NotFoundError, QueryError, translate_disk_errors
 from quadriga.tasks import TASKS, Task, full_name
 from quadriga.tasks.decoders import DECODERS, is_table
 from quadriga.tasks.segmenters import SEGMENTERS
@@ -171,7 +171,7 @@ class DescribedModels:
         """Keep the description of a model in place of an older one.
 
         Raises:
-            quadriga.store.errors.JournalError: It cannot be written, as on a full disk.
+            quadriga.store.records.errors.JournalError: It cannot be written, as on a full disk.
         """
         path = self._path(model, team)
         with translate_disk_errors("keep the description"):

@@ -30,9 +30,9 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import MAX_NAME_CHARACTERS, check_name
 from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
-from quadriga.store.errors import MetadataError, StoreError
-from quadriga.store.event_halves import EventHalves, HalfKind, Pair, WaitingHalf
-from quadriga.store.metadata import check
+from quadriga.store.external.event_halves import EventHalves, HalfKind, Pair, WaitingHalf
+from quadriga.store.records.errors import MetadataError, StoreError
+from quadriga.store.records.metadata import check
 
 KINDS: Mapping[str, HalfKind] = {
     "org.kubeflow.serving.inference.request": "request",
@@ -133,7 +133,7 @@ class EventPairs:
         Raises:
             InvalidRequest: It is none of KServe's logger, or its body cannot be read.
             Forbidden: The key of the caller is for other models.
-            quadriga.store.errors.JournalError: It cannot be kept now.
+            quadriga.store.records.errors.JournalError: It cannot be kept now.
         """
         half = read_half(attributes, body, current_caller().team)
         self._service.model_name(half.model)

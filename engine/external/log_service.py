@@ -45,14 +45,21 @@ from quadriga.proto.messages import check_name, new_request_id
 from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.clock import MAX_LEAD_MS
-from quadriga.store.durability import GroupSync, wait_until_committed
-from quadriga.store.errors import JournalError, MetadataError, StoreError, UnconfirmedError
-from quadriga.store.ids import EPOCH_MS, IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.logged_keys import Claim, ClaimRequest, LoggedKeys, key_digest, random_digest
-from quadriga.store.metadata import check
-from quadriga.store.records import (
+from quadriga.store.database.rows import storable_text
+from quadriga.store.external.logged_keys import (
+    Claim,
+    ClaimRequest,
+    LoggedKeys,
+    key_digest,
+    random_digest,
+)
+from quadriga.store.journal.durability import GroupSync, wait_until_committed
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.clock import MAX_LEAD_MS
+from quadriga.store.records.errors import JournalError, MetadataError, StoreError, UnconfirmedError
+from quadriga.store.records.ids import EPOCH_MS, IdSource
+from quadriga.store.records.metadata import check
+from quadriga.store.records.records import (
     ImageSignals,
     InferenceRecord,
     InputReference,
@@ -60,8 +67,7 @@ from quadriga.store.records import (
     ModelReference,
     SignalsOfImages,
 )
-from quadriga.store.replays import is_replay
-from quadriga.store.rows import storable_text
+from quadriga.store.records.replays import is_replay
 from quadriga.tasks.parameters import Budget
 
 MAX_ITEMS = 1000
@@ -453,7 +459,7 @@ class LogService:
         Raises:
             InvalidRequest: The body is no JSON, has too many inferences, or none that can be stored.
             Forbidden: The key is for none of the models.
-            quadriga.store.errors.JournalError: Nothing can be stored.
+            quadriga.store.records.errors.JournalError: Nothing can be stored.
         """
         items = _items(body)
         limits = self.image_limits()

@@ -523,7 +523,7 @@ class LoggedImage(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The image file; None where there is none."""
     mime: str | None = None
     statistics: bytes = b""
-    """Statistics of the pixels, as of `quadriga.store.records.ImageSignals.picture`; empty where there is no image."""
+    """Statistics of the pixels, as of `quadriga.store.records.records.ImageSignals.picture`; empty where there is no image."""
     width: int | None = None
     height: int | None = None
     is_network_input: bool = False

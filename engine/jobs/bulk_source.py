@@ -13,10 +13,10 @@ from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZIP_LZMA, ZIP_STORED, BadZipFile, Z
 import msgspec
 
 from quadriga.quoting import quoted
-from quadriga.store import metadata
-from quadriga.store.errors import QueryError
-from quadriga.store.jobs import EndWebhook
+from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.query.request import decode_body
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import QueryError
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 MAX_IMAGES = 1_000_000

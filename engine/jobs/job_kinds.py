@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import msgspec
 
 from quadriga.engine.models.runners.free_memory import return_free_memory
-from quadriga.store.errors import QueryError
-from quadriga.store.job_runner import JobRun, JobWork
-from quadriga.store.jobs import EndWebhook
+from quadriga.store.jobs.jobs import EndWebhook
+from quadriga.store.jobs.runner import JobRun, JobWork
 from quadriga.store.query.request import decode_body
+from quadriga.store.records.errors import QueryError
 
 
 def import_when_run(target: str) -> JobWork:

@@ -18,7 +18,7 @@ from quadriga.proto.errors import Overloaded
 from quadriga.proto.request import REFUSALS, Audit, RequestContext, current_request
 from quadriga.store.audit.entries import AuditEntry
 from quadriga.store.audit.log import AuditLog
-from quadriga.store.errors import AuditError
+from quadriga.store.records.errors import AuditError
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """Variables of OpenTelemetry that switch traces on."""

@@ -27,7 +27,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from quadriga.proto.request import ModelRun, RequestContext, TraceContext
-from quadriga.store.spans import carry_traceparent
+from quadriga.store.records.spans import carry_traceparent
 
 FLUSH_S = 3.0
 """Maximum seconds that the end of a process waits for its last spans to be sent."""
@@ -40,7 +40,7 @@ _STAGES = (("input", "preprocess"), ("infer", "infer"), ("output", "postprocess"
 
 
 class Tracing:
-    """The spans of one process; a `quadriga.store.spans.Spans`. Safe to use from several threads.
+    """The spans of one process; a `quadriga.store.records.spans.Spans`. Safe to use from several threads.
 
     Args:
         process: Name of the process.

@@ -25,7 +25,7 @@ from quadriga.engine.models.runners.session import CPU, LoadError, LocalRunner, 
 from quadriga.proto.datatypes import NUMPY_TYPES
 from quadriga.proto.errors import ModelNotReady
 from quadriga.proto.messages import ModelInfo, TensorInfo
-from quadriga.store.records import ModelReference
+from quadriga.store.records.records import ModelReference
 from quadriga.tasks.classification import RowClassification
 from quadriga.tasks.image import Image
 from quadriga.tasks.specification import ModelSpec

@@ -14,7 +14,7 @@ import msgspec
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.measures.accounting import LineBudget
-from quadriga.store.redaction import redact
+from quadriga.store.records.redaction import redact
 
 FAULTS_PER_S = 20
 """Maximum lines a second about requests that failed, so that an outage under load does not fill the disk."""

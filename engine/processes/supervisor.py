@@ -30,8 +30,8 @@ from quadriga.engine.measures.shared_counts import ENDS, OTHER, SharedCounts
 from quadriga.engine.models.runners.crashes import blame, describe_exit
 from quadriga.engine.processes.data_folder import DataFolder
 from quadriga.engine.processes.watchdog import Watchdog, cpu_ticks
-from quadriga.store.journal_lag import count_waiting
-from quadriga.store.key_texts import make_key
+from quadriga.store.journal.journal_lag import count_waiting
+from quadriga.store.keys.key_texts import make_key
 
 EXIT_WAITING = 75
 """Exit status of a server that ended in order while records wait in the journal for the database (EX_TEMPFAIL)."""

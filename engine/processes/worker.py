@@ -32,7 +32,7 @@ from quadriga.engine.measures.readiness import (
 )
 from quadriga.engine.processes.logs import configure_logging
 from quadriga.engine.processes.supervisor import EXIT_UNUSABLE, ChildTask
-from quadriga.store.errors import MissingPartitionError, OtherVersionError, StoreError
+from quadriga.store.records.errors import MissingPartitionError, OtherVersionError, StoreError
 
 _POLL_INTERVAL_S = 0.2
 _log = logging.getLogger("quadriga")
@@ -114,9 +114,9 @@ def _run_writer(
 ) -> None:
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.blobs.unreferenced import sweep_periodically
+    from quadriga.store.database.sizes import measure_periodically
     from quadriga.store.maintenance.retention import RetentionCleaner
-    from quadriga.store.sizes import measure_periodically
-    from quadriga.store.writer import Writer
+    from quadriga.store.writing.writer import Writer
 
     stop = threading.Event()
     _call_on_stop(stop.set)
@@ -128,7 +128,7 @@ def _run_writer(
         _start_thread("sizes", measure_periodically, url, Path(settings.data), stop)
     numbers = None  # those of the file of the data folder, which no other server writes
     if settings.database:
-        from quadriga.store.worker_numbers import WorkerNumbers
+        from quadriga.store.database.worker_numbers import WorkerNumbers
 
         numbers = WorkerNumbers(Path(settings.data), url, settings.workers, run=run_id)
     tracing = open_tracing(WRITER)
@@ -201,7 +201,7 @@ def _close(tracing: Any) -> None:
 def _eraser(settings: Settings, blobs: Any, replica: Any) -> Any:
     """Return what carries out erasures, also in an `ErasedReplica`."""
     from quadriga.store.changes.erasures import Erasures
-    from quadriga.store.jobs import Jobs
+    from quadriga.store.jobs.jobs import Jobs
     from quadriga.store.maintenance.eraser import Eraser
 
     others = (
@@ -232,14 +232,14 @@ def _run_jobs(
             return
     from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.jobs.job_kinds import JOB_KINDS, model_jobs
-    from quadriga.store.job_runner import (
+    from quadriga.store.jobs.jobs import Jobs
+    from quadriga.store.jobs.runner import (
         JOB_TIMEOUT_S,
         MAX_JOB_BYTES,
         QUERY_TIMEOUT_S,
         JobLimits,
         JobRunner,
     )
-    from quadriga.store.jobs import Jobs
 
     inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S)
     jobs = Jobs(settings.jobs_directory)
@@ -269,7 +269,7 @@ def _queue_end(settings: Settings, job: Any) -> None:
     """Queue the message about the end of a job beside the alerts of its team."""
     from quadriga.monitor.drift.watch.schedules import drift_schedules
     from quadriga.monitor.watch.alerts import Outbox
-    from quadriga.store.jobs import scope_of
+    from quadriga.store.jobs.jobs import scope_of
 
     schedules = drift_schedules(settings.drift_directory)
     Outbox(schedules.within(scope_of(job))).queue_end(job)
@@ -296,7 +296,7 @@ def _run_schedules(settings: Settings, stop: threading.Event, tracing: Any = Non
     from quadriga.monitor.watch.scheduler import run_scheduler
     from quadriga.monitor.watch.webhook_client import WebhookClient
     from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-    from quadriga.store.jobs import Jobs
+    from quadriga.store.jobs.jobs import Jobs
 
     drift = drift_schedules(settings.drift_directory)
     evaluations = evaluation_schedules(settings.evaluation_directory)

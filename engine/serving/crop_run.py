@@ -154,7 +154,7 @@ class CropRun:
             The outputs, and what the store made of all results.
 
         Raises:
-            quadriga.store.errors.JournalError: An inference of a crop cannot be stored.
+            quadriga.store.records.errors.JournalError: An inference of a crop cannot be stored.
         """
         if not (self._crops or any(self.left_out)):  # as with tensors for the graph
             return list(outputs), stored

@@ -16,8 +16,8 @@ from quadriga.proto.http.chariot import read_image_inputs
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.proto.request import check_deadline
 from quadriga.quoting import quoted
-from quadriga.store.errors import MetadataError
-from quadriga.store.metadata import check
+from quadriga.store.records.errors import MetadataError
+from quadriga.store.records.metadata import check
 from quadriga.tasks.generation import FLAGS, PROMPTS
 from quadriga.tasks.image import Image, ImageError
 from quadriga.tasks.parameters import Budget, BudgetError, ParameterError

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.config.settings import FullPolicy, Settings
-from quadriga.store.errors import JournalError, UnconfirmedError
-from quadriga.store.journal_lag import JournalLag, default_limit_bytes
+from quadriga.store.journal.journal_lag import JournalLag, default_limit_bytes
+from quadriga.store.records.errors import JournalError, UnconfirmedError
 
 BLOCK_S = 1.0
 """Maximum time that the policy `block` waits for room: longer than a pause of the writer, shorter than clients' patience."""

@@ -64,8 +64,8 @@ from quadriga.proto.request import (
     current_request,
     set_current_request,
 )
-from quadriga.store.errors import JournalError, KeyReusedError
-from quadriga.store.redaction import without_folders
+from quadriga.store.records.errors import JournalError, KeyReusedError
+from quadriga.store.records.redaction import without_folders
 from quadriga.tasks.parameters import Budget
 from quadriga.tasks.predictions import OutputError, TruncatedPredictions
 

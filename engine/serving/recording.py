@@ -29,13 +29,14 @@ from quadriga.proto.messages import DEFAULT_STORAGE, InferRequest, StorageOption
 from quadriga.proto.request import TraceContext, current_caller, current_request
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.blobs.tensor_file import MEDIA_TYPE
-from quadriga.store.disk import check_writable
-from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
-from quadriga.store.errors import JournalError, UnconfirmedError
-from quadriga.store.ids import LARGEST_ID, IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.logged_keys import key_digest
-from quadriga.store.records import (
+from quadriga.store.external.logged_keys import key_digest
+from quadriga.store.journal.durability import Backlog, GroupSync, wait_until_committed
+from quadriga.store.journal.journal import Journal
+from quadriga.store.journal.repeat_claims import FILE, RepeatClaims
+from quadriga.store.records.disk import check_writable
+from quadriga.store.records.errors import JournalError, UnconfirmedError
+from quadriga.store.records.ids import LARGEST_ID, IdSource
+from quadriga.store.records.records import (
     IDEMPOTENCY_KEY,
     ImageSignals,
     InferenceRecord,
@@ -43,8 +44,7 @@ from quadriga.store.records import (
     JournaledChange,
     SignalsOfImages,
 )
-from quadriga.store.repeat_claims import FILE, RepeatClaims
-from quadriga.store.replays import REPLAY_OF, replay_id, replay_name
+from quadriga.store.records.replays import REPLAY_OF, replay_id, replay_name
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Prediction
 from quadriga.tasks.tiling import Crop
@@ -370,7 +370,7 @@ class Recorder:
         """Store one request, unless it is to be shed; on return the model's durability holds.
 
         Raises:
-            quadriga.store.errors.JournalError: Nothing is certain to be stored, and so nothing may be acknowledged.
+            quadriga.store.records.errors.JournalError: Nothing is certain to be stored, and so nothing may be acknowledged.
         """
         options = summary.model.recognition.written.store
         policy, durability = options.journal_full, options.durability or self._settings.durability
@@ -577,8 +577,8 @@ class Recorder:
         """Give ids to those positions that have none: those of an earlier try of the request, if it has a key, or new ones.
 
         Raises:
-            quadriga.store.errors.KeyReusedError: The key was used with another request.
-            quadriga.store.errors.JournalError: An id cannot be claimed for the key.
+            quadriga.store.records.errors.KeyReusedError: The key was used with another request.
+            quadriga.store.records.errors.JournalError: An id cannot be claimed for the key.
         """
         missing = [position for position in positions if position not in seqs]
         if part is None:

@@ -24,11 +24,11 @@ from quadriga.proto.errors import InvalidRequest, ProtocolError, Unsupported
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.proto.messages import InferRequest
 from quadriga.quoting import quoted
-from quadriga.store.database import ReaderPool, writer_engine
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import JSON_ERRORS, NotReadyError, StoreError
-from quadriga.store.model_names import find_model_name
-from quadriga.store.traffic import StoredRule, read_rules, remove_rule, write_rule
+from quadriga.store.database.database import ReaderPool, writer_engine
+from quadriga.store.keys.traffic import StoredRule, read_rules, remove_rule, write_rule
+from quadriga.store.query.model_names import find_model_name
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import JSON_ERRORS, NotReadyError, StoreError
 
 MAX_SHARES = 16
 """Maximum number of versions with a share."""

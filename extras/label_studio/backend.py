@@ -53,13 +53,13 @@ from quadriga.proto.messages import (
 from quadriga.proto.request import Deadline, current_caller
 from quadriga.quoting import quoted
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.errors import JSON_ERRORS, StoreError
 from quadriga.store.exchange.formats.label_studio_reader import truth_of_results
 from quadriga.store.exchange.predictions import decode_objects
-from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, InferenceReader
-from quadriga.store.query.catalog import Catalog
-from quadriga.store.records import StoredInference
-from quadriga.store.scope import EVERYTHING, Scope, Scoped
+from quadriga.store.query.inferences import DEFAULT_MEDIA_TYPE, InferenceReader
+from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.records.errors import JSON_ERRORS, StoreError
+from quadriga.store.records.records import StoredInference
+from quadriga.store.records.scope import EVERYTHING, Scope, Scoped
 from quadriga.tasks.image import ImageError, decode
 
 PROTOCOL = "label-studio"

@@ -32,8 +32,8 @@ from quadriga.extras.label_studio.images import ImageFetcher
 from quadriga.extras.label_studio.settings import LabelStudioSettings, parse_hosts
 from quadriga.proto.request import note_number
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.scope import Scoped
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.scope import Scoped
 
 PATH = "/label-studio/{name:str}"
 """Path of a model; Label Studio takes the URL up to here, and adds the rest."""

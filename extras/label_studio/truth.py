@@ -25,10 +25,10 @@ from quadriga.store.changes.tool_statements import (
     statements_of_source,
 )
 from quadriga.store.changes.truth_service import GroundTruthService
-from quadriga.store.errors import JSON_ERRORS, NotReadyError
-from quadriga.store.ids import time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import timestamp_text
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import JSON_ERRORS, NotReadyError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import timestamp_text
 
 STATED = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_CREATED")
 DELETED = "ANNOTATIONS_DELETED"

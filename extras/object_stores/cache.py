@@ -26,7 +26,7 @@ from blake3 import blake3
 
 from quadriga.extras.object_stores.objects import Listing
 from quadriga.extras.object_stores.source import SourceError
-from quadriga.store.disk import lock, sync_path, try_lock, write_atomically
+from quadriga.store.records.disk import lock, sync_path, try_lock, write_atomically
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 """Errors of file systems without hard links, or with no more of them; their snapshots are copies."""

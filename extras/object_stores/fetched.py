@@ -29,7 +29,7 @@ from quadriga.extras.object_stores.source import (
     States,
     open_watch,
 )
-from quadriga.store.errors import StoreError
+from quadriga.store.records.errors import StoreError
 
 _FETCHES_AT_ONCE = 4
 _REMEMBERED = 1024

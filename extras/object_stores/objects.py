@@ -26,7 +26,7 @@ from obstore.exceptions import (
 from quadriga.engine.models.model import ONNX_NAMES
 from quadriga.extras.object_stores.source import ChangingSourceError, SourceError
 from quadriga.store.blobs.objects import connect
-from quadriga.store.redaction import redact
+from quadriga.store.records.redaction import redact
 
 MAX_FILES = 10_000
 """Maximum number of files of a source."""
@@ -69,7 +69,7 @@ class ObjectFolder:
         max_bytes: Maximum size of all files together.
 
     Raises:
-        quadriga.store.errors.StoreError: The URL is none of an object store.
+        quadriga.store.records.errors.StoreError: The URL is none of an object store.
     """
 
     def __init__(self, url: str, max_bytes: int) -> None:

@@ -25,8 +25,8 @@ from quadriga.engine.models.model_control import reason_of
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.proto.errors import ProtocolError
-from quadriga.store.disk import lock, try_lock, write_atomically
-from quadriga.store.redaction import without_folders
+from quadriga.store.records.disk import lock, try_lock, write_atomically
+from quadriga.store.records.redaction import without_folders
 
 SETTLE_S = 2.0
 """Seconds for which a source must stay as it is before a new state is taken without a request."""

@@ -12,8 +12,8 @@ import msgspec
 
 from quadriga.engine.config.settings import described
 from quadriga.proto.access import Role
-from quadriga.store.errors import StoreError
-from quadriga.store.scope import check_team
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.scope import check_team
 
 ANY_VALUE = "*"
 """Value of an entry that any value of its claim fits."""

@@ -29,7 +29,7 @@ from quadriga.monitor.evaluation.state import EvaluatedImage
 from quadriga.monitor.report.schema import Metric, Report, ReportedModel
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.store.disk import check_writable
+from quadriga.store.records.disk import check_writable
 from quadriga.tasks.image import MAX_PIXELS, ImageError
 
 MAX_PAIRS = 200

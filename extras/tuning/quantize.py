@@ -142,7 +142,7 @@ def _choose(options: SimpleNamespace, name: str, task: str) -> Any:
     """Choose the images: stored ones, and those of --dataset to judge by."""
     from quadriga.engine.assembly.store_access import open_reader
     from quadriga.extras.tuning.stored_images import ImageChoice, choose_images
-    from quadriga.store.job_runner import QUERY_TIMEOUT_S
+    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     if options.split is not None and options.dataset is None:
         raise click.UsageError("--split can only be used with --dataset")

@@ -10,10 +10,10 @@ import msgspec
 
 from quadriga.extras.tuning.quantizer import QuantizationError
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.columns import read_inferences, with_ground_truth
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import REJECTED, StoredInference
+from quadriga.store.query.columns import read_inferences, with_ground_truth
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.records.records import REJECTED, StoredInference
 
 _PAGE_SIZE = 500
 

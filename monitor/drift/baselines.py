@@ -34,13 +34,18 @@ from quadriga.monitor.model_files import (
 from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.monitor.spans import parse_span_s
 from quadriga.quoting import quoted
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, translate_disk_errors
-from quadriga.store.query.json_form import parse
-from quadriga.store.query.moments import parse_moment_us
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.moments import parse_moment_us
 from quadriga.store.query.request import decode_body
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scope
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import (
+    NotFoundError,
+    NotReadyError,
+    QueryError,
+    translate_disk_errors,
+)
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scope
 
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 

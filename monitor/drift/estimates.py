@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.report.schema import Metric
-from quadriga.store.columns import read_inferences, with_ground_truth
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import StoredInference
+from quadriga.store.query.columns import read_inferences, with_ground_truth
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.records import StoredInference
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 TASK = "IMAGE_CLASSIFICATION"

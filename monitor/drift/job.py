@@ -15,9 +15,9 @@ from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Window
 from quadriga.quoting import quoted
-from quadriga.store.errors import QueryError, StoreError
-from quadriga.store.job_runner import JobRun
-from quadriga.store.query.moments import parse_moment_us
+from quadriga.store.jobs.runner import JobRun
+from quadriga.store.query.filters.moments import parse_moment_us
+from quadriga.store.records.errors import QueryError, StoreError
 
 BASELINE_FILE = "baseline.json"
 

@@ -8,12 +8,9 @@ from msgspec.structs import replace
 
 from quadriga.monitor.drift.significance.kernels import Kernel
 from quadriga.monitor.spans import moment_us
-from quadriga.store.errors import QueryError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import EndWebhook
-from quadriga.store.query.json_form import parse
-from quadriga.store.query.request import decode_body
-from quadriga.store.query.syntax import (
+from quadriga.store.jobs.jobs import EndWebhook
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.syntax import (
     Compare,
     Leaf,
     PlaceCondition,
@@ -23,7 +20,10 @@ from quadriga.store.query.syntax import (
     conjuncts,
     leaves,
 )
-from quadriga.store.records import timestamp_text
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.request import decode_body
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import timestamp_text
 
 MAX_SLICE_KEYS = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]

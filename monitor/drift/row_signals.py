@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from quadriga.monitor.drift.samples import Kind
-from quadriga.store.schema import INDEXED_CHARACTERS
+from quadriga.store.database.schema import INDEXED_CHARACTERS
 from quadriga.tasks.predictions import AnyPrediction, Shape, directed_area, shape_of
 
 SignalValue = str | float | bool
@@ -39,7 +39,7 @@ class SignalInputs(NamedTuple):
     predictions: str
     """Predictions as JSON, in their wire form."""
     metadata: str
-    """Metadata as JSON, path to value: see `quadriga.store.metadata.index_paths`. Long texts are cut."""
+    """Metadata as JSON, path to value: see `quadriga.store.records.metadata.index_paths`. Long texts are cut."""
     latency_ms: float
     width: int | None = None
     """Width of the image in pixels."""

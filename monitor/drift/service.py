@@ -21,11 +21,11 @@ from quadriga.monitor.drift.parameters import (
 )
 from quadriga.monitor.report.schema import Window
 from quadriga.monitor.spans import now_text
-from quadriga.store.errors import NotFoundError, QueryError, StoreError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import Job, Jobs
+from quadriga.store.jobs.jobs import Job, Jobs
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.scope import Scope
+from quadriga.store.records.errors import NotFoundError, QueryError, StoreError
+from quadriga.store.records.scope import Scope
 
 
 class DriftService:

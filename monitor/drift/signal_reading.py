@@ -10,10 +10,10 @@ import numpy as np
 from quadriga.monitor.drift import row_signals
 from quadriga.monitor.drift.samples import drop_unused_names, value_label
 from quadriga.store.blobs.tensor_file import MEDIA_TYPE, read_features
-from quadriga.store.columns import InferenceColumns, labelled_ids, scan, source_values
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import IMAGE_STATISTICS, ModelReference, StoredSignals
-from quadriga.store.schema import INDEXED_CHARACTERS
+from quadriga.store.database.schema import INDEXED_CHARACTERS
+from quadriga.store.query.columns import InferenceColumns, labelled_ids, scan, source_values
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.records import IMAGE_STATISTICS, ModelReference, StoredSignals
 from quadriga.tasks.arrays import Float32Array, Int64Array
 
 SHARD_SIZE = 1000

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, Sample
 from quadriga.monitor.report.schema import Neighbour, Unlike
-from quadriga.store.disk import write_atomically
+from quadriga.store.records.disk import write_atomically
 from quadriga.tasks.arrays import Float16Array, Float32Array, Float64Array, Int64Array
 
 NEIGHBOURS = 5

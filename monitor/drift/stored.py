@@ -35,10 +35,10 @@ from quadriga.monitor.report.schema import (
 )
 from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.ids import time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import timestamp_text
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import timestamp_text
 
 BASELINE_ROWS = 10_000
 """Maximum number of rows of a baseline that are compared."""

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.samples import EMBEDDING, Column
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.report.schema import ChangedImage, ChangedImages, Neighbour, Signal, Unlike
-from quadriga.store.columns import read_inferences
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import StoredInference
+from quadriga.store.query.columns import read_inferences
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.records import StoredInference
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 MAX_SIGNALS = 16

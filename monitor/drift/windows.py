@@ -31,10 +31,10 @@ from quadriga.monitor.drift.summary import Summary, draw_rows, summarise, typica
 from quadriga.monitor.executors import OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import ReportedModel, Window, reported_model
 from quadriga.store.blobs.tensor_file import MAX_FEATURES
-from quadriga.store.columns import label_counts
-from quadriga.store.ids import time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import timestamp_text
+from quadriga.store.query.columns import label_counts
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import timestamp_text
 from quadriga.tasks.arrays import Int64Array
 
 MAX_TEXTS = 1000

@@ -28,8 +28,8 @@ from quadriga.monitor.evaluation.state import (
 from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.quoting import quoted
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange import text_files
+from quadriga.store.records.errors import QueryError
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.specification import load

@@ -28,7 +28,7 @@ from quadriga.monitor.report.schema import Report
 from quadriga.monitor.spans import now_text
 from quadriga.monitor.watch.alerts import Outbox
 from quadriga.monitor.watch.history_file import HistoryFile, without_own_fields
-from quadriga.store.jobs import Job
+from quadriga.store.jobs.jobs import Job
 
 WATCH_SUFFIX = "watch.json"
 _log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.monitor.model_files import team_folder
 from quadriga.monitor.report.cells import save_cells
 from quadriga.monitor.report.saved import save_report
-from quadriga.store.errors import StoreError
-from quadriga.store.job_runner import JobRun
+from quadriga.store.jobs.runner import JobRun
+from quadriga.store.records.errors import StoreError
 
 
 def run_evaluation(run: JobRun) -> str:

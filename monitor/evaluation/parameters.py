@@ -17,11 +17,11 @@ from quadriga.monitor.evaluation.slicing import slice_values
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Metric
 from quadriga.quoting import quoted
-from quadriga.store.errors import QueryError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import EndWebhook
-from quadriga.store.query.json_form import parse
+from quadriga.store.jobs.jobs import EndWebhook
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import decode_body
+from quadriga.store.records.errors import QueryError
 
 MAX_RESAMPLES = 1000
 MAX_SLICE_KEYS = 20

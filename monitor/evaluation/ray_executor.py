@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.blobs.files import open_blobs
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_runner import QUERY_TIMEOUT_S
+from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
+from quadriga.store.query.inferences import InferenceReader
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is imported: it calls nobody
 

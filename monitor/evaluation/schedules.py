@@ -37,9 +37,9 @@ from quadriga.monitor.watch.schedules import (
     check_schedule,
 )
 from quadriga.monitor.watch.webhooks import Webhook
-from quadriga.store.errors import DamagedError, NotFoundError, QueryError
 from quadriga.store.query.request import decode_body
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.errors import DamagedError, NotFoundError, QueryError
+from quadriga.store.records.records import timestamp_text
 
 MIN_EVERY = "1h"
 MAX_WINDOW_S = 366 * DAY_S

@@ -6,12 +6,12 @@ from functools import lru_cache
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.monitor.report.schema import TIME_SLICES
 from quadriga.quoting import quoted
-from quadriga.store.errors import MetadataError, QueryError
-from quadriga.store.metadata import Scalar, flatten
-from quadriga.store.query.compact_form import parse
-from quadriga.store.query.comparisons import ComparisonParser
-from quadriga.store.query.syntax import Compare
-from quadriga.store.records import json_text
+from quadriga.store.query.filters.compact_form import parse
+from quadriga.store.query.filters.comparisons import ComparisonParser
+from quadriga.store.query.filters.syntax import Compare
+from quadriga.store.records.errors import MetadataError, QueryError
+from quadriga.store.records.metadata import Scalar, flatten
+from quadriga.store.records.records import json_text
 
 
 def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:

@@ -36,11 +36,11 @@ from quadriga.monitor.evaluation.stored_images import (
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
 from quadriga.monitor.report.cells import Cell, cells_of
 from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance, reported_model
-from quadriga.store.columns import read_inferences
-from quadriga.store.disk import write_atomically
-from quadriga.store.ids import time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import ModelReference, timestamp_text
+from quadriga.store.query.columns import read_inferences
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import ModelReference, timestamp_text
 
 _MAX_NAMES = 5  # of tasks or models that a warning names
 _Item = TypeVar("_Item")

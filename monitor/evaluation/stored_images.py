@@ -23,11 +23,11 @@ from quadriga.monitor.evaluation.state import (
     nonzero_counts,
 )
 from quadriga.quoting import quoted
-from quadriga.store.columns import ground_truths, other_truths, read_inferences
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.columns import ground_truths, other_truths, read_inferences
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import REJECTED, ModelReference, StoredInference
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.records.records import REJECTED, ModelReference, StoredInference
 
 SHARD_SIZE = 1000
 """Number of images that are read at once; a query names no more."""

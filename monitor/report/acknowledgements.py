@@ -7,9 +7,14 @@ import msgspec
 
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.spans import now_text
-from quadriga.store.disk import create_once, write_atomically
-from quadriga.store.errors import JSON_ERRORS, NotFoundError, QueryError, translate_disk_errors
-from quadriga.store.query.filter_errors import check_text
+from quadriga.store.query.filters.filter_errors import check_text
+from quadriga.store.records.disk import create_once, write_atomically
+from quadriga.store.records.errors import (
+    JSON_ERRORS,
+    NotFoundError,
+    QueryError,
+    translate_disk_errors,
+)
 
 MAX_NOTE_CHARACTERS = 1000
 _FILE = "acknowledged.json"

@@ -11,11 +11,10 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader, Page
-from quadriga.store.jobs import ID_LISTS_FILE
-from quadriga.store.query.report_cells import CellIds
+from quadriga.store.jobs.jobs import ID_LISTS_FILE
+from quadriga.store.query.filters.report_cells import CellIds
+from quadriga.store.query.filters.syntax import ReportCells
+from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.query.request import (
     Order,
     QueryRequest,
@@ -24,8 +23,9 @@ from quadriga.store.query.request import (
     query_digest,
     request_from_url,
 )
-from quadriga.store.query.syntax import ReportCells
-from quadriga.store.scope import Scope
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.scope import Scope
 from quadriga.tasks.arrays import Int64Array
 
 MAX_IDS = 500_000

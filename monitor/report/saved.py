@@ -19,18 +19,18 @@ from quadriga.monitor.report.schema import (
     sorted_by_effect,
 )
 from quadriga.quoting import quoted
-from quadriga.store.columns import is_input_kept
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import (
+from quadriga.store.jobs.jobs import Jobs, is_job_id
+from quadriga.store.jobs.runner import JobRun
+from quadriga.store.query.columns import is_input_kept
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import (
     JSON_ERRORS,
     DamagedError,
     NotFoundError,
     QueryError,
     StoreError,
 )
-from quadriga.store.job_runner import JobRun
-from quadriga.store.jobs import Jobs, is_job_id
-from quadriga.store.scope import Scope
+from quadriga.store.records.scope import Scope
 
 REPORT_FILE = "report.json"
 PAGE_FILE = "report.html"

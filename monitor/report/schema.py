@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quadriga.store.records import ModelReference
+from quadriga.store.records.records import ModelReference
 
 
 class ReportedModel(msgspec.Struct, frozen=True):

@@ -11,9 +11,9 @@ import numpy as np
 from quadriga.monitor.drift.signal_reading import read_sources
 from quadriga.monitor.selection.choice import SelectionCandidates
 from quadriga.monitor.selection.uncertainty import Basis, uncertainty_of
-from quadriga.store.columns import ImageColumns, ScoredColumns, scan_images, scan_scores
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.rows import is_number
+from quadriga.store.database.rows import is_number
+from quadriga.store.query.columns import ImageColumns, ScoredColumns, scan_images, scan_scores
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.tasks.arrays import Int64Array, UInt64Array
 
 MAX_CANDIDATES = 200_000

@@ -18,9 +18,9 @@ from quadriga.monitor.selection.choice import Choice, Criterion, choose
 from quadriga.monitor.selection.diversity import Pick
 from quadriga.monitor.selection.stored_embeddings import StoredEmbeddings
 from quadriga.monitor.selection.uncertainty import Basis
-from quadriga.store.columns import scan_images
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.columns import scan_images
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotFoundError, QueryError
 
 MAX_SELECTED = 10_000
 """Maximum images of one selection."""

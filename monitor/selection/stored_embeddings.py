@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from quadriga.monitor.selection.diversity import Embedded, is_usable
-from quadriga.store.columns import scan_embeddings
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.columns import scan_embeddings
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.tasks.arrays import Float16Array, Int64Array
 
 MAX_LABELLED = 5000

@@ -4,7 +4,7 @@ import math
 from typing import Any, Literal, NamedTuple
 
 from quadriga.store.browsing.label_queue import best_scores
-from quadriga.store.rows import decode_label_scores, is_number
+from quadriga.store.database.rows import decode_label_scores, is_number
 
 NOTHING = 0.5
 """Uncertainty of an image in which a detector or segmenter found nothing: that of one object with a score of 0.5.

@@ -16,10 +16,10 @@ from quadriga.monitor.model_files import model_file_path, read_model_file, write
 from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.monitor.watch.webhook_messages import Delivery
 from quadriga.monitor.watch.webhooks import Webhook
-from quadriga.store.errors import NotFoundError
-from quadriga.store.jobs import Job, traceparent_of
-from quadriga.store.records import timestamp_text
-from quadriga.store.spans import carried_traceparent
+from quadriga.store.jobs.jobs import Job, traceparent_of
+from quadriga.store.records.errors import NotFoundError
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.spans import carried_traceparent
 
 OUTBOX_FOLDER = "outbox"
 STATUS_SUFFIX = "deliveries.json"

@@ -12,7 +12,7 @@ from quadriga.monitor.watch.alerts import MIN_PAUSE_S, Outbox
 from quadriga.monitor.watch.host_connections import DeliveryError
 from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_messages import Delivery, WebhookMessage, message_of
-from quadriga.store.spans import NoSpans, Spans
+from quadriga.store.records.spans import NoSpans, Spans
 
 POLL_INTERVAL_S = 1.0
 MAX_THREADS = 16

@@ -17,10 +17,15 @@ from quadriga.monitor.model_files import (
     write_model_file,
 )
 from quadriga.monitor.spans import DAY_S, moment_us
-from quadriga.store.errors import JSON_ERRORS, NotFoundError, QueryError, translate_disk_errors
-from quadriga.store.query.filter_errors import check_text
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.query.filters.filter_errors import check_text
+from quadriga.store.records.errors import (
+    JSON_ERRORS,
+    NotFoundError,
+    QueryError,
+    translate_disk_errors,
+)
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import EVERYTHING, Scope
 
 MUTE_SUFFIX = "mute.json"
 MAX_DAYS = 90

@@ -14,10 +14,10 @@ from quadriga.monitor.watch.schedules import (
     ScheduleStore,
     ScheduleT,
 )
-from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.jobs import Jobs
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scope
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.records.errors import NotFoundError, StoreError
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scope
 
 POLL_INTERVAL_S = 1.0
 MAX_MISSED = 24

@@ -21,8 +21,8 @@ from quadriga.monitor.model_files import (
 )
 from quadriga.monitor.spans import DAY_S, parse_span_s
 from quadriga.monitor.watch.webhooks import Webhook, check_webhooks
-from quadriga.store.errors import NotFoundError, QueryError, translate_disk_errors
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.records.errors import NotFoundError, QueryError, translate_disk_errors
+from quadriga.store.records.scope import EVERYTHING, Scope
 
 SCHEDULE_SUFFIX = "schedule.json"
 POSITION_SUFFIX = "position.json"

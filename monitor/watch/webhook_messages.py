@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from quadriga.monitor.watch.webhooks import Webhook, standard_key
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.records import timestamp_text
 
 NOT_OVER = "0001-01-01T00:00:00Z"
 """What Alertmanager writes as the end of an alert that is not over."""

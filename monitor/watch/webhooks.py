@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from quadriga.monitor.watch.webhook_hosts import WebhookHosts
-from quadriga.store.errors import QueryError
+from quadriga.store.records.errors import QueryError
 
 WebhookFormat = Literal["quadriga", "standard", "alertmanager"]
 """Form of the messages: that of 0.1.0, Standard Webhooks, or the body that Alertmanager sends to webhooks."""

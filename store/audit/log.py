@@ -19,7 +19,7 @@ import msgspec
 
 from quadriga.store.audit.entries import AuditEntry, encode_entry, remove_old, timestamp
 from quadriga.store.audit.files import AuditFile
-from quadriga.store.errors import AuditError
+from quadriga.store.records.errors import AuditError
 
 SUM_S = 60.0
 """Time in which equal refusals become one line."""

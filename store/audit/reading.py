@@ -24,7 +24,7 @@ from quadriga.store.audit.entries import (
     files_by_day,
     timestamp,
 )
-from quadriga.store.errors import QueryError
+from quadriga.store.records.errors import QueryError
 
 MAX_LIMIT = 1000
 """Maximum lines of a page."""

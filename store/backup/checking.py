@@ -7,15 +7,16 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store import database, journal
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.damaged_files import damaged_files
-from quadriga.store.database import execute, execute_in
-from quadriga.store.dead_records import FILE, FOLDER, DeadRecords
-from quadriga.store.errors import StoreError
+from quadriga.store.database import database
+from quadriga.store.database.damaged_files import damaged_files
+from quadriga.store.database.database import execute, execute_in
+from quadriga.store.database.rows import read_records
+from quadriga.store.database.sqlite import database_path
+from quadriga.store.journal import journal
+from quadriga.store.journal.dead_records import FILE, FOLDER, DeadRecords
+from quadriga.store.records.errors import StoreError
 from quadriga.store.replication.comparison import open_readers
-from quadriga.store.rows import read_records
-from quadriga.store.sqlite import database_path
 
 _PAGE = 1000
 _SHOWN = 100

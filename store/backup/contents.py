@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import StoreError
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import StoreError
 
 DESCRIPTION = "backup.json"
 DATABASE = "store.db"

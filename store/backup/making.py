@@ -17,7 +17,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from quadriga.store import database, journal
 from quadriga.store.backup.contents import (
     DATABASE,
     FILES,
@@ -31,10 +30,12 @@ from quadriga.store.backup.contents import (
 from quadriga.store.backup.places import BackupPlace, new_name
 from quadriga.store.backup.shared_tables import copy_shared_tables
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.errors import StoreError
-from quadriga.store.records import timestamp_text
+from quadriga.store.database import database
+from quadriga.store.database.sqlite import database_path, sqlite_url
+from quadriga.store.journal import journal
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.records import timestamp_text
 from quadriga.store.replication.copying import copy_store
-from quadriga.store.sqlite import database_path, sqlite_url
 
 OnProgress = Callable[[str], None]
 """Called with what is done, such as `images: 1,200`."""

@@ -11,8 +11,8 @@ from typing import Protocol
 from quadriga.store.backup.contents import DESCRIPTION
 from quadriga.store.blobs.files import SCHEMES, FileBlobs, open_blobs
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.disk import sync_path, try_lock
-from quadriga.store.errors import NotFoundError, NotReadyError, StoreError
+from quadriga.store.records.disk import sync_path, try_lock
+from quadriga.store.records.errors import NotFoundError, NotReadyError, StoreError
 
 IMAGES = "images"
 _UNFINISHED = ".part"

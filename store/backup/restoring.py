@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from quadriga.store import database
 from quadriga.store.backup.contents import (
     DATABASE,
     FILES,
@@ -18,9 +17,10 @@ from quadriga.store.backup.contents import (
 from quadriga.store.backup.places import BackupPlace
 from quadriga.store.backup.shared_tables import copy_shared_tables
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.errors import StoreError
+from quadriga.store.database import database
+from quadriga.store.database.sqlite import database_path, sqlite_url
+from quadriga.store.records.errors import StoreError
 from quadriga.store.replication.copying import copy_store
-from quadriga.store.sqlite import database_path, sqlite_url
 
 
 class Restored(NamedTuple):

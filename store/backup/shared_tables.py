@@ -1,7 +1,7 @@
 """The tables that a copy of a store leaves out, as its target may have its own: keys, and the traffic of models."""
 
-from quadriga.store import database
-from quadriga.store.schema import COLUMNS
+from quadriga.store.database import database
+from quadriga.store.database.schema import COLUMNS
 
 TABLES = ("access_key", "traffic")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
-from quadriga.store.errors import StoreError
+from quadriga.store.records.errors import StoreError
 
 GRACE_S = 3600.0  # minimum age of a removed blob since its last put
 KEY_PREFIX = "blake3:"

@@ -25,8 +25,8 @@ from quadriga.store.blobs.interface import (
     key_from_path,
     verify_content,
 )
-from quadriga.store.errors import JournalError, NotReadyError, StoreError
-from quadriga.store.redaction import redact, without_secrets
+from quadriga.store.records.errors import JournalError, NotReadyError, StoreError
+from quadriga.store.records.redaction import redact, without_secrets
 
 CONNECT_S = 2.0
 REQUEST_S = 20.0

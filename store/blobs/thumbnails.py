@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from quadriga.store.disk import folder_entries, write_atomically
+from quadriga.store.records.disk import folder_entries, write_atomically
 
 WIDTHS = (128, 256, 512, 1024)
 """Sizes of the copies, in pixels of the longer side."""

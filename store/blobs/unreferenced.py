@@ -11,12 +11,12 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.damaged_files import damaged_files
-from quadriga.store.database import ReaderPool, execute, journal_offsets
-from quadriga.store.ids import time_ms
-from quadriga.store.sizes import ImageTally, StoredSize, write_size
+from quadriga.store.database.damaged_files import damaged_files
+from quadriga.store.database.database import ReaderPool, execute, journal_offsets
+from quadriga.store.database.sizes import ImageTally, StoredSize, write_size
+from quadriga.store.journal import journal
+from quadriga.store.records.ids import time_ms
 
 SWEEP_BATCH = 500  # blobs looked up by one statement
 REMOVALS_AT_ONCE = 8  # parallel removals of a sweep

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from quadriga.store.blobs.interface import KEY_PREFIX, Blobs
-from quadriga.store.disk import create_once
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
+from quadriga.store.records.disk import create_once
+from quadriga.store.records.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
 

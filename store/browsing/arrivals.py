@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from quadriga.store.errors import QueryError
-from quadriga.store.ids import TIME_SHIFT, smallest_id_at, time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.plan import IdRange
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.search import find_first
-from quadriga.store.records import timestamp_text
+from quadriga.store.query.sql.plan import IdRange
+from quadriga.store.query.sql.search import find_first
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.ids import TIME_SHIFT, smallest_id_at, time_ms
+from quadriga.store.records.records import timestamp_text
 
 SETTLE_MS = 1000
 """Time in which a record that has its id is in the journal, unless something holds it up."""

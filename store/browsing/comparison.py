@@ -22,12 +22,12 @@ from quadriga.store.browsing.disagreements import (
     on_same_images,
     same_models,
 )
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import split_version
+from quadriga.store.database.rows import decode_label_scores, is_number
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import StoredInference
-from quadriga.store.replays import REPLAY_SUFFIX, SHADOW_SUFFIX, is_replay, live_name
-from quadriga.store.rows import decode_label_scores, is_number
+from quadriga.store.query.sql.catalog import split_version
+from quadriga.store.records.records import StoredInference
+from quadriga.store.records.replays import REPLAY_SUFFIX, SHADOW_SUFFIX, is_replay, live_name
 
 MAX_PAIRS = 5000
 """Maximum pairs of one request: the newest."""

@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from quadriga.store.database import execute_in, placeholders
-from quadriga.store.errors import QueryError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import Catalog
+from quadriga.store.database.database import execute_in, placeholders
+from quadriga.store.database.rows import is_number
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import (
     Order,
     QueryRequest,
@@ -17,8 +16,9 @@ from quadriga.store.query.request import (
     encode_cursor,
     query_digest,
 )
-from quadriga.store.records import StoredInference
-from quadriga.store.rows import is_number
+from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import StoredInference
 from quadriga.tasks.predictions import Xyxy, shape_of_json
 
 MAX_COMPARED = 5000

@@ -8,23 +8,23 @@ from typing import Annotated, Any, Literal
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store import metadata
 from quadriga.store.browsing.sample import MatchSample, SampledRow, take_sample
-from quadriga.store.database import execute
-from quadriga.store.errors import QueryError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import CLASSIFICATION
-from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import timestamp_text
-from quadriga.store.rows import (
+from quadriga.store.database.database import execute
+from quadriga.store.database.rows import (
     LabelScore,
     StoredModel,
     decode_label_scores,
     is_number,
     models_by_id,
 )
-from quadriga.store.schema import KeyType
-from quadriga.store.scope import Scope
+from quadriga.store.database.schema import KeyType
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.sql.catalog import CLASSIFICATION
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scope
 
 MAX_FIELDS = 200
 """Maximum fields of an answer."""

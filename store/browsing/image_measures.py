@@ -3,11 +3,11 @@
 import msgspec
 import numpy as np
 
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.plan import IdRange
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.search import Budget, find_first
-from quadriga.store.records import IMAGE_STATISTICS
+from quadriga.store.query.sql.plan import IdRange
+from quadriga.store.query.sql.search import Budget, find_first
+from quadriga.store.records.records import IMAGE_STATISTICS
 
 NEWEST = 200
 """Maximum inferences that are looked at."""

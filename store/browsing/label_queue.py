@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.plan import IdRange
+from quadriga.store.database.rows import decode_label_scores, is_number
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.search import find_first
-from quadriga.store.rows import decode_label_scores, is_number
+from quadriga.store.query.sql.plan import IdRange
+from quadriga.store.query.sql.search import find_first
 
 CONSIDERED = 1000
 """Maximum inferences that are put in order: the newest matches without ground truth."""

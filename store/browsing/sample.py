@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import execute, execute_in
-from quadriga.store.ids import time_ms
-from quadriga.store.query.plan import NARROW_ROWS, IdRange, Plan, Planner
-from quadriga.store.query.search import Budget, Search
+from quadriga.store.database.database import execute, execute_in
+from quadriga.store.query.sql.plan import NARROW_ROWS, IdRange, Plan, Planner
+from quadriga.store.query.sql.search import Budget, Search
+from quadriga.store.records.ids import time_ms
 
 SLICES = 40
 ROWS = 1600

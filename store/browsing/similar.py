@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from quadriga.store.database import execute
-from quadriga.store.errors import NotFoundError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.plan import IdRange
+from quadriga.store.database.database import execute
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.search import Search
+from quadriga.store.query.sql.plan import IdRange
+from quadriga.store.query.sql.search import Search
+from quadriga.store.records.errors import NotFoundError
 
 MAX_COMPARED = 100_000
 """Maximum matches that one request looks at: the newest."""

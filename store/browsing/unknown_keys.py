@@ -8,15 +8,15 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.quoting import MAX_HINTS, near_names, quoted
-from quadriga.store.database import execute
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader, Page
-from quadriga.store.query.catalog import Catalog
+from quadriga.store.database.database import execute
+from quadriga.store.database.schema import KeyType
+from quadriga.store.query.filters.syntax import Compare, Range, leaves
+from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.query.paging import Count
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import Compare, Range, leaves
-from quadriga.store.schema import KeyType
-from quadriga.store.scope import Scope
+from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.records.scope import Scope
 
 _MAX_KNOWN = 10_000
 

@@ -8,9 +8,9 @@ Source: Chariot, dataset archives, `annotations.jsonl` ("Image annotations", "Te
 from typing import Any
 
 from quadriga.quoting import quoted
-from quadriga.store import metadata
-from quadriga.store.errors import ChangeError, MetadataError
-from quadriga.store.rows import is_number
+from quadriga.store.database.rows import is_number
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import ChangeError, MetadataError
 
 MAX_ANNOTATIONS = 10_000  # of one image
 _BOX = ("xmin", "ymin", "xmax", "ymax")

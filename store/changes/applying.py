@@ -6,11 +6,21 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store import metadata, rollups
 from quadriga.store.changes import ground_truth
-from quadriga.store.database import delete as delete_rows
-from quadriga.store.database import execute, execute_in, insert, stored_ids, upsert
-from quadriga.store.records import (
+from quadriga.store.database import rollups
+from quadriga.store.database.database import delete as delete_rows
+from quadriga.store.database.database import execute, execute_in, insert, stored_ids, upsert
+from quadriga.store.database.rows import (
+    METADATA_OF,
+    NameIds,
+    RowBatch,
+    derived_rows,
+    models_by_id,
+    remove_inferences,
+    storable_text,
+)
+from quadriga.store.records import metadata
+from quadriga.store.records.records import (
     Deletion,
     Feedback,
     ImageSignals,
@@ -20,17 +30,8 @@ from quadriga.store.records import (
     TruthStatement,
     json_text,
 )
-from quadriga.store.rows import (
-    METADATA_OF,
-    NameIds,
-    RowBatch,
-    derived_rows,
-    models_by_id,
-    remove_inferences,
-    storable_text,
-)
-from quadriga.store.scope import owner_of
-from quadriga.store.truth_scope import DEFAULT_OWNER
+from quadriga.store.records.scope import owner_of
+from quadriga.store.records.truth_scope import DEFAULT_OWNER
 
 _ADD_SIGNALS = (
     "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"

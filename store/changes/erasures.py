@@ -13,9 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from quadriga.store.disk import sync_path, write_atomically
-from quadriga.store.errors import NotFoundError, OutOfScopeError, translate_disk_errors
-from quadriga.store.query.syntax import (
+from quadriga.store.query.filters.syntax import (
     And,
     Compare,
     Filter,
@@ -26,8 +24,10 @@ from quadriga.store.query.syntax import (
     ReportCells,
     leaves,
 )
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.records.disk import sync_path, write_atomically
+from quadriga.store.records.errors import NotFoundError, OutOfScopeError, translate_disk_errors
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import EVERYTHING, Scope
 
 _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
 _PENDING = "pending"

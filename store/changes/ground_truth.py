@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store import metadata
-from quadriga.store.database import execute, execute_in, insert
-from quadriga.store.ids import LARGEST_ID
+from quadriga.store.database.database import execute, execute_in, insert
+from quadriga.store.database.rows import models_by_id, storable_text
+from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
 from quadriga.store.query.repeated_ids import first_ids
-from quadriga.store.records import ANY_REVISION, JournaledRecord, TruthStatement, json_text
-from quadriga.store.rows import models_by_id, storable_text
-from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
-from quadriga.store.scope import owner_of
-from quadriga.store.truth_scope import DEFAULT_OWNER, derived_task
+from quadriga.store.records import metadata
+from quadriga.store.records.ids import LARGEST_ID
+from quadriga.store.records.records import ANY_REVISION, JournaledRecord, TruthStatement, json_text
+from quadriga.store.records.scope import owner_of
+from quadriga.store.records.truth_scope import DEFAULT_OWNER, derived_task
 
 REFUSED = ""
 """Join of a stored statement whose expected revision was not current: it is joined to nothing, and stays refused."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from quadriga.store.errors import NotAppliedError, NotReadyError, QueryTimeoutError
-from quadriga.store.ids import IdSource
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.journal import Journal
-from quadriga.store.records import Change, JournaledChange
+from quadriga.store.journal.journal import Journal
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotAppliedError, NotReadyError, QueryTimeoutError
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import Change, JournaledChange
 
 
 class ChangeJournal:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from quadriga.store.changes.ground_truth import REFUSED, link_stored
-from quadriga.store.database import execute, execute_in, stored_ids, upsert
+from quadriga.store.database.database import execute, execute_in, stored_ids, upsert
 
 
 def keep_repeated(connection: sa.Connection, first_seqs: Mapping[int, int]) -> None:

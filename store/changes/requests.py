@@ -7,9 +7,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from quadriga.quoting import quoted
-from quadriga.store.errors import JSON_ERRORS, ChangeError
 from quadriga.store.query.request import decode_filtered
-from quadriga.store.records import Feedback, MetadataChange, RetentionRule
+from quadriga.store.records.errors import JSON_ERRORS, ChangeError
+from quadriga.store.records.records import Feedback, MetadataChange, RetentionRule
 
 MAX_DAYS = 1_000_000
 MAX_MODEL_BYTES = 2000

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from quadriga.store import metadata
 from quadriga.store.changes import requests as change_requests
 from quadriga.store.changes.applying import changed_metadata
 from quadriga.store.changes.erasures import (
@@ -18,22 +17,23 @@ from quadriga.store.changes.erasures import (
 from quadriga.store.changes.journaling import ChangeJournal
 from quadriga.store.changes.truth_service import GroundTruthService
 from quadriga.store.changes.truth_statements import LabelsOf
-from quadriga.store.database import execute, execute_in
-from quadriga.store.errors import ChangeError
-from quadriga.store.ids import IdSource, time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.journal import Journal
-from quadriga.store.query.json_form import parse
+from quadriga.store.database.database import execute, execute_in
+from quadriga.store.database.rows import storable_text
+from quadriga.store.journal.journal import Journal
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.syntax import Filter, leaves
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import Filter, leaves
-from quadriga.store.records import (
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import ChangeError
+from quadriga.store.records.ids import IdSource, time_ms
+from quadriga.store.records.records import (
     Deletion,
     MetadataChange,
     StoredInference,
     timestamp_text,
 )
-from quadriga.store.rows import storable_text
-from quadriga.store.scope import Scope
+from quadriga.store.records.scope import Scope
 
 MAX_DELETED = 10_000
 """Maximum number of inferences that one request deletes."""

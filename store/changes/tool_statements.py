@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 import sqlalchemy as sa
 
 from quadriga.store.changes.ground_truth import StoredStatement
-from quadriga.store.database import execute, execute_in
+from quadriga.store.database.database import execute, execute_in
 
 MAX_STATEMENTS = 100
 """Maximum statements about one image that are read, the newest first."""

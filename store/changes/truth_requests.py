@@ -22,11 +22,11 @@ from quadriga.store.changes.requests import (
     decode_change,
     short_text,
 )
-from quadriga.store.errors import JSON_ERRORS, ChangeError, StoreError
-from quadriga.store.ids import LARGEST_ID
-from quadriga.store.records import REVIEWS, TruthStatement
-from quadriga.store.rows import storable_text
-from quadriga.store.truth_scope import DEFAULT_OWNER
+from quadriga.store.database.rows import storable_text
+from quadriga.store.records.errors import JSON_ERRORS, ChangeError, StoreError
+from quadriga.store.records.ids import LARGEST_ID
+from quadriga.store.records.records import REVIEWS, TruthStatement
+from quadriga.store.records.truth_scope import DEFAULT_OWNER
 
 MAX_STATEMENTS = 10_000  # per request
 MAX_LISTS = 1_000_000  # and objects, per request: in Python they take far more memory than in JSON

@@ -32,20 +32,20 @@ from quadriga.store.changes.truth_statements import (
     stated_tasks,
     unknown_labels,
 )
-from quadriga.store.database import execute, execute_in
-from quadriga.store.errors import ChangeError, NotFoundError, RevisionError
-from quadriga.store.ids import time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import Catalog
-from quadriga.store.query.json_form import parse
-from quadriga.store.records import (
+from quadriga.store.database.database import execute, execute_in
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.records.errors import ChangeError, NotFoundError, RevisionError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import (
     ANY_REVISION,
     StoredInference,
     TruthStatement,
     timestamp_text,
 )
-from quadriga.store.replays import live_name
-from quadriga.store.truth_scope import check_fit
+from quadriga.store.records.replays import live_name
+from quadriga.store.records.truth_scope import check_fit
 
 MAX_HISTORY = 100
 """Maximum number of statements in a history."""

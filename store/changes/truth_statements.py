@@ -15,13 +15,13 @@ from quadriga.store.changes.ground_truth import (
     read_subjects,
 )
 from quadriga.store.changes.truth_requests import Line, ParsedStatements, Refusal
-from quadriga.store.database import execute_in
-from quadriga.store.errors import ChangeError
-from quadriga.store.query.catalog import Catalog
-from quadriga.store.records import TruthStatement, json_text
-from quadriga.store.replays import live_name
-from quadriga.store.scope import Scope
-from quadriga.store.truth_scope import annotated_task, check_fit, describe_kinds, fits
+from quadriga.store.database.database import execute_in
+from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.records.errors import ChangeError
+from quadriga.store.records.records import TruthStatement, json_text
+from quadriga.store.records.replays import live_name
+from quadriga.store.records.scope import Scope
+from quadriga.store.records.truth_scope import annotated_task, check_fit, describe_kinds, fits
 
 MAX_MATCHED = 20_000
 """Maximum number of stored inferences that the statements of one request may match."""

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from quadriga.store.exchange.predictions import decode_objects, score_of
-from quadriga.store.records import REJECTED, StoredInference
+from quadriga.store.records.records import REJECTED, StoredInference
 
 Annotated = Literal["either", "ground_truth", "predictions"]
 

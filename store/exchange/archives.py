@@ -7,7 +7,7 @@ from typing import BinaryIO, Self, cast
 
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.exchange.zip_stream import ZipStream
-from quadriga.store.records import StoredInference
+from quadriga.store.records.records import StoredInference
 
 EXTENSIONS = {
     "image/jpeg": "jpg",

@@ -14,12 +14,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quadriga.store import metadata
 from quadriga.store.changes.ground_truth import join_text
-from quadriga.store.errors import JSON_ERRORS, MetadataError
 from quadriga.store.exchange.parquet import COLUMN_KINDS, RECORD_FIELDS, RowGroups, text_of
-from quadriga.store.ids import time_ms
-from quadriga.store.records import StoredInference
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import JSON_ERRORS, MetadataError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import StoredInference
 from quadriga.tasks.predictions import BOX_KEYS, ORIENTED_BOX_KEYS
 
 ROW_GROUP_ROWS = 10_000

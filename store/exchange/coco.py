@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.outlines import bridged, unbridged
 from quadriga.store.exchange.predictions import label_of
 from quadriga.store.exchange.text_files import decode_as, to_utf8
+from quadriga.store.records.errors import QueryError
 from quadriga.tasks.predictions import (
     BOX_KEYS,
     MAX_COORDINATE,

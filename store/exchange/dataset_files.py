@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 from zipfile import BadZipFile, ZipFile
 
-from quadriga.store.errors import QueryError
+from quadriga.store.records.errors import QueryError
 
 MAX_FILE_BYTES = 2 << 30
 """Maximum size of an image, or of a file that is read whole: what is larger is refused before it is read."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.annotated_records import Annotated
 from quadriga.store.exchange.archives import image_name
 from quadriga.store.exchange.splits import Splits
-from quadriga.store.records import StoredInference
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import StoredInference
 
 _LINK_FIELDS = ("{id}", "{file}", "{hash}", "{blob}")
 

@@ -14,19 +14,24 @@ from typing import Any, Literal
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.errors import PYARROW_MISSING, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.exchange.annotated_records import Annotated
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.dataset_options import DatasetOptions, check_link
 from quadriga.store.exchange.datasets import Pages, write_chariot, write_coco
 from quadriga.store.exchange.splits import BY_IMAGE, Splits
 from quadriga.store.exchange.tool_datasets import TOOL_FORMATS, write_tool_dataset
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_runner import JobRun
-from quadriga.store.jobs import EndWebhook
-from quadriga.store.query.json_form import parse
+from quadriga.store.jobs.jobs import EndWebhook
+from quadriga.store.jobs.runner import JobRun
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest, decode_body
-from quadriga.store.records import StoredInference
+from quadriga.store.records.errors import (
+    PYARROW_MISSING,
+    NotReadyError,
+    QueryError,
+    QueryTimeoutError,
+)
+from quadriga.store.records.records import StoredInference
 
 PAGE_SIZE = 1000
 OnProgress = Callable[[int, int | None], None]

@@ -12,11 +12,9 @@ from zipfile import BadZipFile
 import msgspec
 from msgspec import Meta
 
-from quadriga.store import metadata
 from quadriga.store.blobs.interface import KEY_PATTERN, blob_key
 from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.changes.ground_truth import join_text
-from quadriga.store.errors import PYARROW_MISSING, MetadataError, QueryError
 from quadriga.store.exchange.coco import (
     FILE_NAME,
     annotations_by_image,
@@ -37,7 +35,9 @@ from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImage
 from quadriga.store.exchange.formats.recognition import FORMS, read_tool_dataset
 from quadriga.store.exchange.formats.writing import SIDECAR
 from quadriga.store.exchange.text_files import decode_as, json_lines, to_utf8, utf8_lines
-from quadriga.store.records import ModelReference, ReviewStatus
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import PYARROW_MISSING, MetadataError, QueryError
+from quadriga.store.records.records import ModelReference, ReviewStatus
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
 _Count = Annotated[int, _INT_32]

@@ -15,28 +15,28 @@ from typing import Any, Literal
 import msgspec
 
 from quadriga.quoting import quoted
-from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.changes.annotations import parse_annotations
-from quadriga.store.database import ReaderPool, translate_database_errors
-from quadriga.store.disk import try_lock
-from quadriga.store.errors import NotReadyError, QueryError, StoreError
+from quadriga.store.database.database import ReaderPool, translate_database_errors
+from quadriga.store.database.partitions import PastMonths
 from quadriga.store.exchange.import_files import ImportedInference, Item
 from quadriga.store.exchange.truth_matching import FileTruth, Match, TruthMatcher
-from quadriga.store.ids import IMPORT_WORKER, IdSource, time_ms
-from quadriga.store.journal import Journal
-from quadriga.store.journal_lag import read_offsets
-from quadriga.store.partitions import PastMonths
-from quadriga.store.records import (
+from quadriga.store.journal import journal
+from quadriga.store.journal.journal import Journal
+from quadriga.store.journal.journal_lag import read_offsets
+from quadriga.store.records.disk import try_lock
+from quadriga.store.records.errors import NotReadyError, QueryError, StoreError
+from quadriga.store.records.ids import IMPORT_WORKER, IdSource, time_ms
+from quadriga.store.records.records import (
     InputReference,
     JournaledChange,
     JournaledRecord,
     TruthStatement,
     timestamp_text,
 )
-from quadriga.store.scope import check_team, owner_of
-from quadriga.store.truth_scope import check_fit, derived_task, fits
-from quadriga.store.writer import Writer
+from quadriga.store.records.scope import check_team, owner_of
+from quadriga.store.records.truth_scope import check_fit, derived_task, fits
+from quadriga.store.writing.writer import Writer
 
 BATCH_ENTRIES = 500
 BATCH_BYTES = 8 << 20

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.archives import stored_image
 from quadriga.store.exchange.datasets import OWN, Pages, nested
 from quadriga.store.exchange.predictions import decode_objects, label_of, score_of
-from quadriga.store.ids import time_ms
-from quadriga.store.records import StoredInference, parse_time, timestamp_text
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import StoredInference, parse_time, timestamp_text
 from quadriga.tasks.predictions import BOX_KEYS, shape_of_json
 
 ROW_GROUP_BYTES = 64 << 20

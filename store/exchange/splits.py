@@ -7,10 +7,10 @@ from fractions import Fraction
 from blake3 import blake3
 
 from quadriga.quoting import quoted
-from quadriga.store import metadata
 from quadriga.store.changes.ground_truth import join_text
-from quadriga.store.errors import QueryError
-from quadriga.store.records import StoredInference, json_text
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import StoredInference, json_text
 
 BY_IMAGE = "input.hash"
 MAX_SPLITS = 16

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from quadriga.store.errors import JSON_ERRORS, QueryError
+from quadriga.store.records.errors import JSON_ERRORS, QueryError
 
 _decoder = cache(msgspec.json.Decoder)
 

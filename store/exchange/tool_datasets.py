@@ -22,7 +22,7 @@ from quadriga.store.exchange.formats.label_folders import LabelFolderWriter
 from quadriga.store.exchange.formats.label_studio import LabelStudioWriter
 from quadriga.store.exchange.formats.writing import SIDECAR, FormatWriter, LeftOutError, Picture
 from quadriga.store.exchange.formats.yolo import YoloWriter
-from quadriga.store.records import StoredInference
+from quadriga.store.records.records import StoredInference
 
 _JPEG_QUALITY = 95
 _UPRIGHT = 1

@@ -10,10 +10,10 @@ from quadriga.store.changes.ground_truth import (
     join_values,
     read_subjects,
 )
-from quadriga.store.database import ReaderPool
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.database.database import ReaderPool
 from quadriga.store.query.repeated_ids import first_ids
-from quadriga.store.truth_scope import derived_task
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.records.truth_scope import derived_task
 
 _TIMEOUT_S = 60.0
 

@@ -8,21 +8,21 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store import metadata
-from quadriga.store.database import execute, placeholders
-from quadriga.store.errors import QueryError
-from quadriga.store.ids import time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.catalog import Catalog, label_names, mentions_replays
-from quadriga.store.query.json_form import parse
-from quadriga.store.query.moments import UNITS_S
+from quadriga.store.database.database import execute, placeholders
+from quadriga.store.database.rollups import MINUTE_MS, Tally, decode_counts
+from quadriga.store.database.rows import decode_label_scores, storable_text
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.moments import UNITS_S
+from quadriga.store.query.filters.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql import compared_values
-from quadriga.store.query.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
-from quadriga.store.records import timestamp_text
-from quadriga.store.rollups import MINUTE_MS, Tally, decode_counts
-from quadriga.store.rows import decode_label_scores, storable_text
-from quadriga.store.scope import Scope
+from quadriga.store.query.sql.catalog import Catalog, label_names, mentions_replays
+from quadriga.store.query.sql.sql import compared_values
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scope
 
 MAX_ROWS = 50_000  # inferences that are counted one by one
 MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from quadriga.store.disk import sync_path, write_atomically
-from quadriga.store.errors import NotFoundError
-from quadriga.store.jobs import ID_LISTS_FILE, Jobs
+from quadriga.store.jobs.jobs import ID_LISTS_FILE, Jobs
 from quadriga.store.maintenance.mentions import Mentions
+from quadriga.store.records.disk import sync_path, write_atomically
+from quadriga.store.records.errors import NotFoundError
 
 MAX_NAMED = 20
 """Maximum number of files that a receipt names."""

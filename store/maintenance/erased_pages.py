@@ -7,11 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from quadriga.store.database import check_in_place
+from quadriga.store.database.database import check_in_place
+from quadriga.store.database.partitions import may_change_tables
+from quadriga.store.database.schema import COLUMNS
+from quadriga.store.database.sqlite import SECURE_SINCE_CREATION
 from quadriga.store.maintenance import page_gaps
-from quadriga.store.partitions import may_change_tables
-from quadriga.store.schema import COLUMNS
-from quadriga.store.sqlite import SECURE_SINCE_CREATION
 
 _BUSY_MS = 300
 """Time to wait for readers: the journal waits meanwhile, and it is tried again."""

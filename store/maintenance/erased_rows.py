@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
 
-from quadriga.store import rollups
 from quadriga.store.changes.applying import delete_inferences
 from quadriga.store.changes.ground_truth import (
     candidate_ids,
@@ -12,9 +11,10 @@ from quadriga.store.changes.ground_truth import (
     read_subjects,
     stated_joins,
 )
-from quadriga.store.database import execute, execute_in
+from quadriga.store.database import rollups
+from quadriga.store.database.database import execute, execute_in
+from quadriga.store.database.rows import NameIds
 from quadriga.store.query.repeated_ids import repeated_ids
-from quadriga.store.rows import NameIds
 
 _CANDIDATES = 100
 """Inferences that are looked at for one statement; one that may be joined to more stays."""

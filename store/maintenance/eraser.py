@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.blobs.unreferenced import committed_until, unreferenced
 from quadriga.store.changes.erasures import Erasures, ErasureTargets, begun_receipt
-from quadriga.store.damaged_files import damaged_files
-from quadriga.store.database import check_in_place, make_durable
-from quadriga.store.errors import StoreError, full_text
-from quadriga.store.jobs import Jobs
+from quadriga.store.database.damaged_files import damaged_files
+from quadriga.store.database.database import check_in_place, make_durable
+from quadriga.store.database.rows import NameIds
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.journal import journal
 from quadriga.store.maintenance import erased_files
 from quadriga.store.maintenance.background_task import BackgroundTask
 from quadriga.store.maintenance.erased_pages import PageCleaner
 from quadriga.store.maintenance.erased_rows import NotedTraces, remove_rows, remove_statements
 from quadriga.store.maintenance.mentions import Mentions
 from quadriga.store.maintenance.moved_frames import overwrite_moved
-from quadriga.store.records import timestamp_text
-from quadriga.store.rows import NameIds
+from quadriga.store.records.errors import StoreError, full_text
+from quadriga.store.records.records import timestamp_text
 
 STEP_S = 0.2
 """Time after which a step ends with the part that it is at: the journal waits meanwhile."""

@@ -10,7 +10,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from quadriga.store import journal
+from quadriga.store.journal import journal
 
 _NOTHING = b'{"seq":0,"change":{"type":"signals","of":[]}}'
 _HEADER = struct.Struct("<IIq")

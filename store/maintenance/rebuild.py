@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store import database, rollups
-from quadriga.store.database import execute, execute_in
-from quadriga.store.disk import write_atomically
-from quadriga.store.ids import LARGEST_ID, smallest_id_at
+from quadriga.store.database import database, rollups
+from quadriga.store.database.database import execute, execute_in
+from quadriga.store.database.rollups import MINUTE_MS, Tally
+from quadriga.store.database.rows import DERIVED_FROM, NameIds, derived_rows
+from quadriga.store.database.schema import INDEX_TABLES, key_columns
 from quadriga.store.maintenance.retention import limits_of
-from quadriga.store.redaction import redact
-from quadriga.store.rollups import MINUTE_MS, Tally
-from quadriga.store.rows import DERIVED_FROM, NameIds, derived_rows
-from quadriga.store.schema import INDEX_TABLES, key_columns
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.ids import LARGEST_ID, smallest_id_at
+from quadriga.store.records.redaction import redact
 
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50

@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store import rollups
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.blobs.unreferenced import remove_unreferenced
 from quadriga.store.changes.applying import delete_inferences
-from quadriga.store.clock import Clock
-from quadriga.store.database import execute, execute_in
-from quadriga.store.errors import StoreError
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.partitions import Month, drop_month, list_months
-from quadriga.store.replays import SUFFIXES
-from quadriga.store.rollups import MINUTE_MS
-from quadriga.store.rows import NameIds
+from quadriga.store.database import rollups
+from quadriga.store.database.database import execute, execute_in
+from quadriga.store.database.partitions import Month, drop_month, list_months
+from quadriga.store.database.rollups import MINUTE_MS
+from quadriga.store.database.rows import NameIds
+from quadriga.store.records.clock import Clock
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.replays import SUFFIXES
 
 STEP_ROWS = 250  # rows of one transaction
 MAX_TIME_SHARE = 0.2  # share of the writer's time while there is something to remove

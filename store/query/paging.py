@@ -2,10 +2,10 @@
 
 import msgspec
 
-from quadriga.store.errors import QueryTimeoutError
-from quadriga.store.query.plan import IdRange
 from quadriga.store.query.request import QueryRequest, range_after
-from quadriga.store.query.search import Budget, Search
+from quadriga.store.query.sql.plan import IdRange
+from quadriga.store.query.sql.search import Budget, Search
+from quadriga.store.records.errors import QueryTimeoutError
 
 COUNT_CAP = 10_001
 """Limit of a capped count; a count that reaches it means: more than 10,000."""

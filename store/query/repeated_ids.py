@@ -9,10 +9,10 @@ from typing import TypeGuard
 
 import sqlalchemy as sa
 
-from quadriga.store.database import execute_in
-from quadriga.store.ids import LARGEST_ID
-from quadriga.store.query.sql import compared_values
-from quadriga.store.query.syntax import And, Compare, Filter, Not, Or, leaves
+from quadriga.store.database.database import execute_in
+from quadriga.store.query.filters.syntax import And, Compare, Filter, Not, Or, leaves
+from quadriga.store.query.sql.sql import compared_values
+from quadriga.store.records.ids import LARGEST_ID
 
 _IS_NOT_STORED = "NOT EXISTS (SELECT 1 FROM inference AS i WHERE i.seq = r.seq)"
 

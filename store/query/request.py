@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from blake3 import blake3
 
-from quadriga.store.errors import JSON_ERRORS, QueryError
-from quadriga.store.query import chariot_form, compact_form, json_form
-from quadriga.store.query.filter_errors import field_names
-from quadriga.store.query.plan import IdRange
-from quadriga.store.query.syntax import Filter
+from quadriga.store.query.filters import chariot_form, compact_form, json_form
+from quadriga.store.query.filters.filter_errors import field_names
+from quadriga.store.query.filters.syntax import Filter
+from quadriga.store.query.sql.plan import IdRange
+from quadriga.store.records.errors import JSON_ERRORS, QueryError
 
 MAX_OFFSET = 100_000
 """Maximum matches that an offset skips: a cursor reaches further, at the cost of the first page."""
@@ -36,7 +36,7 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request of a query."""
 
     where: Any = None
-    """A filter as JSON, see `quadriga.store.query.json_form`, or as text, see `quadriga.store.query.compact_form`."""
+    """A filter as JSON, see `quadriga.store.query.filters.json_form`, or as text, see `quadriga.store.query.filters.compact_form`."""
     order: Order = "-ts"
     """Order of the results: newest or oldest first."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100

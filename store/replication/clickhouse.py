@@ -22,11 +22,12 @@ import msgspec
 import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
 
-from quadriga.store import journal
-from quadriga.store.database import ReaderPool
-from quadriga.store.disk import write_atomically
-from quadriga.store.errors import StoreError
-from quadriga.store.redaction import redact, without_secrets
+from quadriga.store.database.database import ReaderPool
+from quadriga.store.database.rows import read_records
+from quadriga.store.journal import journal
+from quadriga.store.records.disk import write_atomically
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.redaction import redact, without_secrets
 from quadriga.store.replication.clickhouse_rows import (
     Row,
     create_table_statements,
@@ -45,7 +46,6 @@ from quadriga.store.replication.comparison import (
     select_rows,
 )
 from quadriga.store.replication.copying import FEEDBACK, TRUTH, CopyProgress
-from quadriga.store.rows import read_records
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

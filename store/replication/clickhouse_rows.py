@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from quadriga.store import metadata
-from quadriga.store.errors import MetadataError
-from quadriga.store.ids import EPOCH_MS, TIME_SHIFT
-from quadriga.store.records import (
+from quadriga.store.database.rows import decode_label_scores, is_number
+from quadriga.store.records import metadata
+from quadriga.store.records.errors import MetadataError
+from quadriga.store.records.ids import EPOCH_MS, TIME_SHIFT
+from quadriga.store.records.records import (
     Deletion,
     Feedback,
     JournaledChange,
@@ -20,8 +21,7 @@ from quadriga.store.records import (
     is_change,
     json_text,
 )
-from quadriga.store.rows import decode_label_scores, is_number
-from quadriga.store.truth_scope import derived_task
+from quadriga.store.records.truth_scope import derived_task
 
 _TIME = (
     "time DateTime64(3, 'UTC') DEFAULT "

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from blake3 import blake3
 
-from quadriga.store.database import ReaderPool, execute, placeholders
-from quadriga.store.ids import TIME_SHIFT, time_ms
-from quadriga.store.schema import COLUMNS
+from quadriga.store.database.database import ReaderPool, execute, placeholders
+from quadriga.store.database.schema import COLUMNS
+from quadriga.store.records.ids import TIME_SHIFT, time_ms
 
 IDS_PER_DAY = 86_400_000 << TIME_SHIFT  # ids of one day in UTC; the first day begins at 0
 READ_TIMEOUT_S = 3600.0

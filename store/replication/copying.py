@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store import database
-from quadriga.store.database import ReaderPool, execute, execute_in
-from quadriga.store.records import json_text
+from quadriga.store.database import database
+from quadriga.store.database.database import ReaderPool, execute, execute_in
+from quadriga.store.database.rollups import decode_counts
+from quadriga.store.database.rows import NameIds, RowBatch, read_records, remove_inferences
+from quadriga.store.database.schema import COLUMNS
+from quadriga.store.records.records import json_text
 from quadriga.store.replication.comparison import (
     IDS_PER_DAY,
     INFERENCES,
@@ -24,9 +27,6 @@ from quadriga.store.replication.comparison import (
     open_readers,
     select_rows,
 )
-from quadriga.store.rollups import decode_counts
-from quadriga.store.rows import NameIds, RowBatch, read_records, remove_inferences
-from quadriga.store.schema import COLUMNS
 
 _BATCH = 1000  # rows of one transaction
 _PAGE = 20_000  # ids compared at once

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.records import JournaledChange, TruthStatement
+from quadriga.store.records.records import JournaledChange, TruthStatement
 from quadriga.tasks.predictions import shape_of_json
 from tests.server_process import IMAGES, ServerProcess
 from tests.unit.store.conftest import make_record

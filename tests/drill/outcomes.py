@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from quadriga.store.database import ReaderPool
-from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.database.database import ReaderPool
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
 from tests.drill.client import ACKNOWLEDGED, KEY
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from quadriga.store.disk import write_atomically
+from quadriga.store.records.disk import write_atomically
 from tests.drill.client import ACKNOWLEDGED, BUSY, FAILED
 from tests.drill.outcomes import (
     Outcome,

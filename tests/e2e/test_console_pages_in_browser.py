@@ -13,7 +13,7 @@ import pytest
 
 from quadriga.engine.config.settings import Settings
 from quadriga.monitor.report.schema import ChangedImage, ChangedImages
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.records import timestamp_text
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
 from tests.unit.engine.drift_reports import (
     categorical,

@@ -9,8 +9,8 @@ import pytest
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_words import filter_words
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
 from quadriga.store.query.request import QueryRequest
 from tests.e2e.test_console_pages_in_browser import (
     ATTRIBUTE,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
 from tests.e2e.test_elsewhere import EVENT, SCENES, box, encoded, tensor_of, triton
 from tests.pages import blocks, shell
 from tests.server_process import SAMPLE_MODELS, ServerProcess

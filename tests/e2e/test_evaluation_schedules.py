@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from quadriga.store.ids import smallest_id_at
+from quadriga.store.records.ids import smallest_id_at
 from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga
 from tests.unit.monitor.drift.window_reports import receiver
 from tests.unit.monitor.watch.test_webhook_client import raw_server, trickle

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.journal import Journal
-from quadriga.store.records import (
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.records import (
     InferenceRecord,
     InputReference,
     JournaledChange,

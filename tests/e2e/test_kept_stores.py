@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.database import REVISION
+from quadriga.store.database.database import REVISION
 from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, quadriga
 

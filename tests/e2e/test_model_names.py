@@ -19,7 +19,7 @@ import pytest
 
 from quadriga.engine.cli import main
 from quadriga.proto.grpc.messages import POOL, SERVICE, message_class
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.records import timestamp_text
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input, quadriga
 
 FOLDER, ID, UNKNOWN = "shapes-classifier", "M-Shapes-CLASSIFIER", "shapes-clasifier"

@@ -7,8 +7,8 @@ from quadriga.engine.config.settings import Settings
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.saved import PAGE_FILE
 from quadriga.monitor.report.schema import Metric, Worst
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
 from tests.onnx_models import doubling
 from tests.server_process import ServerProcess
 from tests.unit.engine.drift_reports import drift_report, keep_report

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import IMAGE_STATISTICS
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.records import IMAGE_STATISTICS
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 
 MODEL = "shapes-classifier"

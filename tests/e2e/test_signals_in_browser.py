@@ -3,7 +3,7 @@
 import pytest
 
 from quadriga.engine.config.settings import Settings
-from quadriga.store.database import migrate
+from quadriga.store.database.database import migrate
 from tests.e2e.test_console_pages_in_browser import open_page
 from tests.onnx_models import doubling
 from tests.server_process import ServerProcess

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store.ids import IdSource
-from quadriga.store.records import InferenceRecord, InputReference, ModelReference
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import InferenceRecord, InputReference, ModelReference
 from tests.server_process import SAMPLE_MODELS, ServerProcess
 from tests.unit.store_harness import store_entries
 

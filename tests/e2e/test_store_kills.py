@@ -21,11 +21,11 @@ import pytest
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.store.database import ReaderPool
-from quadriga.store.errors import NotReadyError
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.records import InferenceRecord, InputReference, ModelReference
+from quadriga.store.database.database import ReaderPool
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.errors import NotReadyError
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import InferenceRecord, InputReference, ModelReference
 from tests.clients import Clients
 from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess

@@ -13,7 +13,7 @@ from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.monitor.report.schema import Report
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from tests.server_process import IMAGES, ServerProcess, quadriga
 
 MODELS = {

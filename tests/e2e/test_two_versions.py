@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store.database import REVISION
+from quadriga.store.database.database import REVISION
 from tests.drill.trial import IMAGE, MODEL, Drill, Load, Trial
 from tests.next_version import NEXT, WEATHER, WEATHER_OF_OTHERS, write_next_version
 from tests.pages import blocks

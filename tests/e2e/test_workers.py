@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from quadriga.store.ids import COUNTER_BITS, WORKERS
+from quadriga.store.records.ids import COUNTER_BITS, WORKERS
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 
 IMAGE = next((IMAGES / "classification").glob("*.jpg")).read_bytes()

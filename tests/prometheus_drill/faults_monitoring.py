@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 
 from quadriga.engine.config.settings import Settings
-from quadriga.store.access_keys import create_key, revoke_key
-from quadriga.store.database import writer_engine
+from quadriga.store.database.database import writer_engine
+from quadriga.store.keys.access_keys import create_key, revoke_key
 from tests.certificates import Authority, replace_by_link
 from tests.prometheus_drill.stage import Stage
 from tests.prometheus_drill.watch import Watch, repeating

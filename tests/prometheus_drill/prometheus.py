@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import yaml
 
-from quadriga.store.disk import write_atomically
+from quadriga.store.records.disk import write_atomically
 from tests.server_process import free_port
 
 JOB = "quadriga"

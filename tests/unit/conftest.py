@@ -41,7 +41,7 @@ def postgres() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty, migrated database in one file, to copy."""
-    from quadriga.store.database import migrate
+    from quadriga.store.database.database import migrate
 
     file = tmp_path_factory.mktemp("migrated") / "store.db"
     migrate(f"sqlite:///{file}")

@@ -11,16 +11,16 @@ from quadriga.monitor.report.cells import listed_ids
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.changes.erasures import Erasures
-from quadriga.store.database import execute, writer_engine
+from quadriga.store.database.database import execute, writer_engine
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.exchange.import_files import read
 from quadriga.store.exchange.imports import Importer
-from quadriga.store.inferences import InferenceReader, QueryRequest
-from quadriga.store.jobs import Jobs
-from quadriga.store.journal import Journal
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.journal.journal import Journal
 from quadriga.store.maintenance.eraser import Eraser
-from quadriga.store.records import InferenceRecord, JournaledChange
-from quadriga.store.writer import Writer
+from quadriga.store.query.inferences import InferenceReader, QueryRequest
+from quadriga.store.records.records import InferenceRecord, JournaledChange
+from quadriga.store.writing.writer import Writer
 
 TABLES = ("inference", "meta_num", "meta_str", "pred", "metadata_change", "truth", "ground_truth",
           "other_truth", "repeated_id", "feedback", "signal", "retention")  # fmt: skip

@@ -23,7 +23,7 @@ from quadriga.extras.sign_on.settings import parse_role_entries
 from quadriga.extras.sign_on.sign_on import caller_of_claims
 from quadriga.monitor.drift.watch.history import record_window
 from quadriga.proto.access import ROLES
-from quadriga.store.database import writer_engine
+from quadriga.store.database.database import writer_engine
 from tests.onnx_models import doubling
 from tests.pages import ROOT, blocks, invoke
 from tests.server_process import SAMPLE_MODELS

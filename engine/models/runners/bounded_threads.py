@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar, TypeVarTuple
 
 from quadriga.proto.errors import Overloaded
-from quadriga.store.errors import QueryCancelledError
+from quadriga.store.records.errors import QueryCancelledError
 
 MAX_RETRY_AFTER_S = 60
 _RECENT_SHARE = 0.2

@@ -17,8 +17,8 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.http.chariot import parse_metadata, read_storage_options
 from quadriga.proto.messages import InferRequest, StorageOptions, Tensor, TensorInfo
 from quadriga.store.blobs.tensor_file import MEDIA_TYPE, encode_tensors
-from quadriga.store.errors import MetadataError
-from quadriga.store.metadata import check
+from quadriga.store.records.errors import MetadataError
+from quadriga.store.records.metadata import check
 from quadriga.tasks import parameters as read
 from quadriga.tasks.parameters import ParameterError
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, parse_number, parse_vector
 from quadriga.monitor.drift.samples import DriftError, value_label
-from quadriga.store.records import parse_time, timestamp_text
+from quadriga.store.records.records import parse_time, timestamp_text
 from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 _MAX_FLOAT16 = float(np.finfo(np.float16).max)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import DriftError
-from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.store.exchange.text_files import json_lines, utf8_lines
+from quadriga.store.records.errors import PYARROW_MISSING, QueryError
 from quadriga.tasks.arrays import Float32Array
 
 MAX_COLUMNS = 4096

@@ -8,8 +8,8 @@ from quadriga.monitor.drift.watch.schedules import DriftSchedule
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.watch.schedules import ScheduleStore
-from quadriga.store.errors import NotFoundError
-from quadriga.store.scope import Scope
+from quadriga.store.records.errors import NotFoundError
+from quadriga.store.records.scope import Scope
 
 
 class CurrentReport(NamedTuple):

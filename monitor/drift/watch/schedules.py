@@ -22,7 +22,7 @@ from quadriga.monitor.watch.schedules import (
 )
 from quadriga.monitor.watch.webhooks import Webhook
 from quadriga.store.query.request import decode_body
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.records import timestamp_text
 
 MIN_EVERY = "5m"
 """Minimum length of a window: with 1,440 windows a day, each report would take 20 s and 2 GB, as its share of alpha

@@ -15,7 +15,6 @@ import msgspec
 from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.changes.annotations import parse_annotations
-from quadriga.store.errors import ChangeError, QueryError
 from quadriga.store.exchange.coco import FILE_NAME, written_names
 from quadriga.store.exchange.dataset_files import (
     DatasetFiles,
@@ -26,6 +25,7 @@ from quadriga.store.exchange.datasets import GPS, NOT_METADATA
 from quadriga.store.exchange.formats.reading import DatasetImages, split_of_name
 from quadriga.store.exchange.formats.recognition import FORMS, read_tool_dataset
 from quadriga.store.exchange.text_files import json_lines, utf8_lines
+from quadriga.store.records.errors import ChangeError, QueryError
 
 
 class DatasetImage(NamedTuple):

@@ -31,9 +31,9 @@ from quadriga.monitor.evaluation.state import (
     nonzero_counts,
 )
 from quadriga.monitor.report.schema import Report, Window
-from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.store.exchange.text_files import json_lines, utf8_lines
-from quadriga.store.records import parse_time
+from quadriga.store.records.errors import PYARROW_MISSING, QueryError
+from quadriga.store.records.records import parse_time
 from quadriga.tasks import full_name
 
 SHARD_SIZE = 1000

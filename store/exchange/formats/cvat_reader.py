@@ -13,7 +13,6 @@ from xml.parsers import expat
 
 import msgspec
 
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import (
     AnnotatedImage,
@@ -25,6 +24,7 @@ from quadriga.store.exchange.formats.reading import (
     turned_box,
 )
 from quadriga.store.exchange.outlines import unbridged
+from quadriga.store.records.errors import QueryError
 
 _CHUNK = 1 << 16
 _MAX_PIECES = 64  # up to the root element

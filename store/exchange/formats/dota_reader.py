@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import DatasetFiles
 from quadriga.store.exchange.formats.dota import unescaped
 from quadriga.store.exchange.formats.reading import (
@@ -19,6 +18,7 @@ from quadriga.store.exchange.formats.reading import (
     split_of_name,
 )
 from quadriga.store.exchange.outlines import oriented_box
+from quadriga.store.records.errors import QueryError
 
 _FOLDERS = {"labelTxt", "labelTxt-v1.0", "labelTxt-v1.5", "labelTxt-v2.0"}
 _HEADERS = ("imagesource", "gsd", "acquisition")

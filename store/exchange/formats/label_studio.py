@@ -16,7 +16,7 @@ from quadriga.store.exchange.formats.cvat import xml_text
 from quadriga.store.exchange.formats.writing import LeftOutError, Picture
 from quadriga.store.exchange.outlines import bridged
 from quadriga.store.exchange.predictions import decode_objects, label_of, score_of
-from quadriga.store.records import StoredInference
+from quadriga.store.records.records import StoredInference
 from quadriga.tasks.predictions import RelativeXywhr, Xyxy, shape_of_json
 
 Control = Literal["RectangleLabels", "PolygonLabels", "Choices"]

@@ -12,11 +12,11 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from quadriga.quoting import quoted
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages, contour_of
 from quadriga.store.exchange.outlines import pixels, unbridged, xywhr_json
 from quadriga.store.exchange.text_files import decode_as
+from quadriga.store.records.errors import QueryError
 from quadriga.tasks.predictions import BOX_KEYS
 
 _LABELS = ("rectanglelabels", "polygonlabels", "choices", "labels")

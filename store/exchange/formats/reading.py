@@ -10,11 +10,11 @@ import msgspec
 from PIL import Image, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import MAX_LABEL_BYTES, DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.writing import SIDECAR
 from quadriga.store.exchange.outlines import xywhr_json
 from quadriga.store.exchange.text_files import decode_as, to_utf8
+from quadriga.store.records.errors import QueryError
 from quadriga.tasks.predictions import BOX_KEYS, XY
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from quadriga.store.exchange.predictions import label_of
-from quadriga.store.records import StoredInference
+from quadriga.store.records.records import StoredInference
 
 SIDECAR = "quadriga-images.jsonl"
 """File beside a dataset that says of each image which inference it is: for an import, and for readers of metadata."""

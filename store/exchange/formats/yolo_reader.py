@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import yaml
 
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.dataset_files import DatasetFiles, nearest_to_root
 from quadriga.store.exchange.formats.reading import (
     IMAGES,
@@ -24,6 +23,7 @@ from quadriga.store.exchange.formats.reading import (
 )
 from quadriga.store.exchange.outlines import oriented_box, pixels, unbridged
 from quadriga.store.exchange.text_files import to_utf8
+from quadriga.store.records.errors import QueryError
 from quadriga.tasks.predictions import XY
 
 _TASKS = {

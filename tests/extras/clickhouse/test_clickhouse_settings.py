@@ -6,7 +6,7 @@ import pytest
 
 from quadriga.engine.config.settings import Settings, SettingsError, load
 from quadriga.engine.processes import worker
-from quadriga.store.errors import StoreError
+from quadriga.store.records.errors import StoreError
 
 
 def test_a_url_of_another_kind_is_refused_without_its_password(tmp_path):

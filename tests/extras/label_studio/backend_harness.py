@@ -15,9 +15,9 @@ from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor
 from quadriga.proto.request import Deadline
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.ids import IdSource
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.scope import EVERYTHING, Scope
 from tests.unit.store_harness import StoreHarness
 
 MODEL, TASK = "shapes-detector", "OBJECT_DETECTION"

@@ -10,11 +10,11 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.extras.label_studio import backend as backend_module
 from quadriga.proto.errors import InvalidRequest, ModelFailed, NotFound
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.records import InputReference, ModelReference
-from quadriga.store.scope import Scope
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.records.errors import NotFoundError, StoreError
+from quadriga.store.records.records import InputReference, ModelReference
+from quadriga.store.records.scope import Scope
 from tests.background import in_background
 from tests.extras.label_studio.backend_harness import CONFIG, MODEL, BackendHarness
 from tests.extras.label_studio.test_image_fetching import PNG, Site, running

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quadriga.extras.label_studio.truth import read_webhook
-from quadriga.store.records import ModelReference
+from quadriga.store.records.records import ModelReference
 from tests.background import in_background
 from tests.extras.label_studio.backend_harness import MODEL, BackendHarness
 from tests.unit.store.conftest import make_record

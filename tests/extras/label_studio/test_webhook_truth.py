@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quadriga.proto.errors import InvalidRequest, NotFound, Unsupported
-from quadriga.store.errors import ChangeError, NotFoundError, QueryError
-from quadriga.store.records import ModelReference
-from quadriga.store.scope import Scope
+from quadriga.store.records.errors import ChangeError, NotFoundError, QueryError
+from quadriga.store.records.records import ModelReference
+from quadriga.store.records.scope import Scope
 from tests.background import at_once, in_background
 from tests.extras.label_studio.backend_harness import (
     MODEL,

@@ -7,7 +7,7 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.store.database import migrate
+from quadriga.store.database.database import migrate
 from tests.server_process import SAMPLE_MODELS
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, get_args
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import Role
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import writer_engine
+from quadriga.store.database.database import writer_engine
+from quadriga.store.keys.access_keys import create_key
 from tests.unit.engine.asgi_request import send_request
 
 

@@ -16,9 +16,9 @@ from quadriga.engine.serving.recording import Recorder
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.proto.request import set_current_request
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.records import InferenceRecord, is_change
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import InferenceRecord, is_change
 from tests.band_images import png
 from tests.onnx_models import COLOURS_TOML, detector, marking, save, value
 from tests.unit.engine.harness import journal_payloads, load_pipeline, small_settings

@@ -18,9 +18,9 @@ from quadriga.monitor.report.schema import (
     Signal,
     Window,
 )
-from quadriga.store.jobs import Job, Result, write_job
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.jobs.jobs import Job, Result, write_job
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import EVERYTHING, Scope
 
 MODEL = "shapes-detector"
 START_MS = 1_790_000_000_000

@@ -8,7 +8,7 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.recording import Recorder
-from quadriga.store.journal import read_frames, segment_paths
+from quadriga.store.journal.journal import read_frames, segment_paths
 
 
 def small_settings(**overrides: Any) -> Settings:

@@ -14,8 +14,8 @@ from quadriga.engine.measures.model_counts import REQUEST, SUM
 from quadriga.engine.measures.shared_counts import IN_FLIGHT, REQUESTS, outcomes_of
 from quadriga.engine.serving.request_queue import SAMPLES
 from quadriga.proto.http.asgi import BODY_EXTENSION
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
 from tests.onnx_models import doubling
 
 PATH = "/v2/models/doubling/infer"

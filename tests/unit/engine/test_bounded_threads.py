@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads, ThreadsFull
-from quadriga.store.errors import QueryCancelledError
+from quadriga.store.records.errors import QueryCancelledError
 from tests.background import until
 
 

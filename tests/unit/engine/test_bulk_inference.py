@@ -12,9 +12,9 @@ import pytest
 
 from quadriga.engine.commands import bulk_inference
 from quadriga.engine.commands.bulk_inference import run_bulk_inference
-from quadriga.store.errors import QueryError, StoreError
-from quadriga.store.job_runner import JobRun
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.runner import JobRun
+from quadriga.store.records.errors import QueryError, StoreError
 from tests.background import listening
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quadriga.engine.jobs.bulk_source import BulkSource, decode_parameters, resolve_source
-from quadriga.store.errors import MetadataError, QueryError
+from quadriga.store.records.errors import MetadataError, QueryError
 
 BODY = {"model": "m", "source": "set"}
 

@@ -27,9 +27,9 @@ from quadriga.monitor.report.schema import (
     Window,
 )
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.database import migrate
-from quadriga.store.errors import NotFoundError
-from quadriga.store.records import (
+from quadriga.store.database.database import migrate
+from quadriga.store.records.errors import NotFoundError
+from quadriga.store.records.records import (
     InferenceRecord,
     InputReference,
     JournaledChange,

@@ -7,8 +7,8 @@ import pytest
 from quadriga.engine.console.evaluation_labels import MAX_ROWS, confusion_rule, label_table
 from quadriga.engine.console.frame import Frame
 from quadriga.monitor.report.schema import Confusion, Data, Metric, Report, Window
+from quadriga.store.query.filters.syntax import ReportCells
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import ReportCells
 
 REPORT = "1795610251094742221-70e8"
 HOSTILE = '"><script>alert(1)</script> & in:a,b'

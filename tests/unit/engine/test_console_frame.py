@@ -9,8 +9,8 @@ import pytest
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.access_keys import create_key, revoke_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key, revoke_key
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, open_page
 

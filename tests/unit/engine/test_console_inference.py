@@ -11,10 +11,10 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.formats import task_words
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.access_keys import create_key
 from quadriga.store.browsing.image_measures import LEAST
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.records import (
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.records.records import (
     IMAGE_STATISTICS,
     Feedback,
     ImageSignals,

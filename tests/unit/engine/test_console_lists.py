@@ -9,8 +9,8 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.store.database import migrate
-from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.database.database import migrate
+from quadriga.store.records.records import InputReference, ModelReference
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record

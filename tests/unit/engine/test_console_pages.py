@@ -12,11 +12,11 @@ import pytest
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.texts import TEXTS
-from quadriga.store.access_keys import create_key
 from quadriga.store.audit.entries import AuditEntry, encode_entry
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InputReference, ModelReference
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record

@@ -10,7 +10,7 @@ from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilte
 from quadriga.engine.console.inferences import read_inferences
 from quadriga.engine.console.search_words import StoredWords, corrections, phrases
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 
 TODAY = date(2026, 3, 1)

@@ -10,9 +10,9 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.formats import percent, person
 from quadriga.engine.console.texts import text
-from quadriga.store.database import migrate
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.records import Feedback, JournaledChange, TruthStatement
+from quadriga.store.database.database import migrate
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import Feedback, JournaledChange, TruthStatement
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record

@@ -5,9 +5,9 @@ import html
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.monitor.saved_views import ViewBody, ViewStore
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.scope import Scope
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.records.scope import Scope
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 

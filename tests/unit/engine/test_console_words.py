@@ -6,7 +6,7 @@ import pytest
 
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.word_texts import WORD_GROUPS, WORDS, words_of_metrics
-from quadriga.store.records import IMAGE_STATISTICS
+from quadriga.store.records.records import IMAGE_STATISTICS
 from tests.server_process import ROOT
 
 GLOSSARY = dict(

@@ -12,9 +12,9 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.monitor.watch.mutes import Mute, MuteStore
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.access_keys import read_keys, revoke_key
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.key_texts import AccessKey
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import read_keys, revoke_key
+from quadriga.store.keys.key_texts import AccessKey
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.engine.drift_reports import MODEL, drift_report, keep_report, numeric, report_id

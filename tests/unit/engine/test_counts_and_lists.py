@@ -11,8 +11,8 @@ from quadriga.engine.console.evaluation_labels import cell_count, counted_unit
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import Cell, save_cells
 from quadriga.monitor.report.schema import Confusion, Data, Metric, Window
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.records import JournaledChange, ModelReference, TruthStatement
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import JournaledChange, ModelReference, TruthStatement
 from tests.unit.engine.console_harness import open_page
 from tests.unit.engine.drift_reports import (
     MODEL,

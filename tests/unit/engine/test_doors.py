@@ -21,7 +21,7 @@ from quadriga.proto.http.operations import WireOptions, all_operations, expand_p
 from quadriga.proto.request import is_audited
 from quadriga.store.audit.entries import AuditEntry
 from quadriga.store.audit.reading import read_page
-from quadriga.store.database import migrate
+from quadriga.store.database.database import migrate
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.asgi_request import send_request
 from tests.unit.engine.console_harness import keyed_server

@@ -12,11 +12,11 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Need, Role
 from quadriga.proto.http.operations import WireOptions, all_operations, expand_path
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.records import InputReference, ModelReference
-from quadriga.store.scope import Scope
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InputReference, ModelReference
+from quadriga.store.records.scope import Scope
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.asgi_request import send_request
 from tests.unit.store.conftest import make_record

@@ -26,10 +26,10 @@ from quadriga.monitor.report.schema import (
     Unlike,
     Window,
 )
-from quadriga.store.ids import smallest_id_at
+from quadriga.store.query.filters.syntax import And, Compare, Or
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import And, Compare, Or
-from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InputReference, ModelReference
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 from tests.unit.engine.drift_reports import (

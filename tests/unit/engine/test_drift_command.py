@@ -12,7 +12,7 @@ from quadriga.engine.cli import main
 from quadriga.engine.commands.baseline import baseline_command
 from quadriga.engine.commands.drift import drift_command
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

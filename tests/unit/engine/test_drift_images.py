@@ -10,7 +10,7 @@ from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.report.schema import Report
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import (
+from quadriga.store.records.records import (
     IMAGE_STATISTICS,
     ImageSignals,
     InputReference,

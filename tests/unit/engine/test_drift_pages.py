@@ -19,11 +19,11 @@ from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel, Slice, Window
 from quadriga.monitor.watch.mutes import MuteBody, MuteStore
 from quadriga.proto.access import ROLES
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import writer_engine
+from quadriga.store.database.database import writer_engine
+from quadriga.store.keys.access_keys import create_key
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scope
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scope
 from tests.unit.engine.console_harness import Answer, open_page
 from tests.unit.engine.drift_reports import (
     HOUR_MS,

@@ -23,7 +23,7 @@ from quadriga.monitor.evaluation.metric_settings import (
 )
 from quadriga.monitor.evaluation.ray_executor import RayCluster
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 PAGE = Path(__file__).parents[3] / "docs" / "evaluation-reference.md"

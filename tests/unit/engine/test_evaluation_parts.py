@@ -22,7 +22,7 @@ from quadriga.monitor.report.schema import (
     Window,
     Worst,
 )
-from quadriga.store.inferences import InferenceReader, Page
+from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness

@@ -16,10 +16,10 @@ from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilte
 from quadriga.engine.console.value_choices import choice_text, choices
 from quadriga.store.browsing import sample
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
-from quadriga.store.database import migrate
+from quadriga.store.database.database import migrate
+from quadriga.store.query.filters.syntax import Compare
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import Compare
-from quadriga.store.records import ModelReference
+from quadriga.store.records.records import ModelReference
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record

@@ -11,8 +11,8 @@ from quadriga.engine.console.filter_line import (
     parts,
 )
 from quadriga.engine.console.inference_filter import MAX_CHIPS, FilterLinks, filter_from_url
+from quadriga.store.query.filters.syntax import And, Compare, conjuncts
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import And, Compare, conjuncts
 
 
 def texts(line: str) -> list[str]:

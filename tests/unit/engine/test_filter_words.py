@@ -11,10 +11,16 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_words import SHOWN_TEXTS, filter_words
-from quadriga.store.database import migrate
-from quadriga.store.errors import QueryError
+from quadriga.store.database.database import migrate
+from quadriga.store.query.filters.syntax import (
+    FIELDS,
+    OPERATORS,
+    PROPERTIES,
+    SIGNAL_FIELDS,
+    kind_of,
+)
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import FIELDS, OPERATORS, PROPERTIES, SIGNAL_FIELDS, kind_of
+from quadriga.store.records.errors import QueryError
 from tests.server_process import ROOT, SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 

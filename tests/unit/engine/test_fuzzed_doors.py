@@ -14,8 +14,8 @@ import pytest
 from quadriga.engine.assembly import app
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.test_doors import doors
 

@@ -22,7 +22,8 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.processes.serving import wait_until
 from quadriga.proto.access import admit
 from quadriga.proto.errors import KeysNotRead, Unauthenticated
-from quadriga.store.access_keys import (
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import (
     create_key,
     end_session,
     read_ended_sessions,
@@ -30,9 +31,8 @@ from quadriga.store.access_keys import (
     revoke_key,
     rotate_key,
 )
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.key_texts import make_key
+from quadriga.store.keys.key_texts import make_key
+from quadriga.store.records.errors import NotFoundError, StoreError
 
 DAY_MS = 86_400_000
 OTHERS_REACH_IT = "192.0.2.1"

@@ -14,8 +14,8 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.label_pages import expected_interval
 from quadriga.monitor.report.schema import Metric
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.database import migrate
-from quadriga.store.records import JournaledChange, TruthStatement
+from quadriga.store.database.database import migrate
+from quadriga.store.records.records import JournaledChange, TruthStatement
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.store.conftest import make_record

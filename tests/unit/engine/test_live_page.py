@@ -13,9 +13,9 @@ from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.live_pages import LIVE_PATH, NEWEST, read_live
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.ids import smallest_id_at
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.records.ids import smallest_id_at
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record

@@ -14,7 +14,7 @@ SELDOM = {"alembic", "matplotlib", "jinja2", "scipy.special", "scipy.stats", "sc
     ("module", "absent"),
     [
         ("quadriga.engine.processes.serving", SELDOM),
-        ("quadriga.store.writer", SELDOM | WEB | MODELS),
+        ("quadriga.store.writing.writer", SELDOM | WEB | MODELS),
         ("quadriga.engine.processes.worker", SELDOM | WEB | MODELS | {"sqlalchemy"}),
         ("quadriga.store.changes.service", SELDOM | WEB | MODELS),
         ("quadriga.engine.jobs.job_kinds", SELDOM | WEB | MODELS),

@@ -9,9 +9,9 @@ import pytest
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.commands.models import _cells
 from quadriga.engine.config.settings import Settings
-from quadriga.store.database import migrate
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.records import ModelReference
+from quadriga.store.database.database import migrate
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import ModelReference
 from tests.onnx_models import COLOURS_TOML, classifier, doubling, tripling
 from tests.unit.engine.console_harness import open_page
 from tests.unit.store.conftest import make_record

@@ -15,7 +15,7 @@ from quadriga.proto.access import Caller
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.proto.request import RequestContext, set_current_request
-from quadriga.store.records import JournaledChange, is_change
+from quadriga.store.records.records import JournaledChange, is_change
 from quadriga.tasks.image import decode
 from tests.band_images import png
 from tests.onnx_models import COLOURS_TOML, classifier, marking

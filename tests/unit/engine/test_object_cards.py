@@ -19,7 +19,7 @@ from quadriga.engine.console.object_cards import (
     object_cards,
 )
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import InputReference, ModelReference, StoredInference
+from quadriga.store.records.records import InputReference, ModelReference, StoredInference
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 

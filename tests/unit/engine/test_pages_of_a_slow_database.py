@@ -10,10 +10,10 @@ from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilte
 from quadriga.engine.console.inferences import _hints
 from quadriga.engine.console.same_image import SameImage, find_same_image
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
-from quadriga.store.errors import QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import IMAGE_STATISTICS, InputReference, StoredSignals
+from quadriga.store.records.errors import QueryTimeoutError
+from quadriga.store.records.records import IMAGE_STATISTICS, InputReference, StoredSignals
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness, store_entries
 

@@ -12,8 +12,8 @@ from quadriga.engine.http.asgi_front import announced_bytes
 from quadriga.engine.measures import shared_counts
 from quadriga.engine.measures.shared_counts import IN_FLIGHT, SharedCounts
 from quadriga.proto.errors import LimitReached, ProtocolError
-from quadriga.store.key_limits import parse_limits, split_limits
-from quadriga.store.key_texts import AccessKey
+from quadriga.store.keys.key_limits import parse_limits, split_limits
+from quadriga.store.keys.key_texts import AccessKey
 
 
 class Clock:

@@ -17,7 +17,7 @@ from quadriga.proto.errors import (
 )
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.proto.request import Deadline, RequestContext, set_current_request
-from quadriga.store.writer import Writer
+from quadriga.store.writing.writer import Writer
 from tests.background import at_once, in_background
 from tests.unit.engine.recording_harness import GRAY, WHITE, RecordingHarness, ask, gray
 

@@ -11,8 +11,8 @@ from quadriga.engine.serving import recording
 from quadriga.proto.errors import (
     Overloaded,
 )
-from quadriga.store.journal import segment_paths
-from quadriga.store.journal_lag import write_offsets
+from quadriga.store.journal.journal import segment_paths
+from quadriga.store.journal.journal_lag import write_offsets
 from tests.unit.engine.recording_harness import GRAY, WHITE, RecordingHarness, ask
 
 
@@ -75,7 +75,7 @@ def test_shedding_beyond_the_hard_limit_answers_without_storing(
 def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(
     harness: RecordingHarness, monkeypatch
 ) -> None:
-    monkeypatch.setattr("quadriga.store.journal_lag.SAMPLE_INTERVAL_S", 0)
+    monkeypatch.setattr("quadriga.store.journal.journal_lag.SAMPLE_INTERVAL_S", 0)
     harness.pipeline().infer(ask("plain"))
     pipeline = harness.pipeline(soft=1, hard=1, full="block")
     with pytest.raises(Overloaded, match="expected at most 1 bytes"):

@@ -19,8 +19,8 @@ from quadriga.monitor.report.cells import CellRequest
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.saved import PAGE_FILE, REPORT_FILE
 from quadriga.monitor.report.schema import Data, Metric, Window, Worst
+from quadriga.store.query.filters.syntax import ReportCells
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import ReportCells
 from tests.unit.engine.console_harness import open_page
 from tests.unit.engine.drift_reports import drift_report, keep_report, numeric, report_id
 

@@ -13,7 +13,7 @@ from quadriga.engine.serving.model_request import RequestTrace, to_protocol_erro
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
 from quadriga.proto.messages import InferRequest, ModelStatistics
 from quadriga.proto.request import RequestContext, set_current_request
-from quadriga.store.errors import JournalError
+from quadriga.store.records.errors import JournalError
 from quadriga.tasks.predictions import OutputError
 from tests.onnx_models import doubling
 

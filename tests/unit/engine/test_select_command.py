@@ -13,8 +13,8 @@ from PIL import Image
 
 from quadriga.engine.cli import main
 from quadriga.monitor.selection.stored import Reasons, SelectedImage
-from quadriga.store.database import migrate
-from quadriga.store.records import InputReference, JournaledChange, TruthStatement
+from quadriga.store.database.database import migrate
+from quadriga.store.records.records import InputReference, JournaledChange, TruthStatement
 from tests.pages import ROOT, blocks
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness

@@ -14,9 +14,9 @@ from quadriga.monitor.drift.similarity import References, write_references
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Tensor
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.records import InferenceRecord
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import InferenceRecord
 from tests.band_images import png
 from tests.onnx_models import COLOURS_TOML, classifier
 from tests.unit.engine.harness import journal_payloads, load_pipeline, small_settings

@@ -11,10 +11,15 @@ import pytest
 
 from quadriga.engine.serving import recording
 from quadriga.engine.serving.recording import SignalRecorder, SignalTask
-from quadriga.store.errors import JournalError
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.records import IMAGE_STATISTICS, ImageSignals, JournaledChange, SignalsOfImages
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.errors import JournalError
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import (
+    IMAGE_STATISTICS,
+    ImageSignals,
+    JournaledChange,
+    SignalsOfImages,
+)
 from quadriga.tasks.image import Image
 from tests.unit.engine.harness import journal_payloads
 

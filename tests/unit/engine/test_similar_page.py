@@ -12,8 +12,13 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.texts import TEXTS
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.database import migrate
-from quadriga.store.records import ImageSignals, InputReference, JournaledChange, SignalsOfImages
+from quadriga.store.database.database import migrate
+from quadriga.store.records.records import (
+    ImageSignals,
+    InputReference,
+    JournaledChange,
+    SignalsOfImages,
+)
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.store.conftest import make_record

@@ -16,8 +16,8 @@ from quadriga.engine.console.start_forms import drift_parameters
 from quadriga.monitor.drift.parameters import StoredWindow
 from quadriga.monitor.report.schema import ReportedModel
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.errors import QueryError
-from quadriga.store.records import JournaledChange, ModelReference, TruthStatement
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import JournaledChange, ModelReference, TruthStatement
 from tests.unit.engine.console_harness import Answer, keyed_server, open_page
 from tests.unit.engine.drift_reports import drift_report, keep_report
 from tests.unit.store.conftest import make_record

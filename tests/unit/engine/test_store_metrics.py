@@ -21,12 +21,12 @@ from quadriga.monitor.report.schema import (
     Signal,
     Window,
 )
-from quadriga.store.ids import EPOCH_MS, IMPORT_WORKER, TIME_SHIFT
-from quadriga.store.jobs import JOB_STATES, Jobs, Result, write_job
-from quadriga.store.journal import Journal
-from quadriga.store.scope import Scope
-from quadriga.store.sizes import StoredSize, write_size
-from quadriga.store.writer import Writer
+from quadriga.store.database.sizes import StoredSize, write_size
+from quadriga.store.jobs.jobs import JOB_STATES, Jobs, Result, write_job
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.ids import EPOCH_MS, IMPORT_WORKER, TIME_SHIFT
+from quadriga.store.records.scope import Scope
+from quadriga.store.writing.writer import Writer
 from tests.unit.store.conftest import make_record
 
 

@@ -11,9 +11,9 @@ from quadriga.engine.cli import main
 from quadriga.engine.config.settings import Settings, SettingsError, load
 from quadriga.engine.config.store_places import STORE_FILE, check_places, note_places
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import make_tables
-from quadriga.store.records import InputReference
-from quadriga.store.sqlite import database_path, sqlite_url
+from quadriga.store.database.database import make_tables
+from quadriga.store.database.sqlite import database_path, sqlite_url
+from quadriga.store.records.records import InputReference
 from tests.postgres_server import PostgresServer
 from tests.server_process import SAMPLE_MODELS, quadriga
 from tests.unit.store.conftest import make_record

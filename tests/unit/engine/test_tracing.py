@@ -17,8 +17,8 @@ from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
 from quadriga.monitor.watch.webhooks import Webhook
 from quadriga.proto.request import ModelRun, RequestContext, parse_traceparent
-from quadriga.store.job_runner import JobRunner
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.runner import JobRunner
 from tests.background import in_background
 from tests.otlp_receiver import OtlpReceiver
 

@@ -19,9 +19,9 @@ from quadriga.engine.serving.pipeline import Pipeline
 from quadriga.engine.serving.traffic import COPY_FILE, Traffic, TrafficRule, TrafficRules
 from quadriga.proto.errors import ModelNotReady, NotFound, Unsupported
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.errors import NotReadyError, StoreError
-from quadriga.store.traffic import write_rule
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.traffic import write_rule
+from quadriga.store.records.errors import NotReadyError, StoreError
 from tests.onnx_models import doubling
 from tests.unit.engine.harness import small_settings
 from tests.unit.store_harness import run_statements

@@ -12,7 +12,7 @@ import pytest
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import ROLES, Role
-from quadriga.store.database import migrate
+from quadriga.store.database.database import migrate
 from tests.onnx_models import doubling
 from tests.unit.engine.asgi_request import send_request
 from tests.unit.engine.console_harness import keyed_server

@@ -41,7 +41,7 @@ class Writer:
 def test_failed_writer_stops_the_sender(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_call_on_stop", lambda _: None)
     monkeypatch.setattr("quadriga.store.replication.clickhouse.ClickHouseSender", Sink)
-    monkeypatch.setattr("quadriga.store.writer.Writer", Writer)
+    monkeypatch.setattr("quadriga.store.writing.writer.Writer", Writer)
     settings = Settings(
         data=str(tmp_path), extras={"clickhouse": {"url": "http://127.0.0.1:9/none"}}
     )
@@ -59,7 +59,7 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
 
     monkeypatch.setattr(worker, "_call_on_stop", stop_calls.append)
     monkeypatch.setattr(worker, "_POLL_INTERVAL_S", 0.005)
-    monkeypatch.setattr("quadriga.store.job_runner.JobRunner.run", run)
+    monkeypatch.setattr("quadriga.store.jobs.runner.JobRunner.run", run)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._run_jobs, args=(settings,))
     child.start()

@@ -9,13 +9,13 @@ from quadriga.engine.assembly import opened_store
 from quadriga.engine.assembly.opened_store import assign_number, latest_id
 from quadriga.engine.config.settings import Settings
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.clock import Clock
-from quadriga.store.database import writer_engine
-from quadriga.store.errors import JournalError
-from quadriga.store.ids import IdSource, smallest_id_at, time_ms
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.journal import Journal
-from quadriga.store.worker_numbers import WorkerNumbers
+from quadriga.store.database.database import writer_engine
+from quadriga.store.database.worker_numbers import WorkerNumbers
+from quadriga.store.journal.journal import Journal
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.clock import Clock
+from quadriga.store.records.errors import JournalError
+from quadriga.store.records.ids import IdSource, smallest_id_at, time_ms
 from tests.background import in_background
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import run_statements, store_entries

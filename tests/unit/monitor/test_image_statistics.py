@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.image_statistics import measure_image
-from quadriga.store.records import IMAGE_STATISTICS
+from quadriga.store.records.records import IMAGE_STATISTICS
 
 RNG = np.random.default_rng(7)
 NOISE = RNG.integers(0, 256, (300, 400, 3), np.uint8)

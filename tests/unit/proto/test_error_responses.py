@@ -6,7 +6,7 @@ import pytest
 
 from quadriga.proto.errors import InternalError, InvalidRequest, ModelNotReady
 from quadriga.proto.http.asgi import error_request_id, error_response
-from quadriga.store.errors import NotAppliedError, NotReadyError, StoreError
+from quadriga.store.records.errors import NotAppliedError, NotReadyError, StoreError
 
 GENERIC = "Internal Server Error: the server's log has the reason"
 

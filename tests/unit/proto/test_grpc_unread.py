@@ -19,7 +19,7 @@ from quadriga.proto.grpc.server import GrpcServer
 from quadriga.proto.grpc.service import PLACE_AFTER_S
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import InferResponse, Tensor
-from quadriga.store.key_limits import parse_limits
+from quadriga.store.keys.key_limits import parse_limits
 from tests.unit.proto.test_grpc_server import ACKNOWLEDGED, PREFACE, SETTINGS, header_block
 from tests.unit.proto.test_v2_grpc import EchoGrpc, asked
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from alembic import command
 
-from quadriga.store import database
-from quadriga.store.records import InferenceRecord, InputReference, ModelReference
+from quadriga.store.database import database
+from quadriga.store.records.records import InferenceRecord, InputReference, ModelReference
 from tests.unit.store_harness import StoreHarness
 
 Record = Callable[..., InferenceRecord]

@@ -9,8 +9,8 @@ import msgspec
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.changes.erasures import ErasureReceipt
 from quadriga.store.changes.service import ChangeService, DeletionResult
-from quadriga.store.ids import IdSource
-from quadriga.store.records import (
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import (
     Feedback,
     ImageSignals,
     InferenceRecord,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.records import InferenceRecord, InputReference
+from quadriga.store.records.records import InferenceRecord, InputReference
 
 MS = 1_769_860_800_123 - 1_735_689_600_000
 RING = [{"x": 1, "y": 1}, {"x": 9, "y": 1}, {"x": 9, "y": 9}, {"x": 1, "y": 9}]

@@ -1,8 +1,8 @@
 """A store with images, truth, a key and the files beside its database."""
 
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import writer_engine
-from quadriga.store.records import InferenceRecord, InputReference, TruthStatement
+from quadriga.store.database.database import writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.records.records import InferenceRecord, InputReference, TruthStatement
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

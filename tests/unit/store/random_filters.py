@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from quadriga.store.errors import MetadataError
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.metadata import check
-from quadriga.store.records import InputReference, ModelReference, timestamp_text
+from quadriga.store.records.errors import MetadataError
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.metadata import check
+from quadriga.store.records.records import InputReference, ModelReference, timestamp_text
 
 BASE_MS = 1_770_000_000_000
 

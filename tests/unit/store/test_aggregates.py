@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.errors import QueryError
-from quadriga.store.ids import smallest_id_at, time_ms
 from quadriga.store.maintenance import aggregates
 from quadriga.store.maintenance.aggregates import (
     AggregateRequest,
@@ -19,7 +17,9 @@ from quadriga.store.maintenance.aggregates import (
     aggregate,
 )
 from quadriga.store.query.request import decode_body
-from quadriga.store.records import InferenceRecord, ModelReference, timestamp_text
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.ids import smallest_id_at, time_ms
+from quadriga.store.records.records import InferenceRecord, ModelReference, timestamp_text
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quadriga.store.changes.annotations import MAX_ANNOTATIONS, parse_annotations
-from quadriga.store.errors import ChangeError
+from quadriga.store.records.errors import ChangeError
 
 RING = [{"x": 1.5, "y": 2}, {"x": 3, "y": 4}, {"x": 0, "y": 4}]
 BOX = {"xmin": 1, "ymin": 2, "xmax": 3.5, "ymax": 2}

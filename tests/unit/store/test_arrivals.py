@@ -15,13 +15,13 @@ from quadriga.store.browsing.arrivals import (
     Arrived,
     NewInferences,
 )
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.ids import IMPORT_WORKER, smallest_id_at
-from quadriga.store.inferences import MAX_SHORT_CHARACTERS
-from quadriga.store.journal import Journal
+from quadriga.store.journal.journal import Journal
+from quadriga.store.query.inferences import MAX_SHORT_CHARACTERS
 from quadriga.store.query.request import request_from_url
-from quadriga.store.query.search import Budget
-from quadriga.store.scope import Scope
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.ids import IMPORT_WORKER, smallest_id_at
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -24,7 +24,7 @@ from quadriga.store.audit.entries import (
 from quadriga.store.audit.files import AuditFile
 from quadriga.store.audit.log import MAX_SOURCES, OTHERS, SEVERAL, SUM_S, AuditLog
 from quadriga.store.audit.reading import _Cursor, _encode_cursor, parse_since, read_page
-from quadriga.store.errors import AuditError, QueryError
+from quadriga.store.records.errors import AuditError, QueryError
 from tests.memory import taking_at_most
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC).timestamp()

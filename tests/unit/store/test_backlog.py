@@ -2,13 +2,13 @@ import threading
 
 import pytest
 
-from quadriga.store.durability import Backlog
-from quadriga.store.errors import JournalError
+from quadriga.store.journal.durability import Backlog
+from quadriga.store.records.errors import JournalError
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
-    monkeypatch.setattr("quadriga.store.durability.RETRY_S", 0.001)
+    monkeypatch.setattr("quadriga.store.journal.durability.RETRY_S", 0.001)
 
 
 def test_jobs_are_done_in_their_order_by_another_thread() -> None:

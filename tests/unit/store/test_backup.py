@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.store import journal
 from quadriga.store.backup import making
 from quadriga.store.backup.checking import check_store
 from quadriga.store.backup.contents import read_description
@@ -18,10 +17,11 @@ from quadriga.store.backup.making import make_backup
 from quadriga.store.backup.places import FolderPlace, find_backup, open_place
 from quadriga.store.backup.restoring import restore_backup
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.disk import try_lock
-from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.records import TruthStatement
-from quadriga.store.sqlite import sqlite_url
+from quadriga.store.database.sqlite import sqlite_url
+from quadriga.store.journal import journal
+from quadriga.store.records.disk import try_lock
+from quadriga.store.records.errors import NotFoundError, StoreError
+from quadriga.store.records.records import TruthStatement
 from tests.postgres_server import PostgresServer
 from tests.s3_server import BUCKET, S3Server
 from tests.unit.store.filled_store import FIRST, IMAGES, filled, with_image

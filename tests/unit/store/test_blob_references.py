@@ -15,11 +15,11 @@ from quadriga.store.blobs.unreferenced import (
     sweep,
     sweep_periodically,
 )
-from quadriga.store.database import ReaderPool, execute, migrate, open_writer
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.partitions import create_partitions
-from quadriga.store.records import InputReference
-from quadriga.store.sizes import ImageTally, read_size
+from quadriga.store.database.database import ReaderPool, execute, migrate, open_writer
+from quadriga.store.database.partitions import create_partitions
+from quadriga.store.database.sizes import ImageTally, read_size
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InputReference
 from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness, run_statements

@@ -9,7 +9,7 @@ import pytest
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.blobs.interface import blob_key
 from quadriga.store.blobs.urls import BlobUrls
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
+from quadriga.store.records.errors import NotFoundError, NotReadyError, QueryError
 
 
 @pytest.fixture

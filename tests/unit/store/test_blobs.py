@@ -15,7 +15,7 @@ from quadriga.store.blobs import objects as object_blobs
 from quadriga.store.blobs.files import FileBlobs, open_blobs
 from quadriga.store.blobs.interface import Blobs, blob_key, blob_path
 from quadriga.store.blobs.objects import ObjectBlobs
-from quadriga.store.errors import JournalError, NotReadyError, StoreError
+from quadriga.store.records.errors import JournalError, NotReadyError, StoreError
 from tests.background import at_once
 from tests.s3_server import BUCKET, S3Server
 

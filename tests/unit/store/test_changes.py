@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.changes.ground_truth import link_new
-from quadriga.store.database import lock_rows, open_writer
-from quadriga.store.errors import MetadataError
-from quadriga.store.metadata import check
-from quadriga.store.records import (
+from quadriga.store.database.database import lock_rows, open_writer
+from quadriga.store.database.rows import NameIds, RowBatch
+from quadriga.store.records.errors import MetadataError
+from quadriga.store.records.metadata import check
+from quadriga.store.records.records import (
     Deletion,
     Feedback,
     ImageSignals,
@@ -26,7 +27,6 @@ from quadriga.store.records import (
     TruthStatement,
     is_add_only,
 )
-from quadriga.store.rows import NameIds, RowBatch
 from tests.postgres_server import PostgresServer
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import FIRST_CHANGE_ID, TABLES, StoreHarness

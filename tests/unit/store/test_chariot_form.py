@@ -3,15 +3,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store.errors import QueryError
-from quadriga.store.query import json_form
+from quadriga.store.query.filters import json_form
+from quadriga.store.query.filters.syntax import (
+    And,
+    Compare,
+    Filter,
+    GeoBox,
+    Not,
+    Or,
+    PlaceCondition,
+)
 from quadriga.store.query.request import (
     QueryRequest,
     decode_filtered,
     decode_query,
     query_digest,
 )
-from quadriga.store.query.syntax import And, Compare, Filter, GeoBox, Not, Or, PlaceCondition
+from quadriga.store.records.errors import QueryError
 
 NOW_US = 1_770_000_000_000_000
 

@@ -2,8 +2,8 @@
 
 import shutil
 
-from quadriga.store import journal
 from quadriga.store.backup.checking import check_store
+from quadriga.store.journal import journal
 from tests.unit.store.filled_store import FIRST, IMAGES, filled, with_image
 from tests.unit.store_harness import StoreHarness
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.store.database import execute, open_writer
-from quadriga.store.errors import StoreError
-from quadriga.store.ids import IdSource, smallest_id_at
-from quadriga.store.journal import Journal, segment_paths, segment_sizes
-from quadriga.store.partitions import create_partitions
-from quadriga.store.records import (
+from quadriga.store.database.database import execute, open_writer
+from quadriga.store.database.partitions import create_partitions
+from quadriga.store.journal.journal import Journal, segment_paths, segment_sizes
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.ids import IdSource, smallest_id_at
+from quadriga.store.records.records import (
     Deletion,
     Feedback,
     InputReference,
@@ -29,7 +29,7 @@ from quadriga.store.records import (
 )
 from quadriga.store.replication.clickhouse import ClickHouseSender, SendPosition, backfill
 from quadriga.store.replication.comparison import IDS_PER_DAY
-from quadriga.store.writer import Writer
+from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
 from tests.clickhouse_server import ClickHouseServer
 from tests.unit.store.conftest import make_record

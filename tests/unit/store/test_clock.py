@@ -8,14 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.store import clock
-from quadriga.store.clock import CONFIRM_MS, MAX_LEAD_MS, Clock, ClockReference, read_reference
-from quadriga.store.database import writer_engine
-from quadriga.store.ids import IdSource, time_ms
+from quadriga.store.database.database import writer_engine
+from quadriga.store.database.rows import NameIds
+from quadriga.store.database.worker_numbers import WorkerNumbers
 from quadriga.store.maintenance.retention import RetentionCleaner
-from quadriga.store.records import RetentionRule
-from quadriga.store.rows import NameIds
-from quadriga.store.worker_numbers import WorkerNumbers
+from quadriga.store.records import clock
+from quadriga.store.records.clock import (
+    CONFIRM_MS,
+    MAX_LEAD_MS,
+    Clock,
+    ClockReference,
+    read_reference,
+)
+from quadriga.store.records.ids import IdSource, time_ms
+from quadriga.store.records.records import RetentionRule
 from tests.unit.store_harness import StoreHarness
 
 START_MS = 1_795_460_000_000
@@ -228,5 +234,5 @@ def test_retention_waits_a_day_for_a_clock_that_jumped_ahead(
 
 @pytest.fixture(autouse=True)
 def _log_level(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    caplog.set_level(logging.WARNING, "quadriga.store.clock")
+    caplog.set_level(logging.WARNING, "quadriga.store.records.clock")
     return

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.store.errors import QueryError
-from quadriga.store.query.compact_form import split_url
-from quadriga.store.query.json_form import parse
-from quadriga.store.query.syntax import (
+from quadriga.store.query.filters.compact_form import split_url
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.syntax import (
     BOUNDS,
     FIELDS,
     OPERATORS,
@@ -26,6 +25,7 @@ from quadriga.store.query.syntax import (
     PredictionCondition,
     join_operands,
 )
+from quadriga.store.records.errors import QueryError
 from tests.filter_text import render
 
 NOW_US = 1_770_000_000_000_000

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store import compatibility, database
-from quadriga.store.compatibility import known_revisions, may_run_meanwhile
-from quadriga.store.database import (
+from quadriga.store.database import compatibility, database
+from quadriga.store.database.compatibility import known_revisions, may_run_meanwhile
+from quadriga.store.database.database import (
     REVISION,
     ReaderPool,
     execute,
@@ -21,8 +21,8 @@ from quadriga.store.database import (
     writer_engine,
     writing,
 )
-from quadriga.store.errors import NotReadyError, OtherVersionError, StoreError
-from quadriga.store.records import Feedback
+from quadriga.store.records.errors import NotReadyError, OtherVersionError, StoreError
+from quadriga.store.records.records import Feedback
 from tests.unit.store.conftest import migrate_to
 from tests.unit.store_harness import StoreHarness, run_statements, select_rows, store_entries
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.database import execute, migrate, open_writer
-from quadriga.store.errors import StoreError
-from quadriga.store.journal import Journal
-from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.database.database import execute, migrate, open_writer
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.records import InputReference, ModelReference
 from quadriga.store.replication.comparison import IDS_PER_DAY, compare_stores
 from quadriga.store.replication.copying import copy_store
-from quadriga.store.writer import Writer
+from quadriga.store.writing.writer import Writer
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import commit_journal, run_statements, select_rows
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.journal import HEADER_BYTES, read_frames, segment_paths
-from quadriga.store.writer import Writer
+from quadriga.store.journal.journal import HEADER_BYTES, read_frames, segment_paths
+from quadriga.store.writing.writer import Writer
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store import damaged_files as damage
-from quadriga.store.damaged_files import (
+from quadriga.store.database import damaged_files as damage
+from quadriga.store.database.damaged_files import (
     damaged_files,
     find_damage,
     is_sign_of_damage,
     set_aside_if_damaged,
 )
-from quadriga.store.database import ReaderPool
-from quadriga.store.errors import NotReadyError, StoreError
-from quadriga.store.writer import Writer
+from quadriga.store.database.database import ReaderPool
+from quadriga.store.records.errors import NotReadyError, StoreError
+from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
 from tests.unit.store_harness import StoreHarness
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store.database import (
+from quadriga.store.database.database import (
     REVISION,
     ReaderPool,
     execute,
@@ -17,8 +17,8 @@ from quadriga.store.database import (
     open_writer,
     writer_engine,
 )
-from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
-from quadriga.store.partitions import PARTITIONED_TABLES
+from quadriga.store.database.partitions import PARTITIONED_TABLES
+from quadriga.store.records.errors import NotReadyError, QueryTimeoutError, StoreError
 
 
 @pytest.fixture
@@ -66,9 +66,7 @@ def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:
         for path in [package / "__init__.py", *modules]:
             archive.write(path, path.relative_to(package.parent))
     zipfile.ZipFile(wheel).extractall(site)
-    script = (
-        f"from quadriga.store.database import migrate; migrate('sqlite:///{tmp_path}/store.db')"
-    )
+    script = f"from quadriga.store.database.database import migrate; migrate('sqlite:///{tmp_path}/store.db')"
     subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, check=True,
         env={**os.environ, "PYTHONPATH": str(site)},

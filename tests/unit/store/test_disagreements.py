@@ -15,12 +15,17 @@ from quadriga.store.browsing.disagreements import (
     differences,
     find_disagreements,
 )
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import decode_body
-from quadriga.store.query.search import Budget
-from quadriga.store.records import InferenceRecord, InputReference, ModelReference, StoredInference
-from quadriga.store.scope import Scope
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.records import (
+    InferenceRecord,
+    InputReference,
+    ModelReference,
+    StoredInference,
+)
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -15,12 +15,12 @@ import pytest
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.changes import service as service_module
 from quadriga.store.changes.erasures import demanded_texts, filter_fields
-from quadriga.store.errors import ChangeError, NotFoundError, QueryError
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal, read_frames, segment_paths
+from quadriga.store.journal.journal import Journal, read_frames, segment_paths
 from quadriga.store.maintenance import eraser as eraser_module
 from quadriga.store.maintenance.moved_frames import overwrite_moved
-from quadriga.store.query.json_form import parse
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.records.errors import ChangeError, NotFoundError, QueryError
+from quadriga.store.records.ids import IdSource
 from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
 from tests.unit.store.erasing_harness import (

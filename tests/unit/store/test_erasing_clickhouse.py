@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quadriga.store.changes.erasures import ErasureReceipt
-from quadriga.store.ids import IdSource
 from quadriga.store.maintenance.eraser import ErasedReplica, Eraser
-from quadriga.store.records import (
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import (
     Feedback,
     JournaledChange,
     MetadataChange,

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from quadriga.store.errors import JournalError
-from quadriga.store.event_halves import DONE_S, EventHalves, Pair
+from quadriga.store.external.event_halves import DONE_S, EventHalves, Pair
+from quadriga.store.records.errors import JournalError
 
 PAIR = Pair("", "ab" * 32)
 

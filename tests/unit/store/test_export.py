@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.export import ExportParameters, Format, decode_parameters, export
-from quadriga.store.inferences import QueryRequest
-from quadriga.store.records import JournaledChange, TruthStatement
+from quadriga.store.query.inferences import QueryRequest
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import JournaledChange, TruthStatement
 from quadriga.tasks.predictions import BOX_KEYS, ORIENTED_BOX_KEYS
 from tests.unit.store.exchange_records import (
     HOLE,

@@ -21,13 +21,18 @@ from quadriga.store.browsing.facets import (
     find_facets,
     histogram,
 )
-from quadriga.store.errors import QueryError
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest, decode_body, request_from_url
-from quadriga.store.query.search import Budget
-from quadriga.store.records import InferenceRecord, JournaledChange, ModelReference, TruthStatement
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import (
+    InferenceRecord,
+    JournaledChange,
+    ModelReference,
+    TruthStatement,
+)
+from quadriga.store.records.scope import EVERYTHING, Scope
 from tests.filter_definition import holds
 from tests.pages import ROOT
 from tests.unit.store.conftest import make_record

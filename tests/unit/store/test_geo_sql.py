@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.query import geo
-from quadriga.store.query.catalog import Catalog
-from quadriga.store.query.dialects import DIALECTS
-from quadriga.store.query.geo_sql import EARTH_RADIUS_M, compile_place, covering_ranges
-from quadriga.store.query.json_form import parse
-from quadriga.store.query.syntax import GeoBox
-from quadriga.store.schema import KeyType
+from quadriga.store.database.schema import KeyType
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.syntax import GeoBox
+from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.query.sql.dialects import DIALECTS
+from quadriga.store.query.sql.geo_sql import EARTH_RADIUS_M, compile_place, covering_ranges
+from quadriga.store.records import geo
 from tests.filter_definition import place_holds
 
 

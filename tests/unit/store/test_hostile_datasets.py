@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.exchange import dataset_files
 from quadriga.store.exchange.dataset_files import open_dataset_files
 from quadriga.store.exchange.formats.label_folders import folder_of_label, label_of_folder
 from quadriga.store.exchange.import_files import read
 from quadriga.store.exchange.splits import Splits, parse_splits
 from quadriga.store.exchange.zip_stream import ZipStream
-from quadriga.store.records import InputReference
+from quadriga.store.records.errors import QueryError, StoreError
+from quadriga.store.records.records import InputReference
 from tests.unit.store.test_tool_datasets import LABELS, picture
 
 YAML = "names: {0: ship}\ntask: detect\n"

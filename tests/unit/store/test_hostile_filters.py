@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.errors import QueryError
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.filters.syntax import FIELDS
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import decode_count, decode_query, query_from_url
-from quadriga.store.query.syntax import FIELDS
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.ids import smallest_id_at
 from tests.unit.store_harness import store_entries
 
 STRINGS = [

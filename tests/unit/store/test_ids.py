@@ -2,10 +2,10 @@ import time
 
 import pytest
 
-from quadriga.store.clock import MAX_LEAD_MS
-from quadriga.store.errors import JournalError
-from quadriga.store.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.clock import MAX_LEAD_MS
+from quadriga.store.records.errors import JournalError
+from quadriga.store.records.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms
+from quadriga.store.records.records import timestamp_text
 from tests.background import at_once
 
 DAY_MS = 86_400_000

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from quadriga.store.browsing.image_measures import LEAST, NEWEST, find_usual_measures
-from quadriga.store.records import IMAGE_STATISTICS, ImageSignals, ModelReference, SignalsOfImages
-from quadriga.store.scope import Scope
+from quadriga.store.records.records import (
+    IMAGE_STATISTICS,
+    ImageSignals,
+    ModelReference,
+    SignalsOfImages,
+)
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from quadriga.store.blobs.interface import blob_key
-from quadriga.store.errors import NotReadyError, QueryError, StoreError
 from quadriga.store.exchange.export import decode_parameters
 from quadriga.store.exchange.import_files import read
 from quadriga.store.exchange.imports import Importer
-from quadriga.store.journal import clickhouse_position_path, read_frames, segment_paths
-from quadriga.store.records import InputReference, JournaledChange, TruthStatement
-from quadriga.store.writer import Writer
+from quadriga.store.journal.journal import clickhouse_position_path, read_frames, segment_paths
+from quadriga.store.records.errors import NotReadyError, QueryError, StoreError
+from quadriga.store.records.records import InputReference, JournaledChange, TruthStatement
+from quadriga.store.writing.writer import Writer
 from tests.unit.store.exchange_records import (
     MS,
     read_zip_lines,

@@ -7,17 +7,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.store import inferences as module
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.browsing.comparison import ComparisonRequest, compare
 from quadriga.store.browsing.disagreements import DisagreementsRequest, find_disagreements
-from quadriga.store.database import execute, writer_engine
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.journal import segment_paths
+from quadriga.store.database.database import execute, writer_engine
+from quadriga.store.journal.journal import segment_paths
+from quadriga.store.query import inferences as module
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import Order, Pagination, QueryRequest
-from quadriga.store.query.search import Budget
-from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import (
+    NotFoundError,
+    NotReadyError,
+    QueryError,
+    QueryTimeoutError,
+)
+from quadriga.store.records.records import InputReference, ModelReference
 from tests.background import at_once, in_background
 from tests.unit.store_harness import StoreHarness
 
@@ -273,8 +278,8 @@ def test_readers_take_a_database_put_in_place_of_another(
 READER = """
 import sys
 from pathlib import Path
-from quadriga.store.database import ReaderPool
-from quadriga.store.errors import NotReadyError
+from quadriga.store.database.database import ReaderPool
+from quadriga.store.records.errors import NotReadyError
 readers = ReaderPool(sys.argv[1])
 for _ in sys.stdin:
     try:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store import job_runner as runner_module
-from quadriga.store import jobs as jobs_module
-from quadriga.store.errors import (
+from quadriga.store.jobs import jobs as jobs_module
+from quadriga.store.jobs import runner as runner_module
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.runner import MAX_STARTS, JobLimits, JobRun, JobRunner, run_here
+from quadriga.store.records.errors import (
     JournalError,
     NotFoundError,
     QueryError,
     StoreError,
     TooManyJobsError,
 )
-from quadriga.store.job_runner import MAX_STARTS, JobLimits, JobRun, JobRunner, run_here
-from quadriga.store.jobs import Jobs
 from tests.background import at_once, in_background, until
 from tests.unit.http_client import NoStore
 

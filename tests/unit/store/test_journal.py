@@ -6,9 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.store import journal as module
-from quadriga.store.errors import JournalError
-from quadriga.store.journal import (
+from quadriga.store.journal import journal as module
+from quadriga.store.journal.journal import (
     Journal,
     is_closed,
     lag_bytes,
@@ -16,7 +15,8 @@ from quadriga.store.journal import (
     read_frames,
     segment_paths,
 )
-from quadriga.store.records import InferenceRecord
+from quadriga.store.records.errors import JournalError
+from quadriga.store.records.records import InferenceRecord
 from tests.background import at_once
 
 
@@ -157,8 +157,8 @@ import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from conftest import make_record
-from quadriga.store.errors import JournalError
-from quadriga.store.journal import Journal
+from quadriga.store.records.errors import JournalError
+from quadriga.store.journal.journal import Journal
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path(sys.argv[1]), 0)

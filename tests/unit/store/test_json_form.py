@@ -3,10 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store.errors import QueryError
-from quadriga.store.query.json_form import parse
-from quadriga.store.query.moments import EXPECTED_MOMENT
-from quadriga.store.query.syntax import (
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.moments import EXPECTED_MOMENT
+from quadriga.store.query.filters.syntax import (
     And,
     Compare,
     Filter,
@@ -18,7 +17,8 @@ from quadriga.store.query.syntax import (
     PlaceCondition,
     PredictionCondition,
 )
-from quadriga.store.records import REVIEWS
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import REVIEWS
 
 NOW_US = 1_770_000_000_000_000
 ALL = And(())

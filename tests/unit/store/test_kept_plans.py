@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store.database import open_writer
-from quadriga.store.errors import NotReadyError, QueryError
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader, QueryRequest
-from quadriga.store.partitions import drop_month, list_months
-from quadriga.store.query.search import Budget
+from quadriga.store.database.database import open_writer
+from quadriga.store.database.partitions import drop_month, list_months
+from quadriga.store.query.inferences import InferenceReader, QueryRequest
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import NotReadyError, QueryError
+from quadriga.store.records.ids import smallest_id_at
 from tests.postgres_server import PostgresServer
 from tests.unit.store_harness import StoreHarness
 

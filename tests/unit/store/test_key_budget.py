@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import writer_engine
-from quadriga.store.errors import QueryError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.database.database import writer_engine
+from quadriga.store.database.rows import NameIds
+from quadriga.store.database.schema import KeyType
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.search import Budget
-from quadriga.store.records import Deletion, InferenceRecord, JournaledChange, MetadataChange
-from quadriga.store.rows import NameIds
-from quadriga.store.schema import KeyType
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import (
+    Deletion,
+    InferenceRecord,
+    JournaledChange,
+    MetadataChange,
+)
 from tests.filter_definition import holds
 from tests.unit.store_harness import select_rows, store_entries
 
@@ -47,7 +52,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("quadriga.store.rows",):
+    for module in ("quadriga.store.database.rows",):
         monkeypatch.setattr(f"{module}.MAX_KEYS", 7)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quadriga.store.key_limits import (
+from quadriga.store.keys.key_limits import (
     amount_text,
     is_retired,
     limits_text,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.inferences import QueryRequest
-from quadriga.store.records import timestamp_text
-from quadriga.store.schema import SCORE_BANDS, score_band
+from quadriga.store.database.schema import SCORE_BANDS, score_band
+from quadriga.store.query.inferences import QueryRequest
+from quadriga.store.records.records import timestamp_text
 from tests.unit.store_harness import StoreHarness
 
 SCORES = [

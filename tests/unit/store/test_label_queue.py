@@ -11,11 +11,11 @@ from quadriga.store.browsing.label_queue import (
     LabelQueueRequest,
     find_label_queue,
 )
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import request_from_url
-from quadriga.store.records import JournaledChange, TruthStatement
-from quadriga.store.scope import Scope
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.records import JournaledChange, TruthStatement
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -2,12 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store import journal_lag
-from quadriga.store.durability import wait_until_committed
-from quadriga.store.errors import UnconfirmedError
-from quadriga.store.journal import Journal, lag_bytes
-from quadriga.store.journal_lag import JournalLag, default_limit_bytes, read_offsets, write_offsets
-from quadriga.store.writer import Writer
+from quadriga.store.journal import journal_lag
+from quadriga.store.journal.durability import wait_until_committed
+from quadriga.store.journal.journal import Journal, lag_bytes
+from quadriga.store.journal.journal_lag import (
+    JournalLag,
+    default_limit_bytes,
+    read_offsets,
+    write_offsets,
+)
+from quadriga.store.records.errors import UnconfirmedError
+from quadriga.store.writing.writer import Writer
 from tests.background import in_background
 
 

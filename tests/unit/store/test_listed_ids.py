@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.errors import QueryError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.json_form import parse
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.syntax import And, Compare, Not, Or, ReportCells
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.paging import Count
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.syntax import And, Compare, Not, Or, ReportCells
-from quadriga.store.scope import Scope
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from quadriga.store import logged_keys
-from quadriga.store.errors import ChangeError, JournalError
-from quadriga.store.ids import COUNTER_BITS, IMPORT_WORKER, IdSource, time_ms, worker_of
-from quadriga.store.logged_keys import ClaimRequest, LoggedKeys, key_digest, random_digest
+from quadriga.store.external import logged_keys
+from quadriga.store.external.logged_keys import ClaimRequest, LoggedKeys, key_digest, random_digest
+from quadriga.store.records.errors import ChangeError, JournalError
+from quadriga.store.records.ids import COUNTER_BITS, IMPORT_WORKER, IdSource, time_ms, worker_of
 
 AT_MS = 1_790_000_000_000
 PER_MS = 1 << COUNTER_BITS

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.errors import MetadataError
-from quadriga.store.metadata import check, check_rules, flatten, index_paths
+from quadriga.store.records.errors import MetadataError
+from quadriga.store.records.metadata import check, check_rules, flatten, index_paths
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.ids import TIME_SHIFT
-from quadriga.store.model_counts import stored_versions
-from quadriga.store.records import Deletion, ModelReference
-from quadriga.store.scope import EVERYTHING
+from quadriga.store.query.model_counts import stored_versions
+from quadriga.store.records.ids import TIME_SHIFT
+from quadriga.store.records.records import Deletion, ModelReference
+from quadriga.store.records.scope import EVERYTHING
 from tests.unit.store_harness import StoreHarness
 
 NOON_MS = 1_800_014_400_000

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from quadriga.monitor.model_files import rename_aliases
-from quadriga.store.errors import NotFoundError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.model_names import ModelNames, find_model_name
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.model_names import ModelNames, find_model_name
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import ModelReference
+from quadriga.store.records.errors import NotFoundError
+from quadriga.store.records.records import ModelReference
 from tests.memory import taking_at_most
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness

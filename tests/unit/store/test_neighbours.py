@@ -16,11 +16,11 @@ from quadriga.store.browsing.neighbours import (
     find_neighbours,
     find_surroundings,
 )
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest, request_from_url
-from quadriga.store.query.search import Budget
-from quadriga.store.scope import Scope
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -9,13 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import ReaderPool, open_writer
-from quadriga.store.errors import MissingPartitionError, QueryError
-from quadriga.store.exchange.import_files import read
-from quadriga.store.exchange.imports import Importer
-from quadriga.store.ids import smallest_id_at, time_ms
-from quadriga.store.maintenance.erased_pages import _vacuum_postgresql
-from quadriga.store.partitions import (
+from quadriga.store.database.database import ReaderPool, open_writer
+from quadriga.store.database.partitions import (
     PastMonths,
     create_partitions,
     drop_month,
@@ -24,6 +19,11 @@ from quadriga.store.partitions import (
     make_months,
     may_change_tables,
 )
+from quadriga.store.exchange.import_files import read
+from quadriga.store.exchange.imports import Importer
+from quadriga.store.maintenance.erased_pages import _vacuum_postgresql
+from quadriga.store.records.errors import MissingPartitionError, QueryError
+from quadriga.store.records.ids import smallest_id_at, time_ms
 from tests.postgres_server import PostgresServer
 
 ROLE = "partition_test"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store import durability
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.durability import GroupSync
-from quadriga.store.errors import JournalError, UnconfirmedError
-from quadriga.store.journal import Journal, is_closed, read_frames, segment_paths
+from quadriga.store.journal import durability
+from quadriga.store.journal.durability import GroupSync
+from quadriga.store.journal.journal import Journal, is_closed, read_frames, segment_paths
+from quadriga.store.records.errors import JournalError, UnconfirmedError
 
 
 class SyncHarness:

@@ -11,15 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import migrate
-from quadriga.store.errors import QueryError
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.json_form import parse
+from quadriga.store.database.database import migrate
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.paging import Count
 from quadriga.store.query.request import QueryRequest, query_from_url
-from quadriga.store.query.search import Budget
-from quadriga.store.records import InferenceRecord, InputReference, ModelReference, timestamp_text
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import (
+    InferenceRecord,
+    InputReference,
+    ModelReference,
+    timestamp_text,
+)
 from tests.filter_definition import holds
 from tests.filter_text import render
 from tests.unit.store.random_filters import BASE_MS, filters, random_records

@@ -9,12 +9,12 @@ from urllib.parse import quote_plus
 import msgspec
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.query.json_form import parse
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.syntax import leaves
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest, decode_query, query_from_url
-from quadriga.store.query.syntax import leaves
-from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InputReference, ModelReference
 from tests.unit.store_harness import store_entries
 
 PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.database import writer_engine
-from quadriga.store.ids import smallest_id_at
+from quadriga.store.database.database import writer_engine
+from quadriga.store.database.rollups import decode_counts
+from quadriga.store.database.rows import NameIds
 from quadriga.store.maintenance import rebuild as module
 from quadriga.store.maintenance.rebuild import RebuildProgress, rebuild
 from quadriga.store.maintenance.retention import RetentionCleaner
-from quadriga.store.records import (
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import (
     Deletion,
     InferenceRecord,
     InputReference,
@@ -20,8 +22,6 @@ from quadriga.store.records import (
     ModelReference,
     RetentionRule,
 )
-from quadriga.store.rollups import decode_counts
-from quadriga.store.rows import NameIds
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

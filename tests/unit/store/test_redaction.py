@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store.redaction import HIDDEN, redact, without_folders, without_secrets
+from quadriga.store.records.redaction import HIDDEN, redact, without_folders, without_secrets
 
 CANARY = "canary-7f3a"
 

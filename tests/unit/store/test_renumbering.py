@@ -5,10 +5,10 @@ import random
 import msgspec
 import pytest
 
-from quadriga.store.ids import IMPORT_WORKER, TIME_SHIFT, smallest_id_at, time_ms
-from quadriga.store.journal import Journal
-from quadriga.store.partitions import create_partitions
-from quadriga.store.records import (
+from quadriga.store.database.partitions import create_partitions
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.ids import IMPORT_WORKER, TIME_SHIFT, smallest_id_at, time_ms
+from quadriga.store.records.records import (
     IDEMPOTENCY_KEY,
     ImageSignals,
     InputReference,
@@ -16,7 +16,7 @@ from quadriga.store.records import (
     MetadataChange,
     SignalsOfImages,
 )
-from quadriga.store.renumbering import REPEATED_WITHIN_MS, renumbered_count
+from quadriga.store.writing.renumbering import REPEATED_WITHIN_MS, renumbered_count
 from tests.background import in_background, until
 from tests.unit.store_harness import StoreHarness
 

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from quadriga.store import repeat_claims
-from quadriga.store.errors import JournalError, KeyReusedError
-from quadriga.store.repeat_claims import FILE, RepeatClaims
+from quadriga.store.journal import repeat_claims
+from quadriga.store.journal.repeat_claims import FILE, RepeatClaims
+from quadriga.store.records.errors import JournalError, KeyReusedError
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store.errors import NotFoundError
-from quadriga.store.ids import LARGEST_ID, smallest_id_at
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import (
+from quadriga.store.records.errors import NotFoundError
+from quadriga.store.records.ids import LARGEST_ID, smallest_id_at
+from quadriga.store.records.records import (
     IDEMPOTENCY_KEY,
     Deletion,
     Feedback,
@@ -20,7 +20,7 @@ from quadriga.store.records import (
     ModelReference,
     TruthStatement,
 )
-from quadriga.store.scope import Scope
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness, run_statements
 

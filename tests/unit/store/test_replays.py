@@ -9,21 +9,21 @@ from quadriga.store.browsing.arrivals import NewInferences
 from quadriga.store.browsing.comparison import ComparisonRequest, compare
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.database import writer_engine
-from quadriga.store.errors import QueryError
-from quadriga.store.ids import IdSource
-from quadriga.store.inferences import QueryRequest
+from quadriga.store.database.database import writer_engine
+from quadriga.store.keys.traffic import read_rules, remove_rule, write_rule
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
 from quadriga.store.maintenance.retention import limits_of
-from quadriga.store.records import (
+from quadriga.store.query.inferences import QueryRequest
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import (
     InferenceRecord,
     InputReference,
     ModelReference,
     RetentionRule,
 )
-from quadriga.store.replays import is_replay, live_name, replay_id, replay_name
-from quadriga.store.scope import Scope
-from quadriga.store.traffic import read_rules, remove_rule, write_rule
+from quadriga.store.records.replays import is_replay, live_name, replay_id, replay_name
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

@@ -9,21 +9,21 @@ import sqlalchemy as sa
 
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.blobs.interface import blob_key
-from quadriga.store.database import execute, open_writer
-from quadriga.store.ids import smallest_id_at
+from quadriga.store.database.database import execute, open_writer
+from quadriga.store.database.partitions import list_months
+from quadriga.store.database.rollups import kept_size
+from quadriga.store.database.rows import NameIds
 from quadriga.store.maintenance import retention
 from quadriga.store.maintenance.retention import RetentionCleaner
-from quadriga.store.partitions import list_months
-from quadriga.store.records import (
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import (
     InferenceRecord,
     InputReference,
     JournaledChange,
     ModelReference,
     RetentionRule,
 )
-from quadriga.store.rollups import kept_size
-from quadriga.store.rows import NameIds
-from quadriga.store.writer import Writer
+from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness

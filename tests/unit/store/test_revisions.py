@@ -9,7 +9,7 @@ from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
 
-from quadriga.store import migrations
+from quadriga.store.database import migrations
 
 RECORDED = Path(__file__).parents[2] / "data" / "revisions"
 DATABASES = ("sqlite", "postgresql")

@@ -9,13 +9,19 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.store.database import execute, writer_engine
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.journal import Journal
-from quadriga.store.partitions import create_partitions
-from quadriga.store.records import InputReference, JournaledRecord, ModelReference
-from quadriga.store.rollups import MINUTE_MS, Tally, decode_counts, latency_bucket, subtract
-from quadriga.store.rows import NameIds, RowBatch
+from quadriga.store.database.database import execute, writer_engine
+from quadriga.store.database.partitions import create_partitions
+from quadriga.store.database.rollups import (
+    MINUTE_MS,
+    Tally,
+    decode_counts,
+    latency_bucket,
+    subtract,
+)
+from quadriga.store.database.rows import NameIds, RowBatch
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InputReference, JournaledRecord, ModelReference
 from tests.background import at_once
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import commit_journal, run_statements

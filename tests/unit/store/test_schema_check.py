@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store import migrations
-from quadriga.store.database import ReaderPool, execute, migrate, writer_engine
-from quadriga.store.errors import NotReadyError, StoreError
-from quadriga.store.schema_check import describe_schema
+from quadriga.store.database import migrations
+from quadriga.store.database.database import ReaderPool, execute, migrate, writer_engine
+from quadriga.store.database.schema_check import describe_schema
+from quadriga.store.records.errors import NotReadyError, StoreError
 
 CHANGES = {
     "a dropped column": ("ALTER TABLE feedback DROP COLUMN comment", "missing feedback.comment"),

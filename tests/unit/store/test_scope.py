@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.access_keys import create_key, read_keys, rotate_key
-from quadriga.store.database import REVISION, execute, migrate, writer_engine
-from quadriga.store.errors import StoreError
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.database.database import REVISION, execute, migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key, read_keys, rotate_key
 from quadriga.store.maintenance.retention import limits_of
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.search import Budget
-from quadriga.store.records import RetentionRule
-from quadriga.store.scope import EVERYTHING, Scope, check_team
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.records import RetentionRule
+from quadriga.store.records.scope import EVERYTHING, Scope, check_team
 from tests.filter_definition import holds
 from tests.unit.store.conftest import make_record
 from tests.unit.store.random_filters import filters, random_records

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.paging import Count
 from quadriga.store.query.request import QueryRequest, query_from_url
-from quadriga.store.query.search import Budget
-from quadriga.store.records import IMAGE_STATISTICS, ImageSignals, SignalsOfImages
-from quadriga.store.scope import Scope
+from quadriga.store.query.sql.search import Budget
+from quadriga.store.records.records import IMAGE_STATISTICS, ImageSignals, SignalsOfImages
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

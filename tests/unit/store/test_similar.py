@@ -13,10 +13,10 @@ from quadriga.store.browsing.similar import (
     find_similar,
     has_direction,
 )
-from quadriga.store.errors import NotFoundError, QueryError
 from quadriga.store.query.request import request_from_url
-from quadriga.store.records import ImageSignals, InputReference, SignalsOfImages
-from quadriga.store.scope import Scope
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.records import ImageSignals, InputReference, SignalsOfImages
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

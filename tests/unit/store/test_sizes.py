@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store.database import ReaderPool
-from quadriga.store.sizes import (
+from quadriga.store.database.database import ReaderPool
+from quadriga.store.database.sizes import (
     StoredSize,
     measure_database,
     measure_periodically,

@@ -9,20 +9,25 @@ import pytest
 import sqlalchemy as sa
 
 from quadriga.store.changes.ground_truth import link_new
-from quadriga.store.columns import label_counts, labelled_ids, source_values
-from quadriga.store.database import REVISION, execute, insert, migrate, writer_engine
-from quadriga.store.ids import LARGEST_ID
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.database.database import REVISION, execute, insert, migrate, writer_engine
+from quadriga.store.database.partitions import create_partitions
+from quadriga.store.database.schema import COLUMNS, KeyType
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
 from quadriga.store.maintenance.rebuild import rebuild
-from quadriga.store.partitions import create_partitions
-from quadriga.store.query.catalog import Catalog
-from quadriga.store.query.json_form import parse
-from quadriga.store.query.plan import Planner
+from quadriga.store.query.columns import label_counts, labelled_ids, source_values
+from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import InferenceRecord, JournaledRecord, ModelReference, TruthStatement
-from quadriga.store.schema import COLUMNS, KeyType
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.query.sql.catalog import Catalog
+from quadriga.store.query.sql.plan import Planner
+from quadriga.store.records.ids import LARGEST_ID
+from quadriga.store.records.records import (
+    InferenceRecord,
+    JournaledRecord,
+    ModelReference,
+    TruthStatement,
+)
+from quadriga.store.records.scope import EVERYTHING, Scope
 from tests.filter_definition import holds
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness, run_statements, select_rows, store_entries
@@ -168,7 +173,7 @@ def test_a_store_with_all_keys_that_it_may_have_stays_so_for_its_teams(
 def test_keys_are_limited_for_each_team(
     store: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quadriga.store.rows.MAX_KEYS", 5)
+    monkeypatch.setattr("quadriga.store.database.rows.MAX_KEYS", 5)
     greedy = [make_record(seq, team="a", metadata={f"k{seq}": seq}) for seq in range(1, 9)]
     others = [make_record(seq, team="b", metadata={"k8": 8, "own": seq}) for seq in range(9, 12)]
     store.commit(*greedy)

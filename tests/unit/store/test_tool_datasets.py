@@ -11,9 +11,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from PIL import Image
 
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.export import ExportParameters, check_parameters, export
-from quadriga.store.records import InputReference, JournaledChange, TruthStatement
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import InputReference, JournaledChange, TruthStatement
 from tests.unit.store.exchange_records import HOLE, MS, RING
 from tests.unit.store_harness import StoreHarness
 

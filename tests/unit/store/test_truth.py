@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.changes.ground_truth import join_text
-from quadriga.store.metadata import flatten
-from quadriga.store.records import Deletion, InputReference, MetadataChange, TruthStatement
+from quadriga.store.records.metadata import flatten
+from quadriga.store.records.records import Deletion, InputReference, MetadataChange, TruthStatement
 from tests.unit.store.conftest import make_record as make_any_record
 from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness
 

@@ -9,9 +9,9 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from quadriga.store.changes.truth_requests import parse_task
-from quadriga.store.database import REVISION, execute, migrate, writer_engine
-from quadriga.store.errors import ChangeError
-from quadriga.store.records import (
+from quadriga.store.database.database import REVISION, execute, migrate, writer_engine
+from quadriga.store.records.errors import ChangeError
+from quadriga.store.records.records import (
     ANY_REVISION,
     Deletion,
     InputReference,
@@ -19,7 +19,7 @@ from quadriga.store.records import (
     ModelReference,
     TruthStatement,
 )
-from quadriga.store.truth_scope import annotated_task, derived_task, fits
+from quadriga.store.records.truth_scope import annotated_task, derived_task, fits
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness, select_rows
 

@@ -10,9 +10,9 @@ from quadriga.store.browsing.unknown_keys import (
     query_with_warnings,
     unknown_key_warnings,
 )
-from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.scope import EVERYTHING, Scope
+from quadriga.store.records.scope import EVERYTHING, Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness, store_entries
 
@@ -92,7 +92,7 @@ def test_nothing_is_said_where_the_database_takes_too_long(tmp_path):
 
 
 def test_a_team_with_more_keys_than_are_indexed_may_have_the_key(tmp_path, monkeypatch):
-    monkeypatch.setattr("quadriga.store.rows.MAX_KEYS", 2)
+    monkeypatch.setattr("quadriga.store.database.rows.MAX_KEYS", 2)
     url = f"sqlite:///{tmp_path}/store.db"
     metadata = {f"key{number}": number for number in range(5)}
     store_entries(url, tmp_path / "journal", [make_record(1, metadata=metadata)])

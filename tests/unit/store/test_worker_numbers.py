@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store import worker_numbers
-from quadriga.store.database import writer_engine
-from quadriga.store.errors import StoreError
-from quadriga.store.ids import IMPORT_WORKER
-from quadriga.store.journal import Journal
-from quadriga.store.worker_numbers import EXPIRE_S, WorkerNumbers, read_numbers
-from quadriga.store.writer import Writer
+from quadriga.store.database import worker_numbers
+from quadriga.store.database.database import writer_engine
+from quadriga.store.database.worker_numbers import EXPIRE_S, WorkerNumbers, read_numbers
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.errors import StoreError
+from quadriga.store.records.ids import IMPORT_WORKER
+from quadriga.store.writing.writer import Writer
 from tests.background import at_once, in_background, until
 from tests.unit.store_harness import run_statements, select_rows
 

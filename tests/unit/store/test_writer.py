@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store import database
-from quadriga.store.database import open_writer
-from quadriga.store.errors import StoreError
-from quadriga.store.journal import Journal, journal_id, segment_paths
-from quadriga.store.writer import Writer
+from quadriga.store.database import database
+from quadriga.store.database.database import open_writer
+from quadriga.store.journal.journal import Journal, journal_id, segment_paths
+from quadriga.store.records.errors import StoreError
+from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
 from tests.unit.store_harness import StoreHarness, run_statements
 
@@ -223,7 +223,7 @@ def test_a_locked_database_loses_nothing(file_store: StoreHarness, record, caplo
             file_store.journal.append([record(3)])
     engine.dispose()
     writer.close()
-    assert [r.getMessage()[:30] for r in caplog.records if r.name == "quadriga.store.writer"] == [
+    assert [r.getMessage()[:30] for r in caplog.records if r.name == "quadriga.store.writing.writer"] == [
         "the journal waits for the data", "the database answers again"
     ]  # fmt: skip
     assert file_store.stored_ids() == [1, 2, 3]
@@ -262,7 +262,7 @@ FOUND = r"moved (\d+) records and changes into the database in [\d.]+ s, which w
 def test_what_a_writer_finds_in_the_journal_is_said_once(
     store: StoreHarness, record, caplog, monkeypatch
 ) -> None:
-    monkeypatch.setattr("quadriga.store.writer.BATCH_RECORDS", 10)
+    monkeypatch.setattr("quadriga.store.writing.writer.BATCH_RECORDS", 10)
     caplog.set_level("INFO")
     for begin, moved in ((1, ["35"]), (101, ["1"]), (201, [])):
         count = int(moved[0]) if moved else 0

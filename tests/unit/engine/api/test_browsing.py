@@ -8,7 +8,12 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.store.records import ImageSignals, InputReference, ModelReference, SignalsOfImages
+from quadriga.store.records.records import (
+    ImageSignals,
+    InputReference,
+    ModelReference,
+    SignalsOfImages,
+)
 from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness

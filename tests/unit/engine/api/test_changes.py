@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from quadriga.proto.http.chariot import parse_metadata_value
-from quadriga.store import inferences
 from quadriga.store.changes import service as changing
 from quadriga.store.changes import truth_statements as stating
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.changes.truth_requests import MAX_STATEMENTS
-from quadriga.store.ids import IdSource
-from quadriga.store.records import InputReference
+from quadriga.store.query import inferences
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import InputReference
 from tests.background import at_once, in_background
 from tests.unit.http_client import call, client_of, store_routes
 from tests.unit.store.conftest import make_record

@@ -13,10 +13,9 @@ from quadriga.monitor.evaluation import parameters as evaluation
 from quadriga.monitor.evaluation import schedules as evaluation_schedules
 from quadriga.store.changes.requests import DeleteBody, decode_change
 from quadriga.store.changes.truth_requests import StatementsBody
-from quadriga.store.errors import ChangeError, QueryError
 from quadriga.store.exchange import export
 from quadriga.store.maintenance import aggregates
-from quadriga.store.query import json_form
+from quadriga.store.query.filters import json_form
 from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,
@@ -24,6 +23,7 @@ from quadriga.store.query.request import (
     decode_count,
     decode_query,
 )
+from quadriga.store.records.errors import ChangeError, QueryError
 
 DECODERS: dict[str, Any] = {
     "query": decode_query,

@@ -15,10 +15,15 @@ from quadriga.monitor.drift.similarity import References
 from quadriga.monitor.drift.watch.history import read_history
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.store import job_runner as runner_module
-from quadriga.store.database import migrate
-from quadriga.store.jobs import Jobs
-from quadriga.store.records import ImageSignals, InputReference, ModelReference, SignalsOfImages
+from quadriga.store.database.database import migrate
+from quadriga.store.jobs import runner as runner_module
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.records.records import (
+    ImageSignals,
+    InputReference,
+    ModelReference,
+    SignalsOfImages,
+)
 from tests.background import until
 from tests.unit.engine.api.test_evaluations import finished, runner
 from tests.unit.http_client import client_of

@@ -14,10 +14,10 @@ from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.report.schema import Data, Metric, PastWindow, Window
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.store.access_keys import create_key
-from quadriga.store.database import migrate, writer_engine
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scope
+from quadriga.store.database.database import migrate, writer_engine
+from quadriga.store.keys.access_keys import create_key
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scope
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.engine.asgi_request import send_request
 from tests.unit.engine.console_harness import open_page

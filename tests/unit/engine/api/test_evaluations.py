@@ -15,12 +15,12 @@ from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_sc
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.watch.scheduler import Scheduler
-from quadriga.store import job_runner as runner_module
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.ids import EPOCH_MS
-from quadriga.store.job_runner import JobRunner
-from quadriga.store.jobs import Jobs
-from quadriga.store.records import InputReference, ModelReference, TruthStatement
+from quadriga.store.jobs import runner as runner_module
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.runner import JobRunner
+from quadriga.store.records.ids import EPOCH_MS
+from quadriga.store.records.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
 from tests.server_process import IMAGES
 from tests.unit.http_client import NoStore, client_of

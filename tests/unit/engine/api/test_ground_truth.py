@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 
 from quadriga.proto.http.chariot import parse_metadata_value
-from quadriga.store import inferences
 from quadriga.store.changes import ground_truth as joining
 from quadriga.store.changes import truth_requests, truth_service
 from quadriga.store.changes import truth_statements as stating
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.ids import TIME_SHIFT, IdSource
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import InputReference, JournaledChange, ModelReference, TruthStatement
+from quadriga.store.query import inferences
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.ids import TIME_SHIFT, IdSource
+from quadriga.store.records.records import (
+    InputReference,
+    JournaledChange,
+    ModelReference,
+    TruthStatement,
+)
 from tests.background import at_once, in_background
 from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record

@@ -19,9 +19,9 @@ from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.access import ANYBODY, STRANGER, Caller
 from quadriga.proto.http.asgi import ABORT_EXTENSION
 from quadriga.proto.request import RequestContext, set_current_request
-from quadriga.store.errors import NotReadyError
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import JournaledChange, TruthStatement
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotReadyError
+from quadriga.store.records.records import JournaledChange, TruthStatement
 from tests.unit.store.conftest import make_record
 from tests.unit.store.exchange_records import HOLE, MS, PREDICTIONS, RING, records_of_every_task
 from tests.unit.store_harness import StoreHarness

@@ -7,10 +7,10 @@ from litestar.testing import TestClient
 
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.blobs.interface import blob_key
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.journal import Journal
-from quadriga.store.records import InputReference
+from quadriga.store.journal.journal import Journal
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InputReference
 from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import commit_journal

@@ -18,11 +18,11 @@ from quadriga.proto.access import ROLES, Caller
 from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.errors import QueryError
 from quadriga.store.exchange.export import run_export
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_runner import JobRunner
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.runner import JobRunner
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import QueryError
 from tests.background import in_background, until
 from tests.unit.http_client import NoStore, client_of
 from tests.unit.store.conftest import make_record

@@ -11,8 +11,8 @@ from PIL import Image
 
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.ids import IdSource
-from quadriga.store.records import InputReference
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import InputReference
 from tests.background import in_background
 from tests.unit.http_client import call, client_of, store_routes
 from tests.unit.store.conftest import make_record

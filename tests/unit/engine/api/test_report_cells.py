@@ -18,15 +18,15 @@ from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.report import cells as cells_module
 from quadriga.monitor.report.cells import Cell, PairedLabels, cells_of
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.store import job_runner as runner_module
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.job_runner import JobRunner
-from quadriga.store.jobs import ID_LISTS_FILE, Jobs
+from quadriga.store.jobs import runner as runner_module
+from quadriga.store.jobs.jobs import ID_LISTS_FILE, Jobs
+from quadriga.store.jobs.runner import JobRunner
 from quadriga.store.maintenance import erased_files
 from quadriga.store.maintenance.mentions import Mentions
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records import TruthStatement
-from quadriga.store.scope import Scope
+from quadriga.store.records.records import TruthStatement
+from quadriga.store.records.scope import Scope
 from tests.background import in_background, until
 from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record

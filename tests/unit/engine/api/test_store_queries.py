@@ -9,9 +9,9 @@ import pytest
 
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
-from quadriga.store.cancellation import Cancellation
-from quadriga.store.database import ReaderPool, execute
-from quadriga.store.errors import QueryCancelledError
+from quadriga.store.database.database import ReaderPool, execute
+from quadriga.store.records.cancellation import Cancellation
+from quadriga.store.records.errors import QueryCancelledError
 from tests.background import until
 from tests.unit.store.test_database import ENDLESS
 from tests.unit.store_harness import StoreHarness

@@ -21,10 +21,10 @@ from quadriga.proto.access import ANYBODY, STRANGER, Caller
 from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.browsing import arrivals
 from quadriga.store.browsing.arrivals import NewInferences
-from quadriga.store.errors import NotReadyError
-from quadriga.store.ids import smallest_id_at
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.records import JournaledRecord
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.errors import NotReadyError
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import JournaledRecord
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

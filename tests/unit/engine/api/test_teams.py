@@ -30,12 +30,12 @@ from quadriga.proto.access import ROLES, Caller
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.proto.request import RequestContext, set_current_request
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.database import migrate
-from quadriga.store.ids import IdSource
-from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_runner import JobRunner
-from quadriga.store.jobs import Jobs
-from quadriga.store.records import InferenceRecord, InputReference, ModelReference
+from quadriga.store.database.database import migrate
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.runner import JobRunner
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import InferenceRecord, InputReference, ModelReference
 from tests.background import in_background, until
 from tests.filter_definition import holds
 from tests.unit.http_client import client_of, store_routes

@@ -14,8 +14,8 @@ from litestar.testing import TestClient
 
 from quadriga.engine.api import thumbnails
 from quadriga.store.blobs.interface import blob_key
-from quadriga.store.records import InputReference
-from quadriga.store.scope import Scope
+from quadriga.store.records.records import InputReference
+from quadriga.store.records.scope import Scope
 from tests.unit.http_client import client_of, store_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from quadriga.engine.assembly.app import Application
-from quadriga.store.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs
 from tests.unit.engine.asgi_request import send_request
 from tests.unit.engine.drift_reports import MODEL, drift_report, keep_report, numeric
 

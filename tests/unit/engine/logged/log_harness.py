@@ -14,10 +14,15 @@ from quadriga.engine.external.event_pairs import EventPairs
 from quadriga.engine.external.log_service import LogAnswer, LogRecorder, LogService
 from quadriga.engine.serving.recording import Recorder
 from quadriga.store.blobs.files import open_blobs
-from quadriga.store.event_halves import EventHalves
-from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal
-from quadriga.store.records import JournaledChange, JournaledRecord, SignalsOfImages, is_change
+from quadriga.store.external.event_halves import EventHalves
+from quadriga.store.journal.journal import Journal
+from quadriga.store.records.ids import IdSource
+from quadriga.store.records.records import (
+    JournaledChange,
+    JournaledRecord,
+    SignalsOfImages,
+    is_change,
+)
 from tests.unit.engine.harness import journal_payloads
 
 BOX = {"label": "star", "score": 0.9, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}

@@ -11,8 +11,8 @@ from quadriga.engine.external.event_pairs import EventPairs, EventResult
 from quadriga.proto.access import Caller
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.proto.request import RequestContext, set_current_request
-from quadriga.store.errors import JournalError
-from quadriga.store.ids import time_ms
+from quadriga.store.records.errors import JournalError
+from quadriga.store.records.ids import time_ms
 from tests.unit.engine.logged.log_harness import BOX, LogHarness, encoded, picture
 
 TYPE = "org.kubeflow.serving.inference."

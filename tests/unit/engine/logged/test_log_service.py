@@ -9,10 +9,10 @@ import pytest
 from quadriga.proto.access import Caller
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.proto.request import RequestContext, set_current_request
-from quadriga.store.errors import JournalError
-from quadriga.store.ids import time_ms
-from quadriga.store.journal_lag import oldest_waiting_id
-from quadriga.store.records import ModelReference
+from quadriga.store.journal.journal_lag import oldest_waiting_id
+from quadriga.store.records.errors import JournalError
+from quadriga.store.records.ids import time_ms
+from quadriga.store.records.records import ModelReference
 from tests.unit.engine.logged.log_harness import BOX, LogHarness, encoded, picture
 from tests.unit.store_harness import commit_journal, select_rows
 

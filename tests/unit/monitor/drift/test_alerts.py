@@ -20,9 +20,9 @@ from quadriga.monitor.watch.deliveries import DeliveryQueues, run_deliveries
 from quadriga.monitor.watch.scheduler import run_scheduler
 from quadriga.monitor.watch.webhook_client import WebhookClient
 from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-from quadriga.store import job_runner as runner_module
-from quadriga.store.job_runner import JobRunner
-from quadriga.store.jobs import Job, Jobs
+from quadriga.store.jobs import runner as runner_module
+from quadriga.store.jobs.jobs import Job, Jobs
+from quadriga.store.jobs.runner import JobRunner
 from tests.background import in_background, until
 from tests.unit.http_client import NoStore
 from tests.unit.monitor.drift import window_reports

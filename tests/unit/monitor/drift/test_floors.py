@@ -9,7 +9,7 @@ from quadriga.monitor.drift.identifiers import identifier_reason
 from quadriga.monitor.drift.presence import with_presence
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.summary import summarise
-from quadriga.store.records import IMAGE_STATISTICS
+from quadriga.store.records.records import IMAGE_STATISTICS
 
 RNG = np.random.default_rng(20261122)
 

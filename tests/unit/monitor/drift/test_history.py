@@ -17,8 +17,8 @@ from quadriga.monitor.drift.watch.history import (
 from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
 from quadriga.monitor.watch import history_file
 from quadriga.monitor.watch.mutes import MuteBody, MuteStore
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scope
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scope
 from tests.unit.http_client import NoStore, client_of
 from tests.unit.monitor.drift.window_reports import MODEL, parameters, report
 

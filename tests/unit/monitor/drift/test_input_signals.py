@@ -5,7 +5,7 @@ import numpy as np
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.store.blobs.tensor_file import MAX_FEATURES, MEDIA_TYPE, encode_tensors
-from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.records.records import InputReference, ModelReference
 from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
 from tests.unit.store.conftest import make_record
 

@@ -13,9 +13,9 @@ from quadriga.engine.api.schedules import schedule_routes
 from quadriga.monitor.drift.parameters import decode_parameters
 from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
 from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
-from quadriga.store.errors import QueryError
-from quadriga.store.jobs import Jobs
-from quadriga.store.records import timestamp_text
+from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.records.errors import QueryError
+from quadriga.store.records.records import timestamp_text
 from tests.unit.http_client import NoStore, client_of
 
 DAY_S = 86_400

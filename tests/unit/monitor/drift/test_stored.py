@@ -18,8 +18,8 @@ from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.change_texts import explanation, headline
 from quadriga.monitor.report.drift_texts import is_maybe_chance
-from quadriga.store.ids import LARGEST_ID
-from quadriga.store.records import (
+from quadriga.store.records.ids import LARGEST_ID
+from quadriga.store.records.records import (
     IMAGE_STATISTICS,
     ImageSignals,
     InputReference,

@@ -6,7 +6,7 @@ import pytest
 from quadriga.monitor.drift.estimates import estimate_stored_accuracy
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import compare_stored
-from quadriga.store.records import InputReference, ModelReference, TruthStatement
+from quadriga.store.records.records import InputReference, ModelReference, TruthStatement
 from tests.unit.monitor.drift.window_reports import id_at_second, time_at_second
 from tests.unit.store.conftest import make_record
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.report.schema import Data, Effect, Report, Signal, Window
-from quadriga.store.ids import EPOCH_MS
-from quadriga.store.records import timestamp_text
+from quadriga.store.records.ids import EPOCH_MS
+from quadriga.store.records.records import timestamp_text
 from tests.background import listening
 
 MODEL = "shapes-detector"

@@ -18,8 +18,8 @@ from quadriga.monitor.evaluation.files.evaluate_files import (
 )
 from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
-from quadriga.store.query.compact_form import parse
-from quadriga.store.query.comparisons import ComparisonParser
+from quadriga.store.query.filters.compact_form import parse
+from quadriga.store.query.filters.comparisons import ComparisonParser
 from tests.unit.monitor.evaluation.evaluation_images import stable_report
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}

@@ -20,7 +20,7 @@ from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_sc
 from quadriga.monitor.evaluation.state import EvaluationError, NoInferencesError
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
-from quadriga.store.jobs import Job, Jobs
+from quadriga.store.jobs.jobs import Job, Jobs
 from tests.unit.http_client import NoStore, client_of
 
 MODEL = "shapes-classifier"

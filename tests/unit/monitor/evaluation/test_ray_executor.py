@@ -18,7 +18,7 @@ from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange import parquet
 from quadriga.store.exchange.export import ExportParameters, export
-from quadriga.store.records import InputReference, ModelReference, TruthStatement
+from quadriga.store.records.records import InputReference, ModelReference, TruthStatement
 from tests.unit.monitor.evaluation.evaluation_images import stable_report
 from tests.unit.store.conftest import make_record
 

@@ -18,8 +18,8 @@ from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_sc
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
 from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
-from quadriga.store.jobs import Jobs, Result
-from quadriga.store.records import timestamp_text
+from quadriga.store.jobs.jobs import Jobs, Result
+from quadriga.store.records.records import timestamp_text
 from tests.unit.http_client import NoStore, client_of
 
 DAY_S = 86_400

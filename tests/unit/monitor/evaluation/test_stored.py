@@ -11,7 +11,7 @@ from quadriga.monitor.evaluation.evaluators import EVALUATORS
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
-from quadriga.store.records import (
+from quadriga.store.records.records import (
     Deletion,
     InputReference,
     ModelReference,

@@ -19,9 +19,9 @@ from quadriga.monitor.report.acknowledgements import (
 )
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Report, ReportedModel, Window
-from quadriga.store.errors import JournalError, NotFoundError, QueryError
-from quadriga.store.jobs import Job, Jobs, Result, write_job
-from quadriga.store.scope import Scope
+from quadriga.store.jobs.jobs import Job, Jobs, Result, write_job
+from quadriga.store.records.errors import JournalError, NotFoundError, QueryError
+from quadriga.store.records.scope import Scope
 
 ID = "1790000000000000000-0001"
 FILE = "acknowledged.json"

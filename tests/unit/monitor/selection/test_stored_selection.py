@@ -12,8 +12,8 @@ from quadriga.monitor.selection.stored import (
     check_found,
     select,
 )
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.records import (
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.records import (
     REJECTED,
     ImageSignals,
     InputReference,
@@ -21,7 +21,7 @@ from quadriga.store.records import (
     SignalsOfImages,
     TruthStatement,
 )
-from quadriga.store.scope import Scope
+from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 

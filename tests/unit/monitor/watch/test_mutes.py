@@ -16,9 +16,9 @@ from quadriga.monitor.watch.mutes import (
     active_mute,
     decode_mute,
 )
-from quadriga.store.errors import NotFoundError, QueryError
-from quadriga.store.records import timestamp_text
-from quadriga.store.scope import Scope
+from quadriga.store.records.errors import NotFoundError, QueryError
+from quadriga.store.records.records import timestamp_text
+from quadriga.store.records.scope import Scope
 
 NOW_S = 1_790_000_000.0
 HOUR_S = 3600.0

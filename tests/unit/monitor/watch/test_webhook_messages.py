@@ -12,7 +12,7 @@ import pytest
 
 from quadriga.monitor.watch.webhook_messages import Delivery, message_of, standard_signature
 from quadriga.monitor.watch.webhooks import Webhook, check_webhooks
-from quadriga.store.errors import QueryError
+from quadriga.store.records.errors import QueryError
 
 PAGE = Path(__file__).parents[4] / "docs" / "drift-reference.md"
 BLOCKS = [

@@ -1,0 +1,1 @@
+"""How a database comes to have the tables of `quadriga.store.database.schema`: an alembic environment."""

@@ -1,0 +1,1 @@
+"""Long work: jobs as folders of files, and the runner that does them."""

@@ -1,0 +1,1 @@
+"""Filters as people and programs write them, read into one tree, `syntax`."""

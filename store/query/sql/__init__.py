@@ -1,0 +1,1 @@
+"""Filters as SQL: ids of what they name, predicates, the plan that drives a search, and the search itself."""

@@ -1,0 +1,472 @@
+"""The writer: the one process, or thread, that commits the journal to the database.
+
+Rows and the journal's offset are committed together, and rows are keyed by ids assigned before the record
+was journaled, so after a crash anywhere the same work is simply repeated.
+"""
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import compress, groupby
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store.changes.applying import apply_changes
+from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.changes.repeated_ids import keep_repeated
+from quadriga.store.database import database
+from quadriga.store.database.damaged_files import is_sign_of_damage, set_aside_if_damaged
+from quadriga.store.database.rows import NameIds, RowBatch
+from quadriga.store.database.sqlite import database_path
+from quadriga.store.database.worker_numbers import WorkerNumbers
+from quadriga.store.journal import dead_records, journal
+from quadriga.store.journal.commit_pace import CommitPace
+from quadriga.store.journal.journal_lag import LeftOver, write_offsets
+from quadriga.store.maintenance.eraser import Eraser
+from quadriga.store.maintenance.retention import RetentionCleaner
+from quadriga.store.records.disk import try_lock
+from quadriga.store.records.errors import (
+    MissingPartitionError,
+    NotReadyError,
+    OtherVersionError,
+    StoreError,
+    full_text,
+)
+from quadriga.store.records.ids import IMPORT_WORKER
+from quadriga.store.records.records import JournaledChange, is_add_only, is_change
+from quadriga.store.writing.renumbering import JournaledPayload, Renumbering
+
+BATCH_RECORDS = 10_000
+"""Maximum records of a transaction: large ones, because neighbours in an index share pages."""
+
+BATCH_BYTES = 16 << 20
+POLL_S = 0.04
+SMALL_BATCH = 256  # records up to which a batch is followed by a pause, as a commit takes as long as many records
+CLEANUP_INTERVAL_S = 1.0  # how often finished segments are removed while nothing is journaled
+MAX_BACK_OFF_S = 5.0
+
+_log = logging.getLogger(__name__)
+_IMPORTED = f"{IMPORT_WORKER:04d}-"
+_change_decoder = msgspec.json.Decoder(JournaledChange)
+_SEQ_TEXT = re.compile(rb'\{"seq":(\d{1,19}),"(?:request_id|change)":')
+
+
+class _Frame(NamedTuple):
+    segment: str
+    seq: int
+    payload: bytes
+    end: int  # offset of the next frame
+
+
+class Writer:
+    """Commits the workers' journal to a database.
+
+    Args:
+        journal_directory: Journal of the workers. Beside it are `writer.lock`, `dead.jsonl` with the
+            records that the database rejected, and `dead/` with the damaged parts of segments.
+        url: The database.
+        retention: Removes expired data between batches.
+        is_segment_needed: Whether a committed segment has another reader that is not finished.
+        numbers: The numbers of the workers, which the writer holds while it runs.
+        eraser: Carries out erasures between batches.
+        on_commit: Called with the frames of records and changes that were committed, and begin and end in ns since 1970.
+        on_wait: Called by `run` with the error when the database begins to be away or of another version, and with None
+            when it answers.
+
+    Raises:
+        StoreError: Another writer works on the same journal, or the URL is no database of ours.
+
+    `run` and `drain` raise one too where another server has the workers' numbers.
+    """
+
+    def __init__(
+        self,
+        journal_directory: Path,
+        url: str,
+        retention: RetentionCleaner | None = None,
+        is_segment_needed: Callable[[Path], bool] = lambda _: False,
+        *,
+        numbers: WorkerNumbers | None = None,
+        eraser: Eraser | None = None,
+        on_wait: Callable[[Exception | None], object] = lambda _: None,
+        on_commit: Callable[[Sequence[bytes], int, int], object] | None = None,
+    ) -> None:
+        self._on_commit = on_commit
+        self._on_wait = on_wait
+        self._reported: type | None = None  # kind of the last error, NoneType for none
+        self._numbers = numbers
+        self._retention = retention
+        self._eraser = eraser
+        self._directory = journal_directory
+        self._is_segment_needed = is_segment_needed
+        self._data_directory = journal_directory.parent
+        self._journal_id = journal.journal_id(journal_directory)
+        self._engine = database.open_writer(url)
+        self._lock = _lock(self._data_directory / "writer.lock")
+        self._renumbering = Renumbering(self._data_directory)
+        self._pace = CommitPace(journal_directory)
+        self._left_over = LeftOver(journal_directory)
+        self._offsets: dict[str, int] | None = None
+        self._published_offsets: dict[str, int] | None = None  # offsets that workers can read
+        self._names: NameIds | None = None
+        self._was_current = False  # the tables were those of this release once
+        self.records_committed = 0
+        self.records_rejected = 0
+        self.damaged_parts = 0
+        self.freed_blob_keys: set[str] = set()
+        """Blob keys that lost a reference since last collected."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Commit records as they arrive until `stop` is set, then those that remain, and return.
+
+        If the database does not answer, this retries with growing pauses; records wait in the journal.
+        """
+        pause_s, failing, drained_at = POLL_S, False, 0.0
+        while True:
+            stopping = stop.is_set()
+            try:
+                if (
+                    stopping
+                    or self._is_commit_due(at_once=failing)
+                    or time.monotonic() - drained_at > CLEANUP_INTERVAL_S
+                ):
+                    self.drain(may_pause=not stopping)
+                    drained_at = time.monotonic()
+                if not stopping:
+                    self._run_retention()
+                    self.erase()
+            except (sa.exc.DBAPIError, OSError, StoreError, UnicodeDecodeError) as error:
+                if self._set_aside(error):
+                    continue
+                if not _may_pass(error):
+                    raise
+                if not failing:
+                    _log.warning("the journal waits for the database: %s", full_text(error))
+                failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
+                self._remember_numbers()
+                self._report(error)
+            else:
+                if failing:
+                    _log.warning("the database answers again")
+                failing, pause_s = False, POLL_S
+                self._report(None)
+            if stopping:
+                self._release_numbers()
+                return
+            stop.wait(pause_s)
+
+    def _report(self, error: Exception | None) -> None:
+        """Tell `on_wait` of an error that is not of the kind of the last, or that the database answers."""
+        if type(error) is not self._reported:
+            self._reported = type(error)
+            self._on_wait(error)
+
+    def _set_aside(self, error: Exception) -> bool:
+        """Set the database aside if an error shows that its file is damaged; return whether a new one may begin."""
+        path = database_path(self._engine.url)
+        if path is None:
+            return False
+        is_wrong_schema = isinstance(error, StoreError) and not isinstance(error, NotReadyError)
+        if not is_wrong_schema and not is_sign_of_damage(error):
+            return False
+        self._reset()
+        is_ours = self._was_current or path == self._data_directory.absolute() / "store.db"
+        try:
+            return set_aside_if_damaged(path, is_ours=is_ours) is not None
+        except OSError as failure:
+            _log.error("the damaged database cannot be set aside: %s", failure)
+            return False
+
+    def _remember_numbers(self) -> None:
+        if self._numbers is not None:
+            with suppress(OSError):  # a full disk; it is tried again
+                self._numbers.remember()
+
+    def _release_numbers(self) -> None:
+        if self._numbers is not None:
+            # Else they are free once they are not renewed.
+            with suppress(sa.exc.DBAPIError, OSError):
+                self._numbers.release(self._engine)
+
+    def _run_retention(self) -> None:
+        """Do a step of the retention; its failures do not stop the writer."""
+        if self._retention is None or self._names is None:
+            return
+        try:
+            self._retention.step(self._engine, self._names, self.freed_blob_keys)
+        except Exception as error:
+            self._reset()
+            if database.is_unavailable(error) or isinstance(error, NotReadyError):
+                raise
+            _log.exception("retention failed and is retried later")
+
+    def erase(self) -> bool:
+        """Do a step of the erasures; return whether any is not complete. Its failures do not stop the writer."""
+        if self._eraser is None or self._names is None or self._offsets is None:
+            return False
+        try:
+            return self._eraser.step(self._engine, self._names, self._offsets)
+        except Exception as error:
+            self._reset()
+            if database.is_unavailable(error) or isinstance(error, NotReadyError):
+                raise
+            _log.exception("an erasure failed and is retried later")
+            return True
+
+    def _is_commit_due(self, *, at_once: bool) -> bool:
+        """Check whether to move what is in the journal, if there is anything: now, or as the pace says."""
+        is_wanted = self._pace.take_request() or at_once
+        waiting_bytes = journal.lag_bytes(self._directory, self._offsets or {})
+        return waiting_bytes > 0 if is_wanted else self._pace.is_due(waiting_bytes)
+
+    def drain(self, *, may_pause: bool = False) -> int:
+        """Commit everything in the journal and return the number of records.
+
+        With `may_pause` it ends after a batch if an erasure is due, or steady load would keep that waiting; and after a small
+        one, so that the next is larger.
+        """
+        previous_count = self.records_committed
+        try:
+            try:
+                self._commit_journal(may_pause=may_pause)
+            except NotReadyError as error:
+                if self._offsets is None or isinstance(error, MissingPartitionError):
+                    raise  # the tables are not right yet
+                _log.warning("the journal is moved again from where it is: %s", full_text(error))
+                self._reset()
+                self._commit_journal()
+        except Exception:
+            self._reset()
+            raise
+        return self.records_committed - previous_count
+
+    def _reset(self) -> None:
+        self._offsets = self._names = None
+        self._engine.dispose()
+
+    def _commit_journal(self, *, may_pause: bool = False) -> None:
+        journal_id = journal.journal_id(self._directory)
+        if journal_id != self._journal_id:  # the folder was removed, and began anew
+            self._journal_id, self._offsets = journal_id, None
+        if self._offsets is None:
+            self._offsets = self._begin()
+            self._left_over.begin(self._offsets)
+        while True:
+            if self._numbers is not None:
+                self._numbers.hold(self._engine)
+            self._publish(self._offsets)
+            closed = [
+                path for path in journal.segment_paths(self._directory) if journal.is_closed(path)
+            ]
+            batch = self._batch(self._offsets)
+            if batch:
+                self._commit(batch, self._offsets)
+                self._pace.note_commit()
+            else:
+                self._left_over.end()
+            if not batch or (may_pause and len(batch) < SMALL_BATCH):
+                self._remove(closed, self._offsets)
+                self._publish(self._offsets)
+                return
+            if may_pause and self._eraser is not None and self._eraser.is_due():
+                self._publish(self._offsets)
+                return
+
+    def _publish(self, offsets: dict[str, int]) -> None:
+        """Publish the committed offsets to the workers; on a full disk this is repeated later."""
+        if offsets != self._published_offsets:
+            with suppress(OSError):
+                write_offsets(self._directory, offsets)
+                self._published_offsets = dict(offsets)
+
+    def close(self) -> None:
+        """Close the database and release the lock for another writer."""
+        self._engine.dispose()
+        self._lock.close()
+
+    def _begin(self) -> dict[str, int]:
+        self._upgrade()
+        existing = {path.name for path in journal.segment_paths(self._directory)}
+        with self._engine.begin() as connection:
+            self._names = NameIds(connection)
+            offsets = database.journal_offsets(connection, self._journal_id)
+            # A segment is removed before its offset, so these were finished when a writer died.
+            finished = [segment for segment in offsets if segment not in existing]
+            self._forget_offsets(connection, finished)
+        return {segment: offset for segment, offset in offsets.items() if segment in existing}
+
+    def _upgrade(self) -> None:
+        """Migrate the tables; once they were right, wait until they are so again."""
+        try:
+            revisions = database.upgrade(self._engine)
+        except StoreError as error:
+            if not self._was_current:
+                raise
+            raise OtherVersionError(str(error)) from error
+        if revisions.is_newer and not self._was_current:
+            _log.warning(
+                "the database is at revision %s of a newer version: this one, of %s, may run on it",
+                revisions.database, revisions.own,
+            )  # fmt: skip
+        self._was_current = True
+
+    def _batch(self, offsets: dict[str, int]) -> list[_Frame]:
+        batch: list[_Frame] = []
+        size_bytes = 0
+        for path in journal.segment_paths(self._directory):
+            position = offsets.get(path.name, 0)
+            for seq, payload, end in journal.read_frames(path, position):
+                start = end - len(payload) - journal.HEADER_BYTES
+                if start > position:
+                    self._set_part_aside(path, position, start)
+                position = end
+                batch.append(_Frame(path.name, seq, payload, end))
+                size_bytes += len(payload)
+                if len(batch) >= BATCH_RECORDS or size_bytes >= BATCH_BYTES:
+                    return batch
+        return batch
+
+    def _commit(
+        self, batch: list[_Frame], offsets: dict[str, int], *, is_repeated: bool = False
+    ) -> None:
+        ends = {frame.segment: frame.end for frame in batch}
+        committed = len(batch)
+        begun_ns = time.time_ns()
+        try:
+            self._insert(batch, ends)
+        except (OSError, NotReadyError):
+            raise
+        except Exception as error:  # a failing record must not stop the others
+            if database.is_unavailable(error):
+                raise
+            self._names = None
+            if isinstance(error, sa.exc.IntegrityError) and not is_repeated:
+                # Another server stored one of the ids meanwhile: now it is seen.
+                self._commit(batch, offsets, is_repeated=True)
+                return
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                self._commit(batch[:middle], offsets)
+                self._commit(batch[middle:], offsets)
+                return
+            self._reject(batch[0], error)
+            self._insert([], ends)
+            committed = 0
+        offsets.update(ends)
+        self.records_committed += committed
+        moved = [(frame.segment, frame.end) for frame in batch] if committed else []
+        self._left_over.note_moved(moved, offsets)
+        if self._on_commit is not None and committed:
+            self._on_commit([frame.payload for frame in batch], begun_ns, time.time_ns())
+
+    def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
+        if self._names is None:
+            with self._engine.connect() as connection:
+                self._names = NameIds(connection)
+        freed: set[str] = set()
+        are_changes = [is_change(frame.payload) for frame in batch]
+        exclusive = not all(is_add_only(frame.payload) for frame in compress(batch, are_changes))
+        seqs = [frame.seq for frame in batch]
+        with self._names.transaction(self._engine, seqs, exclusive=exclusive) as connection:
+            kinds = iter(are_changes)
+            for is_of_changes, frames in groupby(batch, lambda _: next(kinds)):
+                if is_of_changes:
+                    decoded = (_change_decoder.decode(frame.payload) for frame in frames)
+                    changes = [self._renumbering.follow(change) for change in decoded]
+                    freed |= apply_changes(connection, self._names, changes)
+                else:
+                    self._add(connection, self._names, frames)
+            if ends:
+                offsets = [(self._key(name), end) for name, end in ends.items()]
+                database.upsert(connection, "journal_offset", offsets)
+        self.freed_blob_keys |= freed
+
+    def _add(self, connection: sa.Connection, names: NameIds, frames: Iterable[_Frame]) -> None:
+        """Insert records except those that exist already, as when the journal is replayed."""
+        payloads = [
+            JournaledPayload(frame.seq, frame.payload, frame.segment.startswith(_IMPORTED))
+            for frame in frames
+        ]
+        new = self._renumbering.new_records(connection, payloads)
+        RowBatch(names).insert(connection, new.records)
+        link_new(connection, new.records)
+        keep_repeated(connection, new.repeated)
+
+    def _key(self, segment: str) -> str:
+        return f"{self._journal_id}/{segment}"
+
+    def _forget_offsets(self, connection: sa.Connection, segments: list[str]) -> None:
+        keys = [self._key(segment) for segment in segments]
+        database.execute_in(connection, "DELETE FROM journal_offset WHERE segment IN ({})", keys)
+
+    def _reject(self, frame: _Frame, error: Exception) -> None:
+        _log.error("record %d cannot be stored: %s", frame.seq, error)
+        line = {"id": str(frame.seq), "segment": frame.segment}
+        line["error"] = f"{type(error).__name__}: {error}"
+        line["record"] = frame.payload.decode(errors="backslashreplace")
+        with (self._data_directory / dead_records.FILE).open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        self.records_rejected += 1
+
+    def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
+        if journal.are_segments_held(self._directory):  # they are copied together with the database
+            closed = []
+        closed = [path for path in closed if not self._is_segment_needed(path)]
+        # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
+        with self._engine.connect() as connection:
+            database.check_in_place(connection)
+            if closed:  # until here the journal is what survives a loss of power
+                database.make_durable(connection)
+        for path in closed:
+            offset, size = offsets.get(path.name, 0), path.stat().st_size
+            if size > offset:
+                self._set_part_aside(path, offset, size)
+            path.unlink()
+            if offsets.pop(path.name, None) is not None:
+                with self._engine.begin() as connection:
+                    self._forget_offsets(connection, [path.name])
+
+    def _set_part_aside(self, path: Path, start: int, end: int) -> None:
+        """Save a damaged part of a segment to a file, once, however often it is read again."""
+        target = self._data_directory / dead_records.FOLDER / f"{path.name}.{start}"
+        if target.exists() and target.stat().st_size == end - start:
+            return
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(end - start)
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(data)
+        self.damaged_parts += 1
+        seqs = [match.decode() for match in _SEQ_TEXT.findall(data)]
+        _log.error(
+            "segment %s is damaged from byte %d to %d, with what seem to be %d records (%s): kept as %s",
+            path.name, start, end, len(seqs), ", ".join(seqs[:10]), target,
+        )  # fmt: skip
+
+
+def _may_pass(error: Exception) -> bool:
+    """Check whether an error may end by itself, so that the writer waits."""
+    if isinstance(error, sa.exc.DBAPIError):
+        return database.is_unavailable(error)
+    return not isinstance(error, StoreError) or isinstance(error, NotReadyError)
+
+
+def _lock(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = try_lock(path)
+    if file is None:
+        holder = path.read_text().strip()
+        raise StoreError(
+            f"expected to be the only writer of {path.parent}, got process {holder} at work"
+        )
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file

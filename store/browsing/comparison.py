@@ -22,6 +22,7 @@ from quadriga.store.browsing.disagreements import (
     on_same_images,
     same_models,
 )
+from quadriga.store.database.database import execute, placeholders
 from quadriga.store.database.rows import decode_label_scores, is_number
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
@@ -38,6 +39,7 @@ MAX_S = 3.0
 MAX_LABELS = 100
 PairedBy = Literal["replay", "shadow", "image"]
 _BATCH = 200
+_MAX_COUNTED = 100_000  # by an index: some 5 ms
 _Z = 1.959964  # of an interval of 95 %
 
 
@@ -170,16 +172,17 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
     suffixes: tuple[tuple[PairedBy, str], ...] = (("replay", REPLAY_SUFFIX), ("shadow", SHADOW_SUFFIX))  # fmt: skip
     for kind, suffix in suffixes:
         replay_a, replay_b = _replay(live_a, suffix), _replay(live_b, suffix)
-        linked = _linked(inferences, live_b, replay_a, request.where)
+        of_a = _linked(inferences, live_a, replay_b, request.where, deadline_s)
+        of_b = _linked(inferences, live_b, replay_a, request.where, deadline_s)
         ways += [
-            (kind, _linked(inferences, live_a, replay_b, request.where), (live_a, replay_b)),
-            (kind, ((b, a) for a, b in linked), (replay_a, live_b)),
+            (kind, of_a, (live_a, replay_b)),
+            (kind, ((b, a) for a, b in of_b), (replay_a, live_b)),
         ]
     for paired_by, pairs, names in ways:
         first = next(pairs, None)
         if first is not None:
             return compare_pairs(chain([first], pairs), request, names, paired_by, deadline_s)
-    same_images = _same_images(inferences, request, live_a, live_b)
+    same_images = _same_images(inferences, request, live_a, live_b, deadline_s)
     return compare_pairs(same_images, request, (live_a, live_b), "image", deadline_s)
 
 
@@ -192,13 +195,17 @@ def compare_pairs(
     *,
     max_pairs: int = MAX_PAIRS,
 ) -> ModelComparison:
-    """Compare the inferences of pairs, until a time of `time.monotonic`; `names` are those of both sides."""
+    """Compare the inferences of pairs, until a time of `time.monotonic`; `names` are those of both sides.
+
+    Pairs that end after that time are taken for partial: who looks for them looks at the clock, too.
+    """
     comparison, is_partial = _Comparison(request, names), False
     for number, (a, b) in enumerate(pairs):
         if number >= max_pairs or time.monotonic() > deadline_s:
             is_partial = True
             break
         comparison.add(a, b)
+    is_partial = is_partial or time.monotonic() > deadline_s
     return comparison.result(paired_by, is_partial=is_partial)
 
 
@@ -257,14 +264,16 @@ class _Comparison:
 
 
 def _linked(
-    inferences: InferenceReader, live: str, replayed: str, where: Any
+    inferences: InferenceReader, live: str, replayed: str, where: Any, deadline_s: float
 ) -> Iterator[tuple[StoredInference, StoredInference]]:
-    """Yield the inferences of a model with their replays, or shadows, of a name; the newest first."""
+    """Yield the inferences of a model with their replays, or shadows, of a name, the newest first, until a time."""
     condition = {"and": [{"model": replayed}, *([where] if where else [])]}
     if _name(replayed).lower() not in {name.lower() for name in inferences.stored_names()}:
         return
     name, version = split_version(live)
     for page in inferences.pages(QueryRequest(condition, limit=_BATCH)):
+        if time.monotonic() > deadline_s:
+            return
         ids = {replay.request_id for replay in page.inferences}
         live_ids = [id_ for id_ in ids if id_.isdecimal() and len(id_) < 20]
         if not live_ids:
@@ -278,20 +287,50 @@ def _linked(
 
 
 def _same_images(
-    inferences: InferenceReader, request: ComparisonRequest, live_a: str, live_b: str
+    inferences: InferenceReader,
+    request: ComparisonRequest,
+    live_a: str,
+    live_b: str,
+    deadline_s: float,
 ) -> Iterator[tuple[StoredInference, StoredInference]]:
-    """Yield the inferences of the first model with the newest ones of the second on the same images, the newest first."""
-    model_ids = matching_models(inferences, DisagreementsRequest(live_a, live_b))
+    """Yield the newest inferences of both models on each image that both answered, until a time.
+
+    The inferences of the model that has fewer are searched, the newest first; those of the first model if there is a filter,
+    which is of its inferences.
+    """
+    ids_b, ids_a = (
+        matching_models(inferences, DisagreementsRequest(*names))
+        for names in ((live_a, live_b), (live_b, live_a))
+    )
+    is_swapped = not request.where and _has_fewer(inferences, ids_b, ids_a)
+    searched, other_ids = (live_b, ids_a) if is_swapped else (live_a, ids_b)
     seen: set[str] = set()
-    conditions = [{"model": live_a}, {"input.hash": {"exists": True}}]
+    conditions = [{"model": searched}, {"input.hash": {"exists": True}}]
     where = {"and": [*conditions, *([request.where] if request.where else [])]}
     for page in inferences.pages(QueryRequest(where, limit=_BATCH)):
-        others = on_same_images(inferences, page.inferences, model_ids)
+        if time.monotonic() > deadline_s:
+            return
+        others = on_same_images(inferences, page.inferences, other_ids)
         for inference in page.inferences:
             image = inference.input.hash or ""
             if image in others and image not in seen:
                 seen.add(image)  # a pair for each image
-                yield inference, others[image]
+                yield (others[image], inference) if is_swapped else (inference, others[image])
+
+
+def _has_fewer(inferences: InferenceReader, ids: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    """Check whether models have fewer inferences than others, by counting up to as many as decide."""
+    if not (ids and others):
+        return not ids
+    statement = "SELECT count(*) FROM (SELECT 1 FROM inference WHERE model_id IN ({}) LIMIT ?) AS c"
+    with inferences.snapshot() as connection:
+        count, other_count = (
+            execute(
+                connection, statement.format(placeholders(some)), (*some, _MAX_COUNTED)
+            ).scalar_one()
+            for some in (ids, others)
+        )
+    return int(count) < int(other_count)
 
 
 def _live(text: str) -> str:

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from quadriga.store.database.database import execute, fetch_all
 from quadriga.store.query.sql.plan import IdRange, Plan, Planner
 from quadriga.store.query.sql.sql import FULL_SCAN, TRUE, Scan, Sql
-from quadriga.store.records.errors import QueryError
 
 MAX_BATCH_ROWS = 10_000
 """Maximum candidates of a batch."""
@@ -39,8 +38,6 @@ class Budget(NamedTuple):
     seconds: float = 1.0
     first_batch_rows: int = 1000
     """Candidates of the first batch; each following batch is three times as large."""
-    unbounded_rows: int = 100_000
-    """Maximum inferences for a full scan that neither an index nor a time bounds."""
 
 
 class SearchResult(NamedTuple):
@@ -78,9 +75,6 @@ class Search:
             page_range: Ids that the page may have, from its cursor.
             budget: Limits of the search.
             select: Query for the selected columns, the id first, as `SELECT_IDS`; `{}` is a table of ids.
-
-        Raises:
-            QueryError: Neither an index nor a time bounds the candidates.
         """
         id_range = self._plan.id_range.intersect(*page_range)
         if id_range.is_empty or self._plan.scans == ():
@@ -88,7 +82,6 @@ class Search:
         if self._plan.predicate is None:
             candidates = self._candidates(id_range, limit).wrap(select)
             return SearchResult(self._fetch_sorted(candidates), None)
-        self._check_bounded(budget)
         return self._search_batches(limit, id_range, budget, select)
 
     def _search_batches(
@@ -168,24 +161,6 @@ class Search:
         next_seqs = [int(next_seq) for next_seq in nexts if next_seq is not None]
         nearest = max if self._descending else min
         return nearest(next_seqs) + step if next_seqs else None
-
-    def _check_bounded(self, budget: Budget) -> None:
-        plan = self._plan
-        if plan.scans is not None or plan.is_time_bounded or plan.is_dense:
-            return
-        models = ", ".join(map(str, plan.admitted or ()))
-        admitted = "" if plan.admitted is None else f" WHERE model_id IN ({models or 'NULL'})"
-        row_count = execute(
-            self._connection,
-            f"SELECT count(*) FROM (SELECT 1 FROM inference{admitted} LIMIT ?) AS c",
-            (budget.unbounded_rows + 1,),
-        ).scalar_one()
-        if row_count > budget.unbounded_rows:
-            raise QueryError(
-                f"expected a filter that an index or a time bounds, as there are more than {budget.unbounded_rows} "
-                'inferences, got neither; add for example {"ts": {"ge": "-24h"}}, a model, a label, '
-                "or a metadata key with eq, in, gt, ge, lt or le"
-            )
 
     def _fetch_sorted(self, query: Sql) -> list[Any]:
         rows = fetch_all(self._connection, *query)

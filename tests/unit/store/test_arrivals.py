@@ -196,7 +196,7 @@ def test_of_very_many_it_says_that_there_may_be_more(store: StoreHarness) -> Non
 
 
 def test_a_filter_that_no_index_bounds_is_bounded_by_time(store: StoreHarness) -> None:
-    store.inferences.budget = Budget(unbounded_rows=1)
+    store.inferences.budget = Budget(rows=10, first_batch_rows=10)
     store.commit(*(make_record(id_at(-ms)) for ms in range(2000, 2100)))
     arrivals = listen(store, {"not": {"meta.camera": "north"}})
     store.commit(make_record(id_at(10)))

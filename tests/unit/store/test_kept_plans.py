@@ -8,9 +8,7 @@ import sqlalchemy as sa
 
 from quadriga.store.database.database import open_writer
 from quadriga.store.database.partitions import drop_month, list_months
-from quadriga.store.query.inferences import InferenceReader, QueryRequest
-from quadriga.store.query.sql.search import Budget
-from quadriga.store.records.errors import NotReadyError, QueryError
+from quadriga.store.records.errors import NotReadyError
 from quadriga.store.records.ids import smallest_id_at
 from tests.postgres_server import PostgresServer
 from tests.unit.store_harness import StoreHarness
@@ -92,22 +90,6 @@ def test_of_connections_that_broke_one_query_tells(postgres_store, engine, recor
     with pytest.raises(NotReadyError):
         ids(postgres_store)
     assert ids(postgres_store) == [JANUARY]
-
-
-def test_what_is_refused_is_refused_again(postgres_store, record) -> None:
-    postgres_store.add(*(record(JANUARY + n, metadata={"x": "same"}) for n in range(200)))
-    reader = InferenceReader(
-        postgres_store.url,
-        postgres_store.journal_directory,
-        postgres_store.blobs,
-        narrow_rows=0,
-        budget=Budget(unbounded_rows=3),
-    )
-    for _ in range(3):
-        with pytest.raises(QueryError, match="an index or a time bounds"):
-            reader.query(QueryRequest(where={"meta.x": {"contains": "am"}}, limit=5))
-    assert len(reader.query(QueryRequest(where={"meta.x": {"gt": "s"}}, limit=5)).inferences) == 5
-    reader.close()
 
 
 def test_a_key_has_values_of_another_type_later(store: StoreHarness, record) -> None:

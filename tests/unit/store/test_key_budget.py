@@ -12,8 +12,6 @@ from quadriga.store.database.rows import NameIds
 from quadriga.store.database.schema import KeyType
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.search import Budget
-from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import (
     Deletion,
     InferenceRecord,
@@ -105,16 +103,6 @@ def test_they_change_and_go_as_others_do(stored, database_url, tmp_path, inferen
     assert found(inferences, {"meta.late": {"ge": 1}}) == [4]
     assert found(inferences, {"meta.a": {"exists": True}}) == [1, 2]
     assert found(inferences, {"meta.late": "x"}) == []
-
-
-def test_a_search_by_one_is_bounded(stored, database_url: str, tmp_path: Path) -> None:
-    made = InferenceReader(
-        database_url, tmp_path, FileBlobs(tmp_path / "blobs"), budget=Budget(unbounded_rows=3)
-    )
-    with pytest.raises(QueryError, match="an index or a time bounds"):
-        found(made, {"meta.late": 1})
-    assert found(made, {"meta.late": 1, "id": {"ge": "1"}}) == [4]
-    made.close()
 
 
 def test_new_keys_cost_the_writer_no_memory(stored, database_url: str) -> None:

@@ -17,7 +17,6 @@ from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.paging import Count
 from quadriga.store.query.request import QueryRequest, query_from_url
 from quadriga.store.query.sql.search import Budget
-from quadriga.store.records.errors import QueryError
 from quadriga.store.records.ids import smallest_id_at
 from quadriga.store.records.records import (
     InferenceRecord,
@@ -61,7 +60,7 @@ class QueryHarness:
             for narrow in PLANS
         ]
         self.hasty = InferenceReader(
-            url, root / "journal", blobs, narrow_rows=12, budget=Budget(40, 1, 7, 40)
+            url, root / "journal", blobs, narrow_rows=12, budget=Budget(40, 1, 7)
         )
 
     def close(self) -> None:
@@ -369,7 +368,4 @@ def test_every_plan_finds_what_the_predicate_holds_for(
     for inferences, form in zip(random_store.readers, FORMS, strict=True):
         assert found(inferences, form(where), order, limit) == expected
     assert random_store.readers[0].count(QueryRequest(where)).count == len(expected)
-    try:
-        assert found(random_store.hasty, QueryRequest(where), order, limit) == expected
-    except QueryError as error:
-        assert "that an index or a time bounds" in str(error)  # noqa: PT017 - either may be
+    assert found(random_store.hasty, QueryRequest(where), order, limit) == expected

@@ -1,0 +1,172 @@
+"""How the cost of a question grows with the store: CPU ms at 3,000, 30,000 and 300,000 inferences, and how often as much at the last.
+
+A model and its canary answer images of their own but for one, beside as many other models as asked for, over 30 days. Each
+store is made once, by the real writer, and kept. A question is asked in this process, as a request would ask it, until it was
+asked five times or for some seconds; its figure is the median of the CPU of this process, and of PostgreSQL's that serves it.
+`partial` marks answers of what was looked at in the time that a search has; the status is 1 where a question was refused.
+
+Flags: `--folder DIR` (bench-data/growth), `--records N ...`, `--models N` (3), `--database sqlite` or `postgresql`, `--only NAME`.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from store_records import CAMERAS, END_MS, SPAN_MS, Clock, build, databases, record
+
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.browsing.comparison import ComparisonRequest, compare
+from quadriga.store.browsing.disagreements import DisagreementsRequest, find_disagreements
+from quadriga.store.browsing.facets import FacetsRequest, find_facets
+from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
+from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.model_counts import stored_versions
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records.errors import QueryError, QueryTimeoutError
+from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.records import InferenceRecord, ModelReference
+
+SIZES = (3_000, 30_000, 300_000)
+REPEATS, SECONDS = 5, 20.0
+MOST_TIMES = 2.0
+CANARY_SHARE = 200
+"""One in so many inferences is of the canary."""
+
+
+def made(count: int, models: int) -> Iterator[InferenceRecord]:
+    """Make records of a model, its canary, and others, whose images are each their own but for one that both answered."""
+    chance = random.Random(1)
+    names = [
+        ModelReference(f"other-{number}", "1", f"{number:064x}") for number in range(models - 2)
+    ]
+    live, canary = (ModelReference("detector", version, version * 64) for version in ("1", "2"))
+    shared = None
+    for number in range(count):
+        moment = END_MS - SPAN_MS + number * SPAN_MS // count
+        one = record(smallest_id_at(moment) + number % 4096, chance)
+        is_canary = number % CANARY_SHARE == CANARY_SHARE - 1
+        model = canary if is_canary else chance.choice([live, live, *names])
+        if model is live and shared is None:
+            shared = one.input
+        image = shared if is_canary and number < CANARY_SHARE else one.input
+        yield msgspec.structs.replace(one, model=model, input=image)
+
+
+def questions(reader: InferenceReader) -> dict[str, Callable[[random.Random], Any]]:
+    """Return what is asked, each with values of its own."""
+
+    def page(where: Any) -> Any:
+        return reader.query(QueryRequest(where, limit=50))
+
+    def models(_: random.Random) -> None:
+        with reader.snapshot() as connection:
+            stored_versions(connection, reader.scope)
+
+    def counted(**fields: Any) -> Any:
+        return aggregate(reader, msgspec.convert(fields, AggregateRequest))
+
+    month = {"ts": {"ge": "2026-01-03T00:00:00Z", "lt": "2026-02-02T00:00:00Z"}}
+    return {
+        "newest": lambda _: page({}),
+        "equality": lambda chance: page({"meta.camera_id": f"camera-{chance.randrange(CAMERAS)}"}),
+        "not": lambda _: page({"not": {"meta.camera_id": {"exists": True}}}),
+        "contains": lambda chance: page(
+            {"meta.camera_id": {"contains": f"-{chance.randrange(90)}x"}}
+        ),
+        "latency": lambda _: page({"latency_ms": {"gt": 1e6}}),
+        "unlabelled": lambda _: page({"ground_truth": {"exists": False}}),
+        "count": lambda chance: reader.count(
+            QueryRequest({"meta.camera_id": f"camera-{chance.randrange(CAMERAS)}"})
+        ),
+        "group by key": lambda _: counted(group=["meta.camera_id"]),
+        "latency of a month": lambda _: counted(where=month, group=["model"]),
+        "models": models,
+        "facets": lambda _: find_facets(reader, FacetsRequest({})),
+        "comparison": lambda _: compare(reader, ComparisonRequest("detector:1", "detector:2")),
+        "its other side": lambda _: compare(reader, ComparisonRequest("detector:2", "detector:1")),
+        "disagreements": lambda _: find_disagreements(
+            reader, DisagreementsRequest("detector:1", "detector:2")
+        ),
+    }
+
+
+def cost_ms(ask: Callable[[random.Random], Any], clock: Clock) -> tuple[float, float, str]:
+    """Return the CPU of a question and its longest time, ms, and what is to be said of its answer."""
+    chance, longest, said = random.Random(7), 0.0, ""
+    spent: list[float] = []
+    begun = time.monotonic()
+    while len(spent) < REPEATS and (not spent or time.monotonic() - begun < SECONDS):
+        clock.start()
+        at = time.monotonic()
+        try:
+            answer = ask(chance)
+            said = "partial" if getattr(answer, "partial", False) else ""
+        except (QueryError, QueryTimeoutError) as error:
+            said = f"refused: {error}"[:90]
+        longest = max(longest, time.monotonic() - at)
+        spent.append(sum(clock.stop()) * 1000)
+    return statistics.median(spent), longest * 1000, said
+
+
+def measure(url: str, folder: Path, only: str | None) -> dict[str, tuple[float, float, str]]:
+    """Return the cost of each question of one store."""
+    reader = InferenceReader(url, folder / "journal", FileBlobs(folder / "blobs"))
+    clock = Clock(url)
+    try:
+        reader.query(QueryRequest({}))
+        clock.find()
+        return {
+            name: cost_ms(ask, clock)
+            for name, ask in questions(reader).items()
+            if only in (None, name)
+        }
+    finally:
+        clock.close()
+        reader.close()
+
+
+def main() -> None:
+    """Measure, print, and end with status 1 if a question was refused."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("bench-data/growth"))
+    parser.add_argument("--records", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--models", type=int, default=3)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    sizes: dict[int, dict[str, tuple[float, float, str]]] = {}
+    for count in options.records:
+        folder = options.folder / f"{count}-{options.models}"
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        with databases(folder, [options.database]) as urls:
+            url = urls[options.database]
+            marker = folder / f"{options.database}.made"
+            if is_new or not marker.exists():
+                build(url, folder, made(count, options.models))
+                marker.touch()
+            sizes[count] = measure(url, folder, options.only)
+    first, last = sizes[options.records[0]], sizes[options.records[-1]]
+    print(
+        f"{'CPU ms':22}"
+        + "".join(f"{count:>12,}" for count in sizes)
+        + f"{'times':>8}{'longest s':>11}"
+    )
+    for name, (least, _, _) in first.items():
+        figures = "".join(f"{cost[name][0]:12.2f}" for cost in sizes.values())
+        most, longest, said = last[name]
+        print(f"{name:22}{figures}{most / least:8.1f}{longest / 1000:11.2f}  {said}")
+    refused = [
+        name for cost in sizes.values() for name, (_, _, said) in cost.items() if "refused" in said
+    ]
+    sys.exit(1 if refused else 0)
+
+
+if __name__ == "__main__":
+    main()

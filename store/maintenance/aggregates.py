@@ -8,14 +8,13 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, placeholders
+from quadriga.store.database.database import execute, fetch_in, placeholders
 from quadriga.store.database.rollups import MINUTE_MS, Tally, decode_counts
 from quadriga.store.database.rows import decode_label_scores, storable_text
 from quadriga.store.query.filters.json_form import parse
 from quadriga.store.query.filters.moments import UNITS_S
 from quadriga.store.query.filters.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.sql.catalog import Catalog, label_names, mentions_replays
 from quadriga.store.query.sql.sql import compared_values
 from quadriga.store.records import metadata
@@ -24,11 +23,12 @@ from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import Scope
 
-MAX_ROWS = 50_000  # inferences that are counted one by one
+MAX_ROWS = 250_000  # inferences that are counted one by one
 MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up
 MAX_GROUPS = 10_000
 GROUP_COLUMNS = ("model", "version", "task")  # what inferences are grouped by beside time and label
 _LATEST = 1 << 40
+_ROWS_AT_ONCE = 10_000
 _NOTHING = "'{}'"
 
 Metric = Literal[
@@ -132,11 +132,11 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
     groups = _Groups(grouping)
     if not request.group:
         groups.of(0, {})  # there, however few match
+    labels = "labels" in metrics or grouping.by_label
     if span is None or grouping.width_ms % MINUTE_MS or grouping.metadata_names:
-        _add_rows(inferences, request.where, now_us, groups)
+        _add_rows(inferences, request.where, now_us, groups, with_labels=labels)
         return Aggregates(_shown(groups, metrics), "inferences")
     latency = bool(metrics & _LATENCIES)
-    labels = "labels" in metrics or grouping.by_label
     with inferences.snapshot() as connection:
         catalog = Catalog(connection, inferences.scope, with_replays=mentions_replays(tree))
         if labels:
@@ -145,32 +145,50 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
     return Aggregates(_shown(groups, metrics), "rollups")
 
 
-def _add_rows(inferences: InferenceReader, where: Any, now_us: int, groups: _Groups) -> None:
-    labels: dict[str, int] = {}
-    metadata_names = groups.grouping.metadata_names
-    counted = 0
-    query = QueryRequest(where=where, order="ts", limit=1000)
-    for page in inferences.pages(query, now_us):
-        for inference in page.inferences:
-            names: dict[str, Any] = {
-                "model": inference.model.name,
-                "version": inference.model.version,
-                "task": inference.task,
-            }
-            if metadata_names:
-                paths = metadata.index_paths(metadata.decode(inference.metadata))
-                names |= {name: _MetadataValue.at(paths, name[5:]) for name in metadata_names}
-            tally = groups.of(time_ms(int(inference.id)), names)
-            tally.count(inference.status, round(inference.latency_ms * 1000))
-            for prediction in decode_label_scores(inference.predictions) or ():
-                if isinstance(prediction.label, str):
-                    number = labels.setdefault(storable_text(prediction.label), len(labels))
-                    tally.count_label(number, 1)
-        counted += len(page.inferences)
-        if counted >= MAX_ROWS and page.cursor is not None:
+def _add_rows(
+    inferences: InferenceReader, where: Any, now_us: int, groups: _Groups, *, with_labels: bool
+) -> None:
+    """Count the rows that match one by one; they are refused before they are read, if they are too many."""
+    ids: list[int] = []
+    for found in inferences.matching_ids(where, now_us):
+        ids += found
+        if len(ids) > MAX_ROWS:
             raise QueryError(
                 f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
             )
+    metadata_names = groups.grouping.metadata_names
+    columns = ", ".join(
+        (
+            "coalesce(meta_flat, meta)" if metadata_names else "NULL",
+            "predictions" if with_labels else "NULL",
+        )
+    )
+    statement = (
+        f"SELECT seq, model_id, status, latency_us, {columns} FROM inference WHERE seq IN ({{}})"
+    )
+    labels: dict[str, int] = {}
+    for start in range(0, len(ids), _ROWS_AT_ONCE):
+        with inferences.snapshot() as connection:
+            rows = fetch_in(connection, statement, ids[start : start + _ROWS_AT_ONCE])
+            models = {
+                id_: dict(zip(GROUP_COLUMNS, names, strict=True))
+                for id_, *names in execute(connection, "SELECT id, name, version, task FROM model")
+            }
+        for seq, model_id, status, latency_us, encoded, predictions in rows:
+            names: dict[str, Any] = models[model_id]
+            if metadata_names:
+                values = metadata.decode(encoded)
+                names = names | {
+                    name: _MetadataValue.at(values, name[5:]) for name in metadata_names
+                }
+            tally = groups.of(time_ms(seq), names)
+            tally.count(status, latency_us)
+            if not with_labels:
+                continue
+            for prediction in decode_label_scores(predictions) or ():
+                if isinstance(prediction.label, str):
+                    number = labels.setdefault(storable_text(prediction.label), len(labels))
+                    tally.count_label(number, 1)
     groups.labels = {number: name for name, number in labels.items()}
 
 

@@ -229,14 +229,8 @@ def test_too_many_rows_are_refused_with_the_reason(
     counted: AggregateHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aggregates, "MAX_ROWS", 10)
-    monkeypatch.setattr(
-        aggregates, "QueryRequest", lambda **fields: Request(**(fields | {"limit": 7}))
-    )
     with pytest.raises(QueryError, match="at most 10 inferences to count one by one"):
         counted.aggregate(where={"meta.site": "a"})
-
-
-Request = aggregates.QueryRequest
 
 
 def test_too_many_groups_are_refused(

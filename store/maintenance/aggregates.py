@@ -159,7 +159,7 @@ def _add_rows(
     metadata_names = groups.grouping.metadata_names
     columns = ", ".join(
         (
-            "coalesce(meta_flat, meta)" if metadata_names else "NULL",
+            "coalesce(CAST(meta_flat AS text), meta)" if metadata_names else "NULL",
             "predictions" if with_labels else "NULL",
         )
     )

@@ -23,6 +23,8 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
+    "clickhouse": Extra("clickhouse.sending:ClickHouseSender", "clickhouse-connect", "clickhouse"),
+    "clickhouse_copy": Extra("clickhouse.sending:backfill", "clickhouse-connect", "clickhouse"),
     "profile": Extra("tuning.profile:profile_command"),
     "quantize": Extra("tuning.quantize:quantize_command"),
     "label_studio": Extra("label_studio.routes:label_studio_routes"),

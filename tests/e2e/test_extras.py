@@ -61,6 +61,12 @@ def test_without_tuning_its_commands_are_absent(without):
         assert f"No such command '{name}'" in quadriga(name, "x", code=2).stderr
 
 
+def test_without_clickhouse_a_copy_to_it_is_refused(without):
+    without("clickhouse")
+    answer = quadriga("store", "copy", "sqlite:///store.db", "http://127.0.0.1:9/db", code=2)
+    assert "requires quadriga.extras.clickhouse, which is not here" in answer.stderr
+
+
 def test_without_label_studio_a_server_has_no_paths_of_it(without, tmp_path):
     without("label_studio")
     with ServerProcess(tmp_path / "data", tmp_path / "models", "--insecure") as server:

@@ -8,7 +8,13 @@ import pytest
 from quadriga.engine.config.extras import EXTRAS, SETTINGS, load, settings_of
 from tests.server_process import ROOT
 
-PACKAGES = {"sign_on": "jwt", "log_in_routes": "httpx2", "object_store": "obstore"}
+PACKAGES = {
+    "clickhouse": "clickhouse_connect",
+    "clickhouse_copy": "clickhouse_connect",
+    "log_in_routes": "httpx2",
+    "object_store": "obstore",
+    "sign_on": "jwt",
+}
 WITHOUT = """
 import sys
 from quadriga.engine.config.extras import MissingExtra, load

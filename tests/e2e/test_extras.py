@@ -110,7 +110,14 @@ def test_without_object_stores_a_source_of_models_ends_the_start(
 
 
 def test_without_any_extra_a_server_answers(without, tmp_path):
-    for name in ("clickhouse", "label_studio", "object_stores", "sign_on", "tuning"):
+    for name in (
+        "clickhouse",
+        "dataset_formats",
+        "label_studio",
+        "object_stores",
+        "sign_on",
+        "tuning",
+    ):
         without(name)
     body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
     with ServerProcess(tmp_path / "data", tmp_path / "models") as server:

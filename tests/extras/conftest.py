@@ -8,4 +8,4 @@ from tests.unit.conftest import (  # noqa: F401 - fixtures
     store,
     umask,
 )
-from tests.unit.store.conftest import file_store  # noqa: F401 - a fixture
+from tests.unit.store.conftest import file_store, record  # noqa: F401 - fixtures

@@ -67,6 +67,14 @@ def test_without_clickhouse_a_copy_to_it_is_refused(without):
     assert "requires quadriga.extras.clickhouse, which is not here" in answer.stderr
 
 
+def test_without_dataset_formats_theirs_are_refused(without, tmp_path):
+    without("dataset_formats")
+    (tmp_path / "a.xml").write_text("<annotations/>")
+    asked = ("--as", "ground-truth", "--data", tmp_path / "data")
+    answer = quadriga("import", tmp_path / "a.xml", *asked, code=2)
+    assert "the format cvat requires a folder of quadriga.extras that is not here" in answer.stderr
+
+
 def test_without_label_studio_a_server_has_no_paths_of_it(without, tmp_path):
     without("label_studio")
     with ServerProcess(tmp_path / "data", tmp_path / "models", "--insecure") as server:

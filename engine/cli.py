@@ -39,6 +39,7 @@ _EXPECTED_ERRORS = {
     "quadriga.extras.tuning.quantizer.QuantizationError",
     "quadriga.engine.models.onnx_file.LoadError",
     "quadriga.engine.models.runners.session.RunError",
+    "quadriga.engine.config.extras.MissingExtra",
     "quadriga.engine.config.settings.SettingsError",
     "json.decoder.JSONDecodeError",
     "quadriga.monitor.drift.samples.DriftError",

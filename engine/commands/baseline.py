@@ -21,6 +21,7 @@ from quadriga.engine.commands.options import (
 )
 from quadriga.engine.commands.output import echo_json, print_progress
 from quadriga.engine.commands.server_client import ServerClient, model_path, wait_for_job
+from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.report import metric_texts
 
 _DEFAULT_NAME = "default"
@@ -152,7 +153,7 @@ def _run_over_dataset(
     from quadriga.monitor.evaluation.files.datasets import read_dataset
 
     model, version, task = resolve_model(server, *name_version)
-    images = read_dataset(options.dataset, task)
+    images = read_dataset(options.dataset, task, dataset_formats())
     snapshot = options.snapshot or snapshot_hash(images, options.threads)
     run = DatasetRun(
         model, version, task, snapshot=snapshot, parameters={}, threads=options.threads

@@ -31,6 +31,7 @@ from quadriga.engine.commands.server_client import (
     own_server,
     wait_for_report,
 )
+from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_dataset
 from quadriga.monitor.evaluation.metric_settings import MetricSettings
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
@@ -298,7 +299,7 @@ def _with_all_scores(parameters: dict[str, Any], task: str) -> dict[str, Any]:
 
 def _read_images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bool]:
     """Return the images of the requested split, and whether the dataset itself names splits."""
-    images = read_dataset(options.dataset, task)
+    images = read_dataset(options.dataset, task, dataset_formats())
     split = options.split
     splits = {image.split for image in images} - {None}
     if split is None:

@@ -20,6 +20,7 @@ from quadriga.engine.commands.options import (
     store_settings,
 )
 from quadriga.engine.commands.output import echo_json, print_progress, print_warnings
+from quadriga.engine.config.extras import dataset_formats
 
 _MAX_REASONS_SHOWN = 20
 
@@ -149,13 +150,13 @@ def export_command(
     from quadriga.engine.commands.model_labels import labels_of_one_model
     from quadriga.engine.models.recognition.labels import read_label_file
     from quadriga.store.browsing.unknown_keys import unknown_key_warnings
+    from quadriga.store.exchange.dataset_options import parse_splits
     from quadriga.store.exchange.export import (
         NUMBERED_FORMATS,
         ExportParameters,
         check_parameters,
         export,
     )
-    from quadriga.store.exchange.splits import parse_splits
     from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     export_options["labels"] = [] if labels_file is None else [*read_label_file(labels_file)]
@@ -170,7 +171,14 @@ def export_command(
         if labels_file is None and parameters.format in NUMBERED_FORMATS:
             known = labels_of_one_model(inferences, parameters.where, settings.models)
             parameters = msgspec.structs.replace(parameters, labels=known)
-        result = export(inferences, blobs, parameters, target=output.absolute(), tell=_print_count)
+        result = export(
+            inferences,
+            blobs,
+            parameters,
+            target=output.absolute(),
+            tell=_print_count,
+            formats=dataset_formats(),
+        )
         warnings = [] if result.written else unknown_key_warnings(inferences, parameters.where)
     print_progress("")
     print_warnings(warnings)
@@ -262,7 +270,7 @@ def import_command(
         model=model,
         team=team,
     )
-    items = read(file, task, accept_predictions=accept_predictions)
+    items = read(file, task, accept_predictions=accept_predictions, formats=dataset_formats())
     imported = (importer.check if dry_run else importer.run)(items, _print_count)
     print_progress("")
     counts = msgspec.structs.asdict(imported).items()

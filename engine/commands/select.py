@@ -20,6 +20,7 @@ from quadriga.engine.commands.options import (
     store_settings,
 )
 from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.config.extras import dataset_formats
 
 SELECTION_FILE = "selection.jsonl"
 """File in the dataset that says of each image why it was selected."""
@@ -145,7 +146,9 @@ def _write(
     with TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
         archive = Path(folder) / "dataset.zip"
         ids = [image.inference_id for image in images]
-        exported = export_ids(inferences, blobs, parameters, ids=ids, target=archive)
+        exported = export_ids(
+            inferences, blobs, parameters, ids=ids, target=archive, formats=dataset_formats()
+        )
         with ZipFile(archive, "a", ZIP_DEFLATED) as dataset:
             paths = {_stem(path): path for path in dataset.namelist() if _is_image(path)}
             written = [image for image in images if image.inference_id in paths]

@@ -8,6 +8,7 @@ import rich_click as click
 
 from quadriga.engine.commands.options import option, store_options, store_settings
 from quadriga.engine.commands.output import progress_printer
+from quadriga.engine.config import extras
 from quadriga.store.records.disk import create_privately
 from quadriga.store.records.ids import EPOCH_MS, LARGEST_ID, time_ms
 
@@ -126,7 +127,6 @@ def copy(source: str, target: str, delete: bool) -> None:
     An interrupted copy continues when it is repeated. A server may write to FROM meanwhile: repeat
     the copy until little is added, stop the server, and repeat it once more.
     """
-    from quadriga.store.records.errors import StoreError
     from quadriga.store.replication.copying import CopyProgress, copy_store
 
     create_privately()
@@ -136,13 +136,7 @@ def copy(source: str, target: str, delete: bool) -> None:
         show(f"{progress.table} {progress.day}: {progress}")
 
     if target.startswith(("http://", "https://")):
-        try:
-            from quadriga.store.replication.clickhouse import backfill
-        except ImportError as error:
-            message = (
-                f"clickhouse-connect is required ({error}): pip install 'quadriga[clickhouse]'"
-            )
-            raise StoreError(message) from error
+        backfill = extras.load("clickhouse_copy", "a copy to ClickHouse")
         copied = backfill(source, target, report)
     else:
         copied = copy_store(source, target, delete=delete, report=report)

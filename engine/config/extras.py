@@ -3,6 +3,7 @@
 Nothing of the engine imports an extra, but an extra may import all of it. To delete one, delete its folder and its rows.
 """
 
+from contextlib import suppress
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ class Extra(NamedTuple):
 
 
 EXTRAS = {
+    "clickhouse": Extra("clickhouse.sending:ClickHouseSender", "clickhouse-connect", "clickhouse"),
+    "clickhouse_copy": Extra("clickhouse.sending:backfill", "clickhouse-connect", "clickhouse"),
     "profile": Extra("tuning.profile:profile_command"),
     "quantize": Extra("tuning.quantize:quantize_command"),
     "label_studio": Extra("label_studio.routes:label_studio_routes"),
@@ -41,6 +44,15 @@ SETTINGS = {
     "sign_on": Extra("sign_on.settings:SignOnSettings"),
 }
 """Structs that declare the settings of extras, by the names of their folders."""
+
+
+DATASET_FORMATS = {
+    "cvat": Extra("dataset_formats.cvat:CVAT"),
+    "dota": Extra("dataset_formats.dota:DOTA"),
+    "imagefolder": Extra("dataset_formats.label_folders:LABEL_FOLDERS"),
+    "label-studio": Extra("label_studio.tasks:LABEL_STUDIO"),
+}
+"""Formats of datasets, by name, see `quadriga.store.exchange.tool_datasets.ToolFormat`."""
 
 
 class MissingExtra(Exception):
@@ -65,6 +77,15 @@ def load(name: str, user: str) -> Any:
         ImportError: Its code is at fault.
     """
     return _load(EXTRAS[name], user)
+
+
+def dataset_formats() -> dict[str, Any]:
+    """Return the formats of datasets whose folders are here, by name."""
+    formats = {}
+    for name, extra in DATASET_FORMATS.items():
+        with suppress(MissingExtra):
+            formats[name] = _load(extra, name)
+    return formats
 
 
 def _load(extra: Extra, user: str) -> Any:

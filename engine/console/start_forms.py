@@ -24,7 +24,7 @@ from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
 from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
-from quadriga.store.exchange.annotated_records import Annotated
+from quadriga.store.exchange.dataset_options import Annotated
 from quadriga.store.exchange.export import ExportParameters, Format
 from quadriga.store.exchange.export import check_parameters as check_export
 from quadriga.store.jobs.jobs import Jobs

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from quadriga.engine.config.extras import dataset_formats
 from quadriga.engine.models.runners.free_memory import return_free_memory
 from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.jobs.runner import JobRun, JobWork
@@ -15,13 +16,13 @@ from quadriga.store.query.request import decode_body
 from quadriga.store.records.errors import QueryError
 
 
-def import_when_run(target: str) -> JobWork:
-    """Return work that imports its function, `module:attribute`, when a job starts."""
+def import_when_run(target: str, **options: Callable[[], Any]) -> JobWork:
+    """Return work that imports its function, `module:attribute`, when a job starts, and makes its options then."""
 
     def work(run: JobRun) -> str:
-        function: JobWork = resolve_name(target)
+        function: Callable[..., str] = resolve_name(target)
         try:
-            return function(run)
+            return function(run, **{name: make() for name, make in options.items()})
         finally:
             return_free_memory()
 
@@ -32,7 +33,7 @@ JOB_KINDS: Mapping[str, JobWork] = {
     "baseline": import_when_run("quadriga.monitor.drift.job:run_baseline"),
     "drift": import_when_run("quadriga.monitor.drift.job:run_drift"),
     "evaluation": import_when_run("quadriga.monitor.evaluation.job:run_evaluation"),
-    "export": import_when_run("quadriga.store.exchange.export:run_export"),
+    "export": import_when_run("quadriga.store.exchange.export:run_export", formats=dataset_formats),
 }
 """The work of each kind. Names of kinds are stored in `job.json`: do not change them."""
 

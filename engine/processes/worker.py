@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from quadriga.engine.access.tls import RenewedFiles, TlsFiles
-from quadriga.engine.config.extras import MissingExtra
+from quadriga.engine.config import extras
 from quadriga.engine.config.settings import Settings, SettingsError, add_extensions
 from quadriga.engine.measures.accounting import open_tracing
 from quadriga.engine.measures.readiness import (
@@ -56,7 +56,10 @@ def main() -> None:
         return
     try:
         _run_writer(task.settings, task.run_id, mark)
-    except StoreError as error:  # the tables of another version, no driver, another writer
+    except (
+        StoreError,
+        extras.MissingExtra,
+    ) as error:  # the tables of another version, no driver, another writer
         _end_unusable(error)
 
 
@@ -102,7 +105,7 @@ def _run_worker(task: ChildTask) -> None:
     try:
         add_extensions(task.settings)
         serve(task, _call_on_stop)
-    except (LoadError, SettingsError, MissingExtra) as error:
+    except (LoadError, SettingsError, extras.MissingExtra) as error:
         _end_unusable(error)
     logging.shutdown()
     # The interpreter's own end would abort if a thread is in a native library, as it is while a model is loaded.
@@ -115,6 +118,7 @@ def _run_writer(
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.blobs.unreferenced import sweep_periodically
     from quadriga.store.database.sizes import measure_periodically
+    from quadriga.store.maintenance.eraser import ErasedReplica
     from quadriga.store.maintenance.retention import RetentionCleaner
     from quadriga.store.writing.writer import Writer
 
@@ -143,7 +147,10 @@ def _run_writer(
         if stop.wait(seconds):
             sys.exit(0)
 
-    sender, replica = _clickhouse(settings)
+    sender = replica = None
+    if clickhouse := settings.of_extra("clickhouse", "url"):
+        sender = extras.load("clickhouse", "extras.clickhouse.url")(journal_directory, clickhouse)
+        replica = ErasedReplica(sender.sent_until, sender.erase)
     make = partial(
         Writer,
         journal_directory,
@@ -168,23 +175,6 @@ def _run_writer(
             sending.join()
         writer.run(stop)  # removes the segments that ClickHouse had yet to take
     _close(tracing)
-
-
-def _clickhouse(settings: Settings) -> tuple[Any, Any]:
-    """Return what sends stored records to ClickHouse, and what erases them there; None each without one."""
-    url = settings.of_extra("clickhouse", "url")
-    if not url:
-        return None, None
-    from quadriga.store.maintenance.eraser import ErasedReplica
-
-    try:
-        from quadriga.store.replication.clickhouse import ClickHouseSender, erase
-    except ImportError as error:
-        raise StoreError(
-            f"clickhouse-connect is required ({error}): pip install 'quadriga[clickhouse]'"
-        ) from error
-    sender = ClickHouseSender(settings.journal_directory, url)
-    return sender, ErasedReplica(sender.sent_until, partial(erase, url))
 
 
 def _start_thread(name: str, work: Callable[..., object], *arguments: Any) -> None:

@@ -1,1 +1,1 @@
-"""A copy of what is stored in ClickHouse; `quadriga.store.replication.clickhouse` sends it."""
+"""A copy in ClickHouse of what is stored."""

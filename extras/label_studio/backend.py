@@ -26,6 +26,7 @@ from quadriga.extras.label_studio.labeling import (
     find_control,
     task_prediction,
 )
+from quadriga.extras.label_studio.tasks import truth_of_results
 from quadriga.extras.label_studio.truth import (
     JOIN,
     METADATA_KEY,
@@ -53,7 +54,6 @@ from quadriga.proto.messages import (
 from quadriga.proto.request import Deadline, current_caller
 from quadriga.quoting import quoted
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.exchange.formats.label_studio_reader import truth_of_results
 from quadriga.store.exchange.predictions import decode_objects
 from quadriga.store.query.inferences import DEFAULT_MEDIA_TYPE, InferenceReader
 from quadriga.store.query.sql.catalog import Catalog

@@ -9,9 +9,9 @@ from xml.parsers import expat
 
 import msgspec
 
+from quadriga.extras.label_studio.tasks import region_of
 from quadriga.proto.errors import InvalidRequest, Unsupported
 from quadriga.quoting import quoted
-from quadriga.store.exchange.formats.label_studio import region_of
 from quadriga.store.exchange.predictions import label_of, score_of
 
 MAX_CHARACTERS = 1 << 20

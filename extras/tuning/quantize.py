@@ -21,6 +21,7 @@ from quadriga.engine.commands.options import (
     store_settings,
 )
 from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.config.extras import dataset_formats
 
 
 @click.command("quantize")
@@ -178,7 +179,7 @@ def _read_dataset(options: SimpleNamespace, task: str) -> list[Any]:
 
     images = [
         image
-        for image in read_dataset(options.dataset, task)
+        for image in read_dataset(options.dataset, task, dataset_formats())
         if image.annotations is not None and options.split in (None, image.split)
     ]
     if not images:

@@ -14,10 +14,14 @@ from typing import Any, BinaryIO
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.exchange.annotated_records import choose_annotations
 from quadriga.store.exchange.archives import Archive, image_name
 from quadriga.store.exchange.coco import coco_form
-from quadriga.store.exchange.dataset_options import DatasetOptions, label_numbers, link_of
+from quadriga.store.exchange.dataset_options import (
+    DatasetOptions,
+    choose_annotations,
+    label_numbers,
+    link_of,
+)
 from quadriga.store.exchange.predictions import chariot_annotation, decode_objects, score_of
 from quadriga.store.records import metadata
 from quadriga.store.records.records import StoredInference

@@ -5,21 +5,25 @@ whole or not at all.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.exchange.annotated_records import Annotated
 from quadriga.store.exchange.archives import Archive
-from quadriga.store.exchange.dataset_options import DatasetOptions, check_link
+from quadriga.store.exchange.dataset_options import (
+    BY_IMAGE,
+    Annotated,
+    DatasetOptions,
+    Splits,
+    check_link,
+)
 from quadriga.store.exchange.datasets import Pages, write_chariot, write_coco
-from quadriga.store.exchange.splits import BY_IMAGE, Splits
-from quadriga.store.exchange.tool_datasets import TOOL_FORMATS, write_tool_dataset
+from quadriga.store.exchange.tool_datasets import ToolFormat, format_of, write_tool_dataset
 from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.filters.json_form import parse
@@ -52,6 +56,8 @@ Format = Literal[
     "label-studio",
 ]
 _TABLES = {"jsonl", "parquet"}
+TOOL_FORMATS = frozenset(get_args(Format)) - _TABLES - {"chariot", "coco"}
+"""Formats of other tools, see `ToolFormat`."""
 NUMBERED_FORMATS = frozenset({"coco", "yolo", "yolo-obb", "yolo-seg"})
 """Formats that name classes by numbers."""
 
@@ -122,12 +128,14 @@ def _with_images(parameters: ExportParameters) -> bool:
     return parameters.images
 
 
-def run_export(run: JobRun) -> str:
-    """Write the export that a job asks for into its folder."""
+def run_export(run: JobRun, formats: Mapping[str, ToolFormat] = {}) -> str:
+    """Write the export that a job asks for into its folder; `formats` as of `export`."""
     parameters = msgspec.convert(run.job.parameters, ExportParameters)
     name = result_name(parameters)
     target = run.directory / name
-    result = export(run.inferences, run.blobs, parameters, target, tell=run.report_progress)
+    result = export(
+        run.inferences, run.blobs, parameters, target, tell=run.report_progress, formats=formats
+    )
     run.log(f"{result.written} inferences written to {name}")
     for line in result.lines():
         run.log(line)
@@ -165,8 +173,22 @@ def export(
     parameters: ExportParameters,
     target: Path,
     tell: OnProgress = lambda *_: None,
+    *,
+    formats: Mapping[str, ToolFormat] = {},
 ) -> Exported:
-    """Write what matches to a file, or to it anew, and return how many inferences that was."""
+    """Write what matches to a file, or to it anew, and return how many inferences that was.
+
+    Args:
+        inferences: The stored inferences.
+        blobs: Their images.
+        parameters: What to write, and how.
+        target: The file.
+        tell: See `OnProgress`.
+        formats: Formats of other tools beside YOLO, by name.
+
+    Raises:
+        QueryError: The format is of a tool, and not among `formats`.
+    """
     tell(0, None)
     newest = {"id": {"le": str(inferences.latest_seq())}}  # what comes meanwhile is left out
     where = {"and": [parameters.where, newest]} if parameters.where else newest
@@ -181,7 +203,7 @@ def export(
             done += len(page.inferences)
             tell(done, total)
 
-    annotated, left_out = _write_whole(pages(), parameters, target, blobs)
+    annotated, left_out = _write_whole(pages(), parameters, target, blobs, formats=formats)
     return Exported(done, left_out, annotated)
 
 
@@ -192,8 +214,12 @@ def export_ids(
     *,
     ids: Sequence[str],
     target: Path,
+    formats: Mapping[str, ToolFormat] = {},
 ) -> Exported:
-    """Write those of some inferences that are still there to a file, in the order of `ids`; the filter is not read."""
+    """Write those of some inferences that are still there to a file, in the order of `ids`; the filter is not read.
+
+    `formats` as of `export`.
+    """
     done = 0
 
     def pages() -> Iterator[Sequence[StoredInference]]:
@@ -209,18 +235,23 @@ def export_ids(
             done += len(records)
             yield [records[id_] for id_ in part if id_ in records]
 
-    annotated, left_out = _write_whole(pages(), parameters, target, blobs)
+    annotated, left_out = _write_whole(pages(), parameters, target, blobs, formats=formats)
     return Exported(done, left_out, annotated)
 
 
 def _write_whole(
-    pages: Pages, parameters: ExportParameters, target: Path, blobs: Blobs
+    pages: Pages,
+    parameters: ExportParameters,
+    target: Path,
+    blobs: Blobs,
+    *,
+    formats: Mapping[str, ToolFormat],
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write a file whole or not at all; return as `_write`."""
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         temporary = Path(folder) / target.name
         images = blobs if _with_images(parameters) else None
-        counts = _write(pages, parameters, temporary, images)
+        counts = _write(pages, parameters, temporary, images, formats=formats)
         temporary.replace(target)
     return counts
 
@@ -233,7 +264,12 @@ def _total(inferences: InferenceReader, where: Any) -> int | None:
 
 
 def _write(
-    pages: Pages, parameters: ExportParameters, target: Path, images: Blobs | None
+    pages: Pages,
+    parameters: ExportParameters,
+    target: Path,
+    images: Blobs | None,
+    *,
+    formats: Mapping[str, ToolFormat],
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write a file.
 
@@ -258,8 +294,11 @@ def _write(
             return dict(write_chariot(pages, target, images, options)), {}
         case "coco":
             return dict(write_coco(pages, target, images, options)), {}
-        case form:
-            sources, left_out = write_tool_dataset(form, pages, target, images, options=options)
+        case name:
+            tool_format = format_of(name, formats)
+            sources, left_out = write_tool_dataset(
+                tool_format, pages, target, images, options=options
+            )
             return dict(sources), dict(left_out)
     return {}, {}
 

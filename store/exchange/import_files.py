@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, BinaryIO, NamedTuple, cast
 from zipfile import BadZipFile
@@ -29,12 +30,16 @@ from quadriga.store.exchange.dataset_files import (
     open_dataset_files,
 )
 from quadriga.store.exchange.datasets import NOT_METADATA, OWN, nested
-from quadriga.store.exchange.formats.cvat_reader import read_cvat_file
-from quadriga.store.exchange.formats.label_studio_reader import is_tasks, read_tasks
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
-from quadriga.store.exchange.formats.recognition import FORMS, read_tool_dataset
 from quadriga.store.exchange.formats.writing import SIDECAR
 from quadriga.store.exchange.text_files import decode_as, json_lines, to_utf8, utf8_lines
+from quadriga.store.exchange.tool_datasets import (
+    FORMS,
+    ToolFormat,
+    format_of,
+    is_array,
+    read_tool_dataset,
+)
 from quadriga.store.records import metadata
 from quadriga.store.records.errors import PYARROW_MISSING, MetadataError, QueryError
 from quadriga.store.records.records import ModelReference, ReviewStatus
@@ -106,7 +111,11 @@ Images = Callable[[str], bytes | None]  # gives the image of a name; None where 
 
 
 def read(
-    path: Path, task: str | None = None, *, accept_predictions: bool = False
+    path: Path,
+    task: str | None = None,
+    *,
+    accept_predictions: bool = False,
+    formats: Mapping[str, ToolFormat] = {},
 ) -> Iterator[Item]:
     """Read JSON lines, Parquet, COCO's JSON, CVAT's XML, Label Studio's JSON, or a zip or folder of a dataset.
 
@@ -114,6 +123,7 @@ def read(
         path: The file or folder.
         task: Full name of the task that the ground truth is of; None for what the file says.
         accept_predictions: Whether annotations that an export made from predictions are ground truth.
+        formats: Formats of other tools beside YOLO, by name.
 
     Raises:
         QueryError: It is none of these, or a part of it means nothing; the message names the place.
@@ -126,11 +136,11 @@ def read(
         case ".parquet":
             yield from _parquet(path)
         case ".json" | ".xml":
-            yield from _annotation_file(path, task)
+            yield from _annotation_file(path, task, formats)
         case ".zip":
             files = open_dataset_files(path)  # stays open: images are read later than their items
             try:
-                yield from _dataset(files, task, accept_predictions=accept_predictions)
+                yield from _dataset(files, task, formats, accept_predictions=accept_predictions)
             except (BadZipFile, zlib.error) as error:
                 raise QueryError(f"cannot read {path.name}: {error}") from error
         case suffix:
@@ -157,22 +167,32 @@ def _no_image(_: str) -> bytes | None:
     return None
 
 
-def _annotation_file(path: Path, task: str | None) -> Iterator[Item]:
+def _annotation_file(
+    path: Path, task: str | None, formats: Mapping[str, ToolFormat]
+) -> Iterator[Item]:
     """Read a file of annotations without images: COCO's, CVAT's, or tasks of Label Studio."""
     images = DatasetImages(DatasetFiles([], path))
     with path.open("rb") as file:
-        if path.suffix.lower() == ".xml":
-            annotated = read_cvat_file(file, path.name, images, task)
-        elif is_tasks(data := to_utf8(file.read(), path.name)):
-            annotated = read_tasks(data, path.name, images, task)
-        else:
-            yield from _coco(data, _no_image)
-            return
-        for image in annotated:
+        name, annotations = "cvat", cast("BinaryIO", file)
+        if path.suffix.lower() != ".xml":
+            data = to_utf8(file.read(), path.name)
+            if not is_array(data):
+                yield from _coco(data, _no_image)
+                return
+            name, annotations = "label-studio", BytesIO(data)
+        read_file = format_of(name, formats).read_file
+        assert read_file is not None
+        for image in read_file(annotations, path.name, images, task):
             yield _of_image(image, _no_image)
 
 
-def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool) -> Iterator[Item]:
+def _dataset(
+    files: DatasetFiles,
+    task: str | None,
+    formats: Mapping[str, ToolFormat],
+    *,
+    accept_predictions: bool,
+) -> Iterator[Item]:
     """Read the files of a folder or a zip: what an export wrote, or a dataset of a tool."""
 
     def image(name: str) -> bytes | None:
@@ -192,7 +212,7 @@ def _dataset(files: DatasetFiles, task: str | None, *, accept_predictions: bool)
             yield from _coco(files.read(name), image)
     else:
         is_empty = True
-        for annotated in read_tool_dataset(files, task):
+        for annotated in read_tool_dataset(files, task, formats):
             is_empty = False
             yield _of_image(annotated, image, accept_predictions=accept_predictions)
         if is_empty and SIDECAR not in files:

@@ -1,48 +1,107 @@
-"""Datasets in the forms of other tools: which inferences are written, their images and splits, and what was left out."""
+"""Datasets in the formats of other tools: their recognition, what is written of which inferences, and what is left out."""
 
 import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ExifTags import Base as ExifTag
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.exchange.annotated_records import choose_annotations
 from quadriga.store.exchange.archives import Archive, image_name, stored_image
-from quadriga.store.exchange.dataset_options import DatasetOptions, link_of
+from quadriga.store.exchange.dataset_files import DatasetFiles
+from quadriga.store.exchange.dataset_options import DatasetOptions, choose_annotations, link_of
 from quadriga.store.exchange.datasets import Pages, own_fields
-from quadriga.store.exchange.formats.cvat import CvatWriter
-from quadriga.store.exchange.formats.dota import DotaWriter
-from quadriga.store.exchange.formats.label_folders import LabelFolderWriter
-from quadriga.store.exchange.formats.label_studio import LabelStudioWriter
+from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
 from quadriga.store.exchange.formats.writing import SIDECAR, FormatWriter, LeftOutError, Picture
-from quadriga.store.exchange.formats.yolo import YoloWriter
+from quadriga.store.exchange.formats.yolo import Kind, YoloWriter, is_yolo, read_yolo
+from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import StoredInference
 
 _JPEG_QUALITY = 95
 _UPRIGHT = 1
 
 
-_WRITERS: dict[str, Callable[[Archive, DatasetOptions], FormatWriter]] = {
-    "yolo": lambda archive, options: YoloWriter(archive, "detect", options),
-    "yolo-obb": lambda archive, options: YoloWriter(archive, "obb", options),
-    "yolo-seg": lambda archive, options: YoloWriter(archive, "segment", options),
-    "imagefolder": lambda archive, _: LabelFolderWriter(archive),
-    "dota": lambda archive, _: DotaWriter(archive),
-    "cvat": lambda archive, options: CvatWriter(archive, options.splits.names),
-    "label-studio": lambda archive, options: LabelStudioWriter(archive, options.annotated),
+class ToolFormat(NamedTuple):
+    """A format of the datasets of another tool."""
+
+    writer: Callable[[Archive, DatasetOptions], FormatWriter]
+    is_format: Callable[[DatasetFiles], object]
+    """Checks whether a dataset is in the format."""
+    read: Callable[[DatasetImages, str | None], Iterator[AnnotatedImage]]
+    """Yields the images of a dataset whose task has a full name; None for what the dataset says."""
+    read_file: (
+        Callable[[BinaryIO, str, DatasetImages, str | None], Iterator[AnnotatedImage]] | None
+    ) = None
+    """Yields the images of an open file of annotations alone, by the name that messages have; None for no such file."""
+
+
+_KINDS: dict[str, Kind] = {"yolo": "detect", "yolo-obb": "obb", "yolo-seg": "segment"}
+_YOLO = {
+    name: ToolFormat(partial(YoloWriter, kind=kind), is_yolo, read_yolo)
+    for name, kind in _KINDS.items()
 }
-TOOL_FORMATS = frozenset(_WRITERS)
-"""Formats that `write_tool_dataset` writes."""
+_RECOGNISED = ("cvat", "dota", "yolo", "label-studio", "imagefolder")
+"""Formats that a dataset is read in, in the order in which they are tried."""
+
+FORMS = (
+    "annotations.jsonl, COCO's instances*.json or annotations*.json, CVAT's annotations.xml, YOLO's data.yaml with labels, "
+    "DOTA's labelTxt, a .json of Label Studio's tasks, or a folder of images for each label"
+)
+"""Names of the forms of datasets, for errors."""
+
+
+def format_of(name: str, formats: Mapping[str, ToolFormat]) -> ToolFormat:
+    """Return a format: YOLO's, or one of `formats`.
+
+    Raises:
+        QueryError: It is none of these.
+    """
+    tool_format = _YOLO.get(name) or formats.get(name)
+    if tool_format is None:
+        raise QueryError(f"the format {name} requires a folder of quadriga.extras that is not here")
+    return tool_format
+
+
+def is_array(begin: bytes) -> bool:
+    """Check whether a JSON file begins as an array: Label Studio's tasks are one, COCO is an object."""
+    return begin.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+
+
+def read_tool_dataset(
+    files: DatasetFiles, task: str | None, formats: Mapping[str, ToolFormat]
+) -> Iterator[AnnotatedImage]:
+    """Yield the images of a dataset in the first format that it is recognised as; none if it is in no format.
+
+    Args:
+        files: The files of the dataset.
+        task: Full name of the task whose truth it is; None for what the dataset says.
+        formats: Formats beside YOLO, by name.
+
+    Raises:
+        QueryError: A file is invalid; the message names the place.
+        OSError: A file cannot be read.
+    """
+    known = {**_YOLO, **formats}
+    images = DatasetImages(files)
+    for name in _RECOGNISED:
+        if name in known and known[name].is_format(files):
+            yield from known[name].read(images, task)
+            return
 
 
 def write_tool_dataset(
-    form: str, pages: Pages, target: Path, images: Blobs | None, *, options: DatasetOptions
+    tool_format: ToolFormat,
+    pages: Pages,
+    target: Path,
+    images: Blobs | None,
+    *,
+    options: DatasetOptions,
 ) -> tuple[Counter[str], Counter[str]]:
     """Write a dataset, a picture at a time.
 
@@ -52,7 +111,7 @@ def write_tool_dataset(
     sources: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
     with Archive(target, images) as archive:
-        writer, sidecar = _WRITERS[form](archive, options), archive.add_text_file(SIDECAR)
+        writer, sidecar = tool_format.writer(archive, options), archive.add_text_file(SIDECAR)
         for record in chain.from_iterable(pages):
             try:
                 picture, path = _write(record, archive, writer, images=images, options=options)

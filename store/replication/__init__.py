@@ -1,1 +1,1 @@
-"""Beyond one database: copies of a store, comparison, ClickHouse."""
+"""Beyond one database: copies of a store, and their comparison."""

@@ -15,7 +15,7 @@ from quadriga.tasks.predictions import shape_of_json
 from tests.server_process import IMAGES, ServerProcess
 from tests.unit.store.conftest import make_record
 from tests.unit.store.exchange_records import MS
-from tests.unit.store.test_tool_datasets import FORMS, SHAPES, SIZE_WH, fill, forget_truth
+from tests.unit.store.tool_datasets import FORMS, SHAPES, SIZE_WH, fill, forget_truth
 from tests.unit.store_harness import StoreHarness
 
 HERE = Path(__file__).parent

@@ -61,6 +61,20 @@ def test_without_tuning_its_commands_are_absent(without):
         assert f"No such command '{name}'" in quadriga(name, "x", code=2).stderr
 
 
+def test_without_clickhouse_a_copy_to_it_is_refused(without):
+    without("clickhouse")
+    answer = quadriga("store", "copy", "sqlite:///store.db", "http://127.0.0.1:9/db", code=2)
+    assert "requires quadriga.extras.clickhouse, which is not here" in answer.stderr
+
+
+def test_without_dataset_formats_theirs_are_refused(without, tmp_path):
+    without("dataset_formats")
+    (tmp_path / "a.xml").write_text("<annotations/>")
+    asked = ("--as", "ground-truth", "--data", tmp_path / "data")
+    answer = quadriga("import", tmp_path / "a.xml", *asked, code=2)
+    assert "the format cvat requires a folder of quadriga.extras that is not here" in answer.stderr
+
+
 def test_without_label_studio_a_server_has_no_paths_of_it(without, tmp_path):
     without("label_studio")
     with ServerProcess(tmp_path / "data", tmp_path / "models", "--insecure") as server:
@@ -104,7 +118,14 @@ def test_without_object_stores_a_source_of_models_ends_the_start(
 
 
 def test_without_any_extra_a_server_answers(without, tmp_path):
-    for name in ("clickhouse", "label_studio", "object_stores", "sign_on", "tuning"):
+    for name in (
+        "clickhouse",
+        "dataset_formats",
+        "label_studio",
+        "object_stores",
+        "sign_on",
+        "tuning",
+    ):
         without(name)
     body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
     with ServerProcess(tmp_path / "data", tmp_path / "models") as server:

@@ -12,7 +12,9 @@ GRPC = "tests/e2e/test_grpc.py::test_the_program_in_the_documents_runs"
 V1 = "tests/e2e/test_v1.py::test_the_page_s_lines_run"
 MOVE = "tests/e2e/test_scaling_page.py::test_a_store_in_use_moves_to_postgresql"
 CLICKHOUSE = "tests/e2e/test_scaling_page.py::test_what_is_stored_is_sent_to_clickhouse_too"
-STATEMENTS = "tests/unit/store/test_clickhouse.py::test_the_statements_of_the_page_do_what_it_says"
+STATEMENTS = (
+    "tests/extras/clickhouse/test_clickhouse.py::test_the_statements_of_the_page_do_what_it_says"
+)
 PAGES = "tests/e2e/test_drift.py::test_commands_of_the_pages_are_answered"
 MESSAGES = "tests/unit/monitor/watch/test_webhook_messages.py::"
 EVALUATION = "tests/unit/monitor/evaluation/"
@@ -165,7 +167,7 @@ RUN_BY = {
     ],
     "docs/scaling.md": [
         f"sh {MOVE}",
-        "sql tests/unit/store/test_clickhouse.py::test_dropping_partitions_drops_a_month",
+        "sql tests/extras/clickhouse/test_clickhouse.py::test_dropping_partitions_drops_a_month",
         *[f" {HERE}commands_of_compose_name_its_services_and_secrets"] * 2,
         f" {HERE}containers_are_run_from_what_is_there",
         f"sh {CLICKHOUSE}",

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.report.cells import listed_ids
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.blobs.files import FileBlobs
@@ -167,7 +168,8 @@ class StoreHarness:
 
     def export(self, target: Path, **parameters: Any) -> Path:
         """Export inferences to a file, and return its path."""
-        export(self.inferences, self.blobs, msgspec.convert(parameters, ExportParameters), target)
+        asked = msgspec.convert(parameters, ExportParameters)
+        export(self.inferences, self.blobs, asked, target, formats=dataset_formats())
         return target
 
     def importer(self, kind: str, join: str | None = None, **options: Any) -> Importer:
@@ -176,7 +178,7 @@ class StoreHarness:
 
     def read(self, file: Path, **options: Any) -> Any:
         """Read the items of a file."""
-        return read(file, **options)
+        return read(file, formats=dataset_formats(), **options)
 
     def import_file(
         self,
@@ -188,7 +190,7 @@ class StoreHarness:
         accept_predictions: bool = False,
     ) -> Any:
         """Import a file of inferences or of ground truth; return the counts of what was imported."""
-        items = read(file, task, accept_predictions=accept_predictions)
+        items = self.read(file, task=task, accept_predictions=accept_predictions)
         return self.importer(kind, join, task=task).run(items)
 
     def close(self) -> None:

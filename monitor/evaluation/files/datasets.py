@@ -4,7 +4,7 @@ Source: Chariot, dataset archives; COCO, "Data format"; torchvision, ImageFolder
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -23,8 +23,8 @@ from quadriga.store.exchange.dataset_files import (
 )
 from quadriga.store.exchange.datasets import GPS, NOT_METADATA
 from quadriga.store.exchange.formats.reading import DatasetImages, split_of_name
-from quadriga.store.exchange.formats.recognition import FORMS, read_tool_dataset
 from quadriga.store.exchange.text_files import json_lines, utf8_lines
+from quadriga.store.exchange.tool_datasets import FORMS, ToolFormat, read_tool_dataset
 from quadriga.store.records.errors import ChangeError, QueryError
 
 
@@ -51,11 +51,14 @@ class _Row(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-def read_dataset(location: Path, task: str) -> list[DatasetImage]:
+def read_dataset(
+    location: Path, task: str, formats: Mapping[str, ToolFormat] = {}
+) -> list[DatasetImage]:
     """List the images of a dataset with their annotations, without reading the images themselves.
 
     The location is a folder or a zip: in Chariot's layout, with COCO's instances, in the form of CVAT, DOTA, YOLO or
     Label Studio, or with a folder per label. The task, its full name, decides which shape of COCO's annotations counts.
+    `formats` are those of other tools beside YOLO, by name.
 
     Raises:
         EvaluationError: The layout is none of these, or a file is invalid; the message names it.
@@ -70,7 +73,7 @@ def read_dataset(location: Path, task: str) -> list[DatasetImage]:
         elif instances:
             images = [image for name in instances for image in _coco(files, name, task)]
         else:
-            images = list(_of_tool(files, task))
+            images = list(_of_tool(files, task, formats))
     except (ChangeError, QueryError) as error:
         raise EvaluationError(str(error)) from error
     if not images:
@@ -136,9 +139,11 @@ def _coco(files: DatasetFiles, name: str, task: str) -> Iterator[DatasetImage]:
         yield DatasetImage(path, partial(files.read, path), annotations, split_of_name(split))
 
 
-def _of_tool(files: DatasetFiles, task: str) -> Iterator[DatasetImage]:
+def _of_tool(
+    files: DatasetFiles, task: str, formats: Mapping[str, ToolFormat]
+) -> Iterator[DatasetImage]:
     """List the images of a dataset in the form of another tool."""
-    for image in read_tool_dataset(files, task):
+    for image in read_tool_dataset(files, task, formats):
         annotations = image.annotations
         if annotations is not None:
             annotations = (

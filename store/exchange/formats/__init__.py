@@ -1,1 +1,1 @@
-"""Datasets in the forms of other tools: a module each, which writes and reads that form."""
+"""Formats of other tools: YOLO, and what all of them share; others are in `quadriga.extras`."""

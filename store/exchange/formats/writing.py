@@ -1,5 +1,6 @@
 """What the writers of all formats share: the picture that they write, and what they leave out."""
 
+import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -10,6 +11,8 @@ from quadriga.store.records.records import StoredInference
 
 SIDECAR = "quadriga-images.jsonl"
 """File beside a dataset that says of each image which inference it is: for an import, and for readers of metadata."""
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class LeftOutError(Exception):
@@ -82,3 +85,8 @@ def check_any_written(picture: Picture, written: int) -> None:
     """
     if picture.annotations and not written:
         raise LeftOutError("none of its annotations has a shape of the format")
+
+
+def xml_text(text: str) -> str:
+    """Return a text with what XML 1.0 cannot say, such as control characters, replaced by U+FFFD."""
+    return _NOT_XML.sub("\ufffd", text)

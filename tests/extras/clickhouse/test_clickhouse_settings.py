@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from quadriga.engine.config.extras import MissingExtra
 from quadriga.engine.config.settings import Settings, SettingsError, load
 from quadriga.engine.processes import worker
-from quadriga.store.records.errors import StoreError
 
 
 def test_a_url_of_another_kind_is_refused_without_its_password(tmp_path):
@@ -22,7 +22,8 @@ def test_a_url_of_another_kind_is_refused_without_its_password(tmp_path):
 
 def test_without_the_package_the_writer_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "_call_on_stop", lambda _: None)
-    monkeypatch.setitem(sys.modules, "quadriga.store.replication.clickhouse", None)
+    monkeypatch.delitem(sys.modules, "quadriga.extras.clickhouse.sending", raising=False)
+    monkeypatch.setitem(sys.modules, "clickhouse_connect", None)
     settings = Settings(data=str(tmp_path), extras={"clickhouse": {"url": "http://127.0.0.1:9"}})
-    with pytest.raises(StoreError, match=r"pip install 'quadriga\[clickhouse\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'quadriga\[clickhouse\]'"):
         worker._run_writer(settings)

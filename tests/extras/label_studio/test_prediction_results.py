@@ -5,7 +5,7 @@ import math
 import pytest
 
 from quadriga.extras.label_studio.labeling import Control, task_prediction
-from quadriga.store.exchange.formats.label_studio_reader import truth_of_results
+from quadriga.extras.label_studio.tasks import truth_of_results
 
 BOX = {"label": "a", "score": 0.5, "xmin": 10, "ymin": 20, "xmax": 60, "ymax": 70}
 TURNED = {"label": "a", "score": 0.5, "cx": 0.5, "cy": 0.4, "w": 0.2, "h": 0.1, "r": 0.3}

@@ -5,10 +5,23 @@ import sys
 
 import pytest
 
-from quadriga.engine.config.extras import EXTRAS, SETTINGS, load, settings_of
+from quadriga.engine.config.extras import (
+    DATASET_FORMATS,
+    EXTRAS,
+    SETTINGS,
+    dataset_formats,
+    load,
+    settings_of,
+)
 from tests.server_process import ROOT
 
-PACKAGES = {"sign_on": "jwt", "log_in_routes": "httpx2", "object_store": "obstore"}
+PACKAGES = {
+    "clickhouse": "clickhouse_connect",
+    "clickhouse_copy": "clickhouse_connect",
+    "log_in_routes": "httpx2",
+    "object_store": "obstore",
+    "sign_on": "jwt",
+}
 WITHOUT = """
 import sys
 from quadriga.engine.config.extras import MissingExtra, load
@@ -27,7 +40,9 @@ def run(script, *arguments):
 
 
 def test_table_and_folders_have_the_same_extras():
-    named = {extra.path.partition(".")[0] for extra in EXTRAS.values()} | set(SETTINGS)
+    named = {extra.path.partition(".")[0] for extra in (EXTRAS | DATASET_FORMATS).values()} | set(
+        SETTINGS
+    )
     for place in ("extras", "tests/extras"):
         assert {path.parent.name for path in (ROOT / place).glob("[a-z]*/*.py")} == named
 
@@ -35,6 +50,17 @@ def test_table_and_folders_have_the_same_extras():
 @pytest.mark.parametrize("name", EXTRAS)
 def test_what_the_table_names_is_there(name):
     assert callable(load(name, name))
+
+
+def test_formats_of_datasets_are_those_of_the_table():
+    assert dataset_formats().keys() == DATASET_FORMATS.keys()
+
+
+def test_without_its_folder_a_format_is_left_out(monkeypatch):
+    monkeypatch.setitem(sys.modules, "quadriga.extras.dataset_formats", None)
+    for module in ("cvat", "dota", "label_folders"):
+        monkeypatch.delitem(sys.modules, f"quadriga.extras.dataset_formats.{module}", raising=False)
+    assert dataset_formats().keys() == {"label-studio"}
 
 
 @pytest.mark.parametrize("extra", SETTINGS)

@@ -24,6 +24,7 @@ class Sink:
     def __init__(self, *_: object) -> None:
         self.has_unsent = lambda _: False
         self.sent_until = lambda _: 0
+        self.erase = lambda *_: None
 
     def run(self, stop: threading.Event) -> None:
         Sink.ended = stop.wait(20)
@@ -40,7 +41,7 @@ class Writer:
 
 def test_failed_writer_stops_the_sender(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_call_on_stop", lambda _: None)
-    monkeypatch.setattr("quadriga.store.replication.clickhouse.ClickHouseSender", Sink)
+    monkeypatch.setattr("quadriga.extras.clickhouse.sending.ClickHouseSender", Sink)
     monkeypatch.setattr("quadriga.store.writing.writer.Writer", Writer)
     settings = Settings(
         data=str(tmp_path), extras={"clickhouse": {"url": "http://127.0.0.1:9/none"}}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quadriga.engine.config.extras import dataset_formats
 from quadriga.store.exchange.export import ExportParameters, Format, decode_parameters, export
 from quadriga.store.query.inferences import QueryRequest
 from quadriga.store.records.errors import QueryError
@@ -134,7 +135,14 @@ def test_nothing_is_left_of_an_export_that_is_ended(store, tmp_path, record, for
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(store.inferences, store.blobs, ExportParameters(format=form), target / "x", tell)
+        export(
+            store.inferences,
+            store.blobs,
+            ExportParameters(format=form),
+            target / "x",
+            tell,
+            formats=dataset_formats(),
+        )
     assert list(target.iterdir()) == []
 
 

@@ -4,65 +4,32 @@ import io
 import json
 import tracemalloc
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quadriga.store.exchange import dataset_files
+from quadriga.store.exchange.archives import ZipStream
 from quadriga.store.exchange.dataset_files import open_dataset_files
-from quadriga.store.exchange.formats.label_folders import folder_of_label, label_of_folder
+from quadriga.store.exchange.dataset_options import Splits, parse_splits
 from quadriga.store.exchange.import_files import read
-from quadriga.store.exchange.splits import Splits, parse_splits
-from quadriga.store.exchange.zip_stream import ZipStream
 from quadriga.store.records.errors import QueryError, StoreError
 from quadriga.store.records.records import InputReference
-from tests.unit.store.test_tool_datasets import LABELS, picture
+from tests.unit.store.tool_datasets import (
+    picture,
+    write_zip,
+)
 
 YAML = "names: {0: ship}\ntask: detect\n"
+
+
 LINE = "0 0.5 0.5 0.5 0.5\n"
-IMAGE = '<image id="0" name="{name}" width="10" height="10">{shapes}</image>'
 
 
-def cvat(*shapes: str, name: str = "a.jpg", before: str = "") -> str:
-    """Return a file of CVAT with one image."""
-    image = IMAGE.format(name=name, shapes="".join(shapes))
-    return f'<?xml version="1.0"?>{before}<annotations>{image}</annotations>'
-
-
-def task(value: Any, **region: Any) -> str:
-    """Return tasks of Label Studio with one region."""
-    result = {
-        "type": "rectanglelabels",
-        "original_width": 10,
-        "original_height": 10,
-        "value": value,
-    }
-    return json.dumps(
-        [{"data": {"image": "a.jpg"}, "annotations": [{"result": [result | region]}]}]
-    )
-
-
-BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>'
-EXTERNAL = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
 ALIASES = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\nnames: [*b, *b]\n"
-BOX = {"x": 1, "y": 1, "width": 5, "height": 5, "rectanglelabels": ["a"]}
+
+
 REFUSED = [
-    ({"annotations.xml": cvat(before=BOMB)}, "expected no document type"),
-    ({"annotations.xml": cvat(before=EXTERNAL)}, "expected no document type"),
-    ({"annotations.xml": "<annotations><image"}, "annotations.xml: expected XML"),
-    ({"annotations.xml": "<svg/>"}, "expected CVAT's <annotations>, got <svg>"),
-    ({"annotations.xml": "<annotations><track id='0'/></annotations>"}, "got tracks of a video"),
-    ({"annotations.xml": cvat('<mask label="a" rle="1"/>')}, "image a.jpg: shape 0: .* got a mask"),
-    ({"annotations.xml": cvat('<box label="a" xtl="nan" ytl="0" xbr="1" ybr="1"/>')}, "shape 0: expected coordinates as finite numbers"),
-    ({"annotations.xml": cvat('<polygon label="a" points="1,2;inf,4"/>')}, "finite numbers"),
-    ({"annotations.xml": cvat('<polygon label="a" points="1;2"/>')}, "finite numbers"),
-    ({"annotations.xml": cvat("<box/>")}, "a label is required"),
-    ({"train.xml": "<annotations><image"}, "train.xml: expected XML"),
-    ({"train.xml": cvat("<box/>"), "val.xml": "<svg/>"}, "train.xml: image a.jpg: shape 0: a label is required"),
-    ({"train.xml": cvat(before=BOMB)}, "no dataset found"),
-    ({"train.xml": cvat(before=f"<!--{' ' * 5000}-->")}, "no dataset found"),
-    ({"a.xml": "<annotation><folder/></annotation>", "b.xml": "no XML", "c.xml": ""}, "no dataset found"),
     ({"data.yaml": YAML, "labels/a.txt": "0 nan 0.5 0.5 0.5\n", "images/a.jpg": picture()}, "a.txt:1: expected finite numbers"),
     ({"data.yaml": YAML, "labels/a.txt": LINE}, "labels/a.txt: the size of images/a is not known"),
     ({"data.yaml": YAML, "labels/a.txt": LINE, "images/a.jpg": "no image"}, "cannot read the size of images/a.jpg"),
@@ -74,14 +41,6 @@ REFUSED = [
     ({"data.yaml": "names: 5", "labels/a.txt": LINE}, "expected the names of classes"),
     ({"data.yaml": "!!python/object/apply:os.system [x]", "labels/a.txt": LINE}, "expected YAML"),
     ({"data.yaml": "[" * 100_000, "labels/a.txt": LINE}, "at most 16 levels of YAML"),
-    ({"labelTxt/a.txt": "1 2 3 4 5 6 7 nan ship 0\n"}, "labelTxt/a.txt:1: expected 8 numbers"),
-    ({"labelTxt/a.txt": b"\xff\xff"}, "expected text in UTF-8"),
-    ({"tasks.json": task({**BOX, "x": "1"})}, "result 0: expected percents"),
-    ({"tasks.json": task({**BOX, "x": 1e999})}, "expected a JSON array of tasks"),
-    ({"tasks.json": task(BOX, original_width=0)}, "expected percents of an image of known size"),
-    ({"tasks.json": task({"format": "rle", "rle": [1]}, type="brush")}, "expected rectangles, polygons and choices"),
-    ({"tasks.json": "[" * 99_999}, "expected a JSON array of tasks"),
-    ({"tasks.json": '[{"data": 1}]'}, "task 0: expected a task of Label Studio"),
     ({"quadriga-images.jsonl": "no\n", "data.yaml": YAML, "labels/a.txt": LINE}, "line 1 of quadriga-images.jsonl"),
     ({"readme.txt": "hello"}, "no dataset found"),
     ({"annotations.json": '{"images": [{"id": 1}, {"id": 1}]}'}, "expected each image once, got 1 2 times"),
@@ -89,35 +48,10 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def write_zip(file: Path, members: dict[str, str | bytes]) -> Path:
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return file
-
-
 @pytest.mark.parametrize(("members", "message"), REFUSED)
 def test_what_is_wrong_is_named(tmp_path, members: dict[str, str | bytes], message: str) -> None:
     with pytest.raises(QueryError, match=message):
         list(read(write_zip(tmp_path / "set.zip", members)))
-
-
-@pytest.mark.parametrize("name", ["../../secret.jpg", "/etc/passwd", "images/../../secret.jpg"])
-@pytest.mark.parametrize("form", ["cvat", "label-studio"])
-def test_names_that_lead_out_of_the_dataset_are_no_files(tmp_path, form: str, name: str) -> None:
-    (tmp_path / "secret.jpg").write_bytes(b"secret")
-    folder = tmp_path / "a" / "set"
-    folder.mkdir(parents=True)
-    if form == "cvat":
-        (folder / "annotations.xml").write_text(cvat('<tag label="a"/>', name=name))
-    else:
-        text = task({"choices": ["a"]}, type="choices").replace("a.jpg", name)
-        (folder / "tasks.json").write_text(text)
-    (item,) = read(folder)
-    assert item.image() is None
-    files = open_dataset_files(folder)
-    with pytest.raises(FileNotFoundError):
-        files.read(name)
 
 
 def test_members_that_lead_out_of_a_zip_write_nothing(tmp_path) -> None:
@@ -165,14 +99,6 @@ def test_ten_gigabytes_of_labels_are_refused_before_they_are_read(tmp_path, monk
     assert peak < 10 << 20
 
 
-def test_an_element_without_end_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("quadriga.store.exchange.formats.cvat_reader.MAX_LABEL_BYTES", 1 << 20)
-    points = ";".join(["1,1"] * (1 << 20))
-    (tmp_path / "a.xml").write_text(cvat(f'<polygon label="a" points="{points}"/>'))
-    with pytest.raises(QueryError, match="expected elements of at most"):
-        list(read(tmp_path / "a.xml"))
-
-
 def test_coordinates_outside_the_image_are_read_as_they_are(tmp_path) -> None:
     """An object may end beyond the image; the evaluation cuts masks off."""
     line = "0 0.75 0.5 1 1\n"
@@ -198,17 +124,6 @@ def test_coco_of_other_tools_finds_its_images(tmp_path, encoding, written) -> No
     assert item.image() == b"A"
 
 
-@pytest.mark.parametrize("value", ["x", "-1", "9" * 30, "\u0661"])
-def test_an_id_that_is_none_is_refused(file_store, tmp_path, record, value: str) -> None:
-    file_store.add(record(1))
-    text = task({"choices": ["a"]}, type="choices")
-    tasks = json.loads(text)
-    tasks[0]["data"]["inference_id"] = value
-    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
-    with pytest.raises(QueryError, match="expected an id of at most 19 digits"):
-        file_store.import_file(tmp_path / "tasks.json", "ground-truth")
-
-
 def test_a_name_that_only_looks_like_an_id_is_matched_by_the_image(
     file_store, tmp_path, record
 ) -> None:
@@ -220,18 +135,6 @@ def test_a_name_that_only_looks_like_an_id_is_matched_by_the_image(
     imported = file_store.import_file(write_zip(tmp_path / "set.zip", members), "ground-truth")
     assert (imported.matched, imported.unmatched) == (1, 0)
     assert file_store.ground_truth(5)[0]["xmin"] == 50
-
-
-@pytest.mark.parametrize(
-    "label", [*LABELS, ".", "~", " a ", "a.", "%41", "x" * 500, "\u6c34" * 100, "\x00\n"]
-)
-def test_a_label_names_one_safe_folder(label: str) -> None:  # fmt: skip
-    folder = folder_of_label(label)
-    assert 0 < len(folder.encode()) <= 200
-    assert not {"/", "\\", "\0"} & {*folder}
-    assert folder[0] != "."
-    if len(label) < 100:
-        assert label_of_folder(folder) == label
 
 
 def test_splits_depend_on_the_hash_alone(record) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quadriga.engine.config.extras import dataset_formats
 from quadriga.store.blobs.interface import blob_key
 from quadriga.store.exchange.export import decode_parameters
 from quadriga.store.exchange.import_files import read
@@ -182,7 +183,7 @@ def test_a_file_that_means_nothing_is_named(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(QueryError, match=message):
-        list(read(tmp_path / name))
+        list(read(tmp_path / name, formats=dataset_formats()))
 
 
 def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:

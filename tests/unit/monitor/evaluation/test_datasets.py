@@ -6,6 +6,7 @@ from zipfile import ZipFile
 import pytest
 
 from quadriga.engine.commands.output import image_from_folder
+from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.evaluation.files.datasets import read_dataset
 from quadriga.monitor.evaluation.state import EvaluationError
 
@@ -30,7 +31,7 @@ def dataset(request, tmp_path):
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return read_dataset(place, task)
+        return read_dataset(place, task, dataset_formats())
 
     return make
 
@@ -318,7 +319,7 @@ def test_a_link_that_leads_out_of_a_dataset_is_no_image(tmp_path) -> None:
     names = ("images/near.png", "images/link.png", "images/out.png", "../secret.png")
     rows = [{"path": name, "annotations": [{"class_label": "a"}]} for name in names]
     (folder / "annotations.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    near, link, *others = read_dataset(folder, "IMAGE_CLASSIFICATION")
+    near, link, *others = read_dataset(folder, "IMAGE_CLASSIFICATION", dataset_formats())
     assert near.read() == link.read() == b"near"
     for other in others:
         with pytest.raises(FileNotFoundError, match="or a link that leads out of it"):

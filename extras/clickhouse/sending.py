@@ -12,7 +12,7 @@ Source: ClickHouse, `MergeTreeSink::finishDelayedChunk`.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,19 +21,27 @@ import clickhouse_connect
 import msgspec
 import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
+from msgspec.structs import asdict
 
 from quadriga.store.database.database import ReaderPool
-from quadriga.store.database.rows import read_records
+from quadriga.store.database.rows import decode_label_scores, is_number, read_records
 from quadriga.store.journal import journal
+from quadriga.store.records import metadata
 from quadriga.store.records.disk import write_atomically
-from quadriga.store.records.errors import StoreError
-from quadriga.store.records.redaction import redact, without_secrets
-from quadriga.store.replication.clickhouse_rows import (
-    Row,
-    create_table_statements,
-    inference_row,
-    rows_by_table,
+from quadriga.store.records.errors import MetadataError, StoreError
+from quadriga.store.records.ids import EPOCH_MS, TIME_SHIFT
+from quadriga.store.records.records import (
+    Deletion,
+    Feedback,
+    JournaledChange,
+    JournaledRecord,
+    MetadataChange,
+    TruthStatement,
+    is_change,
+    json_text,
 )
+from quadriga.store.records.redaction import redact, without_secrets
+from quadriga.store.records.truth_scope import derived_task
 from quadriga.store.replication.comparison import (
     IDS_PER_DAY,
     INFERENCES,
@@ -56,6 +64,59 @@ _ERASED_AT_ONCE = 10_000
 _OF_INFERENCES = ("inference", "metadata_change", "feedback", "deletion")
 """Tables whose rows are each of one inference."""
 
+_TIME = (
+    "time DateTime64(3, 'UTC') DEFAULT "
+    f"fromUnixTimestamp64Milli(bitShiftRight({{}}, {TIME_SHIFT}) + {EPOCH_MS}, 'UTC')"
+)
+_NAME = "LowCardinality(String)"
+_TABLES = {
+    "inference": (
+        "seq",
+        """
+        TIME, seq Int64, request_id String, image_no Int64, model NAME, version NAME, sha256 NAME,
+        task NAME, action NAME, status Int64, latency_ms Float64, input_name String,
+        input_hash Nullable(String), input_width Nullable(Int64), input_height Nullable(Int64),
+        input_mime Nullable(String), input_bytes Nullable(Int64), input_kept Bool,
+        predictions String CODEC(ZSTD), metadata String CODEC(ZSTD), standard String CODEC(ZSTD),
+        labels Array(NAME), scores Array(Nullable(Float64)), meta_num Map(NAME, Float64), team NAME,
+        meta_str Map(NAME, String), meta_bool Map(NAME, Bool),
+        INDEX labels labels TYPE bloom_filter
+        """,
+        "model, seq",
+    ),
+    "metadata_change": (
+        "id",
+        "id Int64, seq Int64, `set` String, remove Array(String), TIME",
+        "seq, id",
+    ),
+    "truth": (
+        "id",
+        """
+        id Int64, join_on NAME, value String, annotations Nullable(String), source String, TIME,
+        task NAME, model String, owner NAME, expected Nullable(Int64), review NAME
+        """,
+        "join_on, value, id",
+    ),
+    "feedback": (
+        "id",
+        "id Int64, seq Int64, kind NAME, value Nullable(Float64), comment String, source String, TIME",
+        "seq, id",
+    ),
+    "deletion": ("id", "id Int64, seq Int64, TIME", "seq, id"),
+}
+"""The id that is the time, columns and order of each table."""
+
+_ADDED = {
+    "inference": ("team NAME",),
+    "truth": (
+        "task NAME", "model String", "owner NAME", "expected Nullable(Int64)", "review NAME",
+    ),
+}  # fmt: skip
+"""Columns that tables of earlier releases lack."""
+
+Row = dict[str, Any]  # a value for each column; `time` comes by itself
+_record = msgspec.json.Decoder(JournaledRecord)
+_change = msgspec.json.Decoder(JournaledChange)
 _log = logging.getLogger(__name__)
 ByteRange = tuple[int, int]  # bytes of a segment, from and to
 
@@ -68,7 +129,7 @@ class SendPosition(msgspec.Struct):
 
 
 class ClickHouseSender:
-    """Sends what workers journal to a ClickHouse; for one thread, but for `needs`.
+    """Sends what workers journal to a ClickHouse; for one thread, except where a method says otherwise.
 
     Beside the journal stands `clickhouse.json` with the position. The URL is such as
     `https://user:password@host:8443/database`; the database is there.
@@ -131,6 +192,42 @@ class ClickHouseSender:
         """Return the offset up to which a segment is sent; safe to call from any thread."""
         return self._position.offsets.get(segment.name, 0)
 
+    def erase(self, ids: Sequence[int], joins: Sequence[tuple[str, str]]) -> None:
+        """Remove inferences, and what was said of them, from all replicas, and wait until they are gone.
+
+        Safe to call from any thread.
+
+        Args:
+            ids: Ids of the inferences.
+            joins: Fields and values of statements of ground truth to be removed.
+
+        Raises:
+            StoreError: It does not answer, or refuses.
+        """
+        settings = {"mutations_sync": 2, "max_query_size": 16 << 20}
+        try:
+            client = _connect(self._url)
+            for start in range(0, len(ids), _ERASED_AT_ONCE):
+                batch = ids[start : start + _ERASED_AT_ONCE]
+                listed, texts = ", ".join(map(str, batch)), ", ".join(f"'{id_}'" for id_ in batch)
+                conditions = dict.fromkeys(_OF_INFERENCES, f"seq IN ({listed})")
+                conditions["truth"] = f"join_on = 'id' AND value IN ({texts})"
+                for table, condition in conditions.items():
+                    client.command(
+                        f"ALTER TABLE {table} DELETE WHERE {condition}", settings=settings
+                    )
+            for join, value in joins:
+                client.command(
+                    "ALTER TABLE truth DELETE WHERE join_on = %(join)s AND value = %(value)s",
+                    {"join": join, "value": value},
+                    settings=settings,
+                )
+            client.close()
+        except Error as error:
+            raise StoreError(
+                "ClickHouse does not answer", detail=redact(str(error), [self._url])
+            ) from error
+
     def _next(self) -> dict[str, ByteRange]:
         ranges: dict[str, ByteRange] = {}
         records = size = 0
@@ -154,7 +251,7 @@ class ClickHouseSender:
                 if position > end:
                     break
                 payloads.append(payload)
-        for table, rows in rows_by_table(payloads).items():
+        for table, rows in _rows_by_table(payloads).items():
             _insert(self._client, table, _missing(self._client, table, rows) if is_repeat else rows)
         self.records_sent += len(payloads)
 
@@ -171,7 +268,7 @@ def _connect(url: str) -> Any:
         )
     except ValueError:  # its text has parts of the URL
         raise StoreError(f"expected a URL of ClickHouse, got {without_secrets(url)!r}") from None
-    for statement in create_table_statements():
+    for statement in _create_table_statements():
         client.command(statement)
     return client
 
@@ -189,38 +286,6 @@ def _missing(client: Any, table: str, rows: list[Row]) -> list[Row]:
     lines = client.raw_query(text, fmt="TabSeparated").splitlines()
     there = {tuple(map(int, line.split())) for line in lines}
     return [row for row in rows if tuple(row[name] for name in key) not in there]
-
-
-def erase(url: str, ids: Sequence[int], joins: Sequence[tuple[str, str]]) -> None:
-    """Remove inferences, and what was said of them, from all replicas, and wait until they are gone.
-
-    Args:
-        url: The ClickHouse.
-        ids: Ids of the inferences.
-        joins: Fields and values of statements of ground truth to be removed.
-
-    Raises:
-        StoreError: It does not answer, or refuses.
-    """
-    settings = {"mutations_sync": 2, "max_query_size": 16 << 20}
-    try:
-        client = _connect(url)
-        for start in range(0, len(ids), _ERASED_AT_ONCE):
-            batch = ids[start : start + _ERASED_AT_ONCE]
-            listed, texts = ", ".join(map(str, batch)), ", ".join(f"'{id_}'" for id_ in batch)
-            conditions = dict.fromkeys(_OF_INFERENCES, f"seq IN ({listed})")
-            conditions["truth"] = f"join_on = 'id' AND value IN ({texts})"
-            for table, condition in conditions.items():
-                client.command(f"ALTER TABLE {table} DELETE WHERE {condition}", settings=settings)
-        for join, value in joins:
-            client.command(
-                "ALTER TABLE truth DELETE WHERE join_on = %(join)s AND value = %(value)s",
-                {"join": join, "value": value},
-                settings=settings,
-            )
-        client.close()
-    except Error as error:
-        raise StoreError("ClickHouse does not answer", detail=redact(str(error), [url])) from error
 
 
 def backfill(
@@ -276,5 +341,90 @@ def _lacking(
 
 def _rows(connection: sa.Connection, table: ComparedTable, keys: list[int]) -> list[Row]:
     if table is INFERENCES:
-        return [inference_row(record) for record in read_records(connection, keys)]
+        return [_inference_row(record) for record in read_records(connection, keys)]
     return [dict(row) for row in select_rows(connection, table, keys).mappings()]
+
+
+def _create_table_statements() -> list[str]:
+    """Return what makes the tables and their columns, where they are not there yet."""
+    statements = []
+    for table, (id_, columns, order) in _TABLES.items():
+        within = columns.replace("NAME", _NAME).replace("TIME", _TIME.format(id_))
+        statements.append(
+            f"CREATE TABLE IF NOT EXISTS {table} ({within}) ENGINE = ReplacingMergeTree "
+            f"ORDER BY ({order}) PARTITION BY toYYYYMM(time)"
+        )
+        statements += [
+            f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column.replace('NAME', _NAME)}"
+            for column in _ADDED.get(table, ())
+        ]
+    return statements
+
+
+def _rows_by_table(payloads: Iterable[bytes]) -> dict[str, list[Row]]:
+    """Return rows; what makes no row is logged and left out, as its like in the database."""
+    tables: dict[str, list[Row]] = {}
+    for payload in payloads:
+        try:
+            if is_change(payload):
+                table, rows = _changed(_change.decode(payload))
+            else:
+                table, rows = "inference", [_inference_row(_record.decode(payload))]
+        except (msgspec.MsgspecError, MetadataError, ValueError) as error:
+            _log.error("a record cannot be sent to ClickHouse: %s: %.100r", error, payload)
+            continue
+        if rows:
+            tables.setdefault(table, []).extend(rows)
+    return tables
+
+
+def _inference_row(record: JournaledRecord) -> Row:
+    """Return the row of a record; errors as of `Rows.add`."""
+    paths = metadata.flatten(metadata.decode(record.metadata))
+    labels = [
+        label_score
+        for label_score in decode_label_scores(record.predictions) or []
+        if isinstance(label_score.label, str)
+    ]
+    row = asdict(record) | {f"input_{name}": value for name, value in asdict(record.input).items()}
+    del row["input"], row["input_url"]
+    return {
+        name: bytes(value).decode() if isinstance(value, msgspec.Raw) else value
+        for name, value in row.items()
+    } | {
+        "team": record.team or "",
+        "model": record.model.name,
+        "version": record.model.version,
+        "sha256": record.model.sha256,
+        "labels": [label_score.label for label_score in labels],
+        "scores": [
+            label_score.score if is_number(label_score.score) else None for label_score in labels
+        ],
+        "meta_num": {path: value for path, value in paths.items() if is_number(value)},
+        "meta_str": {path: value for path, value in paths.items() if isinstance(value, str)},
+        "meta_bool": {path: value for path, value in paths.items() if isinstance(value, bool)},
+    }
+
+
+def _changed(journaled: JournaledChange) -> tuple[str, list[Row]]:
+    """Return a table and rows for a change; no rows for signals, nor for retention: tables here have a TTL."""
+    change, row = journaled.change, {"id": journaled.seq, **asdict(journaled.change)}
+    match change:
+        case MetadataChange():
+            row |= {"seq": row.pop("target"), "set": json_text(change.set)}
+            return "metadata_change", [row]
+        case TruthStatement(annotations=said):
+            task = change.task
+            row |= {
+                "join_on": row.pop("join"),
+                "task": derived_task(said, None) if task is None else task,
+                "annotations": None if said is None else json_text(said),
+            }
+            return "truth", [row]
+        case Feedback():
+            row["seq"] = row.pop("target")
+            return "feedback", [row]
+        case Deletion():
+            return "deletion", [{"id": journaled.seq, "seq": target} for target in change.targets]
+        case _:
+            return "", []

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from quadriga.extras.clickhouse.sending import ClickHouseSender, SendPosition, backfill
 from quadriga.store.database.database import execute, open_writer
 from quadriga.store.database.partitions import create_partitions
 from quadriga.store.journal.journal import Journal, segment_paths, segment_sizes
@@ -27,7 +28,6 @@ from quadriga.store.records.records import (
     RetentionRule,
     TruthStatement,
 )
-from quadriga.store.replication.clickhouse import ClickHouseSender, SendPosition, backfill
 from quadriga.store.replication.comparison import IDS_PER_DAY
 from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
@@ -219,7 +219,7 @@ def test_what_is_sent_anew_in_other_parts_is_merged(harness, tmp_path) -> None:
 def test_what_was_stored_before_is_sent_by_a_copy(
     database_url, tmp_path, server, monkeypatch
 ) -> None:
-    monkeypatch.setattr("quadriga.store.replication.clickhouse._FILLED_AT_ONCE", 100)
+    monkeypatch.setattr("quadriga.extras.clickhouse.sending._FILLED_AT_ONCE", 100)
     harness = ClickHouseHarness(tmp_path, server)
     url = server.url(harness.database)
     metadata = {"camera": "north", "on": True}
@@ -285,8 +285,8 @@ def test_a_damaged_end_holds_no_segment_back(harness) -> None:
 
 
 def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monkeypatch) -> None:
-    monkeypatch.setattr("quadriga.store.replication.clickhouse.POLL_S", 0.05)
-    monkeypatch.setattr("quadriga.store.replication.clickhouse.MAX_BACK_OFF_S", 0.1)
+    monkeypatch.setattr("quadriga.extras.clickhouse.sending.POLL_S", 0.05)
+    monkeypatch.setattr("quadriga.extras.clickhouse.sending.MAX_BACK_OFF_S", 0.1)
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     server = ClickHouseServer()
     try:
@@ -320,7 +320,7 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
 SENDING = """
 import sys, threading
 from pathlib import Path
-import quadriga.store.replication.clickhouse as clickhouse
+import quadriga.extras.clickhouse.sending as clickhouse
 clickhouse.POLL_S = 0.02
 clickhouse.BATCH_RECORDS = 50
 clickhouse.ClickHouseSender(Path(sys.argv[1]), sys.argv[2]).run(threading.Event())

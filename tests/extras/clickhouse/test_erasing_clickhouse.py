@@ -1,12 +1,12 @@
 """Erasures reach ClickHouse, and wait for it."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quadriga.extras.clickhouse.sending import ClickHouseSender
 from quadriga.store.changes.erasures import ErasureReceipt
 from quadriga.store.maintenance.eraser import ErasedReplica, Eraser
 from quadriga.store.records.ids import IdSource
@@ -16,7 +16,6 @@ from quadriga.store.records.records import (
     MetadataChange,
     TruthStatement,
 )
-from quadriga.store.replication.clickhouse import ClickHouseSender, erase
 from tests.background import until
 from tests.clickhouse_server import ClickHouseServer
 from tests.unit.store.conftest import make_record
@@ -36,7 +35,7 @@ def test_rows_go_once_the_journal_is_there(
     store, ids, database = file_store, IdSource(0), server.create()
     url = server.url(database)
     sender = ClickHouseSender(store.journal_directory, url)
-    replica = ErasedReplica(sender.sent_until, partial(erase, url))
+    replica = ErasedReplica(sender.sent_until, sender.erase)
     store.eraser = Eraser(
         store.erasures, store.journal_directory, store.blobs, store.jobs, replica=replica
     )

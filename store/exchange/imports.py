@@ -127,6 +127,7 @@ class Importer:
                 for done, batch in _batches(self._all_entries(items)):
                     appending.append(batch)
                     move()
+                    appending.close_on_request()
                     tell(done)
             finally:
                 appending.close()

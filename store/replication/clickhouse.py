@@ -34,10 +34,13 @@ from quadriga.store.replication.clickhouse_rows import (
     inference_row,
     rows_by_table,
 )
-from quadriga.store.replication.comparison import (
+from quadriga.store.replication.copying import (
+    FEEDBACK,
     IDS_PER_DAY,
     INFERENCES,
+    TRUTH,
     ComparedTable,
+    CopyProgress,
     day_summary,
     day_text,
     days_with_rows,
@@ -45,7 +48,6 @@ from quadriga.store.replication.comparison import (
     open_readers,
     select_rows,
 )
-from quadriga.store.replication.copying import FEEDBACK, TRUTH, CopyProgress
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

@@ -7,10 +7,11 @@ ClickHouse, the search of files, and PostgreSQL's `VACUUM`.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -32,12 +33,47 @@ from quadriga.store.database.rows import NameIds
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.journal import journal
 from quadriga.store.maintenance import erased_files
-from quadriga.store.maintenance.background_task import BackgroundTask
 from quadriga.store.maintenance.mentions import Mentions
 from quadriga.store.maintenance.vacuum import truncate_log, vacuum_postgresql
 from quadriga.store.query.repeated_ids import repeated_ids
 from quadriga.store.records.errors import StoreError, full_text
 from quadriga.store.records.records import timestamp_text
+
+_T = TypeVar("_T")
+
+
+class BackgroundTask(Generic[_T]):
+    """Runs a function that can be run again, as the end of the process ends it.
+
+    Args:
+        work: The function.
+        name: Name of the thread.
+    """
+
+    def __init__(self, work: Callable[[], _T], name: str) -> None:
+        self._work = work
+        self._results: list[_T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def has_ended(self, timeout_s: float) -> bool:
+        """Check whether the function has ended, or ends within a time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def result(self) -> _T:
+        """Return what an ended function returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            self._error = error
+
 
 _CANDIDATES = 100
 """Inferences that are looked at for one statement; one that may be joined to more stays."""

@@ -436,6 +436,11 @@ class Application:
         self._streams.close()
         await asyncio.sleep(seconds)
 
+    def close_journal_on_request(self) -> None:
+        """See `quadriga.store.journal.journal.Journal.close_on_request`."""
+        if self._store is not None:
+            self._store.journal.close_on_request()
+
     def close(self) -> None:
         """Finish running requests and close the journal."""
         parts: list[Any] = [self._watch, self._events, self.pipeline, self._numbers]

@@ -164,6 +164,7 @@ class OpenedStore(msgspec.Struct, frozen=True, kw_only=True):
     """The store of a worker, and what finds, takes and changes inferences."""
 
     recorder: Recorder
+    journal: Journal
     ids: IdSource
     assign_number: Callable[[Callable[[], object]], None]
     """Waits for the number of the worker and assigns it to `ids`; the function given is called if that takes long."""
@@ -298,6 +299,7 @@ def open_store(
         routes += label_studio_routes(settings, runs, inferences, changes, threads=threads)
     return OpenedStore(
         recorder=recorder,
+        journal=journal,
         ids=ids,
         assign_number=partial(assign_number, ids, inferences, settings, worker, run_id=run_id),
         inferences=inferences,

@@ -31,7 +31,7 @@ def _blobs(settings: Settings) -> Any:
 )
 @option(
     "--no-database without_database",
-    "Leave the database out, as where pg_dump copies it, afterwards.",
+    "Leave SQLite's file out, as where another tool copies it, afterwards.",
     is_flag=True,
 )
 @_AS_JSON
@@ -40,8 +40,8 @@ def backup_command(
 ) -> None:
     """Make a backup of all that a server stores in TARGET, a folder or s3://, gs:// or az://; the server may run.
 
-    All that was acknowledged before the start is in it. Images that a backup in TARGET has already are not copied again.
-    Exits with 1 if inferences have images that it did not find.
+    All that was acknowledged before the start is in it, but for what a PostgreSQL has: pg_dump backs that up, afterwards.
+    Images that a backup in TARGET has already are not copied again. Exits with 1 if inferences have images that it did not find.
     """
     from quadriga.store.backup.making import make_backup
     from quadriga.store.backup.places import open_place
@@ -71,6 +71,8 @@ def backup_command(
                 f"{description.missing_images:,} images were removed meanwhile, or are damaged",
                 err=True,
             )
+    if not description.has_database:
+        click.echo("the database is not in this backup: back it up now, as by pg_dump", err=True)
     if description.unfound_images:
         click.echo(
             f"{description.unfound_images:,} images of inferences were not found: "
@@ -90,7 +92,7 @@ def backup_command(
 )
 @_AS_JSON
 def restore_command(backup: str, *, without_database: bool, as_json: bool, **store: Any) -> None:
-    """Restore BACKUP, or the newest one of a place, into an empty --data folder, and an empty --database.
+    """Restore BACKUP, or the newest one of a place, into an empty --data folder.
 
     Its files are compared with their hashes before anything is written. Exits with 1 if images of it are missing.
     """

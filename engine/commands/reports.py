@@ -39,7 +39,7 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
     client = ServerClient(server)
     listed = client.request_json("GET", "/api/reports")
     reports = listed["reports"]
-    unreadable = listed.get("unreadable", [])  # a server of 0.1.0 has no such field
+    unreadable = listed["unreadable"]
     if model is not None:
         name = _name_of(client, model)
         reports = [report for report in reports if report["model"]["name"] == name]

@@ -181,7 +181,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     call_on_stop(lambda: loop.call_soon_threadsafe(stop.set))
-    beating = asyncio.create_task(_beat(states, name))
+    beating = asyncio.create_task(_beat(states, name, application))
     # Where another worker answers, this one takes no requests before it can answer them.
     waits = states.has_ready_worker(besides=name)
     states.mark(name, "starting" if waits else "loading")
@@ -262,10 +262,12 @@ def _uvicorn_config(settings: Settings, application: Application) -> uvicorn.Con
     )
 
 
-async def _beat(states: ProcessStates, name: str) -> None:
-    """Show the supervisor that the event loop runs."""
+async def _beat(states: ProcessStates, name: str, application: Application) -> None:
+    """Show the supervisor that the event loop runs, and close the segment of the journal if an erasure asks for it."""
     while True:
         states.beat(name)
+        with contextlib.suppress(OSError):  # it is asked for until it is closed
+            application.close_journal_on_request()
         await asyncio.sleep(BEAT_INTERVAL_S)
 
 

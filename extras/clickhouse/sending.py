@@ -42,10 +42,13 @@ from quadriga.store.records.records import (
 )
 from quadriga.store.records.redaction import redact, without_secrets
 from quadriga.store.records.truth_scope import derived_task
-from quadriga.store.replication.comparison import (
+from quadriga.store.replication.copying import (
+    FEEDBACK,
     IDS_PER_DAY,
     INFERENCES,
+    TRUTH,
     ComparedTable,
+    CopyProgress,
     day_summary,
     day_text,
     days_with_rows,
@@ -53,7 +56,6 @@ from quadriga.store.replication.comparison import (
     open_readers,
     select_rows,
 )
-from quadriga.store.replication.copying import FEEDBACK, TRUTH, CopyProgress
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

@@ -1,7 +1,7 @@
 """Checks a store: the database by itself, each row, each image, and the journal."""
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -10,15 +10,15 @@ import sqlalchemy as sa
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.database import database
 from quadriga.store.database.damaged_files import damaged_files
-from quadriga.store.database.database import execute, execute_in
+from quadriga.store.database.database import ReaderPool, execute, execute_in
 from quadriga.store.database.rows import read_records
 from quadriga.store.database.sqlite import database_path
 from quadriga.store.journal import journal
 from quadriga.store.journal.dead_records import FILE, FOLDER, DeadRecords
 from quadriga.store.records.errors import StoreError
-from quadriga.store.replication.comparison import open_readers
 
 _PAGE = 1000
+_READ_TIMEOUT_S = 3600.0
 _SHOWN = 100
 _IMAGES = "SELECT seq, input_hash FROM inference WHERE seq IN ({}) AND input_kept = 1 AND input_hash IS NOT NULL"
 
@@ -118,7 +118,7 @@ def _check_inferences(
 ) -> None:
     """Read all inferences in order of their ids, with their images."""
     position = -1
-    with open_readers(url) as (reader,):
+    with closing(ReaderPool(url, 1, _READ_TIMEOUT_S)) as reader:
         while reader.has_database():
             with reader.snapshot() as connection:
                 seqs = _next_seqs(connection, position)
@@ -192,7 +192,10 @@ class _ImageCheck:
 
 def _journal_offsets(folder: Path, url: str) -> dict[str, int]:
     """Return up to where the database has each segment of the journal; nothing where it does not say."""
-    with suppress(OSError, StoreError, sa.exc.DBAPIError), open_readers(url) as (reader,):
+    with (
+        suppress(OSError, StoreError, sa.exc.DBAPIError),
+        closing(ReaderPool(url, 1, _READ_TIMEOUT_S)) as reader,
+    ):
         if reader.has_database():
             with reader.snapshot() as connection:
                 return database.journal_offsets(connection, (folder / "id").read_text())

@@ -5,7 +5,7 @@ TARGET/
   images/             images of all backups by content, each once
   20260131T120000Z/   a backup
     backup.json       this description
-    store.db          the database, as SQLite whatever it was
+    store.db          the database, if it is SQLite
     journal/          what was acknowledged and may not be in the database
     files/            everything else of the data folder
     images.txt        keys of its images

@@ -28,14 +28,12 @@ from quadriga.store.backup.contents import (
     write_description,
 )
 from quadriga.store.backup.places import BackupPlace, new_name
-from quadriga.store.backup.shared_tables import copy_shared_tables
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.database import database
 from quadriga.store.database.sqlite import database_path, sqlite_url
 from quadriga.store.journal import journal
 from quadriga.store.records.errors import StoreError
 from quadriga.store.records.records import timestamp_text
-from quadriga.store.replication.copying import copy_store
 
 OnProgress = Callable[[str], None]
 """Called with what is done, such as `images: 1,200`."""
@@ -88,7 +86,7 @@ def make_backup(
 
     Args:
         data: Its data folder.
-        database_url: SQLAlchemy URL of its database.
+        database_url: SQLAlchemy URL of its database. One that is not SQLite is left out: its own tools back it up.
         blobs: Its images.
         place: Where backups are.
         has_images: Whether images are copied; without, a backup needs the place where they are.
@@ -101,6 +99,7 @@ def make_backup(
     """
     if not data.is_dir():
         raise StoreError(f"expected the data folder of a server, got {data}")
+    has_database = has_database and database_path(database_url) is not None
     begun = datetime.now(UTC)
     name = new_name(begun.strftime("%Y%m%dT%H%M%SZ"), place.names())
     with place.making(name) as backup:
@@ -122,7 +121,7 @@ def _copy_rows(
         segments = _copy_journal(data / JOURNAL, backup / JOURNAL)
         report("journal")
         if database_url is not None:
-            _copy_database(database_url, backup / DATABASE, report)
+            _copy_database(database_url, backup / DATABASE)
         revision, inferences = _summary(backup / DATABASE)
         journaled = _trim_journal(data / JOURNAL, backup, segments)
     report("database")
@@ -195,16 +194,12 @@ def _trim_journal(source: Path, backup: Path, names: list[str]) -> int:
     return frames
 
 
-def _copy_database(url: str, target: Path, report: OnProgress) -> None:
-    """Copy the database into a file of SQLite; none is written where there is no database yet."""
+def _copy_database(url: str, target: Path) -> None:
+    """Copy the file of SQLite; none is written where there is none yet."""
     path = database_path(url)
-    if path is not None and not path.exists():
+    if path is None or not path.exists():
         return
-    if path is not None:
-        _copy_sqlite(path, target)
-    else:
-        copy_store(url, sqlite_url(target), report=lambda progress: report(str(progress)))
-        copy_shared_tables(url, sqlite_url(target))
+    _copy_sqlite(path, target)
     with closing(sqlite3.connect(target)) as connection:
         with connection:
             if _has_table(connection, _OF_THIS_MACHINE):  # as all but the oldest have

@@ -1,4 +1,4 @@
-"""Restores a backup into an empty folder, and an empty database; without its database, beside one that has inferences."""
+"""Restores a backup into an empty folder, with its database where it has one; without it, beside a database that is there."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -15,12 +15,9 @@ from quadriga.store.backup.contents import (
     read_description,
 )
 from quadriga.store.backup.places import BackupPlace
-from quadriga.store.backup.shared_tables import copy_shared_tables
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.database import database
-from quadriga.store.database.sqlite import database_path, sqlite_url
+from quadriga.store.database.sqlite import database_path
 from quadriga.store.records.errors import StoreError
-from quadriga.store.replication.copying import copy_store
 
 
 class Restored(NamedTuple):
@@ -48,14 +45,15 @@ def restore_backup(
         place: Where backups are.
         name: Name of the backup.
         data: Data folder, empty or not there yet.
-        database_url: SQLAlchemy URL of a database without inferences; SQLite's file must not exist. If the backup has no
-            database, it may have any, and is left as it is: what the journal has beside it, the server moves.
+        database_url: SQLAlchemy URL of a file of SQLite that does not exist. If the backup has no database, it may be any,
+            and is left as it is: what the journal has beside it, the server moves.
         blobs: Where images go.
         has_database: Whether the database of the backup is restored.
         report: Called with what is done.
 
     Raises:
-        StoreError: The backup is damaged or of a newer version, or what is written to is not empty.
+        StoreError: The backup is damaged or of a newer version, what is written to is not empty, or its database is to go into
+            another one than SQLite.
     """
     with place.reading(name) as backup:
         description = read_description(backup)
@@ -70,7 +68,7 @@ def restore_backup(
         has_images = description.has_images
         missing = _restore_images(backup, place.images, blobs, report) if has_images else 0
         if has_database and DATABASE in description.files:
-            _restore_database(backup / DATABASE, database_url, report)
+            _restore_database(backup / DATABASE, database_url)
     return Restored(name, description, missing)
 
 
@@ -81,18 +79,13 @@ def _check_folder(data: Path) -> None:
 
 def _check_database(url: str) -> None:
     path = database_path(url)
-    if path is not None:
-        if path.exists():
-            raise StoreError(f"expected no database yet, got {path}")
-        return
-    database.make_tables(url)
-    with database.writer_engine(url) as engine, engine.connect() as connection:
-        first = database.execute(connection, "SELECT seq FROM inference LIMIT 1").scalar()
-    if first is not None:
+    if path is None:
         raise StoreError(
-            "expected a database without inferences: it has some; --no-database restores the data folder alone, beside a "
-            "database that was copied after the backup"
+            "expected a file of SQLite for the database of this backup, got another database: restore it without --database, "
+            "and copy it by `quadriga store copy`; or use --no-database beside one that pg_restore has made"
         )
+    if path.exists():
+        raise StoreError(f"expected no database yet, got {path}")
 
 
 def _restore_files(backup: Path, names: Iterable[str], data: Path) -> None:
@@ -122,21 +115,8 @@ def _restore_images(
     return missing
 
 
-def _restore_database(source: Path, url: str, report: Callable[[str], None]) -> None:
-    target = database_path(url)
-    if target is not None:
+def _restore_database(source: Path, url: str) -> None:
+    if target := database_path(url):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         target.chmod(0o600)
-        return
-    # The copy in the backup may be of an earlier revision: it is brought up to date aside of it.
-    current = source.with_name(f".{source.name}.current")
-    shutil.copyfile(source, current)
-    try:
-        local = sqlite_url(current)
-        database.migrate(local)
-        copy_store(local, url, report=lambda progress: report(str(progress)))
-        copy_shared_tables(local, url)
-    finally:
-        for path in current.parent.glob(f"{current.name}*"):
-            path.unlink()

@@ -6,7 +6,7 @@ none, `other_truth` has the latest statement that is joined and does not apply.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, execute_in, insert
+from quadriga.store.database.database import execute, execute_in, insert, stored_ids, upsert
 from quadriga.store.database.rows import models_by_id, storable_text
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
 from quadriga.store.query.repeated_ids import first_ids
@@ -428,3 +428,25 @@ def join_values(subject: Subject, joins: Collection[str]) -> Iterator[tuple[str,
         for path, value in metadata.flatten(metadata.decode(subject.metadata)).items():
             if f"meta.{path}" in joins:
                 yield f"meta.{path}", join_text(value)
+
+
+def keep_repeated(connection: sa.Connection, first_seqs: Mapping[int, int]) -> None:
+    """Let ids lead to stored inferences, and give these the ground truth that was stated by the ids before.
+
+    Args:
+        connection: Connection in a transaction after `lock_repeated`: no other one writes of these inferences meanwhile.
+        first_seqs: Ids, each with that of its inference; an id that is stored itself is passed over.
+    """
+    if not first_seqs:
+        return
+    stored = stored_ids(connection, first_seqs.keys())
+    rows = [pair for pair in first_seqs.items() if pair[0] not in stored]
+    upsert(connection, "repeated_id", rows)
+    by_value = {str(seq): first_seq for seq, first_seq in rows}
+    query = "SELECT DISTINCT value FROM truth WHERE join_on IN (?, ?) AND value IN ({})"
+    joins = ("id", REFUSED)
+    stated = {value for (value,) in execute_in(connection, query, by_value, joins)}
+    for value in sorted(stated):
+        statement = "UPDATE truth SET value = ? WHERE join_on IN (?, ?) AND value = ?"
+        execute(connection, statement, (str(by_value[value]), *joins, value))
+    link_stored(connection, {by_value[value] for value in stated})

@@ -13,6 +13,9 @@ import sqlalchemy as sa
 
 from quadriga.store.records.errors import StoreError
 
+_FIRST = "2027.07"
+"""First revision whose databases are brought up: all of 0.2.0 and later are, as from it on revisions only add to the tables."""
+
 _OLDEST = sa.text("SELECT oldest FROM schema_compatibility WHERE revision = :revision")
 _REFUSED = (
     "this version cannot read the database: it is at revision {revision}, which a newer version must have made{needed}, as "
@@ -62,6 +65,20 @@ def compare(connection: sa.Connection, own: str) -> Revisions:
         return Revisions(revision, own, is_newer=True)
     needed = f" and which needs code of revision {oldest} or later" if oldest else ""
     raise StoreError(_REFUSED.format(revision=revision, needed=needed, own=own))
+
+
+def check_not_too_old(revision: str | None) -> None:
+    """Check that a database of a revision that the code knows can be brought to the last one.
+
+    Raises:
+        StoreError: A release before 0.2.0 made it, or a version between them.
+    """
+    order = known_revisions()
+    if revision in order and order.index(revision) < order.index(_FIRST):
+        raise StoreError(
+            f"this version cannot read the database: it is at revision {revision}, of a version before 0.2.0. Bring it up by "
+            "`quadriga migrate` of 0.2.0 first"
+        )
 
 
 def may_run_meanwhile(revision: str, own: str) -> bool:

@@ -268,6 +268,7 @@ def _upgrade(engine: sa.Engine) -> Revisions:
             execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_WAIT_MS}ms'")
         lock_tables(connection)
         revisions = compatibility.compare(connection, REVISION)
+        compatibility.check_not_too_old(revisions.database)
         if revisions.database != REVISION and not revisions.is_newer:
             lock_rows(connection, exclusive=True)  # see `check_revision`
             _migrate(connection)
@@ -292,13 +293,15 @@ def compare_revision(url: str) -> Revisions:
     """Compare the revision of a database with that of this version; nothing is changed or made.
 
     Raises:
-        StoreError: The revision is one that this version does not know and may not run on.
+        StoreError: The revision is one that this version does not know and may not run on, or of a version before 0.2.0.
     """
     path = sqlite.database_path(_parsed(url))
     if path is not None and not path.exists():
         return Revisions(None, REVISION)
     with writer_engine(url) as engine, engine.connect() as connection:
-        return compatibility.compare(connection, REVISION)
+        revisions = compatibility.compare(connection, REVISION)
+    compatibility.check_not_too_old(revisions.database)
+    return revisions
 
 
 def check_revision(connection: sa.Connection) -> None:

@@ -22,11 +22,9 @@ _WRITER_SETTINGS = (
     "journal_size_limit=67108864",
     "wal_autocheckpoint=4000",
     "cache_size=-65536",
-    "secure_delete=ON",  # what is deleted or moved to another page is overwritten
+    "secure_delete=ON",  # what is deleted is overwritten
 )
 _READER_SETTINGS = ("query_only=ON", "busy_timeout=5000", "mmap_size=2147418112")
-SECURE_SINCE_CREATION = 1
-"""`user_version` of a file in which nothing was ever written without `secure_delete`."""
 
 _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 20_000
 _FLOAT32 = Struct("<f")
@@ -52,9 +50,6 @@ def open_writer(url: sa.URL) -> sa.Engine:
     def note_beside(connection: Any, entry: Any) -> None:
         _configure(connection, _WRITER_SETTINGS)
         connection.execute("SELECT 1 FROM sqlite_schema").close()  # opens the files beside it
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if not tables:
-            connection.execute(f"PRAGMA user_version={SECURE_SINCE_CREATION}").close()
         entry.info["beside"] = {suffix: _identity(_beside(path, suffix)) for suffix in _BESIDE}
 
     event.listen(engine, "do_connect", note_file)

@@ -227,6 +227,7 @@ class Importer:
                 for done, batch in _batches(self._all_entries(items)):
                     appending.append(batch)
                     move()
+                    appending.close_on_request()
                     tell(done)
             finally:
                 appending.close()
@@ -313,7 +314,7 @@ class Importer:
             return []
         annotations = parse_annotations(item.truth)
         self._imported.ground_truths += 1
-        # The writer finds the task of what does not fit, as older releases stored it.
+        # The writer finds the task of what does not fit.
         task = item.inference.task if fits(item.inference.task, annotations) else None
         review = item.inference.ground_truth_review
         return [

@@ -14,14 +14,14 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
-from quadriga.store.records.disk import create_once
+from quadriga.store.records.disk import create_once, write_atomically
 from quadriga.store.records.errors import JournalError
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import InferenceRecord, JournaledChange, JournaledRecord
@@ -29,6 +29,7 @@ from quadriga.store.records.records import InferenceRecord, JournaledChange, Jou
 JournalEntry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"
 _HOLD = "journal.hold"
+_TO_CLOSE = "journal.close"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
 _SEQ = struct.Struct("<q")  # last part of a header: the checksum covers it and the payload
@@ -102,6 +103,15 @@ class Journal:
         """Close the open segment; the next append creates a new one."""
         with self._lock:
             self._release()
+
+    def close_on_request(self) -> None:
+        """Close the open segment if `ask_to_close` names it; to be called now and then, as an idle worker appends nothing."""
+        with suppress(FileNotFoundError):
+            names = (self.directory.parent / _TO_CLOSE).read_text().split()
+            # An append that is slow has no event loop wait for it: the next call closes the segment.
+            if self._name in names and self._lock.acquire(blocking=False):
+                self._release()
+                self._lock.release()
 
     def _framed(self, entries: Sequence[JournalEntry]) -> bytes:
         frames = []
@@ -241,6 +251,15 @@ def is_closed(path: Path) -> bool:
         except BlockingIOError:
             return False
         return True
+
+
+def ask_to_close(directory: Path, names: Iterable[str]) -> None:
+    """Ask the workers to close those of their segments that are named, and no others any more; so that the writer removes them."""
+    path = directory.parent / _TO_CLOSE
+    if text := "\n".join(sorted(names)):
+        write_atomically(path, text.encode())
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

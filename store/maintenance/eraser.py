@@ -1,35 +1,136 @@
 """The eraser: carries out erasures in the writer's process, in steps that repeat without harm after a crash.
 
-First the rows go, some at a time. Then follow, until each is done: images, what ClickHouse and files have of them, the moved
-part of the journal, and the pages of the database. The journal waits for a step, so each is short; what takes long and needs
-no place between batches runs in a thread: ClickHouse, the search of files, and PostgreSQL's `VACUUM`.
+First the rows go, some at a time. Then follow, until each is done: images, what ClickHouse and files have of them, the log of
+SQLite or the dead rows of PostgreSQL, and the segments of the journal, which workers close so that the writer removes them.
+The journal waits for a step, so each is short; what takes long and needs no place between batches runs in a thread:
+ClickHouse, the search of files, and PostgreSQL's `VACUUM`.
 """
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.blobs.unreferenced import committed_until, unreferenced
+from quadriga.store.changes.applying import delete_inferences
 from quadriga.store.changes.erasures import Erasures, ErasureTargets, begun_receipt
+from quadriga.store.changes.ground_truth import (
+    candidate_ids,
+    join_values,
+    read_subjects,
+    stated_joins,
+)
+from quadriga.store.database import rollups
 from quadriga.store.database.damaged_files import damaged_files
-from quadriga.store.database.database import check_in_place, make_durable
+from quadriga.store.database.database import check_in_place, execute, execute_in
 from quadriga.store.database.rows import NameIds
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.journal import journal
 from quadriga.store.maintenance import erased_files
-from quadriga.store.maintenance.background_task import BackgroundTask
-from quadriga.store.maintenance.erased_pages import PageCleaner
-from quadriga.store.maintenance.erased_rows import NotedTraces, remove_rows, remove_statements
 from quadriga.store.maintenance.mentions import Mentions
-from quadriga.store.maintenance.moved_frames import overwrite_moved
+from quadriga.store.maintenance.vacuum import truncate_log, vacuum_postgresql
+from quadriga.store.query.repeated_ids import repeated_ids
 from quadriga.store.records.errors import StoreError, full_text
 from quadriga.store.records.records import timestamp_text
+
+_T = TypeVar("_T")
+
+
+class BackgroundTask(Generic[_T]):
+    """Runs a function that can be run again, as the end of the process ends it.
+
+    Args:
+        work: The function.
+        name: Name of the thread.
+    """
+
+    def __init__(self, work: Callable[[], _T], name: str) -> None:
+        self._work = work
+        self._results: list[_T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def has_ended(self, timeout_s: float) -> bool:
+        """Check whether the function has ended, or ends within a time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def result(self) -> _T:
+        """Return what an ended function returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            self._error = error
+
+
+_CANDIDATES = 100
+"""Inferences that are looked at for one statement; one that may be joined to more stays."""
+
+
+class NotedTraces:
+    """What inferences that are erased are joined to, before their rows go.
+
+    Args:
+        joins: Joins and values that the erasure names itself.
+    """
+
+    def __init__(self, joins: Iterable[tuple[str, str]] = ()) -> None:
+        self.joins = set(joins)
+        self.digests: set[str] = set()
+        self.repeated: set[int] = set()
+        """Ids that lead to the inferences: other servers wrote them to their journals, and sent them to ClickHouse."""
+        self.inferences = 0
+
+    def add(self, connection: sa.Connection, seqs: Collection[int]) -> None:
+        """Add the images and joins of some inferences."""
+        subjects = read_subjects(connection, seqs)
+        joins = stated_joins(connection, subjects) - {"id"}
+        pairs = {pair for subject in subjects for pair in join_values(subject, joins)}
+        stated = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND value IN ({})"
+        for join in joins:
+            values = {value for join_, value in pairs if join_ == join}
+            rows = execute_in(connection, stated, values, (join,))
+            self.joins.update((join, str(value)) for (value,) in rows)
+        self.digests.update(str(subject.input_hash) for subject in subjects if subject.input_hash)
+        self.repeated.update(repeated_ids(connection, seqs))
+        self.inferences += len(subjects)
+
+
+def remove_rows(connection: sa.Connection, names: NameIds, seqs: Collection[int]) -> None:
+    """Remove inferences as deleting does, in an exclusive transaction; those that are gone have no effect."""
+    rollups.subtract(connection, seqs)
+    delete_inferences(connection, names, seqs)
+
+
+def remove_statements(
+    connection: sa.Connection, joins: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Remove statements of ground truth that no remaining inference is joined to; return their joins."""
+    removed = []
+    for join, value in joins:
+        candidates = candidate_ids(connection, [(join, value)], _CANDIDATES)
+        is_needed = len(candidates) > _CANDIDATES or any(
+            (join, value) in join_values(subject, {join})
+            for subject in read_subjects(connection, candidates)
+        )
+        if not is_needed:
+            statement = "DELETE FROM truth WHERE join_on = ? AND value = ?"
+            execute(connection, statement, (join, value))
+            removed.append((join, value))
+    return removed
+
 
 STEP_S = 0.2
 """Time after which a step ends with the part that it is at: the journal waits meanwhile."""
@@ -49,12 +150,12 @@ FAILED_RETRY_S = 5.0
 UPLOAD_S = 30.0
 """Age since its last upload from which an image on this machine can be removed: then the record of that upload is journaled."""
 
-LATE_S = 60.0
-"""Time after an erasure for which the moved journal is overwritten again: signals of an image may come so late."""
-
 _STEP_IMAGES = 100
 _STEP_OBJECTS = 32
 """Images of one part in an object store, which takes some tenths of a second for a request."""
+
+_BUSY_MS = 300
+"""Time to wait for readers of SQLite: the journal waits meanwhile, and it is tried again."""
 
 _TASK_S = 0.05
 """Time that a step waits for what runs in a thread: most have little to search."""
@@ -104,9 +205,6 @@ class Eraser:
         self._upload_s = min(upload_s, blobs.grace_s)
         self._running: dict[str, _Erasure] = {}
         self._unreadable: set[str] = set()
-        self._late_until = 0.0
-        self._overwritten: dict[str, int] = {}
-        """Offset up to which this process has overwritten each segment."""
 
     def is_due(self) -> bool:
         """Check whether there is a step to do."""
@@ -145,8 +243,6 @@ class Eraser:
                 self._advance(erasure, engine, names, offsets)
                 if time.monotonic() >= deadline_s:
                     return True
-        if not pending and self._late_until > time.monotonic():
-            self._overwrite(engine, offsets)
         return bool(pending)
 
     def _advance(
@@ -223,16 +319,12 @@ class Eraser:
         if "files" not in erasure.done:
             waiting += self._remove_files(erasure)
         if not waiting:
-            busy, failure, has_more = self._clear_traces(erasure, engine, offsets)
-            if has_more:
-                erasure.due_s = 0.0
-                return
-            waiting += [busy] if busy else []
+            waiting += self._clear_database(erasure, engine) or self._remove_segments(erasure)
             remaining += [
                 f"{path.name}: a damaged database that was set aside"
                 for path in damaged_files(engine.url)
             ]
-            remaining += [failure] if failure else []
+            remaining += [erasure.not_vacuumed] if erasure.not_vacuumed else []
         remaining += [f"{name}: it mentions what was erased" for name in erasure.mentioning_files]
         self._note(erasure, engine, waiting, remaining)
 
@@ -251,7 +343,6 @@ class Eraser:
         erasure.due_s = time.monotonic() + RETRY_S
         if not waiting:
             receipt = msgspec.structs.replace(receipt, state="complete", ended_at=_now())
-            self._late_until = time.monotonic() + LATE_S
             _log.info("erasure %s is complete", erasure.targets.id)
             self._erasures.save_receipt(receipt)
             del self._running[erasure.targets.id]
@@ -341,44 +432,30 @@ class Eraser:
         erasure.done.add("files")
         return []
 
-    def _clear_traces(
-        self, erasure: "_Erasure", engine: sa.Engine, offsets: Mapping[str, int]
-    ) -> tuple[str, str, bool]:
-        """Clear some of what journal and database keep of deleted rows; return as `PageCleaner.clear` does."""
-        if not self._overwrite(engine, offsets):
-            return "", "", True
-        cleaner = erasure.pages
+    @staticmethod
+    def _clear_database(erasure: "_Erasure", engine: sa.Engine) -> list[str]:
+        """Empty the log of SQLite, or clear the dead rows of PostgreSQL; return what has to be waited for."""
         if engine.dialect.name == "sqlite":
-            return cleaner.clear(engine)
-        if not erasure.ends("database", lambda: cleaner.clear(engine)):
-            return "PostgreSQL clears the rows that were removed", "", False
-        busy, failure, has_more = erasure.results.pop("database")
-        return busy, failure, has_more
+            with engine.connect() as connection:
+                check_in_place(connection)
+                is_busy = truncate_log(connection, _BUSY_MS)
+            return ["a reader still reads an older state of the database"] if is_busy else []
+        if "database" not in erasure.done:
+            if not erasure.ends("database", lambda: vacuum_postgresql(engine)):
+                return ["PostgreSQL clears the rows that were removed"]
+            erasure.not_vacuumed = erasure.results.pop("database")
+            erasure.done.add("database")
+        return []
 
-    def _overwrite(self, engine: sa.Engine, offsets: Mapping[str, int]) -> bool:
-        """Overwrite some of what the journal holds although the database and the replica have it, once that is on the disk.
-
-        Returns:
-            Whether all of it is overwritten.
-        """
-        ends = {}
-        for path in journal.segment_paths(self._directory):
-            end = offsets.get(path.name, 0)
-            if self._replica is not None:
-                end = min(end, self._replica.sent_until(path))
-            if end > self._overwritten.get(path.name, 0):
-                ends[path] = end
-        if not ends:
-            return True
-        with engine.connect() as connection:
-            check_in_place(connection)
-            make_durable(connection)
-        for path, end in ends.items():
-            start = self._overwritten.get(path.name, 0)
-            self._overwritten[path.name] = overwrite_moved(path, end, start)
-            if self._overwritten[path.name] < end:
-                return False
-        return True
+    def _remove_segments(self, erasure: "_Erasure") -> list[str]:
+        """Have the segments closed that are there; the writer removes those that are moved as a whole."""
+        sizes = journal.segment_sizes(self._directory)
+        if erasure.segments is None:
+            erasure.segments = {name for name, size in sizes.items() if size}
+        erasure.segments &= sizes.keys()
+        journal.ask_to_close(self._directory, erasure.segments)
+        count = len(erasure.segments)
+        return [f"{count} segments of the journal are not closed and moved yet"] if count else []
 
 
 class _Erasure:
@@ -395,7 +472,10 @@ class _Erasure:
         """Images to remove, of which `tried_images` were tried; then those that were too young, again."""
         self.young_images: list[str] = []
         self.images_waiting: list[str] = []
-        self.pages = PageCleaner()
+        self.not_vacuumed = ""
+        """Why PostgreSQL keeps deleted rows, empty if it does not."""
+        self.segments: set[str] | None = None
+        """Segments of the journal that may hold what was erased; None until all else is done."""
         self.needed: dict[str, int] = {}
         self.done: set[str] = set()
         self.tasks: dict[str, BackgroundTask[Any]] = {}
@@ -421,7 +501,12 @@ def _kept(engine: sa.Engine, *, has_replica: bool, is_local: bool) -> list[str]:
         "what clients, labelling tools and webhooks were sent, and exports that were downloaded",
         "frozen baselines: values and embeddings, without the ids of their inferences, until they are replaced",
         "the blocks of the disk that a file system or a drive has not used again",
+        "the journal: measures of images that came after the erasure, until their segment is full or closed",
     ]
+    if engine.dialect.name == "sqlite":
+        places.append(
+            "SQLite: copies of rows that it moved, in the free space of its pages, until it uses that again (quadriga store vacuum)"
+        )
     if engine.dialect.name == "postgresql":
         places += [
             "PostgreSQL: free space of pages until it is used again (VACUUM FULL)",

@@ -154,7 +154,7 @@ def decode_filtered(body: bytes, type_: type[_Decoded]) -> _Decoded:
 
 def query_digest(request: QueryRequest) -> str:
     """Return a digest that distinguishes queries whose pages do not continue each other."""
-    # The last three were Chariot's filters in 0.1.0, whose cursors are still answered.
+    # The last three were filters once: cursors of 0.2.0 are still answered.
     identity: tuple[Any, ...] = (request.order, request.where or {}, [], None, None)
     return str(blake3(msgspec.json.encode(identity, order="sorted")).hexdigest(length=8))
 

@@ -106,7 +106,7 @@ class TruthStatement(msgspec.Struct, frozen=True, tag="truth"):
     source: str = ""
     """Who says so."""
     task: str | None = None
-    """Chariot's task type, empty for any; None is derived from the annotations, as 0.1.0 journaled none."""
+    """Chariot's task type, empty for any; None is derived from the annotations."""
     model: str = ""
     """Name of the model; empty for every one."""
     owner: str = "default"

@@ -48,7 +48,7 @@ def annotated_task(annotations: Annotations) -> str | None:
 
 
 def derived_task(annotations: Annotations | None, inference_task: str | None) -> str:
-    """Return the task of a statement that names none, as releases before the schema 2026.12 stated it.
+    """Return the task of a statement that names none, as one of a file may.
 
     Args:
         annotations: Annotations in the wire form.

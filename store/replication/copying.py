@@ -5,28 +5,103 @@ lacks is added. So a copy that was killed goes on, and one that is repeated adds
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from quadriga.store.database import database
-from quadriga.store.database.database import ReaderPool, execute, execute_in
+from quadriga.store.database.database import ReaderPool, execute, execute_in, placeholders
 from quadriga.store.database.rollups import decode_counts
 from quadriga.store.database.rows import NameIds, RowBatch, read_records, remove_inferences
 from quadriga.store.database.schema import COLUMNS
+from quadriga.store.records.ids import TIME_SHIFT, time_ms
 from quadriga.store.records.records import json_text
-from quadriga.store.replication.comparison import (
-    IDS_PER_DAY,
-    INFERENCES,
-    ComparedTable,
-    day_summary,
-    day_text,
-    days_with_rows,
-    key_page,
-    open_readers,
-    select_rows,
-)
+
+IDS_PER_DAY = 86_400_000 << TIME_SHIFT  # ids of one day in UTC; the first day begins at 0
+READ_TIMEOUT_S = 3600.0
+
+
+class ComparedTable(NamedTuple):
+    """A table whose key is an id, which is a time."""
+
+    name: str
+    key: str
+    compared_column: str = "0"  # an integer that tells whether a row of the same key is the same
+
+
+INFERENCES = ComparedTable("inference", "seq", "input_kept")
+
+
+@contextmanager
+def open_readers(*urls: str) -> Iterator[list[ReaderPool]]:
+    """Open databases for long reads, one at a time of each, and close them in the end."""
+    sides = [ReaderPool(url, 1, READ_TIMEOUT_S) for url in urls]
+    try:
+        yield sides
+    finally:
+        for side in sides:
+            side.close()
+
+
+def days_with_rows(sides: Iterable[ReaderPool], table: ComparedTable) -> list[int]:
+    """Return the days, since that of the first id, on which a table has rows on any side, in order."""
+    text = f"SELECT min({table.key}) FROM {table.name} WHERE {table.key} >= ?"
+    days: set[int] = set()
+    for side in sides:
+        position = 0
+        with side.snapshot() as connection:
+            while (first := execute(connection, text, (position,)).scalar()) is not None:
+                days.add(int(first) // IDS_PER_DAY)
+                position = (int(first) // IDS_PER_DAY + 1) * IDS_PER_DAY
+    return sorted(days)
+
+
+def day_text(day: int) -> str:
+    """Return a day as `2026-01-31`."""
+    return datetime.fromtimestamp(time_ms(day * IDS_PER_DAY) / 1000, UTC).date().isoformat()
+
+
+def day_summary(connection: sa.Connection, table: ComparedTable, day: int) -> tuple[int, ...]:
+    """Return what differs between two sides where their rows of a day differ."""
+    key, compared_column = table.key, table.compared_column
+    text = (
+        f"SELECT count(*), sum({key} % 2147483647), sum(({key} % 46337) * ({compared_column} % 46337 + 1)) "
+        f"FROM {table.name} WHERE {key} >= ? AND {key} < ?"
+    ).replace("%", "%%" if connection.dialect.name == "postgresql" else "%")
+    summary = execute(connection, text, (day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY)).one()
+    return tuple(int(value or 0) for value in summary)
+
+
+def key_page(
+    connection: sa.Connection,
+    table: ComparedTable,
+    first: int,
+    stop: int,
+    *,
+    limit: int | None = None,
+) -> dict[int, int]:
+    """Return keys, from `first` on and below `stop`, and what is compared of their rows."""
+    text = (
+        f"SELECT {table.key}, {table.compared_column} FROM {table.name} "
+        f"WHERE {table.key} >= ? AND {table.key} < ? ORDER BY {table.key}"
+    )
+    if limit is not None:
+        text += f" LIMIT {limit}"
+    rows = execute(connection, text, (first, stop))
+    return {int(key): int(value) for key, value in rows}
+
+
+def select_rows(
+    connection: sa.Connection, table: ComparedTable, keys: Sequence[int]
+) -> sa.CursorResult[*tuple[Any, ...]]:
+    """Return the rows with these keys, with all columns."""
+    columns = ", ".join(COLUMNS[table.name])
+    text = f"SELECT {columns} FROM {table.name} WHERE {table.key} IN ({placeholders(keys)})"
+    return execute(connection, text, (*keys,))
+
 
 _BATCH = 1000  # rows of one transaction
 _PAGE = 20_000  # ids compared at once
@@ -85,6 +160,12 @@ def copy_store(
         database.migrate(target)
         with open_readers(source, target) as sides, database.writer_engine(target) as engine:
             return _Copier(sides, engine, report, delete=delete).run()
+
+
+def count_inferences(url: str) -> int:
+    """Return how many inferences a database has; raise a `StoreError` if it is none of ours, or does not answer."""
+    with open_readers(url) as (reader,), reader.snapshot() as connection:
+        return int(execute(connection, "SELECT count(*) FROM inference").scalar() or 0)
 
 
 class _Copier:

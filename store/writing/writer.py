@@ -19,8 +19,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store.changes.applying import apply_changes
-from quadriga.store.changes.ground_truth import link_new
-from quadriga.store.changes.repeated_ids import keep_repeated
+from quadriga.store.changes.ground_truth import keep_repeated, link_new
 from quadriga.store.database import database
 from quadriga.store.database.damaged_files import is_sign_of_damage, set_aside_if_damaged
 from quadriga.store.database.rows import NameIds, RowBatch

@@ -1,4 +1,4 @@
-"""A backup of a running server under load, restored into an empty folder and an empty PostgreSQL: nothing acknowledged is missing."""
+"""A backup of a running server under load, of PostgreSQL by pg_dump behind it, restored: nothing acknowledged is missing."""
 
 import json
 import threading
@@ -60,17 +60,15 @@ class Load:
             thread.join()
 
 
-@pytest.mark.parametrize(
-    ("comes_from", "goes_into"), [("folder", "folder"), ("postgresql", "postgresql")]
-)
+@pytest.mark.parametrize("kind", ["folder", "postgresql"])
 def test_what_was_acknowledged_before_a_backup_is_restored(
-    tmp_path: Path, postgres: PostgresServer, comes_from: str, goes_into: str
+    tmp_path: Path, postgres: PostgresServer, kind: str
 ) -> None:
     paths = sorted((SAMPLE_MODELS / "images" / "classification").glob("*.jpg"))
     images = [path.read_bytes() for path in paths]
     flags = ["--workers", "2"]
     source: list[str] = []
-    if comes_from == "postgresql":
+    if kind == "postgresql":
         source = ["--database", postgres.create(migrated=False)]
     server = ServerProcess(tmp_path / "data", SAMPLE_MODELS / MODEL, *flags, *source).start()
     load = Load(server, images)
@@ -89,16 +87,21 @@ def test_what_was_acknowledged_before_a_backup_is_restored(
             "backup", tmp_path / "backups", "--data", tmp_path / "data", *source, "--json"
         ).stdout
     )
+    dump = tmp_path / "quadriga.dump"
+    if source:
+        postgres.run("pg_dump", "--format", "custom", "--file", dump, source[1])
     load.stop()
     assert load.refused == 0
     assert before < second_before
     assert again["new_images"] == 0
+    assert made["has_database"] == again["has_database"] == (not source)
     assert made["images"] == len({*images})
     assert server.stop() == 0
 
     target = ["--data", tmp_path / "restored"]
-    if goes_into == "postgresql":
+    if source:
         target += ["--database", postgres.create(migrated=False)]
+        postgres.run("pg_restore", "--dbname", target[3], dump)
     restored = json.loads(quadriga("restore", tmp_path / "backups", *target, "--json").stdout)
     assert again["backup"] == f"{tmp_path / 'backups'}/{restored['backup']}"
     quadriga("restore", made["backup"], *target, code=2)  # it is not empty any more

@@ -210,7 +210,8 @@ RUN_BY = {
     ] + [
         f" {HERE}commands_have_the_options_that_are_written",
     ] + [
-        f"{language} {STORE}" for language in ("json", "", "json")
+        f"json {STORE}", f" {HERE}commands_have_the_options_that_are_written",
+        *[f"{language} {STORE}" for language in ("", "json")],
     ] + [
         "json tests/unit/monitor/drift/test_alerts.py::test_the_end_of_a_job_is_delivered_without_a_schedule",
     ] + [

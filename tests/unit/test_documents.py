@@ -36,8 +36,7 @@ from quadriga.engine.models.recognition.families import FAMILIES
 from quadriga.monitor.watch.mutes import MuteStore
 from quadriga.proto.grpc.messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.http.operations import WireOptions, all_operations, expand_path
-from quadriga.store.query.filters.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
-from quadriga.store.query.filters.geo_shapes import MAX_CORNERS
+from quadriga.store.query.filters.comparisons import MAX_CORNERS, MAX_DEPTH, MAX_IN, MAX_LEAVES
 from quadriga.store.query.filters.syntax import FIELDS, OPERATORS, PROPERTIES
 from quadriga.tasks import SHORT_NAMES, TASKS
 from quadriga.tasks.decoders import DECODERS

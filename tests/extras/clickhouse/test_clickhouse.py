@@ -28,7 +28,7 @@ from quadriga.store.records.records import (
     RetentionRule,
     TruthStatement,
 )
-from quadriga.store.replication.comparison import IDS_PER_DAY
+from quadriga.store.replication.copying import IDS_PER_DAY
 from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
 from tests.clickhouse_server import ClickHouseServer

@@ -62,7 +62,13 @@ def test_rows_go_once_the_journal_is_there(
     assert "ClickHouse has not taken the journal yet" in receipt().waiting
     assert _holds(store.journal_directory, b"amy-1")
     sender.drain()
-    until(lambda: not store.writer.erase())
+
+    def is_over() -> bool:
+        store.journal.close_on_request()
+        store.writer.drain()
+        return not store.writer.erase()
+
+    until(is_over)
     assert receipt().state == "complete"
     assert not _holds(store.root, b"amy-1")
     for table in ("inference", "metadata_change", "feedback", "truth"):

@@ -59,16 +59,3 @@ def migrate_to(url: str, revision: str, monkeypatch: pytest.MonkeyPatch) -> None
         patched.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
         patched.setattr(database, "check_schema", lambda *_, **__: None)
         database.migrate(url)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def old_url(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    """A database of the revision that the module of the test names as `OLD_REVISION`."""
-    server = request.getfixturevalue("postgres") if request.param == "postgresql" else None
-    url = server.create(migrated=False) if server else f"sqlite:///{tmp_path}/old.db"
-    migrate_to(url, request.module.OLD_REVISION, monkeypatch)
-    yield url
-    if server:
-        server.drop(url)

@@ -1,6 +1,7 @@
 """A store whose inferences are erased as a request does it, and what is in it before."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.changes.erasures import ErasureReceipt
 from quadriga.store.changes.service import ChangeService, DeletionResult
+from quadriga.store.maintenance.vacuum import vacuum
 from quadriga.store.records.ids import IdSource
 from quadriga.store.records.records import (
     Feedback,
@@ -61,11 +63,18 @@ class ErasingHarness(StoreHarness):
 
     def send(self, where: Any, **keys: Any) -> DeletionResult:
         body = json.dumps({"where": where, "erase": True, **keys}).encode()
-        with in_background(self.writer.run):
+
+        def close_segments(stop: threading.Event) -> None:
+            while not stop.wait(0.02):
+                self.journal.close_on_request()
+
+        with in_background(self.writer.run), in_background(close_segments):
             return self.changes.delete_inferences(body)
 
     def eraser_step(self) -> bool:
-        """Do one step of the erasures, as the writer between batches."""
+        """Do one step of the erasures, as a writer does between batches and a worker between appends."""
+        self.journal.close_on_request()
+        self.writer.drain()
         return self.writer.erase()
 
     def traces(self, *needles: bytes) -> list[tuple[bytes, str]]:
@@ -77,6 +86,11 @@ class ErasingHarness(StoreHarness):
             for needle in needles
             if needle in path.read_bytes() or needle.decode(errors="replace") in path.name
         ]
+
+    def traces_after_vacuum(self, *needles: bytes) -> list[tuple[bytes, str]]:
+        """Return as `traces` once SQLite's file is written anew: before, its pages may have copies of rows that it moved."""
+        vacuum(self.url)
+        return self.traces(*needles)
 
     def answers(self) -> list[bytes]:
         """Return every inference as it is answered, in order."""

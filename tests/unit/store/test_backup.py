@@ -1,4 +1,4 @@
-"""Backups: whole, also while the journal moves; incremental by image; restored into either database; damage is named."""
+"""Backups: whole, also while the journal moves; incremental by image; beside a PostgreSQL without it; damage is named."""
 
 import json
 import shutil
@@ -53,7 +53,8 @@ def without_offsets(rows: dict[str, list[str]]) -> dict[str, list[str]]:
     return {table: lines for table, lines in rows.items() if table != "journal_offset"}
 
 
-def test_a_restored_backup_has_all_that_was_acknowledged(store: StoreHarness, elsewhere: Path):
+def test_a_restored_backup_has_all_that_was_acknowledged(file_store: StoreHarness, elsewhere: Path):
+    store = file_store
     filled(store)
     made = backed_up(store, elsewhere / "backups")
     assert (made.description.inferences, made.description.journaled) == (4, 1)
@@ -71,21 +72,12 @@ def test_a_restored_backup_has_all_that_was_acknowledged(store: StoreHarness, el
     assert (checked.problem_count, checked.inferences, checked.images) == (0, 5, 4)
 
 
-def test_a_backup_goes_into_the_other_database(
-    store: StoreHarness, elsewhere: Path, postgres: PostgresServer
-):
-    filled(store)
-    backed_up(store, elsewhere / "backups")
-    target = postgres.create(migrated=False)
-    try:
-        url, _ = restored(elsewhere / "backups", elsewhere / "data", target)
-        store.writer.drain()
-        assert without_offsets(rows_of(url)) == without_offsets(rows_of(store.url))
-        assert select_rows(url, "SELECT name FROM access_key") == [("a person",)]
-        with pytest.raises(StoreError, match="without inferences"):
-            restored(elsewhere / "backups", elsewhere / "again", url)
-    finally:
-        postgres.drop(target)
+def test_a_backup_with_a_database_goes_into_sqlite_alone(file_store: StoreHarness, elsewhere: Path):
+    filled(file_store)
+    backed_up(file_store, elsewhere / "backups")
+    with pytest.raises(StoreError, match="or use --no-database beside one that pg_restore"):
+        restored(elsewhere / "backups", elsewhere / "data", "postgresql://nobody@nowhere/x")
+    assert not (elsewhere / "data").exists()
 
 
 def test_two_servers_are_restored_beside_their_database(
@@ -100,7 +92,8 @@ def test_two_servers_are_restored_beside_their_database(
             store.root.mkdir(exist_ok=True)
             store.commit(with_image(store, 10 * number, number))
             store.journal.append([with_image(store, 10 * number + 1, 2)])
-            made = backed_up(store, elsewhere / store.root.name, has_database=False)
+            made = backed_up(store, elsewhere / store.root.name)
+            assert not made.description.has_database
             assert (made.description.inferences, made.description.images) == (0, 2)
             assert (made.description.folder, made.description.host) == (store.root.name, socket.gethostname())  # fmt: skip
         servers[0].writer.drain()  # after its backup, before the copy of the database
@@ -390,7 +383,8 @@ def test_missing_images_of_a_backup_are_counted(file_store: StoreHarness, elsewh
     assert result.missing_images == 1
 
 
-def test_images_that_are_kept_elsewhere_are_not_found(store: StoreHarness, elsewhere: Path):
+def test_images_that_are_kept_elsewhere_are_not_found(file_store: StoreHarness, elsewhere: Path):
+    store = file_store
     filled(store)
     other = FileBlobs(elsewhere / "other")
     made = make_backup(store.root, store.url, other, FolderPlace(elsewhere / "backups"))
@@ -460,7 +454,10 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.close()
 
 
-def test_backups_are_kept_in_an_object_store(store: StoreHarness, elsewhere: Path, bucket: str):
+def test_backups_are_kept_in_an_object_store(
+    file_store: StoreHarness, elsewhere: Path, bucket: str
+):
+    store = file_store
     filled(store)
     place = open_place(bucket)
     assert place.names() == []

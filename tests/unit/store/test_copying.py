@@ -15,8 +15,7 @@ from quadriga.store.database.database import execute, migrate, open_writer
 from quadriga.store.journal.journal import Journal
 from quadriga.store.records.errors import StoreError
 from quadriga.store.records.records import InputReference, ModelReference
-from quadriga.store.replication.comparison import IDS_PER_DAY, compare_stores
-from quadriga.store.replication.copying import copy_store
+from quadriga.store.replication.copying import IDS_PER_DAY, copy_store, count_inferences
 from quadriga.store.writing.writer import Writer
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import commit_journal, run_statements, select_rows
@@ -150,7 +149,7 @@ def test_everything_is_copied_there_and_back(database_url, target, tmp_path) -> 
     there = contents(database_url)
     assert [table for table, rows in there.items() if not rows] == []
     assert_same(target, database_url)
-    assert compare_stores(database_url, target) == []
+    assert count_inferences(target) == count_inferences(database_url) == 60
     again = f"sqlite:///{tmp_path}/again.db"
     copy_store(target, again)
     assert_same(again, database_url)
@@ -203,10 +202,8 @@ def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) 
         (index.format("str"), ("south", "camera", 1)),
         (index.format("num"), (7.0, "altitude", 0)),
     )
-    assert [day.day for day in compare_stores(database_url, target)] == ["2025-01-01"]
     assert copy_store(database_url, target).copied["metadata_change"] == 2
     assert_same(target, database_url)
-    assert compare_stores(database_url, target) == []
 
 
 def test_what_only_the_target_holds_stays_unless_asked(database_url, target, tmp_path) -> None:
@@ -220,22 +217,9 @@ def test_what_only_the_target_holds_stays_unless_asked(database_url, target, tmp
         ("DELETE FROM pred WHERE seq >= ?", (20 * IDS_PER_DAY,)),
         ("DELETE FROM feedback WHERE id = 8", ())])  # fmt: skip
     assert copy_store(database_url, target).removed == 0
-    different = compare_stores(database_url, target)
-    assert [(day.day, day.source.inferences, day.target.inferences) for day in different] == [
-        ("2025-01-01", 19, 20), ("2025-01-21", 0, 20)
-    ]  # fmt: skip
+    assert (count_inferences(database_url), count_inferences(target)) == (39, 60)
     assert copy_store(database_url, target, delete=True).removed == 23
     assert_same(target, database_url)
-    assert compare_stores(database_url, target) == []
-
-
-@pytest.mark.parametrize("column", ["predictions", "meta"])
-def test_a_value_that_differs_is_seen(database_url, target, tmp_path, column) -> None:
-    fill(database_url, tmp_path, some_records())
-    copy_store(database_url, target)
-    values = ('{"x":0}', 10 * IDS_PER_DAY + 3)
-    run_statements(target, (f"UPDATE inference SET {column} = ? WHERE seq = ?", values))
-    assert [day.day for day in compare_stores(database_url, target)] == ["2025-01-11"]
 
 
 def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
@@ -264,8 +248,7 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
         seen += int(line)
     progress = copy_store(database_url, target)
     assert 0 < progress.copied["inference"] <= total - seen
-    assert compare_stores(database_url, target) == []
-    assert contents(target)["meta_num"] == contents(database_url)["meta_num"]
+    assert_same(target, database_url)
 
 
 def test_a_server_may_write_the_source_meanwhile(
@@ -287,7 +270,8 @@ def test_a_server_may_write_the_source_meanwhile(
     writer.close()
     journal.close()
     copy_store(database_url, target)
-    assert compare_stores(database_url, target) == []
+    assert count_inferences(target) > 300
+    assert_same(target, database_url)
 
 
 json_values = st.recursive(
@@ -348,11 +332,10 @@ def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     copy_store(first, middle)
     copy_store(middle, last)
     assert_same(last, first)
-    assert compare_stores(first, middle) == compare_stores(middle, last) == []
 
 
 def test_a_source_that_is_not_there_is_an_error(tmp_path) -> None:
     with pytest.raises(StoreError, match="database not found"):
         copy_store(f"sqlite:///{tmp_path}/nothing.db", f"sqlite:///{tmp_path}/target.db")
     with pytest.raises(StoreError, match="sqlite or postgresql"):
-        compare_stores("mysql://x", "mysql://y")
+        count_inferences("mysql://x")

@@ -1,8 +1,9 @@
-"""Nothing of what was erased is left in any byte of the data folder, everything else is as it was, and a request may be cut off."""
+"""Nothing of what was erased is left in the data folder once SQLite is vacuumed, all else is as it was, and a request may be cut off."""
 
 import itertools
 import json
 import os
+import shutil
 import sqlite3
 import zipfile
 from collections.abc import Iterator
@@ -15,14 +16,12 @@ import pytest
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.changes import service as service_module
 from quadriga.store.changes.erasures import demanded_texts, filter_fields
-from quadriga.store.journal.journal import Journal, read_frames, segment_paths
+from quadriga.store.journal.journal import segment_paths
 from quadriga.store.maintenance import eraser as eraser_module
-from quadriga.store.maintenance.moved_frames import overwrite_moved
+from quadriga.store.maintenance.vacuum import vacuum
 from quadriga.store.query.filters.json_form import parse
-from quadriga.store.records.errors import ChangeError, NotFoundError, QueryError
-from quadriga.store.records.ids import IdSource
+from quadriga.store.records.errors import ChangeError, NotFoundError, QueryError, StoreError
 from tests.background import in_background, until
-from tests.unit.store.conftest import make_record
 from tests.unit.store.erasing_harness import (
     EARLIER,
     OTHERS,
@@ -59,7 +58,8 @@ def test_no_byte_is_left_and_others_are_as_they_were(store: ErasingHarness) -> N
     assert (receipt.counts["inferences"], receipt.counts["images"]) == (len(mine), len(mine))
     is_postgresql = store.url.startswith("postgresql")
     assert any("PostgreSQL" in text for text in receipt.kept) == is_postgresql
-    assert store.traces(*needles) == []
+    assert any("quadriga store vacuum" in text for text in receipt.kept) != is_postgresql
+    assert store.traces_after_vacuum(*needles) == []
     assert list((store.root / "erasures" / "pending").iterdir()) == []
     rows = json.dumps(store.all_rows(), default=str)
     assert [needle for needle in needles[:3] if needle.decode() in rows] == []
@@ -78,7 +78,7 @@ def test_what_is_erased_by_its_image_takes_the_image_along(sqlite_store: Erasing
     assert receipt.counts["inferences"] == 1
     assert store.blobs.get(digest) is None
     assert store.blobs.thumbnail(digest, 256) is None
-    assert store.traces(digest[7:].encode(), str(mine[0].seq).encode()) == []
+    assert store.traces_after_vacuum(digest[7:].encode(), str(mine[0].seq).encode()) == []
     assert len(store.stored_ids()) == OTHERS + len(mine) - 1
 
 
@@ -92,7 +92,7 @@ def test_an_image_that_others_need_stays(sqlite_store: ErasingHarness) -> None:
     assert (receipt.counts["images"], receipt.counts["images_of_others"]) == (0, 1)
     assert store.blobs.get(str(second.input.hash)) == image_of(1)
     assert store.blobs.thumbnail(str(second.input.hash), 256) == image_of(1) + b"\xff\xd9"
-    assert store.traces(PERSON.encode(), str(first.seq).encode()) == []
+    assert store.traces_after_vacuum(PERSON.encode(), str(first.seq).encode()) == []
 
 
 def test_ids_that_lead_to_it_go_wherever_they_are(store: ErasingHarness) -> None:
@@ -140,7 +140,7 @@ def test_erasing_again_or_nothing_does_no_harm(sqlite_store: ErasingHarness) -> 
         assert store.erase({"meta.person": PERSON}).counts["inferences"] == count
     assert store.erase({"meta.person": "nobody"}).counts["inferences"] == 0
     assert store.answers() == others
-    assert store.traces(*needles) == []
+    assert store.traces_after_vacuum(*needles) == []
     assert len(store.erasures.all()) == 3
 
 
@@ -153,13 +153,13 @@ def test_what_was_deleted_before_is_erased_by_an_erasure_of_nothing(
         store.changes.delete_inferences(json.dumps({"where": {"meta.person": PERSON}}).encode())
     assert store.traces(PERSON.encode())
     store.erase({"meta.person": PERSON})
-    assert store.traces(PERSON.encode(), EARLIER.encode()) == []
+    assert store.traces_after_vacuum(PERSON.encode(), EARLIER.encode()) == []
     assert needles
 
 
 @pytest.mark.parametrize("others", [130, 170])
 def test_no_copy_is_left_where_pages_were_split(sqlite_store: ErasingHarness, others: int) -> None:
-    """SQLite leaves a copy of a row between pointers and cells when it moves the row to another page."""
+    """SQLite leaves a copy of a row between pointers and cells when it moves the row to another page: `vacuum` removes it."""
     store = sqlite_store
     mine, needles = fill(store)
     for number in range(others):
@@ -169,13 +169,14 @@ def test_no_copy_is_left_where_pages_were_split(sqlite_store: ErasingHarness, ot
     store.writer.drain()
     before = rows_of_others(store, mine)
     store.erase({"meta.person": PERSON})
-    assert store.traces(*needles) == []
+    assert {name for _, name in store.traces(*needles)} <= {"store.db"}
+    assert store.traces_after_vacuum(*needles) == []
     assert store.answers() == before
     with sqlite3.connect(store.root / "store.db") as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
     store.commit(store.record(image_of(1), metadata={"person": "later"}))  # no page comes back
-    assert store.traces(*needles) == []
+    assert store.traces_after_vacuum(*needles) == []
 
 
 def test_results_that_name_it_go_and_others_stay(sqlite_store: ErasingHarness) -> None:
@@ -213,25 +214,23 @@ def test_results_that_name_it_go_and_others_stay(sqlite_store: ErasingHarness) -
     assert (receipt.counts["jobs"], receipt.counts["set_aside"]) == (5, 1)
     assert receipt.remaining == ["drift/a.schedule.json: it mentions what was erased"]
     assert (store.root / "dead.jsonl").read_text() == '{"id":"5"}\n'
-    assert {name for _, name in store.traces(*needles)} == {"a.schedule.json"}
+    assert {name for _, name in store.traces_after_vacuum(*needles)} == {"a.schedule.json"}
 
 
-def test_pages_that_an_earlier_release_left_are_written_anew(
-    sqlite_store: ErasingHarness,
+def test_a_vacuum_checks_the_disk_first(
+    sqlite_store: ErasingHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = sqlite_store
-    _, needles = fill(store)
-    with sqlite3.connect(store.root / "store.db") as connection:  # as an earlier release did
-        connection.execute("PRAGMA user_version=0")
-        connection.execute("CREATE TABLE old (text)")
-        connection.execute("INSERT INTO old VALUES (?)", ("earlier-release" * 3000,))
-        connection.commit()
-        connection.execute("PRAGMA secure_delete=OFF")
-        connection.execute("DROP TABLE old")
-    connection.close()
-    assert store.traces(b"earlier-release")
-    store.erase({"meta.person": PERSON})
-    assert store.traces(b"earlier-release", *needles) == []
+    fill(store)
+    size = (store.root / "store.db").stat().st_size
+    usage = shutil.disk_usage(store.root)._replace(free=2 * size - 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(StoreError, match=f"expected {2 * size:,} bytes free on the disk"):
+        vacuum(store.url)
+    usage = usage._replace(free=2 * size)
+    assert vacuum(store.url) == size - (store.root / "store.db").stat().st_size
+    with pytest.raises(StoreError, match="found none"):
+        vacuum(f"sqlite:///{store.root}/none.db")
 
 
 def test_images_go_with_the_leftovers_of_their_writes_alone(tmp_path: Path) -> None:
@@ -255,25 +254,28 @@ def test_images_go_with_the_leftovers_of_their_writes_alone(tmp_path: Path) -> N
     assert paths[untouched].exists()
 
 
-def test_a_large_journal_is_overwritten_in_parts_that_begin_at_frames(tmp_path: Path) -> None:
-    journal, ids = Journal(tmp_path, 0), IdSource(0)
-    journal.append([make_record(ids.next(), metadata={"note": "x" * 500}) for _ in range(200)])
-    (path,) = segment_paths(tmp_path)
-    frames = [end for _, _, end in read_frames(path)]
-    end, position, parts = frames[-3], 0, []
-    while position < end:
-        position = overwrite_moved(path, end, position, at_once=20_000)
-        parts.append(position)
-        assert [next_ for *_, next_ in read_frames(path, position)] == [
-            offset for offset in frames if offset > position
-        ]
-    assert len(parts) > 3
-    assert set(parts) <= set(frames)
-    assert path.read_bytes().count(b"x" * 500) == 2
-    assert overwrite_moved(path, end) == end
-    assert overwrite_moved(path, frames[-1], end) == frames[-1]
-    assert b"x" * 500 not in path.read_bytes()
-    journal.close()
+def test_segments_close_on_request_and_go_once_they_are_moved(sqlite_store: ErasingHarness) -> None:
+    store = sqlite_store
+    mine = store.record(image_of(1), metadata={"person": PERSON})
+    store.commit(mine)
+    store.eraser._upload_s = 0.0
+    store.erasures.submit([mine.seq], [], [])
+    (segment,) = segment_paths(store.journal_directory)
+    until(lambda: store.writer.erase() and bool(store.erasures.all()[0].waiting))
+    assert store.erasures.all()[0].waiting == [
+        "1 segments of the journal are not closed and moved yet"
+    ]
+    later = store.record(image_of(2), metadata={"person": "other"})
+    store.journal.append([later])  # not yet asked whether it has to be closed
+    store.journal.close_on_request()
+    another = store.record(image_of(3), metadata={"person": "other"})
+    store.journal.append([another])
+    store.journal.close_on_request()  # the new one is none of those that were there
+    until(lambda: not store.eraser_step())
+    assert not segment.exists()
+    assert len(segment_paths(store.journal_directory)) == 1
+    assert store.stored_ids() == [later.seq, another.seq]
+    assert not (store.root / "journal.close").exists()
 
 
 @pytest.mark.parametrize(
@@ -336,7 +338,7 @@ def test_it_goes_on_after_the_end_of_the_writer_at_any_step(
             pass
         (receipt,) = store.erasures.all()
         assert (receipt.state, receipt.counts["inferences"]) == ("complete", len(mine))
-        assert store.traces(*needles) == []
+        assert store.traces_after_vacuum(*needles) == []
         assert store.answers() == others
         store.close()
         if not is_pending:
@@ -353,6 +355,7 @@ def test_load_goes_on_and_loses_nothing(sqlite_store: ErasingHarness) -> None:
         while not stop.is_set():
             record = store.record(image_of(len(sent) % 7), metadata={"person": "loader"})
             store.journal.append([record])
+            store.journal.close_on_request()
             sent.append(record.seq)
 
     with in_background(store.writer.run), in_background(load):
@@ -365,7 +368,7 @@ def test_load_goes_on_and_loses_nothing(sqlite_store: ErasingHarness) -> None:
     assert result.count == len(mine)
     store.writer.drain()
     assert set(sent) <= set(store.stored_ids())
-    assert store.traces(*needles) == []
+    assert store.traces_after_vacuum(*needles) == []
     assert all(store.blobs.get(f"blake3:{digest}") for digest in _digests(store))
 
 

@@ -21,7 +21,7 @@ from quadriga.store.database.partitions import (
 )
 from quadriga.store.exchange.import_files import read
 from quadriga.store.exchange.imports import Importer
-from quadriga.store.maintenance.erased_pages import _vacuum_postgresql
+from quadriga.store.maintenance.vacuum import vacuum_postgresql
 from quadriga.store.records.errors import MissingPartitionError, QueryError
 from quadriga.store.records.ids import smallest_id_at, time_ms
 from tests.postgres_server import PostgresServer
@@ -177,8 +177,8 @@ def test_a_user_who_does_not_own_the_tables_neither_drops_nor_vacuums(
     with other.begin() as connection:
         assert not drop_month(connection, list_months(connection)[0])
     assert months_of(owner) == ["y2025m05"]
-    assert "by the owner of the tables" in _vacuum_postgresql(other)
-    assert _vacuum_postgresql(owner) == ""
+    assert "by the owner of the tables" in vacuum_postgresql(other)
+    assert vacuum_postgresql(owner) == ""
     with owner.begin() as connection:
         assert drop_month(connection, list_months(connection)[0])
     assert months_of(owner) == []

@@ -1,4 +1,4 @@
-"""What a scope admits: by a table, in every plan of a query, in a store of the revision before, and in retention."""
+"""What a scope admits: by a table, in every plan of a query, and in retention."""
 
 import base64
 import random
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.database.database import REVISION, execute, migrate, writer_engine
+from quadriga.store.database.database import execute, migrate, writer_engine
 from quadriga.store.keys.access_keys import create_key, read_keys, rotate_key
 from quadriga.store.maintenance.retention import limits_of
 from quadriga.store.query.inferences import InferenceReader
@@ -23,9 +23,8 @@ from quadriga.store.records.scope import EVERYTHING, Scope, check_team
 from tests.filter_definition import holds
 from tests.unit.store.conftest import make_record
 from tests.unit.store.random_filters import filters, random_records
-from tests.unit.store_harness import StoreHarness, select_rows
+from tests.unit.store_harness import StoreHarness
 
-OLD_REVISION = "2027.03"
 NARROW = (0, 12, 10_000)
 """Everything is wide, some is narrow, everything is narrow: each chooses other plans."""
 
@@ -170,24 +169,3 @@ def test_rules_of_a_team_and_of_all_hold_both_for_the_shorter_time(store: StoreH
         for limit in limits
     }
     assert days == {"": (3, 9), "a": (3, 7), "b": (3, 9)}
-
-
-def test_what_was_stored_before_belongs_to_no_team(old_url: str):
-    with writer_engine(old_url) as engine, engine.begin() as connection:
-        model = (
-            "INSERT INTO model (id, name, version, sha256, task) VALUES (?, ?, '1', '', 'TENSOR')"
-        )
-        execute(connection, model, [(3, "m"), (7, "n")])
-        rule = "INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)"
-        execute(connection, rule, [("m", 1.5, None)])
-    assert migrate(old_url)[:2] == ("2027.03", REVISION)
-    assert select_rows(old_url, "SELECT id, name, team FROM model ORDER BY id") == [
-        (3, "m", ""),
-        (7, "n", ""),
-    ]
-    rules = "SELECT model, team, inputs_days, inferences_days FROM retention"
-    assert select_rows(old_url, rules) == [("m", "", 1.5, None)]
-    with writer_engine(old_url) as engine, engine.begin() as connection:
-        insert = "INSERT INTO model (name, version, sha256, task, team) VALUES ('m', '1', '', 'TENSOR', 'a')"
-        execute(connection, insert)
-        assert execute(connection, "SELECT count(DISTINCT id) FROM model").scalar_one() == 3

@@ -1,4 +1,4 @@
-"""Labels and metadata keys of teams: each team has its own, in new stores and in those of the revision before."""
+"""Labels and metadata keys of teams: each team has its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from quadriga.store.changes.ground_truth import link_new
-from quadriga.store.database.database import REVISION, execute, insert, migrate, writer_engine
-from quadriga.store.database.partitions import create_partitions
-from quadriga.store.database.schema import COLUMNS, KeyType
+from quadriga.store.database.database import execute, writer_engine
+from quadriga.store.database.schema import KeyType
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
-from quadriga.store.maintenance.rebuild import rebuild
 from quadriga.store.query.columns import label_counts, labelled_ids, source_values
 from quadriga.store.query.filters.json_form import parse
 from quadriga.store.query.inferences import InferenceReader
@@ -30,9 +28,8 @@ from quadriga.store.records.records import (
 from quadriga.store.records.scope import EVERYTHING, Scope
 from tests.filter_definition import holds
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import StoreHarness, run_statements, select_rows, store_entries
+from tests.unit.store_harness import StoreHarness, select_rows, store_entries
 
-OLD_REVISION = "2027.05"
 TEAMS = ["a", "b", "b", "b", ""]
 NAMED = {
     "meta_num": "SELECT k.path, k.type, k.team, d.val, d.seq FROM meta_num AS d JOIN meta_key AS k ON k.id = d.key",
@@ -73,101 +70,6 @@ def named(url: str) -> dict[str, list[Any]]:
         for *row, text in select_rows(url, counts)
     )
     return contents
-
-
-def write_as_before(old_url: str, url: str) -> None:
-    """Write what a store holds to one of the revision before, in which all teams have the same names."""
-    shared: dict[str, dict[Any, int]] = {}
-    own: dict[str, dict[int, int]] = {}
-    for table, columns in (("label", "name"), ("meta_key", "path, type")):
-        ids: dict[Any, int] = shared.setdefault(table, {})
-        own[table] = {
-            int(id_): ids.setdefault((*name,), 100 - len(ids))
-            for id_, *name in select_rows(url, f"SELECT id, {columns} FROM {table}")
-        }
-    with writer_engine(old_url) as engine:
-        with engine.connect() as connection:
-            create_partitions(
-                connection, [seq for (seq,) in select_rows(url, "SELECT seq FROM inference")]
-            )
-        with engine.begin() as connection:
-            model = "INSERT INTO model (id, name, version, sha256, task, team) VALUES (?, ?, ?, ?, ?, ?)"
-            execute(
-                connection,
-                model,
-                select_rows(url, "SELECT id, name, version, sha256, task, team FROM model"),
-            )
-            for (name,), id_ in shared["label"].items():
-                execute(connection, "INSERT INTO label (id, name) VALUES (?, ?)", (id_, name))
-            for (path, type_), id_ in shared["meta_key"].items():
-                key = "INSERT INTO meta_key (id, path, type) VALUES (?, ?, ?)"
-                execute(connection, key, (id_, path, type_))
-            for table in ("inference", "meta_num", "meta_str", "pred", "rollup"):
-                rows = select_rows(url, f"SELECT {', '.join(COLUMNS[table])} FROM {table}")
-                if table == "rollup":
-                    rows = [(*row[:5], relabelled(row[5], own["label"]), row[6]) for row in rows]
-                elif table != "inference":
-                    ids_of = own["label" if table == "pred" else "meta_key"]
-                    rows = [(ids_of[row[0]], *row[1:]) for row in rows]
-                insert(connection, table, rows)
-            # Ids that are given out later follow those that were written.
-            if connection.dialect.name == "postgresql":
-                for table in ("model", "label", "meta_key"):
-                    execute(connection, f"SELECT setval('{table}_id_seq', 100000)")
-
-
-def relabelled(counts: str, ids: dict[int, int]) -> str:
-    """Return counts by label with other ids."""
-    decoded = msgspec.json.decode(counts, type=dict[int, int])
-    return msgspec.json.encode({ids[id_]: n for id_, n in decoded.items()}).decode()
-
-
-@pytest.mark.parametrize("teams", [[""], ["a"], TEAMS])
-def test_each_team_gets_the_names_of_its_inferences(
-    old_url: str, tmp_path: Path, teams: list[str]
-) -> None:
-    new_url = f"sqlite:///{tmp_path}/new.db"
-    store_entries(new_url, tmp_path / "journal", records(teams=teams))
-    write_as_before(old_url, new_url)
-    assert migrate(old_url)[:2] == (OLD_REVISION, REVISION)
-    migrated = named(old_url)
-    assert migrated == named(new_url)
-    names = (
-        "SELECT name, team FROM label ORDER BY 1, 2",
-        "SELECT path, type, team FROM meta_key ORDER BY 1, 2, 3",
-    )
-    for text in names:  # and none of another team
-        assert select_rows(old_url, text) == select_rows(new_url, text)
-    rebuild(old_url, tmp_path / "rebuild", lambda _: None)
-    assert named(old_url) == migrated
-
-
-def test_counts_of_inferences_that_are_gone_keep_their_labels(old_url: str, tmp_path: Path) -> None:
-    new_url = f"sqlite:///{tmp_path}/new.db"
-    store_entries(new_url, tmp_path / "journal", records())
-    write_as_before(old_url, new_url)
-    run_statements(old_url, ("DELETE FROM pred", ()))
-    migrate(old_url)
-    assert named(old_url)["rollup"] == named(new_url)["rollup"]
-
-
-def test_a_store_with_all_keys_that_it_may_have_stays_so_for_its_teams(
-    old_url: str, tmp_path: Path
-) -> None:
-    new_url = f"sqlite:///{tmp_path}/new.db"
-    store_entries(new_url, tmp_path / "journal", records())
-    write_as_before(old_url, new_url)
-    key = "INSERT INTO meta_key (id, path, type) VALUES (?, ?, 0)"
-    with writer_engine(old_url) as engine, engine.begin() as connection:
-        execute(connection, key, [(number, f"k{number}") for number in range(2000, 12_000)])
-    migrate(old_url)
-    with writer_engine(old_url) as engine, engine.connect() as connection:
-        for team in set(TEAMS):
-            catalog = Catalog(connection, Scope(team))
-            assert catalog.is_indexed("n")
-            assert not catalog.is_indexed("late")  # the metadata of earlier inferences may have it
-            assert not catalog.is_indexed("k2000")
-        assert Catalog(connection, Scope("new")).is_indexed("late")
 
 
 def test_keys_are_limited_for_each_team(

@@ -1,15 +1,12 @@
-"""Ground truth belongs to a task and a model; what older releases stored or journaled gets its task from its annotations."""
+"""Ground truth belongs to a task and a model; a statement that names no task gets it from its annotations."""
 
-import json
 from itertools import permutations
 from typing import Any
 
 import msgspec
 import pytest
-from alembic.script import ScriptDirectory
 
 from quadriga.store.changes.truth_requests import parse_task
-from quadriga.store.database.database import REVISION, execute, migrate, writer_engine
 from quadriga.store.records.errors import ChangeError
 from quadriga.store.records.records import (
     ANY_REVISION,
@@ -21,9 +18,8 @@ from quadriga.store.records.records import (
 )
 from quadriga.store.records.truth_scope import annotated_task, derived_task, fits
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness, select_rows
+from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness
 
-OLD_REVISION = "2026.11"
 HASH = "blake3:" + "a" * 64
 IMAGE = InputReference("image", HASH, 64, 64, "image/png")
 TRUTHS: dict[str, list[dict[str, Any]]] = {
@@ -153,7 +149,7 @@ OLD = {"join": "input.hash", "value": HASH, "source": "survey"}
 
 
 def old_frame(seq: int, **statement: Any) -> bytes:
-    """Return a statement as 0.1.0 journaled it: without task, model, owner and expected revision."""
+    """Return a statement that is journaled without task, model, owner and expected revision."""
     change = {"type": "truth", **OLD, "annotations": None, **statement}
     return msgspec.json.encode({"seq": seq, "change": change})
 
@@ -172,7 +168,7 @@ OLD_CASES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_statements_that_0_1_0_journaled_get_the_task_of_their_annotations(
+def test_statements_without_a_task_get_that_of_their_annotations(
     store: StoreHarness,
 ) -> None:
     store.commit(*answers(), answer(6, "TENSOR"))
@@ -184,107 +180,6 @@ def test_statements_that_0_1_0_journaled_get_the_task_of_their_annotations(
     tasks = [task for (task,) in store.rows("SELECT task FROM truth ORDER BY id")]
     assert tasks == [task for _, task in OLD_CASES]
     assert set(store.rows("SELECT model, owner FROM truth")) == {("", "default")}
-
-
-INSERTS = {
-    "model": "INSERT INTO model (id, name, version, sha256, task) VALUES (?, ?, '1', 'ab', ?)",
-    "inference": "INSERT INTO inference (seq, request_id, image_no, model_id, action, status, latency_us, input_name,"
-    " input_hash, input_kept, predictions, meta, meta_flat, standard)"
-    " VALUES (?, ?, 0, ?, 'predict', 200, 1, 'x', ?, 0, '[]', ?, ?, '{}')",
-    "truth": "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, ?, ?, 'survey', ?)",
-    "ground_truth": "INSERT INTO ground_truth (seq, truth_id) VALUES (?, ?)",
-}
-MONTHS = (
-    "CREATE TABLE inference_y2025m01 PARTITION OF inference FOR VALUES FROM (0) TO (1000000000000)"
-)
-
-
-def fill(url: str, rows: dict[str, list[tuple[Any, ...]]]) -> None:
-    with writer_engine(url) as engine, engine.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(MONTHS)
-        for table, of_table in rows.items():
-            if of_table:
-                execute(connection, INSERTS[table], of_table)
-
-
-def old_rows(statements: list[tuple[str, str, Any]], latest: int) -> dict[str, Any]:
-    """Return a store in which a model of each task answered to one image, and the latest statement held for all."""
-    tasks = [*TRUTHS, "TENSOR"]
-    metadata = json.dumps({"path": "a.png", "n": 2.0})
-    return {
-        "model": [(at, task.lower(), task) for at, task in enumerate(tasks, 1)],
-        "inference": [(at, f"r{at}", at, HASH, metadata, metadata) for at in range(1, 7)],
-        "truth": [
-            (at, join, value, None if truth is None else json.dumps(truth))
-            for at, (join, value, truth) in enumerate(statements, 101)
-        ],
-        "ground_truth": [(seq, latest) for seq in range(1, 7)],
-    }
-
-
-def test_an_old_store_gets_the_tasks_of_its_annotations(old_url: str) -> None:
-    statements = [(OLD | case)["join"] for case, _ in OLD_CASES]
-    rows = old_rows(
-        [
-            (join, (OLD | case)["value"], case["annotations"])
-            for join, (case, _) in zip(statements, OLD_CASES, strict=True)
-        ],
-        105,
-    )
-    rows["ground_truth"] = []
-    fill(old_url, rows)
-    assert migrate(old_url)[:2] == ("2026.11", REVISION)
-    tasks = [task for (task,) in select_rows(old_url, "SELECT task FROM truth ORDER BY id")]
-    assert tasks == [task for _, task in OLD_CASES]
-
-
-@pytest.mark.parametrize(
-    ("join", "value"), [("input.hash", HASH), ("meta.path", "a.png"), ("meta.n", "2")]
-)
-def test_an_old_store_is_linked_anew(old_url: str, join: str, value: str) -> None:
-    fill(old_url, old_rows([(join, value, truth) for truth in TRUTHS.values()], 105))
-    migrate(old_url)
-    links = select_rows(old_url, "SELECT seq, truth_id FROM ground_truth ORDER BY seq")
-    assert links == [(1, 101), (2, 102), (3, 103), (4, 104), (5, 105)]
-    assert select_rows(old_url, "SELECT * FROM other_truth") == [(6, 105)]  # of the tensors
-
-
-def test_a_removed_truth_stays_removed_in_an_old_store(old_url: str) -> None:
-    statements = [
-        ("input.hash", HASH, TRUTHS["OBJECT_DETECTION"]),
-        ("input.hash", HASH, None),
-        ("meta.path", "a.png", [{"label": "star"}]),
-    ]
-    fill(old_url, old_rows(statements, 103))
-    migrate(old_url)
-    assert select_rows(old_url, "SELECT * FROM ground_truth") == [(1, 103)]
-    others = select_rows(old_url, "SELECT * FROM other_truth ORDER BY seq")
-    assert others == [(seq, 103) for seq in range(2, 7)]
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_migration_in_batches_is_complete(
-    old_url: str,
-    size: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = old_rows([("id", str(seq % 6 + 1), BOXES) for seq in range(20)], 105)
-    fill(old_url, rows)
-    load = ScriptDirectory._load_revisions
-
-    def load_small(directory: Any) -> Any:
-        for script in load(directory):
-            if script.revision == "2026.12":
-                monkeypatch.setattr(script.module, "_BATCH", size)
-                monkeypatch.setattr(script.module, "_BOUND", max(size // 2, 1))
-            yield script
-
-    monkeypatch.setattr(ScriptDirectory, "_load_revisions", load_small)
-    migrate(old_url)
-    assert select_rows(old_url, "SELECT count(*) FROM truth WHERE task <> ''") == [(20,)]
-    applied = {seq for seq, _ in select_rows(old_url, "SELECT * FROM ground_truth")}
-    assert applied == {2, 6}  # of the detector, and of the tensors, which take any
 
 
 TASK_SPELLINGS = {
@@ -316,9 +211,3 @@ def test_annotations_fit_their_own_task(task: str) -> None:
     assert fits(task, [])
     assert annotated_task([]) is None
     assert annotated_task([*truth, {"label": "x", "cx": 1}, *BOXES]) is None
-
-
-def test_an_old_store_has_no_reviews(old_url: str) -> None:
-    fill(old_url, old_rows([("input.hash", HASH, BOXES)], 101))
-    migrate(old_url)
-    assert select_rows(old_url, "SELECT review FROM truth") == [("",)]

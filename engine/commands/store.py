@@ -143,7 +143,7 @@ def copy(source: str, target: str, delete: bool) -> None:
     An interrupted copy continues when it is repeated. A server may write to FROM meanwhile: repeat
     the copy until little is added, stop the server, and repeat it once more: then both have as many inferences.
     """
-    from quadriga.store.replication.copying import CopyProgress, copy_store, count_inferences
+    from quadriga.store.maintenance.copying import CopyProgress, copy_store, count_inferences
 
     create_privately()
     show = progress_printer()

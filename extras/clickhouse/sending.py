@@ -26,6 +26,20 @@ from msgspec.structs import asdict
 from quadriga.store.database.database import ReaderPool
 from quadriga.store.database.rows import decode_label_scores, is_number, read_records
 from quadriga.store.journal import journal
+from quadriga.store.maintenance.copying import (
+    FEEDBACK,
+    IDS_PER_DAY,
+    INFERENCES,
+    TRUTH,
+    ComparedTable,
+    CopyProgress,
+    day_summary,
+    day_text,
+    days_with_rows,
+    key_page,
+    open_readers,
+    select_rows,
+)
 from quadriga.store.records import metadata
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import MetadataError, StoreError
@@ -42,20 +56,6 @@ from quadriga.store.records.records import (
 )
 from quadriga.store.records.redaction import redact, without_secrets
 from quadriga.store.records.truth_scope import derived_task
-from quadriga.store.replication.copying import (
-    FEEDBACK,
-    IDS_PER_DAY,
-    INFERENCES,
-    TRUTH,
-    ComparedTable,
-    CopyProgress,
-    day_summary,
-    day_text,
-    days_with_rows,
-    key_page,
-    open_readers,
-    select_rows,
-)
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

@@ -16,6 +16,7 @@ from quadriga.extras.clickhouse.sending import ClickHouseSender, SendPosition, b
 from quadriga.store.database.database import execute, open_writer
 from quadriga.store.database.partitions import create_partitions
 from quadriga.store.journal.journal import Journal, segment_paths, segment_sizes
+from quadriga.store.maintenance.copying import IDS_PER_DAY
 from quadriga.store.records.errors import StoreError
 from quadriga.store.records.ids import IdSource, smallest_id_at
 from quadriga.store.records.records import (
@@ -28,7 +29,6 @@ from quadriga.store.records.records import (
     RetentionRule,
     TruthStatement,
 )
-from quadriga.store.replication.copying import IDS_PER_DAY
 from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
 from tests.clickhouse_server import ClickHouseServer

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from quadriga.store.database.database import execute, migrate, open_writer
 from quadriga.store.journal.journal import Journal
+from quadriga.store.maintenance.copying import IDS_PER_DAY, copy_store, count_inferences
 from quadriga.store.records.errors import StoreError
 from quadriga.store.records.records import InputReference, ModelReference
-from quadriga.store.replication.copying import IDS_PER_DAY, copy_store, count_inferences
 from quadriga.store.writing.writer import Writer
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import commit_journal, run_statements, select_rows
@@ -254,8 +254,8 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
 def test_a_server_may_write_the_source_meanwhile(
     database_url, target, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("quadriga.store.replication.copying._BATCH", 50)
-    monkeypatch.setattr("quadriga.store.replication.copying._PAGE", 100)
+    monkeypatch.setattr("quadriga.store.maintenance.copying._BATCH", 50)
+    monkeypatch.setattr("quadriga.store.maintenance.copying._PAGE", 100)
     journal = Journal(tmp_path / "journal", 0)
     writer = Writer(tmp_path / "journal", database_url)
     journal.append([make_record(n + 1) for n in range(300)])

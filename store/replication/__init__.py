@@ -1,1 +1,0 @@
-"""Beyond one database: copies of a store, and their comparison."""

@@ -33,8 +33,8 @@ from quadriga.monitor.drift.baselines import BaselineRequest
 from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
 from quadriga.monitor.drift.job import BaselineJob, run_baseline, run_drift
+from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX, with_presence
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
-from quadriga.monitor.drift.presence import PRESENCE_SUFFIX, with_presence
 from quadriga.monitor.drift.row_signals import METADATA_PREFIX
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.stored import compare_stored

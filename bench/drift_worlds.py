@@ -18,9 +18,9 @@ import numpy as np
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
+from quadriga.monitor.drift.metadata import find_source
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings, combined_p_value
-from quadriga.monitor.drift.source_search import find_source
 from quadriga.monitor.drift.summary import Summary, as_summary
 from quadriga.monitor.report.schema import Signal
 

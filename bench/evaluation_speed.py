@@ -34,8 +34,8 @@ from pycocotools.cocoeval import COCOeval
 from store_records import END_MS, fill, record
 
 from quadriga.monitor.evaluation.evaluators import build_state
-from quadriga.monitor.evaluation.headlines import bootstrap_weights
 from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
+from quadriga.monitor.evaluation.reporting import bootstrap_weights
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, Table, merge_states
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.query.inferences import InferenceReader, QueryRequest

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quadriga.monitor.evaluation.limits import written
+from quadriga.monitor.evaluation.limits import Reference, judge, written
 from quadriga.monitor.evaluation.parameters import (
     WINDOW_NAMES,
     EvaluationParameters,
@@ -22,7 +22,6 @@ from quadriga.monitor.evaluation.schedules import (
     followed_metric,
 )
 from quadriga.monitor.evaluation.state import EvaluationError, NoInferencesError
-from quadriga.monitor.evaluation.verdicts import Reference, judge
 from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.spans import now_text

@@ -8,7 +8,13 @@ from blake3 import blake3
 from msgspec.structs import asdict, replace
 
 from quadriga.monitor.evaluation.intervals import MIN_UNITS
-from quadriga.monitor.evaluation.limits import find_metric, name_of, parse_metric, written
+from quadriga.monitor.evaluation.limits import (
+    find_metric,
+    has_interval,
+    name_of,
+    parse_metric,
+    written,
+)
 from quadriga.monitor.evaluation.metric_settings import (
     Bins,
     IouThresholds,
@@ -24,7 +30,6 @@ from quadriga.monitor.evaluation.parameters import (
     check_parameters,
 )
 from quadriga.monitor.evaluation.state import EvaluationError
-from quadriga.monitor.evaluation.verdicts import has_interval
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Metric, Report
 from quadriga.monitor.spans import DAY_S, parse_span_s

@@ -1,6 +1,7 @@
 """A report as one self-contained HTML file: for people to read, print and pass on.
 
-The module loads jinja2 and matplotlib: import it only where a page is rendered.
+The module loads jinja2, and matplotlib for the page of an evaluation or of windows over time: import it only where a
+page is rendered.
 """
 
 from collections.abc import Iterator
@@ -12,8 +13,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from quadriga.monitor.report import change_texts, drift_texts, metric_texts
-from quadriga.monitor.report.charts import bars, calibration, confusion, curves, drift, history
-from quadriga.monitor.report.charts.drawing import Chart, drawing_style
+from quadriga.monitor.report.charts import Chart, drift
 from quadriga.monitor.report.gallery import (
     ImageBytes,
     ImageCard,
@@ -113,24 +113,40 @@ def _drift(report: Report, image_bytes: ImageBytes) -> dict[str, Any]:
         "moved": drift_texts.moved_signals(report.slices) if is_drift else [],
         "most_moved": _MAX_MOVED,
         "slices": [] if is_drift else report.slices,
-        "windows": history.comparable_windows(report),
         "unlike": unlike_cards(report, image_bytes),
         "quiet_count": sum(not signal.alarm for signal in report.signals),
     }
 
 
 def _drawn_charts(report: Report) -> dict[str, Any]:
-    with drawing_style():
-        return {
-            "compared": [
+    """Draw the charts; matplotlib is loaded only for those of an evaluation and of windows over time."""
+    drawn: dict[str, Any] = {
+        "compared": [],
+        "charts": drift.signal_charts(report),
+        "quiet_charts": drift.quiet_charts(report),
+        "windows": [],
+        "over_time": [],
+        "heat_map": None,
+    }
+    if report.history:
+        from quadriga.monitor.report.charts import history  # noqa: PLC0415 - slow to load
+        from quadriga.monitor.report.charts.drawing import drawing_style  # noqa: PLC0415
+
+        with drawing_style():
+            drawn["windows"] = history.comparable_windows(report)
+            drawn["over_time"] = history.effect_charts(report)
+            drawn["heat_map"] = history.p_value_chart(report)
+    if report.kind == "evaluation":
+        from quadriga.monitor.report.charts import bars  # noqa: PLC0415 - slow to load
+        from quadriga.monitor.report.charts.drawing import drawing_style  # noqa: PLC0415
+
+        with drawing_style():
+            drawn["charts"] = list(_evaluation_charts(report))
+            drawn["compared"] = [
                 (comparison, bars.difference_chart(comparison, index))
                 for index, comparison in enumerate(report.comparisons)
-            ],
-            "charts": list(_charts(report)),
-            "quiet_charts": drift.quiet_charts(report),
-            "over_time": history.effect_charts(report),
-            "heat_map": history.p_value_chart(report),
-        }
+            ]
+    return drawn
 
 
 def _changes(
@@ -164,8 +180,15 @@ def _effect_descriptions(report: Report) -> list[tuple[str, str]]:
     return [(" and ".join(signal_kinds), words) for words, signal_kinds in kinds.items()]
 
 
-def _charts(report: Report) -> Iterator[Chart]:
-    """Draw the charts that the report has numbers for."""
+def _evaluation_charts(report: Report) -> Iterator[Chart]:
+    """Draw the charts that an evaluation has numbers for."""
+    from quadriga.monitor.report.charts import (  # noqa: PLC0415 - slow to load
+        bars,
+        calibration,
+        confusion,
+        curves,
+    )
+
     for chart in (
         curves.precision_recall_chart(report),
         curves.roc_chart(report),
@@ -178,8 +201,7 @@ def _charts(report: Report) -> Iterator[Chart]:
     ):
         if chart is not None:
             yield chart
-    yield from drift.signal_charts(report)
-    yield from [] if report.kind == "drift" else bars.slice_charts(report)
+    yield from bars.slice_charts(report)
     yield from bars.label_charts(report)
 
 
@@ -239,6 +261,8 @@ def _frequent_confusions(matrix: Confusion | None) -> list[tuple[str, str, int, 
     """Return the most frequent confusions: true label, predicted label, count, ids of example inferences."""
     if matrix is None or not matrix.labels:
         return []
+    from quadriga.monitor.report.charts import confusion  # noqa: PLC0415 - slow to load
+
     counts = confusion.with_background(matrix)
     names: list[str | None] = [*matrix.labels, None]
     examples: dict[tuple[str | None, str | None], list[str]] = {}

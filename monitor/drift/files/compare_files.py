@@ -18,11 +18,9 @@ from quadriga.monitor.drift.comparison import compare
 from quadriga.monitor.drift.files import columns as cells
 from quadriga.monitor.drift.files.columns import ColumnTypeError, Numbers
 from quadriga.monitor.drift.files.tables import ColumnValues, FileTable, read_table
-from quadriga.monitor.drift.identifiers import identifier_reason
-from quadriga.monitor.drift.presence import with_presence
+from quadriga.monitor.drift.metadata import find_source, identifier_reason, with_presence
 from quadriga.monitor.drift.samples import DriftError, Kind, build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
-from quadriga.monitor.drift.source_search import find_source
 from quadriga.monitor.drift.summary import as_summary
 from quadriga.monitor.report.schema import Data, Report, Window, provenance
 from quadriga.monitor.spans import now_text

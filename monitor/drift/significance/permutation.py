@@ -1,5 +1,6 @@
 """Permutation tests: p-values of any statistic, valid for any distribution of exchangeable units."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -89,7 +90,7 @@ def fitted_p_value(test: PermutationTest, budget: PermutationBudget) -> tuple[fl
     else:
         shape = 4 / skew**2
         tail = float(gammaincc(shape, max(shape + z * shape**0.5, 0.0)))
-    return min(max(tail, np.finfo(float).tiny), (1 + _MIN_EXTREME) / (1 + len(statistics))), mean
+    return min(max(tail, sys.float_info.min), (1 + _MIN_EXTREME) / (1 + len(statistics))), mean
 
 
 def permute_rows(statistic: Statistic, table: Float64Array) -> PermutationTest:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from quadriga.monitor.report.charts import Chart
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
     INK,
@@ -12,7 +13,6 @@ from quadriga.monitor.report.charts.drawing import (
     SERIES,
     WIDE,
     WRONG,
-    Chart,
     draw_interval,
     new_figure,
     set_row_names,

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from quadriga.monitor.report.charts import Chart
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
     INK,
@@ -9,7 +10,6 @@ from quadriga.monitor.report.charts.drawing import (
     SERIES,
     TRUTH,
     WRONG,
-    Chart,
     new_figure,
     to_chart,
 )

@@ -3,12 +3,12 @@
 import numpy as np
 from matplotlib.axes import Axes
 
+from quadriga.monitor.report.charts import Chart
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
     INK,
     PAPER,
     SERIES,
-    Chart,
     shorten_text,
     single_axes,
     to_chart,

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from quadriga.monitor.report.charts import Chart
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
     INK,
     LINE_STYLES,
-    Chart,
     new_figure,
     set_unit_square,
     shorten_text,

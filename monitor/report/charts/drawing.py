@@ -14,12 +14,12 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
-import msgspec
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from quadriga.monitor.report.charts import MAX_LETTERS, Chart
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import Metric
 
@@ -42,7 +42,6 @@ LINE_STYLES: list[dict[str, Any]] = [
 ]
 """Styles of consecutive lines, which differ in dashes as well as in colour."""
 
-MAX_LETTERS = 24
 WIDE, NARROW = 7.4, 4.2
 """Widths in inches: of a picture across the page, and of one of two in a row."""
 
@@ -72,16 +71,6 @@ _STYLE: dict[Any, Any] = {
 }
 _LOCK = threading.Lock()
 _UNNAMED = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-
-
-class Chart(msgspec.Struct, frozen=True):
-    """A chart of a report."""
-
-    name: str
-    """Name, unique on the page: prefix of the ids in the SVG."""
-    title: str
-    caption: str
-    svg: Markup
 
 
 @contextmanager

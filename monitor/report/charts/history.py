@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from quadriga.monitor.report.change_texts import signal_title, signal_titles
+from quadriga.monitor.report.charts import Chart
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
     INK,
@@ -18,7 +19,6 @@ from quadriga.monitor.report.charts.drawing import (
     SERIES,
     WIDE,
     WRONG,
-    Chart,
     set_row_names,
     shorten_text,
     single_axes,

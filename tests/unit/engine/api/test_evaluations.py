@@ -8,7 +8,6 @@ import pytest
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.evaluation import stored
-from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.evaluators import EVALUATORS
 from quadriga.monitor.evaluation.history import read_history
 from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_schedules
@@ -39,7 +38,6 @@ def jobs(tmp_path, monkeypatch):
         "OBJECT_DETECTION",
         "tests.unit.monitor.evaluation.label_evaluator:LabelEvaluator",
     )
-    monkeypatch.setattr(reading, "SHARD_SIZE", 3)
     monkeypatch.setattr(stored, "SHARD_SIZE", 3)
     monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
     return Jobs(tmp_path / "jobs")

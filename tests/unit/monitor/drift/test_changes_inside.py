@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.presence import with_presence
+from quadriga.monitor.drift.metadata import with_presence
 from quadriga.monitor.drift.samples import Sample, build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.significance.memory import without_changes

@@ -206,6 +206,14 @@ def test_embeddings_are_compared(kernel):
     assert 0 < moved.p < 1e-6
 
 
+def test_a_p_value_too_small_for_a_double_is_the_smallest_one_in_json():
+    rng = np.random.default_rng(0)
+    sides = (build_sample({"e": rng.normal(shift, 1, (300, 16))}) for shift in (0, 20))
+    report = compare(*sides)
+    assert report.signals[0].alarm
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
 def test_embeddings_of_another_length_are_refused():
     with pytest.raises(DriftError, match="expected x to be of length 4 as in the baseline, got 5"):
         compare_column(RNG.normal(size=(100, 4)), RNG.normal(size=(100, 5)))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.metadata import FoundSource, find_source
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.significance.memory import find_memory, repeated_rows
 from quadriga.monitor.drift.significance.parts import Dependence, whole_p_value
-from quadriga.monitor.drift.source_search import FoundSource, find_source
 from quadriga.monitor.drift.summary import as_summary
 from quadriga.monitor.report.schema import Signal
 

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.floors import NOTICEABLE, smallest_shift
-from quadriga.monitor.drift.identifiers import identifier_reason
-from quadriga.monitor.drift.presence import with_presence
+from quadriga.monitor.drift.comparison import NOTICEABLE, compare, smallest_shift
+from quadriga.monitor.drift.metadata import identifier_reason, with_presence
 from quadriga.monitor.drift.samples import build_sample
 from quadriga.monitor.drift.summary import summarise
 from quadriga.store.records.records import IMAGE_STATISTICS

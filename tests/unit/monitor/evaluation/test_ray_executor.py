@@ -8,7 +8,6 @@ from quadriga.monitor.drift import windows
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.evaluation import stored
-from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.ray_executor import RayCluster, RayExecutor
@@ -47,7 +46,6 @@ def box(source):
 
 @pytest.fixture
 def store(store, monkeypatch):
-    monkeypatch.setattr(reading, "SHARD_SIZE", 100)
     monkeypatch.setattr(stored, "SHARD_SIZE", 100)
     source = np.random.default_rng(0)
     for model in (ModelReference("one", "1", "aa" * 32), OTHER):

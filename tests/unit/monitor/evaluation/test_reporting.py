@@ -4,13 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.monitor.evaluation import headlines, reporting
+from quadriga.monitor.evaluation import reporting
 from quadriga.monitor.evaluation.evaluators import EVALUATORS, load_evaluator
-from quadriga.monitor.evaluation.headlines import bootstrap_weights
 from quadriga.monitor.evaluation.intervals import resampled_interval
 from quadriga.monitor.evaluation.labels.classification import ClassificationEvaluator
 from quadriga.monitor.evaluation.reporting import (
     EvaluationOptions,
+    bootstrap_weights,
     evaluate_state,
     with_image_items,
 )
@@ -78,7 +78,7 @@ def test_intervals_are_made_of_images_drawn_again():
 def test_resamples_in_many_steps_are_those_in_one(monkeypatch):
     steps = []
     at_once = report_of(whole(images_of(), ["hour"]))
-    monkeypatch.setattr(headlines, "_WEIGHTS_AT_ONCE", 3 * len(RESULTS))
+    monkeypatch.setattr(reporting, "_WEIGHTS_AT_ONCE", 3 * len(RESULTS))
     stepwise = report_of(whole(images_of(), ["hour"]), check_cancelled=lambda: steps.append(1))
     assert len(steps) == 2 * -(-201 // 3)
     assert stepwise.metrics == at_once.metrics

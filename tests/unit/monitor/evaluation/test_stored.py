@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from quadriga.monitor.evaluation import stored
-from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.evaluators import EVALUATORS
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.state import EvaluationError
@@ -31,7 +30,6 @@ def small(monkeypatch):
     small = "tests.unit.monitor.evaluation.label_evaluator:LabelEvaluator"
     monkeypatch.setitem(EVALUATORS, "OBJECT_DETECTION", small)
     monkeypatch.setitem(EVALUATORS, "IMAGE_CLASSIFICATION", small)
-    monkeypatch.setattr(reading, "SHARD_SIZE", 3)
     monkeypatch.setattr(stored, "SHARD_SIZE", 3)
 
 
@@ -370,7 +368,7 @@ def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypat
     with pytest.raises(Stop):
         evaluated(full, tell=tell, shards=shards, **EVERYTHING)
     read = []
-    again = reading.read_shard
+    again = stored.read_shard
     monkeypatch.setattr(
         stored, "read_shard", lambda *arguments: read.append(1) or again(*arguments)
     )
@@ -420,7 +418,7 @@ def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
 def test_the_shards_of_any_size_give_the_same_report(full, monkeypatch):
     reports = []
     for size in (1, 3, 1000):
-        monkeypatch.setattr(reading, "SHARD_SIZE", size)
+        monkeypatch.setattr(stored, "SHARD_SIZE", size)
         reports.append(stable_report(evaluated(full, **EVERYTHING)))
     assert reports[0] == reports[1] == reports[2]
 

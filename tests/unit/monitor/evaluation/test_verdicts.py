@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quadriga.monitor.evaluation.intervals import share_interval
-from quadriga.monitor.evaluation.verdicts import Reference, judge
+from quadriga.monitor.evaluation.limits import Reference, judge
 from quadriga.monitor.report.schema import Metric
 
 

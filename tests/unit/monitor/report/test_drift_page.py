@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from quadriga.monitor.report.charts import drift
 from quadriga.monitor.report.schema import (
     Data,
     Effect,
@@ -48,6 +49,21 @@ def test_signals_are_pictured_baseline_beside_current(pages):
     assert "30 signals that did not change, in pictures" in words(pages["drift"])
     assert "24 rarer labels are left out." in words(pages["drift"])
     assert ">$b$ (new)</text>" in pages["drift"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (0, 1, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        (-3.1, 2.9, ["-2", "0", "2"]),
+        (100, 220, ["100", "150", "200"]),
+        (1e9, 1e9 + 2, ["1000000000", "1000000000.5", "1000000001", "1000000001.5", "1000000002"]),
+        (-1e300, 1e300, ["-1e+300", "1e+300"]),
+        (0, 5e-324, ["0", "4.94066e-324"]),
+    ],
+)
+def test_axes_are_ticked_at_round_numbers(low, high, texts):
+    assert [text for _, text in drift.ticks(low, high)] == texts
 
 
 def charts_of(html):

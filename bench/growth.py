@@ -49,13 +49,13 @@ def made(count: int, models: int) -> Iterator[InferenceRecord]:
     shared = None
     for number in range(count):
         moment = END_MS - SPAN_MS + number * SPAN_MS // count
-        one = record(smallest_id_at(moment) + number % 4096, chance)
+        inference = record(smallest_id_at(moment) + number % 4096, chance)
         is_canary = number % CANARY_SHARE == CANARY_SHARE - 1
         model = canary if is_canary else chance.choice([live, live, *names])
         if model is live and shared is None:
-            shared = one.input
-        image = shared if is_canary and number < CANARY_SHARE else one.input
-        yield msgspec.structs.replace(one, model=model, input=image)
+            shared = inference.input
+        image = shared if is_canary and number < CANARY_SHARE else inference.input
+        yield msgspec.structs.replace(inference, model=model, input=image)
 
 
 def questions(reader: InferenceReader) -> dict[str, Callable[[random.Random], Any]]:
@@ -98,7 +98,7 @@ def questions(reader: InferenceReader) -> dict[str, Callable[[random.Random], An
 
 def cost_ms(ask: Callable[[random.Random], Any], clock: Clock) -> tuple[float, float, str]:
     """Return the CPU of a question and its longest time, ms, and what is to be said of its answer."""
-    chance, longest, said = random.Random(7), 0.0, ""
+    chance, longest, remark = random.Random(7), 0.0, ""
     spent: list[float] = []
     begun = time.monotonic()
     while len(spent) < REPEATS and (not spent or time.monotonic() - begun < SECONDS):
@@ -106,12 +106,12 @@ def cost_ms(ask: Callable[[random.Random], Any], clock: Clock) -> tuple[float, f
         at = time.monotonic()
         try:
             answer = ask(chance)
-            said = "partial" if getattr(answer, "partial", False) else ""
+            remark = "partial" if getattr(answer, "partial", False) else ""
         except (QueryError, QueryTimeoutError) as error:
-            said = f"refused: {error}"[:90]
+            remark = f"refused: {error}"[:90]
         longest = max(longest, time.monotonic() - at)
         spent.append(sum(clock.stop()) * 1000)
-    return statistics.median(spent), longest * 1000, said
+    return statistics.median(spent), longest * 1000, remark
 
 
 def measure(url: str, folder: Path, only: str | None) -> dict[str, tuple[float, float, str]]:
@@ -160,10 +160,13 @@ def main() -> None:
     )
     for name, (least, _, _) in first.items():
         figures = "".join(f"{cost[name][0]:12.2f}" for cost in sizes.values())
-        most, longest, said = last[name]
-        print(f"{name:22}{figures}{most / least:8.1f}{longest / 1000:11.2f}  {said}")
+        most, longest, remark = last[name]
+        print(f"{name:22}{figures}{most / least:8.1f}{longest / 1000:11.2f}  {remark}")
     refused = [
-        name for cost in sizes.values() for name, (_, _, said) in cost.items() if "refused" in said
+        name
+        for cost in sizes.values()
+        for name, (_, _, remark) in cost.items()
+        if "refused" in remark
     ]
     sys.exit(1 if refused else 0)
 

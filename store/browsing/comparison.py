@@ -326,9 +326,9 @@ def _has_fewer(inferences: InferenceReader, ids: tuple[int, ...], others: tuple[
     with inferences.snapshot() as connection:
         count, other_count = (
             execute(
-                connection, statement.format(placeholders(some)), (*some, _MAX_COUNTED)
+                connection, statement.format(placeholders(model_ids)), (*model_ids, _MAX_COUNTED)
             ).scalar_one()
-            for some in (ids, others)
+            for model_ids in (ids, others)
         )
     return int(count) < int(other_count)
 

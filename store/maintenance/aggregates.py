@@ -150,8 +150,8 @@ def _add_rows(
 ) -> None:
     """Count the rows that match one by one; they are refused before they are read, if they are too many."""
     ids: list[int] = []
-    for found in inferences.matching_ids(where, now_us):
-        ids += found
+    for batch in inferences.matching_ids(where, now_us):
+        ids += batch
         if len(ids) > MAX_ROWS:
             raise QueryError(
                 f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"

@@ -226,7 +226,7 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
     total = 600
     fill(database_url, tmp_path, [make_record(n + 1, metadata={"n": n}) for n in range(total)])
     script = (
-        "import signal, sys; from quadriga.store.replication import copying; copying._BATCH, copying._PAGE = 40, 100\n"
+        "import signal, sys; from quadriga.store.maintenance import copying; copying._BATCH, copying._PAGE = 40, 100\n"
         "def report(progress):\n"
         "    print(copied := progress.copied['inference'], flush=True)\n"
         "    if copied > int(sys.argv[3]) + 100: signal.pause()  # on a busy machine its end comes late\n"

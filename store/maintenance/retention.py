@@ -26,7 +26,7 @@ from quadriga.store.records.ids import smallest_id_at
 from quadriga.store.records.replays import SUFFIXES
 
 STEP_ROWS = 250  # rows of one transaction
-MAX_TIME_SHARE = 0.2  # share of the writer's time while there is something to remove
+MAX_TIME_SHARE = 0.5  # share of the time in which the writer has nothing to store, while there is something to remove
 CHECK_INTERVAL_S = 10.0  # pause while there is nothing to remove
 _DAY_MS = 86_400_000
 _CONFIRM_MS = _DAY_MS

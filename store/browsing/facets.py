@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -195,7 +196,7 @@ class _Tallies:
             if is_number(prediction.score):
                 self._add("score", prediction.score, weight)
         if self._has_metadata:
-            for path, value in metadata.index_paths(metadata.decode(row.meta)).items():
+            for path, value in metadata.decode(row.flat_meta).items():
                 self._add(f"meta.{path}", value, weight)
 
     def facets(self, request: FacetsRequest) -> list[Facet]:
@@ -233,14 +234,15 @@ def _labels(task: str, predictions: Sequence[LabelScore]) -> set[str]:
 
 def _typed(value: Any) -> tuple[FacetType, Any]:
     """Return the type of a value, and the value as it is counted."""
-    if isinstance(value, bool):
-        return "boolean", value
-    if isinstance(value, int | float):
+    kind = type(value)  # of what was decoded, not of a class below it
+    if kind is str:
+        return "string", value[:MAX_TEXT]
+    if kind is float:
+        return "number", value
+    if kind is int:
         # Large ones keep their digits: a filter by the nearest float finds other inferences, or none.
         return "number", value if abs(value) > LARGEST_EXACT else float(value)
-    if isinstance(value, str):
-        return "string", value[:MAX_TEXT]
-    return "other", None
+    return ("boolean", value) if kind is bool else ("other", None)
 
 
 def _facet(field: str, type_: FacetType, tally: _Tally, *, values: int, bins: int) -> Facet:
@@ -294,6 +296,7 @@ def _position(number: float, step: float) -> int:
     return position + (number >= _bound(position + 1, step)) - (number < _bound(position, step))
 
 
+@lru_cache(maxsize=4096)
 def _bound(position: int, step: float) -> float:
     """Return where a bin begins, without the digits that come of binary fractions."""
     return float(f"{position * step:.12g}")

@@ -55,8 +55,8 @@ _STARTS = (
 
 _CHARACTERS = "SELECT sum(length(predictions) + length(meta)) FROM inference WHERE seq IN ({})"
 _SELECT = (
-    "SELECT i.seq, i.model_id, i.status, i.latency_us, i.predictions, i.meta, t.annotations IS NOT NULL, t.review"
-    " FROM inference AS i LEFT JOIN ground_truth AS g ON g.seq = i.seq LEFT JOIN truth AS t ON t.id = g.truth_id"
+    "SELECT i.seq, i.model_id, i.status, i.latency_us, i.predictions, coalesce(CAST(i.meta_flat AS text), i.meta),"
+    " t.annotations IS NOT NULL, t.review FROM inference AS i LEFT JOIN ground_truth AS g ON g.seq = i.seq LEFT JOIN truth AS t ON t.id = g.truth_id"
     " WHERE i.seq IN ({})"
 )
 
@@ -69,7 +69,7 @@ class SampledRow(NamedTuple):
     status: int
     latency_us: int
     predictions: str
-    meta: str
+    flat_meta: str
     has_truth: bool
     review: str | None
 

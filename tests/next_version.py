@@ -77,7 +77,7 @@ def write_next_version(folder: Path, *, oldest: str = REVISION) -> dict[str, str
             assert text.count(before) == 1, f"{path}: {before}"
             text = text.replace(before, after)
         (package / path).write_text(text)
-    migrations = package / "store" / "migrations"
+    migrations = package / "store" / "database" / "migrations"
     for database, lines in _SCHEMA.items():
         path = migrations / f"{database}.schema.txt"
         added = "\n".join((*lines, "inference. index (weather)"))

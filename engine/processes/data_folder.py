@@ -1,15 +1,50 @@
-"""The data folder of a server: locked against other servers, and made again if somebody removes it."""
+"""The data folder of a server: locked against other servers, private, and made again if somebody removes it."""
 
 import fcntl
 import logging
 import os
+import re
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from quadriga.engine.config.settings import SettingsError
 
 LOCK_FILE = "server.lock"
 
+_OWN = re.compile(
+    r"admin\.key|archives|audit|baselines|blobs|clickhouse\.json|clock\.json|dead|dead\.jsonl|drift|erasures|evaluation|import\.lock|jobs|journal|keys\.json"
+    r"|journal\.offsets|model-cache|rebuild\.progress|renumbered\.jsonl|run|served-models\.json|server\.lock|session\.key|sizes|store\.db.*|store\.json|traffic\.json|url\.key"
+    r"|worker-numbers\.json|writer\.lock|\..+-[0-9a-f]{16}"
+)
+"""Names of what servers and commands make in a data folder."""
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
 _log = logging.getLogger("quadriga.supervisor")
+
+
+def make_private(folder: Path) -> int:
+    """Take the permissions of other users off a data folder, such as one that was copied, or made by hand.
+
+    The folder itself stays as it is if it holds more than the data of a server. A file that belongs to another user
+    stays, too.
+
+    Returns:
+        Number of files and folders that were changed.
+    """
+    entries = list(folder.iterdir())
+    own = [entry for entry in entries if _OWN.fullmatch(entry.name)]
+    if len(own) == len(entries):
+        own.append(folder)
+    changed = 0
+    for path in own:
+        with suppress(FileNotFoundError, PermissionError):
+            status = path.lstat()
+            if not stat.S_ISLNK(status.st_mode) and status.st_mode & _OTHERS:
+                path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+                changed += 1
+    return changed
 
 
 class DataFolder:
@@ -27,8 +62,14 @@ class DataFolder:
         self._is_failing = False
         try:
             self._descriptor = self._lock()
+            changed = make_private(path)
         except OSError as error:
             raise SettingsError(f"cannot use the data folder {path}: {error.strerror}") from error
+        if changed:
+            _log.warning(
+                "%d files and folders of the data folder %s could be read by others: now they belong to this user alone",
+                changed, path,
+            )  # fmt: skip
 
     def check(self) -> None:
         """See that the locked file is still in place; if not, make the folder again and lock it.

@@ -80,7 +80,7 @@ def test_signals_combine_with_other_fields_and_forms(stored: tuple[StoreHarness,
 def test_pages_of_signals_are_bounded_and_continue(stored: tuple[StoreHarness, Numbers]) -> None:
     store, numbers = stored
     reader = InferenceReader(
-        store.url, store.journal_directory, store.blobs, budget=Budget(7, 1, 7, 7)
+        store.url, store.journal_directory, store.blobs, budget=Budget(7, 1, 7)
     )
     with closing(reader):
         request = QueryRequest("sig.image.contrast=le:0.1", limit=3)

@@ -316,8 +316,10 @@ def test_a_schedule_goes_on_with_its_history(kept_store, continued) -> None:
         status, changed = continued.call("PUT", path, change)
         assert status == 200, changed
         assert changed["next"] >= schedule["next"]
-        history = continued.call("GET", f"{DETECTOR}/{kind}")[1]
-        assert history["windows"][: len(recorded)] == recorded
+        history = continued.call("GET", f"{DETECTOR}/{kind}")[1]["windows"][: len(recorded)]
+        # With a new window the three before it are evaluated again, as truth comes late.
+        again = {"report", "evaluated_at"} if kind == "evaluation" else set()
+        assert is_same(recorded, history, again)
 
 
 def test_alerts_that_waited_are_delivered(continued, receiver) -> None:

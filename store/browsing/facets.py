@@ -128,7 +128,7 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
     """Return the facets of a filter.
 
     Raises:
-        QueryError: The filter or a field is invalid, or neither an index nor a time bounds the filter.
+        QueryError: The filter or a field is invalid.
         NotFoundError: The filter compares with a model that is not known.
     """
     tree = inferences.read_filter(QueryRequest(where=request.where))

@@ -94,11 +94,7 @@ class MatchSample(NamedTuple):
 
 
 def take_sample(connection: sa.Connection, planner: Planner) -> MatchSample:
-    """Take a sample of the matches of a filter, which follows from what the scope admits alone.
-
-    Raises:
-        QueryError: Neither an index nor a time bounds the candidates.
-    """
+    """Take a sample of the matches of a filter, which follows from what the scope admits alone."""
     plan = planner.plan
     is_narrow = plan.scans is not None and not all(scan.ordered for scan in plan.scans)
     is_listed = plan.scans is not None and any(scan.is_list for scan in plan.scans)
@@ -164,7 +160,7 @@ def _of_slices(
         newest: The newest match, if it is known.
         seen: Ids of the models that may be seen; None for all.
     """
-    search = Search(connection, plan._replace(is_time_bounded=True), descending=False)
+    search = Search(connection, plan, descending=False)
     rows, tested_id = search.first_matches(1, IdRange(), _ALL)
     low = int(rows[0][0]) if rows else search.resume_before(tested_id) or 0
     high = _newest(connection, seen, plan.id_range.high) if newest is None else newest

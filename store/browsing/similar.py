@@ -87,7 +87,7 @@ def find_similar(
 
     Raises:
         NotFoundError: There is no such inference, it has no embedding, or the filter compares with a model that is not known.
-        QueryError: The id or the filter is invalid, or neither an index nor a time bounds the filter.
+        QueryError: The id or the filter is invalid.
     """
     tree = inferences.read_filter(QueryRequest(where=request.where))
     seq = int(inferences.get(inference_id).id)

@@ -9,10 +9,16 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.traffic import TrafficControl
-from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.texts import TEXTS
+from quadriga.proto.access import ANYBODY
 from quadriga.proto.errors import NotFound
+from quadriga.proto.request import current_caller
+
+_SCORED = ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION")
+"""Tasks that take a lowest score."""
 
 
 def model_pages(
@@ -35,7 +41,7 @@ def model_pages(
         )
 
     @get("/console/models/{name:str}", sync_to_thread=True, need="read", **options)
-    def show_model(name: FromPath[str]) -> Response[bytes]:
+    def show_model(name: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show one model."""
         entry = next((entry for entry in models() if entry.name.lower() == name.lower()), None)
         if entry is None:
@@ -44,6 +50,8 @@ def model_pages(
         if traffic is not None and any(version.state for version in entry.versions):
             with suppress(NotFound):  # it was removed at this moment
                 state = traffic.show(entry.name)
+        caller = current_caller()
+        is_ready = any(version.state == "READY" for version in entry.versions)
         return frame.page(
             "model",
             page="models",
@@ -51,6 +59,10 @@ def model_pages(
             m=entry,
             has_store=frame.has_store,
             traffic=state,
+            may_try=is_ready and entry.task is not None and opens(caller, "infer"),
+            has_score=entry.task in _SCORED,
+            needs_key=caller is not ANYBODY,
+            server=server_url(request, frame.public_url),
         )
 
     return [show_models, show_model]

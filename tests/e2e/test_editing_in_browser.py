@@ -11,6 +11,7 @@ from tests.browser import Browser
 from tests.e2e.test_inference_in_browser import (
     BOX,
     MODEL,
+    VIEW,
     check_nothing_wrong,
     press,
     show,
@@ -214,3 +215,89 @@ def test_what_was_accepted_before_is_not_said_beside_what_is_not_stored(browser,
     browser.errors.clear()
     browser.run("document.querySelector('[data-conflict] button').click()")
     wait_for_truth(server, ids[1], lambda truth: truth == [])
+
+
+CORNERS = [(60, 60), (120, 40), (180, 60), (200, 120), (160, 170), (100, 170), (50, 120)]
+
+
+@pytest.fixture
+def region(server: ServerProcess) -> str:
+    """Store an image of a segmenter whose first label is the background's, with a region over all of it as truth; return its id."""
+    image = min((IMAGES / "segmentation").glob("*.jpg")).read_bytes()
+    id_ = server.store("shapes-segmenter", image)
+    server.query({"id": id_})
+    width, height = image_size(server, id_)
+    frame = [{"x": x, "y": y} for x, y in ((0, 0), (width - 1, 0), (width - 1, height - 1), (0, height - 1))]  # fmt: skip
+    state(server, id_, [{"label": "background", "contour": [frame]}])
+    return id_
+
+
+def click(browser, point):
+    """Click at a point of the image."""
+    left, top, scale = browser.run(VIEW)
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.send(
+            "Input.dispatchMouseEvent", type=kind, x=left + point[0] * scale, y=top + point[1] * scale,
+            button="left", buttons=1, clickCount=1,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["Enter", "the first corner"])
+def test_a_contour_is_drawn_corner_by_corner_over_others(browser, server, region, end):
+    before = truth_of(server, region)
+    show(browser, server, region, "?q=model%3Dshapes-segmenter")
+    browser.run("sessionStorage.removeItem('quadriga-label'); 0")
+    press(browser, "e", "d")
+    assert "Enter" in browser.run(f"{DRAFT}.innerText")
+    for corner in CORNERS:
+        click(browser, corner)
+    assert truth_of(server, region) == before  # nothing is stored yet
+    if end == "Enter":
+        press(browser, "Enter")
+    else:
+        click(browser, CORNERS[0])
+    truth = wait_for_truth(server, region, lambda truth: len(truth) == 2)
+    assert truth[0] == before[0]
+    (ring,) = truth[1]["contour"]
+    drawn = [point[axis] + 0.5 for point in ring for axis in "xy"]
+    assert drawn == pytest.approx([value for corner in CORNERS for value in corner], abs=1)
+    assert truth[1]["label"] not in {"background", "object"}
+    check_nothing_wrong(browser, server)
+
+
+def test_corners_are_taken_back_and_a_new_object_has_the_label_used_last(browser, server, region):
+    show(browser, server, region, "?q=model%3Dshapes-segmenter")
+    press(browser, "d")
+    for corner in [*CORNERS, (300, 200)]:
+        click(browser, corner)
+    press(browser, "Backspace", "z")  # the last two
+    names = browser.run("[...document.querySelectorAll('.pop button')].map((made) => made.lastChild.textContent)")  # fmt: skip
+    browser.run(f"document.querySelectorAll('.pop button')[{names.index('star')}].click(); 0")
+    press(browser, "Enter")
+    truth = wait_for_truth(server, region, lambda truth: len(truth) == 2)
+    assert (truth[1]["label"], len(truth[1]["contour"][0])) == ("star", 6)
+    show(browser, server, region, "?q=model%3Dshapes-segmenter")  # the page anew
+    press(browser, "d")
+    for corner in CORNERS[:2]:
+        click(browser, corner)
+    press(browser, "Enter")  # two corners are no object
+    browser.wait_for("document.querySelector('.toast')?.innerText.includes('three corners')")
+    click(browser, CORNERS[2])
+    press(browser, "Enter")
+    truth = wait_for_truth(server, region, lambda truth: len(truth) == 3)
+    assert truth[2]["label"] == "star"
+    press(browser, "d")
+    for corner in CORNERS[:3]:
+        click(browser, corner)
+    press(browser, "Escape", "Enter")
+    assert len(truth_of(server, region)) == 3
+    check_nothing_wrong(browser, server)
+
+
+def test_what_was_stored_is_said_beside_the_labels_and_the_picture(browser, server, ids):
+    show(browser, server, ids[1], width=1440)
+    press(browser, "e", "1", "2")
+    browser.wait_for("!!document.querySelector('.toast')")
+    apart = """((a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top)"""
+    for other in (".pop", "canvas"):
+        assert browser.run(f"{apart}(document.querySelector('.toast').getBoundingClientRect(), document.querySelector('{other}').getBoundingClientRect())")  # fmt: skip

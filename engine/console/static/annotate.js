@@ -4,12 +4,14 @@
 import { accepted, choose, data, go, keys, page, picture, refresh, setTruth, state } from "./inference.js";
 import { countPoints, edgeNear, withPointAfter, withPointMoved, withoutPoint } from "./contours.js";
 import { boundsOf, ringsOf } from "./geometry.js";
-import { boxFrom, dragged, moved, shape, turned } from "./shapes.js";
-import { forgetChange, keepChange, keptChange } from "./undo.js";
+import { boxFrom, contourFrom, dragged, moved, shape, turned } from "./shapes.js";
+import { forgetChange, keepChange, keepLabel, keptChange, keptLabel } from "./undo.js";
 
 const KEPT = ["label", "xmin", "ymin", "xmax", "ymax", "cx", "cy", "w", "h", "r", "contour", "prompt", "answer", "answers", "crowd", "difficult", "area", "attributes"];
 const LEAST_PX = 3, EDGE_PX = 8, TURN = Math.PI / 90;
 const LONGEST_LABEL = 256;
+const NO_OBJECT = /^_*(background|void|ignore|unlabell?ed)_*$/i;
+const HOW_TO_DRAW = "Click the corners of the object. Enter, or a click on the first corner, closes it; Backspace takes the last one back, Esc all.";
 const isText = data.task === "IMAGE_TEXT_TO_TEXT";
 const isLabels = data.task === "IMAGE_CLASSIFICATION";
 const actions = document.querySelector("[data-actions]"), conflict = document.querySelector("[data-conflict]"), draftNote = document.querySelector("[data-draft]");
@@ -18,7 +20,9 @@ let saved = data.ground_truth; // annotations as they were committed last; null 
 let revision = data.revision;
 let draft = []; // what the model answered, as it is shown before the first change
 let editing = false;
-let label = data.labels[0] ?? "object"; // of what is drawn next
+let label = keptLabel(data.labels) ?? data.labels.find((name) => !NO_OBJECT.test(name)) ?? "object"; // of what is drawn next
+let isNew = false; // whether the next press begins an object, whatever lies there
+let outline = null; // corners of the contour that is being drawn; null while none is
 let sending = Promise.resolve(true);
 let unsent = 0; // changes on their way to the server, or waiting for their turn
 const undone = [], done = [];
@@ -159,7 +163,8 @@ function showDraft() {
 function storedBesides(annotations) {
   const drafts = new Set(draft.map((item) => JSON.stringify(item)));
   const left = annotations.filter((item) => drafts.has(JSON.stringify(item))).length;
-  return left ? ` ${count(annotations)} stored as truth: ${annotations.length - left} changed, ${left} as predicted.` : "";
+  const predictions = draft.slice(0, annotations.length); // what was drawn besides is none
+  return left ? ` ${count(predictions)} stored as truth: ${predictions.length - left} changed, ${left} as predicted.` : "";
 }
 
 /** Change the truth, and say what happened. */
@@ -229,6 +234,8 @@ const nothing = () => commitAndGo([], "Stated: nothing there.");
 function edit(isOn = !editing) {
   if (!shape && isOn) return;
   editing = isOn && Boolean(picture);
+  isNew = false;
+  setOutline(null);
   if (picture) Object.assign(picture, { hasGrips: editing, isPressed: editing });
   actions.querySelector('[data-do="edit"]').setAttribute("aria-pressed", String(editing));
   if (picture) picture.canvas.classList.toggle("editing", editing);
@@ -245,6 +252,7 @@ function chosenTruth() {
 
 function setLabel(name) {
   label = name;
+  keepLabel(name);
   if (isLabels) { void commit([{ label: name }], `Stated: ${name}.`); return; }
   if (!editing) {
     const { kind, number } = picture?.chosen ?? {};
@@ -253,6 +261,7 @@ function setLabel(name) {
     if (kind === "truth") choose(state.truth[number] ?? null);
   }
   const chosen = chosenTruth();
+  if (outline) showLabels();
   if (!chosen) return;
   void commit(current().map((item, number) => (number === chosen.number ? { ...item, label: name } : item)), `Now a ${name}.`);
 }
@@ -350,14 +359,14 @@ function showLabels() {
   pop?.remove();
   pop = null;
   const chosen = chosenTruth();
-  if (!chosen && !(isLabels && picture)) return;
+  if (!chosen && !outline && !(isLabels && picture)) return;
   pop = element("div", "", { className: "pop" });
   pop.setAttribute("role", "toolbar");
-  pop.setAttribute("aria-label", "Label of the chosen object");
+  pop.setAttribute("aria-label", outline ? "Label of the object that is drawn" : "Label of the chosen object");
   data.labels.forEach((name, number) => {
     const made = button("", number < 9 ? String(number + 1) : "", () => setLabel(name));
     made.append(name);
-    made.setAttribute("aria-pressed", String(name === (chosen ?? state.truth?.[0])?.label));
+    made.setAttribute("aria-pressed", String(name === (outline ? label : (chosen ?? state.truth?.[0])?.label)));
     pop.append(made);
   });
   const typed = button("", "l", typeLabel);
@@ -389,10 +398,58 @@ function place() {
   pop.style.top = `${top}px`;
 }
 
+/** Begin to draw an object: a contour corner by corner, a box by a drag. */
+function beginNew() {
+  if (!editing) edit(true);
+  if (!editing) return;
+  choose(null);
+  isNew = true;
+  if (shape === "contour") setOutline([]);
+  picture.canvas.focus({ preventScroll: true });
+}
+
+/** Show the corners of the contour that is being drawn; null ends it. */
+function setOutline(points) {
+  const wasDrawing = Boolean(outline);
+  outline = points;
+  if (!picture || (!points && !wasDrawing)) return;
+  picture.outline = points;
+  if (Boolean(points) !== wasDrawing) showLabels();
+  if (points) [draftNote.hidden, draftNote.textContent] = [false, HOW_TO_DRAW];
+  else { isNew = false; showDraft(); }
+  picture.draw();
+}
+
+/** Add a corner; the first one again closes the contour. */
+function addCorner(point) {
+  const [first, last] = [outline[0], outline.at(-1)];
+  if (last && picture.isSame(last, point) && outline.length < 3) return; // the second half of a double click
+  if (first && outline.length > 2 && (picture.isSame(first, point) || picture.isSame(last, point))) closeOutline();
+  else setOutline([...outline, point]);
+}
+
+function closeOutline() {
+  if (!outline) return false;
+  if (outline.length < 3) { toast("An object needs three corners or more."); return true; }
+  const item = contourFrom(label, outline), items = current();
+  setOutline(null);
+  void commit([...items, item], `A ${label} added to the truth.`);
+  choose(state.truth?.[items.length] ?? null);
+  return true;
+}
+
+function takeCornerBack() {
+  if (!outline) return false;
+  setOutline(outline.length ? outline.slice(0, -1) : null);
+  return true;
+}
+
 function press(event, point) {
   if (!editing) return false;
-  const grip = picture.gripAt(...point);
-  if (grip < 0) choose(picture.at(...point, state.truth ?? []));
+  if (outline) { addCorner(point); return true; }
+  const grip = isNew ? -1 : picture.gripAt(...point);
+  if (grip < 0) choose(isNew ? null : picture.at(...point, state.truth ?? []));
+  if (shape === "contour" && !picture.chosen) { setOutline([point]); return true; }
   const chosen = picture.chosen?.kind === "truth" ? picture.chosen : null;
   if (grip >= 0 && chosenContour()) {
     if (event.altKey) { removePoint(grip); return true; }
@@ -413,6 +470,7 @@ function press(event, point) {
   };
   const end = () => {
     for (const [name, listener] of [["pointermove", shift], ["pointerup", end], ["pointercancel", end]]) canvas.removeEventListener(name, listener);
+    isNew = false;
     if (after === null) return;
     const name = after[number].label;
     void commit(after, chosen ? `A ${name} changed.` : `A ${name} added to the truth.`);
@@ -460,7 +518,8 @@ function leadBack(link) {
 if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION", "IMAGE_TEXT_TO_TEXT"].includes(data.task)) {
   actions.hidden = false;
   if (!isText && (!shape || !picture)) actions.querySelector('[data-do="edit"]').hidden = true;
-  const named = { accept, edit: isText ? editText : () => edit(), nothing };
+  if (isText || !shape || !picture) actions.querySelector('[data-do="draw"]').hidden = true;
+  const named = { accept, edit: isText ? editText : () => edit(), draw: beginNew, nothing };
   for (const made of actions.querySelectorAll("[data-do]")) made.addEventListener("click", () => named[made.dataset.do]());
   const back = keys.get("Escape")[1];
   keys.set("a", ["accept the predictions as truth, next", accept]);
@@ -469,16 +528,26 @@ if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "I
   if (!isText) keys.set("l", ["type a label", typeLabel]);
   keys.set("x", ["remove the chosen object", remove]);
   keys.set("Delete", ["", remove]);
-  keys.set("z", ["undo", undo]);
+  if (shape && picture) {
+    keys.set("d", ["draw a new object", beginNew]);
+    keys.set("Enter", [shape === "contour" ? "close the contour that is drawn" : "", closeOutline]);
+    keys.set("Backspace", [shape === "contour" ? "take its last corner back" : "", takeCornerBack]);
+  }
+  keys.set("z", ["undo", () => takeCornerBack() || undo()]);
   keys.set("Z", ["redo", redo]);
   data.labels.slice(0, 9).forEach((name, number) => keys.set(String(number + 1), [name, () => setLabel(name)]));
   for (const [key, dx, dy] of [["ArrowLeft", -1, 0], ["ArrowRight", 1, 0], ["ArrowUp", 0, -1], ["ArrowDown", 0, 1]]) keys.set(key, [shape ? "move the chosen object" : "", nudge(dx, dy)]);
   if (shape === "oriented") { keys.set("[", ["turn left", () => turn(-TURN)]); keys.set("]", ["turn right", () => turn(TURN)]); }
   if (shape === "contour") { keys.set("v", ["next point of the contour", nextPoint]); keys.set("i", ["insert a point after it", insertPoint]); }
-  keys.set("Escape", ["back", () => (picture?.grip >= 0 && editing ? leavePoint() : editing && !document.querySelector("dialog[open]") ? edit(false) : back())]);
+  keys.set("Escape", ["back", () => (document.querySelector("dialog[open]") ? back() : outline ? setOutline(null) : picture?.grip >= 0 && editing ? leavePoint() : editing ? edit(false) : back())]);
   if (picture) {
     picture.onPress = press;
     picture.onDraw = place;
+    picture.canvas.addEventListener("pointermove", (event) => {
+      if (!outline?.length) return;
+      picture.outline = [...outline, picture.toImage(event)];
+      picture.draw();
+    });
     let shown = -1;
     document.addEventListener("chosen", () => {
       const number = chosenTruth()?.number ?? -1;
@@ -487,6 +556,7 @@ if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "I
       showLabels();
     });
     picture.canvas.addEventListener("dblclick", (event) => {
+      if (outline) return;
       const chosen = chosenContour(), at = picture.toImage(event);
       const edge = chosen ? edgeNear(chosen.rings, at, EDGE_PX / picture.current().scale) : -1;
       if (edge >= 0 && picture.gripAt(...at) < 0) commitPoints(withPointAfter(chosen.source, edge, at), "A point added.");

@@ -24,6 +24,7 @@ export class Picture {
     this.chosen = null;
     this.hasGrips = false;
     this.grip = -1; // the corner that keys move
+    this.outline = null; // points of a contour that is being drawn, the last one under the pointer
     this.hasLabels = true;
     this.image = null;
     this.view = null; // scale and offset; null fits the image into the stage
@@ -91,11 +92,13 @@ export class Picture {
       && (contains(item.rings, x, y) || item.rings.some((ring) => ring.length === 4) || edgeNear(item.rings, [x, y], slack) >= 0)).sort((a, b) => size(a) - size(b))[0] ?? null;
   }
 
+  /** Whether two points of the image are one for the hand. */
+  isSame([u, v], [x, y]) { return Math.hypot(u - x, v - y) < (GRIP_PX + 2) / this.current().scale; }
+
   /** Number of the chosen item's corner at a point, through all of its rings, or -1. */
   gripAt(x, y) {
     if (!this.hasGrips || !this.chosen?.rings.length) return -1;
-    const slack = (GRIP_PX + 2) / this.current().scale;
-    return this.chosen.rings.flat().findIndex(([u, v]) => Math.hypot(u - x, v - y) < slack);
+    return this.chosen.rings.flat().findIndex((corner) => this.isSame(corner, [x, y]));
   }
 
   /** Bounds of an item, in pixels of the stage. */
@@ -186,6 +189,7 @@ export class Picture {
     context.setLineDash([]);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     if (this.chosen) this.#drawChosen(view);
+    if (this.outline?.length) this.#drawOutline(view);
     if (this.hasLabels) this.#drawLabels(view, w, h);
     this.onDraw?.();
   }
@@ -201,16 +205,28 @@ export class Picture {
       context.fillStyle = "rgb(255 255 255 / .14)";
       context.fill("evenodd");
       if (!this.hasGrips) continue;
-      context.strokeStyle = "#0b1116";
-      context.lineWidth = 1.25;
-      for (const [x, y] of points) {
-        context.fillStyle = number++ === this.grip ? COLOURS.missed : "#fff";
-        context.beginPath();
-        context.roundRect(x - GRIP_PX / 2, y - GRIP_PX / 2, GRIP_PX, GRIP_PX, 2);
-        context.fill();
-        context.stroke();
-      }
+      for (const [x, y] of points) this.#drawGrip(x, y, number++ === this.grip);
     }
+  }
+
+  #drawOutline(view) {
+    const { context } = this, points = this.outline.map(([x, y]) => [view.x + x * view.scale, view.y + y * view.scale]);
+    for (const [colour, width] of [[RIM, RIM_PX], [COLOURS.truth, LINE_PX]]) {
+      context.beginPath();
+      points.forEach(([x, y], i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
+      [context.strokeStyle, context.lineWidth] = [colour, width];
+      context.stroke();
+    }
+    points.forEach(([x, y], i) => this.#drawGrip(x, y, i === 0));
+  }
+
+  #drawGrip(x, y, isMeant) {
+    const { context } = this;
+    [context.fillStyle, context.strokeStyle, context.lineWidth] = [isMeant ? COLOURS.missed : "#fff", "#0b1116", 1.25];
+    context.beginPath();
+    context.roundRect(x - GRIP_PX / 2, y - GRIP_PX / 2, GRIP_PX, GRIP_PX, 2);
+    context.fill();
+    context.stroke();
   }
 
   // Labels stand above their object, or inside at the edge of the image; of many, those of the best scores.

@@ -10,13 +10,17 @@ export const shape = { OBJECT_DETECTION: "box", ORIENTED_OBJECT_DETECTION: "orie
 const round = (value, digits) => Number(value.toFixed(digits));
 const clamp = (value, most) => round(Math.min(Math.max(value, 0), most), 2);
 
-/** A new object with a label between two corners. */
+/** A new box, oriented or not, with a label between two corners. */
 export function boxFrom(label, [x1, y1], [x2, y2]) {
   const [left, right] = [clamp(Math.min(x1, x2), data.width), clamp(Math.max(x1, x2), data.width)];
   const [top, bottom] = [clamp(Math.min(y1, y2), data.height), clamp(Math.max(y1, y2), data.height)];
   if (shape === "box") return { label, xmin: left, ymin: top, xmax: right, ymax: bottom };
-  if (shape === "oriented") return { label, ...relative((left + right) / 2, (top + bottom) / 2, right - left, bottom - top, 0) };
-  return { label, contour: [[[left, top], [right, top], [right, bottom], [left, bottom]].map(([x, y]) => ({ x: x - 0.5, y: y - 0.5 }))] };
+  return { label, ...relative((left + right) / 2, (top + bottom) / 2, right - left, bottom - top, 0) };
+}
+
+/** A new contour with a label around points, in pixels of the page. */
+export function contourFrom(label, points) {
+  return { label, contour: [points.map(([x, y]) => ({ x: round(clamp(x, data.width) - 0.5, 2), y: round(clamp(y, data.height) - 0.5, 2) }))] };
 }
 
 const relative = (cx, cy, w, h, r) => ({ cx: round(cx / data.width, 7), cy: round(cy / data.height, 7), w: round(w / data.width, 7), h: round(h / data.height, 7), r: round(r, 6) });

@@ -1,6 +1,7 @@
-// The last change of this browser's tab, so that the page after it can take it back and lead to where it was made.
+// What this browser's tab keeps from page to page: the last change, so that the page after it can take it back and lead to where it
+// was made, and the label that was used last.
 
-const NAME = "quadriga-undo", KEPT_MS = 120_000;
+const NAME = "quadriga-undo", LABEL = "quadriga-label", KEPT_MS = 120_000;
 
 /** Keep a change: the address of its inference, the truth before it, the revision that it made, and words about it. */
 export function keepChange(change) {
@@ -21,4 +22,13 @@ export function keptChange(api) {
   } catch {
     return null;
   }
+}
+
+export function keepLabel(label) {
+  try { sessionStorage.setItem(LABEL, label); } catch { /* the next page begins anew */ }
+}
+
+/** The label that was used last, if it is one of these; undefined for none. */
+export function keptLabel(labels) {
+  try { return labels.find((label) => label === sessionStorage.getItem(LABEL)); } catch { return undefined; }
 }

@@ -56,7 +56,6 @@ from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.database.partitions import PastMonths
-from quadriga.store.database.worker_numbers import read_numbers
 from quadriga.store.external.event_halves import EventHalves
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.jobs.runner import JOB_TIMEOUT_S
@@ -64,9 +63,16 @@ from quadriga.store.journal.journal import Journal
 from quadriga.store.journal.journal import latest_seq as latest_journaled
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.model_names import ModelNames
-from quadriga.store.records.clock import MAX_LEAD_MS, Clock
 from quadriga.store.records.errors import NotReadyError, QueryTimeoutError, StoreError
-from quadriga.store.records.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms
+from quadriga.store.records.ids import (
+    LARGEST_ID,
+    MAX_LEAD_MS,
+    Clock,
+    IdSource,
+    read_lease,
+    smallest_id_at,
+    time_ms,
+)
 from quadriga.store.records.records import timestamp_text
 
 LATEST_ID_TIMEOUT_S = 5.0
@@ -116,7 +122,7 @@ def assign_number(
     number, directory = worker, settings.journal_directory
     if settings.database and run_id:
         number = _claimed_number(Path(settings.data), worker, run_id, on_wait)
-    limit = smallest_id_at(Clock(Path(settings.data)).now_ms() + MAX_LEAD_MS)
+    limit = smallest_id_at(_clock(settings).now_ms() + MAX_LEAD_MS)
     latest = latest_id(inferences, directory)
     if latest <= limit:
         ids.assign(number, latest)
@@ -128,12 +134,17 @@ def assign_number(
     ids.assign(number, latest_id(inferences, directory, limit), is_behind=True)
 
 
+def _clock(settings: Settings) -> Clock:
+    """Return the clock that ids are made of; a database of the data folder itself has none of its own."""
+    return Clock(Path(settings.data) if settings.database else None)
+
+
 def _claimed_number(data: Path, worker: int, run_id: str, on_wait: Callable[[], object]) -> int:
     wait_until_s: float | None = time.monotonic() + LATEST_ID_TIMEOUT_S
     while True:
-        claimed = read_numbers(data)
-        if claimed is not None and claimed.run == run_id:
-            return claimed.numbers[worker]
+        lease = read_lease(data)
+        if lease is not None and lease.run == run_id:
+            return lease.numbers[worker]
         if wait_until_s is not None and time.monotonic() > wait_until_s:
             wait_until_s = None
             _log.warning("the worker waits for its number, which the database gives")
@@ -206,7 +217,7 @@ def open_store(
         settings.evaluation_directory,
     ):
         rename_aliases(folder, repository.names())
-    ids = IdSource(clock=Clock(Path(settings.data)))
+    ids = IdSource(clock=_clock(settings))
     journal = Journal(settings.journal_directory, worker)
     recorder = Recorder(
         ids,

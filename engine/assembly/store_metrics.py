@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, JOB_KINDS, REPLAY
-from quadriga.engine.measures.metrics import counter, gauge
+from quadriga.engine.measures.metrics import gauge
 from quadriga.monitor.drift.watch.current import comparisons_that_count
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
@@ -30,7 +30,6 @@ from quadriga.store.journal.journal_lag import oldest_waiting_id
 from quadriga.store.records.errors import JSON_ERRORS, StoreError
 from quadriga.store.records.ids import time_ms
 from quadriga.store.records.scope import EVERYTHING, Scope, Scoped
-from quadriga.store.writing.renumbering import renumbered_count
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +91,6 @@ class StoreMetrics(Collector):
         with suppress(OSError):
             yield gauge("quadriga_store_dead_records", value=self._dead.records())
             yield gauge("quadriga_store_dead_segments", value=self._dead.segments())
-        yield counter("quadriga_store_renumbered", value=renumbered_count(self._data))
         damaged = len(damaged_files(self._settings.database_url))
         yield gauge("quadriga_store_damaged_databases", value=damaged)
         yield from self._sizes()

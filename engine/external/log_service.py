@@ -55,9 +55,8 @@ from quadriga.store.external.logged_keys import (
 )
 from quadriga.store.journal.durability import GroupSync, wait_until_committed
 from quadriga.store.journal.journal import Journal
-from quadriga.store.records.clock import MAX_LEAD_MS
 from quadriga.store.records.errors import JournalError, MetadataError, StoreError, UnconfirmedError
-from quadriga.store.records.ids import EPOCH_MS, IdSource
+from quadriga.store.records.ids import EPOCH_MS, MAX_LEAD_MS, IdSource
 from quadriga.store.records.metadata import check
 from quadriga.store.records.records import (
     ImageSignals,

@@ -120,7 +120,6 @@ TEXTS = {
     "quadriga_store_events_waiting_bytes": "Bytes of the events that wait for their other half now. A team may have 1 GiB.",
     "quadriga_store_clock_jumps": "Times that the clock jumped by more than a minute. Look at the machine's time synchronisation.",
     "quadriga_store_clock_ahead_seconds": "How far the clock is from the time that ids follow, in seconds; 0 if they follow it. Not 0 for long: the clock was wrong before, or is now.",
-    "quadriga_store_renumbered": "Records stored under another id than acknowledged, because another record had it. Any means that two servers share numbers: each needs a data folder of its own.",
     "quadriga_store_damaged_databases": "Damaged databases that were set aside beside the new one. Above 0, salvage what they hold, as the page on the store says, then remove them.",
     "quadriga_store_signals": "Images whose signals for drift were stored.",
     "quadriga_store_signals_skipped": "Images that were not chosen for signals, by the sampling of the settings.",

@@ -130,11 +130,11 @@ def _run_writer(
     _start_thread("sweep", sweep_periodically, blobs, url, journal_directory, stop)
     if not url.startswith("sqlite"):  # metrics read the size of SQLite's file
         _start_thread("sizes", measure_periodically, url, Path(settings.data), stop)
-    numbers = None  # those of the file of the data folder, which no other server writes
+    lease = None  # a database of the data folder has no other server
     if settings.database:
-        from quadriga.store.database.worker_numbers import WorkerNumbers
+        from quadriga.store.database.lease import Lease
 
-        numbers = WorkerNumbers(Path(settings.data), url, settings.workers, run=run_id)
+        lease = Lease(Path(settings.data), url, settings.workers, run=run_id)
     tracing = open_tracing(WRITER)
 
     def on_wait(failure: Exception | None) -> None:
@@ -156,7 +156,7 @@ def _run_writer(
         journal_directory,
         url,
         retention,
-        numbers=numbers,
+        lease=lease,
         eraser=_eraser(settings, blobs, replica),
         on_wait=on_wait,
         on_commit=None if tracing is None else tracing.note_batch,

@@ -102,20 +102,8 @@ def remove_set_aside(data_directory: Path, mentions: Mentions) -> int:
         if mentions.are_in(path):
             path.unlink()
             removed += 1
-    return removed + _blank_renumbered(data_directory / "renumbered.jsonl", mentions)
-
-
-def _blank_renumbered(path: Path, mentions: Mentions) -> int:
-    """Blank lines of renumbered records: the size of the file is their count."""
-    if not path.exists():
-        return 0
-    lines = path.read_bytes().splitlines(keepends=True)
-    blanked = [
-        b" " * (len(line) - 1) + b"\n" if mentions.are_in_bytes(line) else line for line in lines
-    ]
-    if blanked != lines:
-        write_atomically(path, b"".join(blanked), 0o600, is_synced=True)
-    return sum(old != new for old, new in zip(lines, blanked, strict=True))
+    (data_directory / "renumbered.jsonl").unlink(missing_ok=True)  # ids that release 0.2.0 noted
+    return removed
 
 
 def mentioning_files(folders: Sequence[Path], mentions: Mentions) -> list[str]:

@@ -20,9 +20,8 @@ from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.partitions import Month, drop_month, list_months
 from quadriga.store.database.rollups import MINUTE_MS
 from quadriga.store.database.rows import NameIds
-from quadriga.store.records.clock import Clock
 from quadriga.store.records.errors import StoreError
-from quadriga.store.records.ids import smallest_id_at
+from quadriga.store.records.ids import Clock, smallest_id_at
 from quadriga.store.records.replays import SUFFIXES
 
 STEP_ROWS = 250  # rows of one transaction

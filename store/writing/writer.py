@@ -9,11 +9,12 @@ import os
 import re
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import compress, groupby
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -22,9 +23,9 @@ from quadriga.store.changes.applying import apply_changes
 from quadriga.store.changes.ground_truth import keep_repeated, link_new
 from quadriga.store.database import database
 from quadriga.store.database.damaged_files import is_sign_of_damage, set_aside_if_damaged
-from quadriga.store.database.rows import NameIds, RowBatch
+from quadriga.store.database.lease import Lease
+from quadriga.store.database.rows import NameIds, RowBatch, read_records, storable_text
 from quadriga.store.database.sqlite import database_path
-from quadriga.store.database.worker_numbers import WorkerNumbers
 from quadriga.store.journal import dead_records, journal
 from quadriga.store.journal.commit_pace import CommitPace
 from quadriga.store.journal.journal_lag import LeftOver, write_offsets
@@ -38,9 +39,15 @@ from quadriga.store.records.errors import (
     StoreError,
     full_text,
 )
-from quadriga.store.records.ids import IMPORT_WORKER
-from quadriga.store.records.records import JournaledChange, is_add_only, is_change
-from quadriga.store.writing.renumbering import JournaledPayload, Renumbering
+from quadriga.store.records.ids import COUNTER_BITS, IMPORT_WORKER, TIME_SHIFT, replacement_id
+from quadriga.store.records.records import (
+    IDEMPOTENCY_KEY,
+    JournaledChange,
+    JournaledRecord,
+    SignalsOfImages,
+    is_add_only,
+    is_change,
+)
 
 BATCH_RECORDS = 10_000
 """Maximum records of a transaction: large ones, because neighbours in an index share pages."""
@@ -51,9 +58,18 @@ SMALL_BATCH = 256  # records up to which a batch is followed by a pause, as a co
 CLEANUP_INTERVAL_S = 1.0  # how often finished segments are removed while nothing is journaled
 MAX_BACK_OFF_S = 5.0
 
+REPEATED_WITHIN_MS = 3_600_000
+"""Time within which another server finds that a request was sent before."""
+
+_MAX_OF_REQUESTS = 10_000
+"""Inferences of requests that are read to find repeated ones, at most."""
+
 _log = logging.getLogger(__name__)
 _IMPORTED = f"{IMPORT_WORKER:04d}-"
+_MARK = f'"{IDEMPOTENCY_KEY}":"'.encode()
 _change_decoder = msgspec.json.Decoder(JournaledChange)
+_decoder = msgspec.json.Decoder(JournaledRecord)
+_standard_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SEQ_TEXT = re.compile(rb'\{"seq":(\d{1,19}),"(?:request_id|change)":')
 
 
@@ -73,7 +89,7 @@ class Writer:
         url: The database.
         retention: Removes expired data between batches.
         is_segment_needed: Whether a committed segment has another reader that is not finished.
-        numbers: The numbers of the workers, which the writer holds while it runs.
+        lease: The numbers of the workers, which the writer holds while it runs.
         eraser: Carries out erasures between batches.
         on_commit: Called with the frames of records and changes that were committed, and begin and end in ns since 1970.
         on_wait: Called by `run` with the error when the database begins to be away or of another version, and with None
@@ -92,7 +108,7 @@ class Writer:
         retention: RetentionCleaner | None = None,
         is_segment_needed: Callable[[Path], bool] = lambda _: False,
         *,
-        numbers: WorkerNumbers | None = None,
+        lease: Lease | None = None,
         eraser: Eraser | None = None,
         on_wait: Callable[[Exception | None], object] = lambda _: None,
         on_commit: Callable[[Sequence[bytes], int, int], object] | None = None,
@@ -100,7 +116,7 @@ class Writer:
         self._on_commit = on_commit
         self._on_wait = on_wait
         self._reported: type | None = None  # kind of the last error, NoneType for none
-        self._numbers = numbers
+        self._lease = lease
         self._retention = retention
         self._eraser = eraser
         self._directory = journal_directory
@@ -109,7 +125,7 @@ class Writer:
         self._journal_id = journal.journal_id(journal_directory)
         self._engine = database.open_writer(url)
         self._lock = _lock(self._data_directory / "writer.lock")
-        self._renumbering = Renumbering(self._data_directory)
+        self._new_ids: dict[int, int] = {}  # of records whose id another record had
         self._pace = CommitPace(journal_directory)
         self._left_over = LeftOver(journal_directory)
         self._offsets: dict[str, int] | None = None
@@ -149,7 +165,6 @@ class Writer:
                 if not failing:
                     _log.warning("the journal waits for the database: %s", full_text(error))
                 failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
-                self._remember_numbers()
                 self._report(error)
             else:
                 if failing:
@@ -157,12 +172,18 @@ class Writer:
                 failing, pause_s = False, POLL_S
                 self._report(None)
             if stopping:
-                self._release_numbers()
+                if self._lease is not None:
+                    self._lease.release(self._engine)
                 return
             stop.wait(pause_s)
 
     def _report(self, error: Exception | None) -> None:
-        """Tell `on_wait` of an error that is not of the kind of the last, or that the database answers."""
+        """Tell `on_wait` of an error that is not of the kind of the last, or that the database answers.
+
+        While it does not, the workers have the numbers of the last run.
+        """
+        if error is not None and self._lease is not None:
+            self._lease.remember()
         if type(error) is not self._reported:
             self._reported = type(error)
             self._on_wait(error)
@@ -182,17 +203,6 @@ class Writer:
         except OSError as failure:
             _log.error("the damaged database cannot be set aside: %s", failure)
             return False
-
-    def _remember_numbers(self) -> None:
-        if self._numbers is not None:
-            with suppress(OSError):  # a full disk; it is tried again
-                self._numbers.remember()
-
-    def _release_numbers(self) -> None:
-        if self._numbers is not None:
-            # Else they are free once they are not renewed.
-            with suppress(sa.exc.DBAPIError, OSError):
-                self._numbers.release(self._engine)
 
     def _run_retention(self) -> None:
         """Do a step of the retention; its failures do not stop the writer."""
@@ -258,8 +268,8 @@ class Writer:
             self._offsets = self._begin()
             self._left_over.begin(self._offsets)
         while True:
-            if self._numbers is not None:
-                self._numbers.hold(self._engine)
+            if self._lease is not None:
+                self._lease.hold(self._engine)
             self._publish(self._offsets)
             closed = [
                 path for path in journal.segment_paths(self._directory) if journal.is_closed(path)
@@ -378,7 +388,7 @@ class Writer:
             for is_of_changes, frames in groupby(batch, lambda _: next(kinds)):
                 if is_of_changes:
                     decoded = (_change_decoder.decode(frame.payload) for frame in frames)
-                    changes = [self._renumbering.follow(change) for change in decoded]
+                    changes = [self._with_new_ids(change) for change in decoded]
                     freed |= apply_changes(connection, self._names, changes)
                 else:
                     self._add(connection, self._names, frames)
@@ -388,15 +398,68 @@ class Writer:
         self.freed_blob_keys |= freed
 
     def _add(self, connection: sa.Connection, names: NameIds, frames: Iterable[_Frame]) -> None:
-        """Insert records except those that exist already, as when the journal is replayed."""
-        payloads = [
-            JournaledPayload(frame.seq, frame.payload, frame.segment.startswith(_IMPORTED))
-            for frame in frames
+        """Insert records except those that exist already, as when the journal is replayed.
+
+        A record whose id another record has is stored under a new one. Where two servers answered one request, each with
+        an id of its own, the first record is stored, and the id of the other leads to it.
+        """
+        first_frames, repeated = _without_repeated(connection, list(frames))
+        existing_ids = database.stored_ids(connection, {frame.seq for frame in first_frames})
+        existing = {record.seq: record for record in read_records(connection, existing_ids)}
+        new: dict[int, JournaledRecord] = {}
+        for frame in first_frames:
+            known = existing.get(frame.seq) or new.get(frame.seq)
+            # An import keeps the id that its file gives: importing twice is importing once.
+            if known is not None and frame.segment.startswith(_IMPORTED):
+                continue
+            record = _decoder.decode(frame.payload)
+            if known is None:
+                new[frame.seq] = record
+            elif not _is_same(known, record):
+                self._add_beside(connection, frame, record, new)
+                repeated = {seq: first for seq, first in repeated.items() if first != frame.seq}
+        RowBatch(names).insert(connection, [*new.values()])
+        link_new(connection, [*new.values()])
+        keep_repeated(connection, repeated)
+
+    def _add_beside(
+        self,
+        connection: sa.Connection,
+        frame: _Frame,
+        record: JournaledRecord,
+        new: dict[int, JournaledRecord],
+    ) -> None:
+        """Add a record whose id another one has under an id of the same millisecond, unless it is stored under that already.
+
+        The id follows from the content: the same journal leads to the same id again.
+        """
+        standard = _standard_decoder.decode(record.standard)
+        standard["acknowledged_id"] = msgspec.Raw(b'"%d"' % frame.seq)
+        record = msgspec.structs.replace(
+            record, standard=msgspec.Raw(msgspec.json.encode(standard))
+        )
+        key = zlib.crc32(frame.payload)
+        for attempt in range(1 << COUNTER_BITS):
+            new_id = replacement_id(frame.seq, key + attempt)
+            other = new.get(new_id) or next(iter(read_records(connection, [new_id])), None)
+            if other is None:
+                new[new_id] = msgspec.structs.replace(record, seq=new_id)
+                _log.error("id %d belongs to another record: stored as %d", frame.seq, new_id)
+            if other is None or _content(other) == _content(record):
+                self._new_ids[frame.seq] = new_id
+                return
+        raise StoreError(f"expected a free id beside {frame.seq}, got none")
+
+    def _with_new_ids(self, change: JournaledChange) -> JournaledChange:
+        """Return a change with the signals of records under the ids that these were stored with."""
+        signals = change.change
+        if not self._new_ids or not isinstance(signals, SignalsOfImages):
+            return change
+        moved = [
+            msgspec.structs.replace(of_image, seq=self._new_ids.get(of_image.seq, of_image.seq))
+            for of_image in signals.of
         ]
-        new = self._renumbering.new_records(connection, payloads)
-        RowBatch(names).insert(connection, new.records)
-        link_new(connection, new.records)
-        keep_repeated(connection, new.repeated)
+        return JournaledChange(change.seq, SignalsOfImages(moved))
 
     def _key(self, segment: str) -> str:
         return f"{self._journal_id}/{segment}"
@@ -469,3 +532,71 @@ def _lock(path: Path) -> IO[str]:
     file.write(f"{os.getpid()}\n")
     file.flush()
     return file
+
+
+def _without_repeated(
+    connection: sa.Connection, frames: list[_Frame]
+) -> tuple[list[_Frame], dict[int, int]]:
+    """Leave out records whose request another server has stored, under the same idempotency key, with another id.
+
+    One server's own claims give the same id to both; so only a database that servers share is searched.
+
+    Returns:
+        The other records; and the ids of those left out, each with that of the record that it leads to.
+    """
+    records = [_decoder.decode(frame.payload) for frame in frames if _MARK in frame.payload]
+    if connection.dialect.name == "sqlite" or not records:
+        return frames, {}
+    database.lock_repeated(connection)
+    statement = (
+        "SELECT seq FROM inference WHERE seq > ? AND request_id IN ({}) "
+        f"ORDER BY seq DESC LIMIT {_MAX_OF_REQUESTS}"
+    )
+    requests = {storable_text(record.request_id) for record in records}
+    oldest = min(record.seq for record in records) - (REPEATED_WITHIN_MS << TIME_SHIFT)
+    rows = database.execute_in(connection, statement, requests, (oldest,))
+    stored = sorted(
+        read_records(connection, {seq for (seq,) in rows}), key=lambda record: record.seq
+    )
+    first: dict[Any, int] = {}
+    for record in (*stored, *records):
+        first.setdefault(_request_of(record), record.seq)
+    to_store, leads = [], {}
+    for frame in frames:
+        request = _request_of(_decoder.decode(frame.payload)) if _MARK in frame.payload else None
+        if request is None or first[request] == frame.seq:
+            to_store.append(frame)
+        else:
+            leads[frame.seq] = first[request]
+            _log.info("id %d is a repetition of %d", frame.seq, first[request])
+    return to_store, leads
+
+
+def _request_of(record: JournaledRecord) -> tuple[str, str | None] | None:
+    """Return what repetitions of a request share: name by its idempotency key, and image; None without a key."""
+    name = _standard_decoder.decode(record.standard).get(IDEMPOTENCY_KEY)
+    return None if name is None else (bytes(name).decode(), record.input.hash)
+
+
+def _is_same(known: JournaledRecord, record: JournaledRecord) -> bool:
+    """Check whether a record with a known id is the known one, or comes from its request, sent twice."""
+    request = _request_of(record)
+    is_repeated = request is not None and request == _request_of(known)
+    return is_repeated or _content(known) == _content(record)
+
+
+def _content(record: JournaledRecord) -> JournaledRecord:
+    """Return what two records with one id agree in if they are the same, in the form of the database.
+
+    Metadata changes later, and retention removes images; both are left out.
+    """
+    image = record.input
+    return msgspec.structs.replace(
+        record,
+        seq=0,
+        request_id=storable_text(record.request_id),
+        action=storable_text(record.action),
+        latency_ms=round(record.latency_ms * 1000),
+        input=msgspec.structs.replace(image, name=storable_text(image.name), kept=False),
+        metadata=msgspec.Raw(),
+    )

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from quadriga.store.records.clock import MAX_LEAD_MS
-from quadriga.store.records.ids import time_ms
+from quadriga.store.records.ids import MAX_LEAD_MS, time_ms
 from tests.drill.client import ACKNOWLEDGED, BUSY
 from tests.drill.outcomes import Outcome, Result, count_lost_and_twice, stored_rows
 from tests.drill.trial import Drill, Trial

@@ -59,7 +59,6 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "QuadrigaClockWrong": [
         (f"quadriga_store_clock_ahead_seconds{{{ONE}}}", "0x30 3600 0x30"),  # it is followed then
         (f"quadriga_store_clock_jumps_total{{{ONE}}}", "0x30 1x30"),
-        (f"quadriga_store_renumbered_total{{{ONE}}}", "0x60"),
     ],
     "QuadrigaDrift": [(f'quadriga_drift_alarm{{{ONE},model="m"}}', "0x30 1x30")],
     "QuadrigaJobsFail": [(f'quadriga_jobs{{{ONE},kind="drift",state="failed"}}', "0x30 1x30")],
@@ -86,7 +85,7 @@ USUAL = [
     (f"quadriga_store_oldest_waiting_seconds{{{ONE}}}", "0x30 100 0x30"),
     (f"quadriga_store_lag_bytes{{{ONE}}}", "100x60"),
     (f"quadriga_store_lag_limit_bytes{{{ONE}}}", "1000x60"),
-    *((f"quadriga_store_{name}_total{{{ONE}}}", "3x60") for name in ("shed", "refused", "lost", "renumbered", "clock_jumps")),
+    *((f"quadriga_store_{name}_total{{{ONE}}}", "3x60") for name in ("shed", "refused", "lost", "clock_jumps")),
     *((f"quadriga_store_{name}{{{ONE}}}", "0x60") for name in ("dead_records", "dead_segments", "damaged_databases")),
     (f'quadriga_disk_free_bytes{{{ONE},folder="data"}}', "500e9-1e9x60"),
     (f'quadriga_disk_free_bytes{{{ONE},folder="blobs"}}', "50e9x60"),

@@ -92,7 +92,6 @@ def test_an_empty_folder_has_numbers_too(place):
         ("quadriga_store_oldest_waiting_seconds",): 0,
         ("quadriga_store_dead_records",): 0,
         ("quadriga_store_dead_segments",): 0,
-        ("quadriga_store_renumbered_total",): 0,
         ("quadriga_store_damaged_databases",): 0,
         ("quadriga_jobs_waiting",): 0,
     }

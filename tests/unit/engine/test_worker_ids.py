@@ -10,12 +10,11 @@ from quadriga.engine.assembly.opened_store import assign_number, latest_id
 from quadriga.engine.config.settings import Settings
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database.database import writer_engine
-from quadriga.store.database.worker_numbers import WorkerNumbers
+from quadriga.store.database.lease import Lease
 from quadriga.store.journal.journal import Journal
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.records.clock import Clock
 from quadriga.store.records.errors import JournalError
-from quadriga.store.records.ids import IdSource, smallest_id_at, time_ms
+from quadriga.store.records.ids import Clock, IdSource, smallest_id_at, time_ms
 from tests.background import in_background
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import run_statements, store_entries
@@ -89,9 +88,9 @@ def test_a_worker_waits_for_the_number_that_is_claimed_in_its_run(
         assign_number(ids, inferences, settings, 1, waiting.set, run_id="this run")
 
     with writer_engine(url) as engine, in_background(assign):
-        WorkerNumbers(tmp_path, url, 2, run="last run").hold(engine)
+        Lease(tmp_path, url, 2, run="last run").hold(engine)
         assert waiting.wait(30)
         with pytest.raises(JournalError, match="cannot give an id"):
             ids.next()
-        WorkerNumbers(tmp_path, url, 2, run="this run").hold(engine)
+        Lease(tmp_path, url, 2, run="this run").hold(engine)
     assert ids.next() >> 12 & 1023 == 1

@@ -9,18 +9,21 @@ import msgspec
 import pytest
 
 from quadriga.store.database.database import writer_engine
+from quadriga.store.database.lease import Lease
 from quadriga.store.database.rows import NameIds
-from quadriga.store.database.worker_numbers import WorkerNumbers
 from quadriga.store.maintenance.retention import RetentionCleaner
-from quadriga.store.records import clock
-from quadriga.store.records.clock import (
+from quadriga.store.records.ids import (
     CONFIRM_MS,
+    LEASE_FILE,
     MAX_LEAD_MS,
     Clock,
-    ClockReference,
-    read_reference,
+    IdSource,
+    RememberedLease,
+    boot_id,
+    read_lease,
+    steady_ms,
+    time_ms,
 )
-from quadriga.store.records.ids import IdSource, time_ms
 from quadriga.store.records.records import RetentionRule
 from tests.unit.store_harness import StoreHarness
 
@@ -59,8 +62,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def leave_reference(data: Path, machine: Machine, wrong_by_ms: int = 0) -> None:
     """Leave the time of a database as the writer does."""
     offset_ms = machine.true_ms() + wrong_by_ms - machine.steady_ms()
-    reference = ClockReference(clock.boot_id(), offset_ms, machine.steady_ms())
-    clock.reference_path(data).write_bytes(msgspec.json.encode(reference))
+    lease = RememberedLease("", "", "", [], boot_id(), offset_ms)
+    (data / LEASE_FILE).write_bytes(msgspec.json.encode(lease))
 
 
 @pytest.mark.parametrize("wrong_by_ms", [YEAR_AHEAD, 61_000])
@@ -134,19 +137,25 @@ def test_the_clock_of_the_database_is_followed_for_as_long_as_the_own_is_wrong(
         machine.passed_ms += 2 * CONFIRM_MS
         leave_reference(tmp_path, machine)
     machine.passed_ms += HOUR_MS  # the database is away
-    assert read_reference(tmp_path) is None
     assert followed.now_ms() == machine.true_ms()
     machine.wrong_by_ms = 0
     assert (followed.now_ms(), followed.ahead_ms) == (machine.true_ms(), 0)
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{}", b"[1]", b'{"boot_id":"other","offset_ms":1,"measured_ms":5000000}']
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'{"owner":"","database":"","run":"","numbers":[0]}',
+        b'{"owner":"","database":"","run":"","numbers":[0],"boot_id":"other","offset_ms":1}',
+    ],
 )
 def test_a_file_of_another_start_of_the_machine_is_passed_over(
     machine: Machine, tmp_path: Path, content: bytes
 ) -> None:
-    clock.reference_path(tmp_path).write_bytes(content)
+    (tmp_path / LEASE_FILE).write_bytes(content)
     assert Clock(tmp_path).now_ms() == START_MS
 
 
@@ -156,11 +165,12 @@ def test_the_writer_leaves_the_clock_of_a_server_and_none_of_a_file(
     data = tmp_path / "data"
     (data / "journal").mkdir(parents=True)
     with writer_engine(database_url) as engine:
-        WorkerNumbers(data, database_url, 1, run="run").hold(engine)
-    reference = read_reference(data)
-    assert (reference is not None) == database_url.startswith("postgresql")
-    if reference is not None:
-        difference_ms = reference.offset_ms + clock.steady_ms() - time.time_ns() // 1_000_000
+        Lease(data, database_url, 1, run="run").hold(engine)
+    lease = read_lease(data)
+    assert lease is not None
+    assert (lease.offset_ms is not None) == database_url.startswith("postgresql")
+    if lease.offset_ms is not None:
+        difference_ms = lease.offset_ms + steady_ms() - time.time_ns() // 1_000_000
         assert abs(difference_ms) < MAX_LEAD_MS
 
 
@@ -234,5 +244,5 @@ def test_retention_waits_a_day_for_a_clock_that_jumped_ahead(
 
 @pytest.fixture(autouse=True)
 def _log_level(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    caplog.set_level(logging.WARNING, "quadriga.store.records.clock")
+    caplog.set_level(logging.WARNING, "quadriga.store.records.ids")
     return

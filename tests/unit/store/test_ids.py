@@ -2,9 +2,8 @@ import time
 
 import pytest
 
-from quadriga.store.records.clock import MAX_LEAD_MS
 from quadriga.store.records.errors import JournalError
-from quadriga.store.records.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms
+from quadriga.store.records.ids import LARGEST_ID, MAX_LEAD_MS, IdSource, smallest_id_at, time_ms
 from quadriga.store.records.records import timestamp_text
 from tests.background import at_once
 

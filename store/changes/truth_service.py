@@ -472,10 +472,12 @@ class GroundTruthService:
             for model in models:
                 if model not in known:
                     known[model] = frozenset(self._labels_of(model, self._inferences.scope.team))
-            if all(known[model] for model in models):
-                labels = {annotation.get("label") for annotation in statement.annotations or ()}
-                of_models = {None}.union(*(known[model] for model in models))
-                counts.update((label, models) for label in labels - of_models if models)
+            if models and all(known[model] for model in models):
+                counts.update(
+                    (label, models)
+                    for label in {item.get("label") for item in statement.annotations or ()}
+                    if label is not None and not any(label in known[model] for model in models)
+                )
         texts = []
         for number, ((label, models), count) in enumerate([*counts.items()][:MAX_WARNINGS]):
             candidates = [label for model in models for label in sorted(known[model])]

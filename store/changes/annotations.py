@@ -258,7 +258,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "area": _size,
     "attributes": _attributes,
 }
-"""What checks the value of each key, in the order of the wire form."""
+"""Checks of the values by their keys, in the order of the wire form."""
 
 _KNOWN = {*_READERS, "task_type"}  # the last is of datasets, and changes nothing
 

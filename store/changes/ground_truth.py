@@ -182,20 +182,10 @@ def current_revision(connection: sa.Connection, seq: int) -> int:
     return int(execute(connection, statement, (seq,)).scalar() or 0)
 
 
-def current_statement(connection: sa.Connection, seq: int) -> StoredStatement | None:
-    """Return the statement that is the ground truth of an inference."""
-    statement = (
-        f"SELECT {_STATEMENT} FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
-        " WHERE g.seq = ?"
-    )
-    row = execute(connection, statement, (seq,)).first()
-    return None if row is None else StoredStatement(*row)
-
-
 def statements_about(connection: sa.Connection, seq: int, limit: int) -> list[StoredStatement]:
     """Return the statements that are joined to a stored inference and apply to it, newest first, up to a limit.
 
-    There are fewer if their annotations are very long, but always one, if any.
+    The first is the ground truth, or removed it. There are fewer if their annotations are very long, but always one, if any.
     """
     sizes: dict[int, int] = {}
     query = (

@@ -29,7 +29,6 @@ from quadriga.store.changes.ground_truth import (
     StoredStatement,
     Subject,
     current_revision,
-    current_statement,
     follow_repeated,
     join_text,
     joined_subjects,
@@ -271,10 +270,10 @@ class GroundTruthService:
         """Return the ground truth of an inference; raise a `NotFoundError` if there is none."""
         inference = self._inferences.get_committed(inference_id)
         with self._inferences.snapshot() as connection:
-            statement = current_statement(connection, int(inference.id))
-        if statement is None:
+            statements = statements_about(connection, int(inference.id), 1)
+        if not statements or statements[0].annotations is None:
             raise NotFoundError(f"ground truth not found: none is stated for {inference_id}")
-        return GroundTruth(**_fields(statement, inference.task))
+        return GroundTruth(**_fields(statements[0], inference.task))
 
     def history(self, inference_id: str) -> GroundTruthHistory:
         """Return the statements that apply to an inference, newest first."""
@@ -537,7 +536,7 @@ def parse_statements(
 
 
 class _FieldParser:
-    """Parses what a body or a line says beside annotations; looks up each model once."""
+    """Parser of the source, task, model and review of a body or a line; looks up each model once."""
 
     def __init__(self, stored_tasks: Collection[str], resolve_model: ResolveModel) -> None:
         self._stored_tasks = stored_tasks

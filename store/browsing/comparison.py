@@ -52,7 +52,7 @@ _SAME_IMAGES = "SELECT input_hash, max(seq) FROM inference WHERE +model_id IN ({
 
 
 class _TwoModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What both requests have."""
+    """Models and thresholds of both requests."""
 
     a: Annotated[str, msgspec.Meta(min_length=1)]
     """The first model, as `name` or `name@version`; the one whose inferences are searched for disagreements."""

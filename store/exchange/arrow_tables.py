@@ -50,7 +50,7 @@ OBJECT = pa.struct(
 
 
 class _Row:
-    """What the columns of an inference are made from."""
+    """An inference, whose JSON is decoded once for all columns."""
 
     def __init__(self, record: StoredInference) -> None:
         self.record = record
@@ -345,7 +345,7 @@ _SCALARS: dict[Any, Callable[[Any], bool]] = {
 
 
 def _check_of(type_: pa.DataType) -> Callable[[Any], bool]:
-    """Return what checks whether a value of JSON is of a type."""
+    """Return the check whether a value of JSON is of a type."""
     if pa.types.is_list(type_):
         is_item = _check_of(type_.value_type)
         return lambda value: isinstance(value, list) and all(map(is_item, value))

@@ -22,8 +22,8 @@ from quadriga.store.exchange.dataset_options import (
     Splits,
     check_link,
 )
-from quadriga.store.exchange.datasets import Pages, write_chariot, write_coco
-from quadriga.store.exchange.tool_datasets import ToolFormat, format_of, write_tool_dataset
+from quadriga.store.exchange.datasets import Pages
+from quadriga.store.exchange.tool_datasets import ToolFormat, write_dataset
 from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.filters.json_form import parse
@@ -263,14 +263,9 @@ def _write(
             from quadriga.store.exchange.arrow_tables import write_parquet  # noqa: PLC0415 - an extra
 
             write_parquet(pages, target, images)
-        case "chariot":
-            return dict(write_chariot(pages, target, images, options)), {}
-        case "coco":
-            return dict(write_coco(pages, target, images, options)), {}
         case name:
-            tool_format = format_of(name, formats)
-            sources, left_out = write_tool_dataset(
-                tool_format, pages, target, images, options=options
+            sources, left_out = write_dataset(
+                name, pages, target, images, options=options, formats=formats
             )
             return dict(sources), dict(left_out)
     return {}, {}

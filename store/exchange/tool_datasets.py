@@ -46,7 +46,10 @@ _YOLO = {
     name: ToolFormat(partial(YoloWriter, kind=kind), is_yolo, read_yolo)
     for name, kind in _KINDS.items()
 }
-_DESCRIBING = {"chariot": ChariotWriter, "coco": CocoWriter}
+_DESCRIBING: dict[str, Callable[[Archive, DatasetOptions], FormatWriter]] = {
+    "chariot": ChariotWriter,
+    "coco": CocoWriter,
+}
 """Writers of the formats that say themselves of each image which inference it is, without the file beside a dataset."""
 
 _RECOGNISED = ("cvat", "dota", "yolo", "label-studio", "imagefolder")

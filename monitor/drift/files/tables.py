@@ -211,7 +211,9 @@ def _read_parquet(path: Path) -> FileTable:
 
     try:
         schema = pq.read_schema(path)
-        if set(arrow_tables.EXPORT_SCHEMA.names) <= set(schema.names):  # what it nests stands there as JSON
+        if set(arrow_tables.EXPORT_SCHEMA.names) <= set(
+            schema.names
+        ):  # what it nests stands there as JSON
             return _read_json_lines(
                 (row for row, _ in arrow_tables.read_parquet(path, images=False)), path.name
             )

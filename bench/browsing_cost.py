@@ -17,7 +17,7 @@ from store_queries import KINDS, prepare
 from store_records import Clock, databases, percentile
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.browsing.disagreements import DisagreementsRequest, find_disagreements
+from quadriga.store.browsing.comparison import DisagreementsRequest, find_disagreements
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.browsing.neighbours import NeighboursRequest, find_neighbours
 from quadriga.store.query.inferences import InferenceReader

@@ -21,8 +21,12 @@ import msgspec
 from store_records import CAMERAS, END_MS, SPAN_MS, Clock, build, databases, record
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.browsing.comparison import ComparisonRequest, compare
-from quadriga.store.browsing.disagreements import DisagreementsRequest, find_disagreements
+from quadriga.store.browsing.comparison import (
+    ComparisonRequest,
+    DisagreementsRequest,
+    compare,
+    find_disagreements,
+)
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
 from quadriga.store.query.inferences import InferenceReader

@@ -21,12 +21,10 @@ from quadriga.engine.api.responses import (
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.store.browsing.comparison import (
     ComparisonRequest,
-    ModelComparison,
-    compare,
-)
-from quadriga.store.browsing.disagreements import (
     Disagreements,
     DisagreementsRequest,
+    ModelComparison,
+    compare,
     find_disagreements,
 )
 from quadriga.store.browsing.facets import (
@@ -65,24 +63,25 @@ _DESCRIPTIONS = {
     "limit": "Maximum inferences of the answer",
     "after": "Id of an inference: what comes after it in the order is answered",
 }
+_COMPARED = {
+    "score": "Score from which predictions count",
+    "iou": "Overlap from which two boxes of one label are the same",
+    "consistency": "Wait until everything acknowledged so far is compared",
+}
 _DISAGREEMENTS_BODY = json_body(
     DisagreementsRequest,
     a="The model whose inferences are searched: name or name@version",
     b="The model that it is compared with: name or name@version",
-    score="Score from which predictions count",
-    iou="Overlap from which two boxes of one label are the same",
     order="Newest or oldest first",
     cursor="The cursor that came with the previous page",
-    consistency="Wait until everything acknowledged so far is compared",
+    **_COMPARED,
 )
 _COMPARISON_BODY = json_body(
     ComparisonRequest,
     a="The first model: name or name@version",
     b="The model that it is compared with, which may have been replayed on its images: name or name@version",
-    score="Score from which predictions count",
-    iou="Overlap from which two boxes of one label are the same",
     limit="Maximum disagreements of the answer",
-    consistency="Wait until everything acknowledged so far is compared",
+    **_COMPARED,
 )
 _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
 _LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_DESCRIPTIONS)

@@ -20,12 +20,13 @@ from quadriga.engine.api.responses import (
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.request import note_number
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.changes.truth_requests import GroundTruthBody, StatementsBody
 from quadriga.store.changes.truth_service import (
     GroundTruth,
+    GroundTruthBody,
     GroundTruthHistory,
     StatedInference,
     StatementResult,
+    StatementsBody,
     parse_condition,
 )
 from quadriga.store.records.records import StoredInference

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Request, get
@@ -227,19 +227,19 @@ def table_routes(
         timeout_s: Maximum time of a stream.
     """
 
-    async def answer(request: Request[Any, Any, Any], form: str, media_type: str) -> StreamResponse:
+    async def answer(
+        request: Request[Any, Any, Any], form: Literal["arrow", "parquet"], media_type: str
+    ) -> StreamResponse:
         wanted = request_from_url(query_string(request), TableRequest, ("order", "limit"))
         if find_spec("pyarrow") is None:
             raise QueryError(PYARROW_MISSING)
         from quadriga.store.exchange import arrow_tables  # noqa: PLC0415 - an extra
 
-        writer: Any = arrow_tables.ArrowStreamWriter
-        if form == "parquet":
-            writer = arrow_tables.ParquetStreamWriter
+        writer = arrow_tables.TableStream(form)
         ends_s = time.monotonic() + timeout_s
         place = streams.take_place(current_caller())
         try:
-            table = _Table(request, queries, wanted, writer=writer(), ends_s=ends_s)
+            table = _Table(request, queries, wanted, writer=writer, ends_s=ends_s)
             first = await table.begin()
             return _table_response(
                 table,

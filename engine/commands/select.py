@@ -140,14 +140,14 @@ def _write(
 ) -> tuple[list[Any], dict[str, int]]:
     """Write the dataset whole or not at all; return the images that are in it, and why others are not."""
     from quadriga.monitor.selection.stored import counted
-    from quadriga.store.exchange.export import export_ids
+    from quadriga.store.exchange.export import export
     from quadriga.store.records.errors import NotFoundError
 
     with TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as folder:
         archive = Path(folder) / "dataset.zip"
         ids = [image.inference_id for image in images]
-        exported = export_ids(
-            inferences, blobs, parameters, ids=ids, target=archive, formats=dataset_formats()
+        exported = export(
+            inferences, blobs, parameters, archive, ids=ids, formats=dataset_formats()
         )
         with ZipFile(archive, "a", ZIP_DEFLATED) as dataset:
             paths = {_stem(path): path for path in dataset.namelist() if _is_image(path)}

@@ -31,7 +31,7 @@ from quadriga.monitor.evaluation.parameters import (
 )
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.proto.request import current_caller
-from quadriga.store.browsing.disagreements import (
+from quadriga.store.browsing.comparison import (
     Disagreement,
     Disagreements,
     DisagreementsRequest,

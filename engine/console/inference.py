@@ -30,7 +30,6 @@ from quadriga.store.browsing.neighbours import (
 from quadriga.store.browsing.similar import has_direction
 from quadriga.store.changes.ground_truth import (
     StoredStatement,
-    current_statement,
     statements_about,
 )
 from quadriga.store.query.inferences import InferenceReader
@@ -161,8 +160,8 @@ def read_inference(
     line = "" if problem else filter_.line
     seq = int(inference.id)
     with store.snapshot() as connection:
-        statement = current_statement(connection, seq)
         statements = statements_about(connection, seq, _MAX_HISTORY)
+    is_stated = bool(statements) and statements[0].annotations is not None
     detections = _items(inference.predictions)
     truth = None if inference.ground_truth is None else _items(inference.ground_truth)
     signals = store.signals([seq]).get(seq)
@@ -196,7 +195,7 @@ def read_inference(
             "width": inference.input.width or 0,
             "height": inference.input.height or 0,
             **{name: _plain(getattr(inference, name)) for name in _DRAWN_FIELDS},
-            "revision": "" if statement is None else str(statement.id),
+            "revision": str(statements[0].id) if is_stated else "",
             "source": caller.name,
             "labels": _ordered_labels(labels, seen),
             "meant": meant_labels(line),

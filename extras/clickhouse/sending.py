@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
 from msgspec.structs import asdict
 
+from quadriga.store.changes.annotations import derived_task
 from quadriga.store.database.database import ReaderPool
 from quadriga.store.database.rows import decode_label_scores, is_number, read_records
 from quadriga.store.journal import journal
@@ -55,7 +56,6 @@ from quadriga.store.records.records import (
     json_text,
 )
 from quadriga.store.records.redaction import redact, without_secrets
-from quadriga.store.records.truth_scope import derived_task
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

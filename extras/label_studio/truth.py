@@ -18,8 +18,8 @@ import msgspec
 
 from quadriga.proto.errors import InvalidRequest, Unsupported
 from quadriga.quoting import quoted
-from quadriga.store.changes.ground_truth import StoredStatement
-from quadriga.store.changes.tool_statements import (
+from quadriga.store.changes.ground_truth import (
+    StoredStatement,
     joined_values,
     statements_joined,
     statements_of_source,

@@ -7,59 +7,107 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from quadriga.store.browsing.disagreements import (
-    Disagreement,
-    DisagreementsRequest,
-    counted_predictions,
-    differences,
-    matching_models,
-    on_same_images,
-    same_models,
-)
-from quadriga.store.database.database import execute, placeholders
+from quadriga.store.database.database import execute, execute_in, placeholders
 from quadriga.store.database.rows import decode_label_scores, is_number
-from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.catalog import split_version
+from quadriga.store.query.inferences import InferenceReader, Page
+from quadriga.store.query.request import (
+    Order,
+    QueryRequest,
+    cursor_range,
+    encode_cursor,
+    query_digest,
+)
+from quadriga.store.query.sql.catalog import Catalog, split_version
+from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import StoredInference
 from quadriga.store.records.replays import REPLAY_SUFFIX, SHADOW_SUFFIX, is_replay, live_name
+from quadriga.tasks.predictions import Xyxy, shape_of_json
 
 MAX_PAIRS = 5000
-"""Maximum pairs of one request: the newest."""
+"""Maximum pairs of one comparison: the newest."""
 
 MAX_S = 3.0
 """Seconds after which is answered what was compared so far."""
 
+MAX_COMPARED = 5000
+"""Maximum inferences that one page of disagreements compares."""
+
+MAX_PAGE_S = 1.0
+"""Seconds after which a page of disagreements is answered as far as it is filled."""
+
 MAX_LABELS = 100
 PairedBy = Literal["replay", "shadow", "image"]
+_Pairs = Iterable[tuple[StoredInference, StoredInference]]
 _BATCH = 200
 _MAX_COUNTED = 100_000  # by an index: some 5 ms
 _Z = 1.959964  # of an interval of 95 %
+_SAME_IMAGES = "SELECT input_hash, max(seq) FROM inference WHERE +model_id IN ({}) AND input_hash IN ({{}}) GROUP BY input_hash"
+"""Selects the newest inference on each image; the plus keeps the index of models out, which would read all of a model."""
 
 
-class ComparisonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Request to compare two models."""
+class _TwoModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Models and thresholds of both requests."""
 
     a: Annotated[str, msgspec.Meta(min_length=1)]
-    """The first model, as `name` or `name@version`."""
+    """The first model, as `name` or `name@version`; the one whose inferences are searched for disagreements."""
     b: Annotated[str, msgspec.Meta(min_length=1)]
     """The model that it is compared with, which may have been replayed on its images."""
     where: Any = None
-    """A filter of the inferences, as of a query."""
+    """A filter of the inferences of `a`, as of a query."""
     score: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
     """Score from which predictions count; those without a score count, too."""
     iou: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
     """Overlap from which two boxes of one label are the same."""
+
+
+class ComparisonRequest(_TwoModels, frozen=True, forbid_unknown_fields=True):
+    """Request to compare two models."""
+
     limit: Annotated[int, msgspec.Meta(ge=0, le=200)] = 20
     """Maximum number of disagreements that are listed."""
     consistency: Literal["journal"] | None = None
     """`journal` waits until everything acknowledged so far is compared."""
+
+
+class DisagreementsRequest(_TwoModels, frozen=True, forbid_unknown_fields=True):
+    """Request of the images on which two models answer differently."""
+
+    order: Order = "-ts"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 50
+    cursor: str | None = None
+    consistency: Literal["journal"] | None = None
+    """`journal` waits until everything acknowledged so far is compared."""
+
+
+class Disagreement(msgspec.Struct, frozen=True):
+    """Two different answers on one image."""
+
+    a: StoredInference
+    b: StoredInference
+    """The newest inference of the other model on the same bytes."""
+    only_a: list[int]
+    """Positions of the predictions of `a` that `b` has not."""
+    only_b: list[int]
+
+
+class Disagreements(msgspec.Struct, frozen=True):
+    """Page of images on which two models answer differently."""
+
+    disagreements: list[Disagreement]
+    compared: int
+    """Inferences of `a` on this page that `b` has the image of."""
+    alone: int
+    """Inferences of `a` on this page that `b` has not the image of."""
+    cursor: str | None
+    """Cursor of the next page, or None if this is the last."""
+    partial: bool
+    """Whether a limit was reached before the page was full."""
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -117,6 +165,21 @@ class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there are older pairs that were not compared."""
 
 
+class CountedPrediction(NamedTuple):
+    """A prediction that counts, by its position in the list."""
+
+    position: int
+    name: tuple[Any, Any]
+    """Label and answer."""
+    score: float
+    """Score; 1 without one."""
+    box: Xyxy | None
+    """The upright box around it, in pixels; None if it has no place."""
+
+
+_decoder = msgspec.json.Decoder(list[dict[str, Any]])
+
+
 class _Side:
     """Adds up what one of the two says."""
 
@@ -128,18 +191,13 @@ class _Side:
         self.scores: list[float] = []
         self.labels: Counter[str] = Counter()
 
-    def add(self, inference: StoredInference, score: float) -> None:
-        """Add an inference of a pair that both have answered."""
+    def add(self, inference: StoredInference, counted: Sequence[CountedPrediction]) -> None:
+        """Add an inference of a pair that both have answered, and its predictions that count."""
         self.latencies.append(inference.latency_ms)
-        for prediction in decode_label_scores(inference.predictions) or ():
-            value = prediction.score
-            if is_number(value):
-                self.scores.append(float(value))
-        self.labels.update(
-            label
-            for label, _ in (p.name for p in counted_predictions(inference, score) or ())
-            if isinstance(label, str)
-        )
+        scores = (entry.score for entry in decode_label_scores(inference.predictions) or ())
+        self.scores.extend(float(score) for score in scores if is_number(score))
+        labels = (prediction.name[0] for prediction in counted)
+        self.labels.update(label for label in labels if isinstance(label, str))
 
     def compared(self) -> ComparedSide:
         return ComparedSide(
@@ -162,11 +220,10 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
     """
     live_a, live_b = (_live(text) for text in (request.a, request.b))
     if live_a.lower() == live_b.lower():
-        raise same_models(request.a, request.b)
+        raise _same_models(request.a, request.b)
     if request.consistency == "journal":
         inferences.wait_for_journal()
-    for name in (live_a, live_b):
-        inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
+    _check_names(inferences, live_a, live_b)
     deadline_s = time.monotonic() + MAX_S
     ways: list[tuple[PairedBy, Any, tuple[str, str]]] = []
     suffixes: tuple[tuple[PairedBy, str], ...] = (("replay", REPLAY_SUFFIX), ("shadow", SHADOW_SUFFIX))  # fmt: skip
@@ -187,7 +244,7 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
 
 
 def compare_pairs(
-    pairs: Iterable[tuple[StoredInference, StoredInference]],
+    pairs: _Pairs,
     request: ComparisonRequest,
     names: tuple[str, str],
     paired_by: PairedBy,
@@ -227,19 +284,19 @@ class _Comparison:
             side.failed += inference.status != 200
         if a.status != 200 or b.status != 200:
             return
-        request = self._request
-        self._a.add(a, request.score)
-        self._b.add(b, request.score)
+        counted_a, counted_b = _counted(a, b, self._request.score)
+        self._a.add(a, counted_a)
+        self._b.add(b, counted_b)
         self._compared += 1
-        only_a, only_b = differences(a, b, score=request.score, iou=request.iou)
+        only_a, only_b = _without_counterpart(counted_a, counted_b, self._request.iou)
         if not (only_a or only_b):
             return
         self._different += 1
-        if request.limit:
-            size = _scores_at(a, only_a) + _scores_at(b, only_b)
-            heapq.heappush(self._largest, (size, -self._seen, Disagreement(a, b, only_a, only_b)))
-            if len(self._largest) > request.limit:
-                heapq.heappop(self._largest)
+        size = sum(prediction.score for prediction in (*only_a, *only_b))
+        disagreement = Disagreement(a, b, _positions(only_a), _positions(only_b))
+        heapq.heappush(self._largest, (size, -self._seen, disagreement))
+        if len(self._largest) > self._request.limit:
+            heapq.heappop(self._largest)
 
     def result(self, paired_by: PairedBy, *, is_partial: bool) -> ModelComparison:
         """Return what the two say on the images of all pairs."""
@@ -298,24 +355,130 @@ def _same_images(
     The inferences of the model that has fewer are searched, the newest first; those of the first model if there is a filter,
     which is of its inferences.
     """
-    ids_b, ids_a = (
-        matching_models(inferences, DisagreementsRequest(*names))
-        for names in ((live_a, live_b), (live_b, live_a))
-    )
+    ids_a, ids_b = _model_ids(inferences, live_a, live_b)
     is_swapped = not request.where and _has_fewer(inferences, ids_b, ids_a)
     searched, other_ids = (live_b, ids_a) if is_swapped else (live_a, ids_b)
     seen: set[str] = set()
-    conditions = [{"model": searched}, {"input.hash": {"exists": True}}]
-    where = {"and": [*conditions, *([request.where] if request.where else [])]}
-    for page in inferences.pages(QueryRequest(where, limit=_BATCH)):
+    for _, pairs in _paired_pages(inferences, _on_images(searched, request.where), other_ids):
         if time.monotonic() > deadline_s:
             return
-        others = on_same_images(inferences, page.inferences, other_ids)
-        for inference in page.inferences:
+        for inference, other in pairs:
             image = inference.input.hash or ""
-            if image in others and image not in seen:
+            if other is not None and image not in seen:
                 seen.add(image)  # a pair for each image
-                yield (others[image], inference) if is_swapped else (inference, others[image])
+                yield (other, inference) if is_swapped else (inference, other)
+
+
+def find_disagreements(inferences: InferenceReader, request: DisagreementsRequest) -> Disagreements:
+    """Find the inferences of a model on whose images another one answered differently.
+
+    Raises:
+        QueryError: A model, the filter or the cursor is invalid.
+        NotFoundError: One of the models is not known.
+        NotReadyError: There is no database yet, or the journal was not committed in time.
+    """
+    if request.consistency == "journal":
+        inferences.wait_for_journal()
+    _, model_ids = _model_ids(inferences, request.a, request.b)
+    query, digest = _first_query(request)
+    disagreements: list[Disagreement] = []
+    compared = alone = 0
+    deadline_s = time.monotonic() + MAX_PAGE_S
+    for page, pairs in _paired_pages(inferences, query, model_ids):
+        for inference, other in pairs:
+            if other is None:
+                alone += 1
+                continue
+            compared += 1
+            only_a, only_b = differences(inference, other, score=request.score, iou=request.iou)
+            if not (only_a or only_b):
+                continue
+            disagreements.append(Disagreement(inference, other, only_a, only_b))
+            if len(disagreements) == request.limit:
+                is_last = page.cursor is None and inference is page.inferences[-1]
+                cursor = None if is_last else encode_cursor(int(inference.id), digest)
+                return Disagreements(disagreements, compared, alone, cursor=cursor, partial=False)
+        is_over = compared + alone >= MAX_COMPARED or page.partial or time.monotonic() > deadline_s
+        if page.cursor is not None and is_over:
+            query = msgspec.structs.replace(query, cursor=page.cursor)
+            cursor = encode_cursor(_position(query, query_digest(query)), digest)
+            return Disagreements(disagreements, compared, alone, cursor=cursor, partial=True)
+    return Disagreements(disagreements, compared, alone, cursor=None, partial=False)
+
+
+def _first_query(request: DisagreementsRequest) -> tuple[QueryRequest, str]:
+    """Return the query of the first inferences to compare, and the digest of the cursors of a request."""
+    identity = [request.a, request.b, request.where, request.score, request.iou]
+    pages = QueryRequest(identity, order=request.order, cursor=request.cursor)
+    digest = query_digest(pages)
+    query = msgspec.structs.replace(_on_images(request.a, request.where), order=request.order)
+    if request.cursor is not None:
+        cursor = encode_cursor(_position(pages, digest), query_digest(query))
+        query = msgspec.structs.replace(query, cursor=cursor)
+    return query, digest
+
+
+def _position(query: QueryRequest, digest: str) -> int:
+    """Return the id that the cursor of a query follows."""
+    id_range = cursor_range(query, digest)
+    return id_range.high + 1 if query.order == "-ts" else id_range.low - 1
+
+
+def _on_images(model: str, where: Any) -> QueryRequest:
+    """Return the query of the inferences of a model that have an image."""
+    conditions = [{"model": model}, {"input.hash": {"exists": True}}, where or {}]
+    return QueryRequest({"and": conditions}, limit=_BATCH)
+
+
+def _paired_pages(
+    inferences: InferenceReader, query: QueryRequest, model_ids: tuple[int, ...]
+) -> Iterator[tuple[Page, list[tuple[StoredInference, StoredInference | None]]]]:
+    """Yield pages of a query, and their inferences with the newest one of some models on the same image, if any."""
+    for page in inferences.pages(query):
+        others = _on_same_images(inferences, page.inferences, model_ids)
+        yield page, [(item, others.get(item.input.hash or "")) for item in page.inferences]
+
+
+def _on_same_images(
+    inferences: InferenceReader, page: Sequence[StoredInference], model_ids: tuple[int, ...]
+) -> dict[str, StoredInference]:
+    """Return the newest inference of some models on each image of a page, by its hash."""
+    hashes = list({inference.input.hash: None for inference in page if inference.input.hash})
+    if not hashes or not model_ids:
+        return {}
+    statement = _SAME_IMAGES.format(placeholders(model_ids))
+    with inferences.snapshot() as connection:
+        rows = execute_in(connection, statement, hashes, model_ids)
+    where = {"id": {"in": [str(seq) for _, seq in rows]}}
+    answers = (
+        inferences.query(QueryRequest(where, limit=max(len(rows), 1))).inferences if rows else []
+    )
+    return {str(answer.input.hash): answer for answer in answers}
+
+
+def _model_ids(
+    inferences: InferenceReader, a: str, b: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids of two models, after both are looked up."""
+    _check_names(inferences, a, b)
+    with inferences.snapshot() as connection:
+        catalog = Catalog(connection, inferences.scope)
+        ids, other_ids = (catalog.model_ids("model", [name]) for name in (a, b))
+    if set(ids) & set(other_ids):
+        raise _same_models(a, b)
+    return ids, other_ids
+
+
+def _check_names(inferences: InferenceReader, *names: str) -> None:
+    for name in names:
+        inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
+
+
+def _same_models(a: str, b: str) -> QueryError:
+    """Return the error of a comparison of a model with itself."""
+    return QueryError(
+        f"expected a and b to be two models, or two versions as name@version, got {a[:80]!r} and {b[:80]!r}"
+    )
 
 
 def _has_fewer(inferences: InferenceReader, ids: tuple[int, ...], others: tuple[int, ...]) -> bool:
@@ -355,11 +518,95 @@ def _is_of(inference: StoredInference, name: str, version: str) -> bool:
     return model.name.lower() in (name.lower(), name.lower().removeprefix("m-"))
 
 
-def _scores_at(inference: StoredInference, positions: list[int]) -> float:
-    """Return the sum of the scores of some predictions, 1 for those without one."""
-    predictions = list(decode_label_scores(inference.predictions) or ())
-    scores = [predictions[position].score for position in positions if position < len(predictions)]
-    return sum(float(score) if is_number(score) else 1.0 for score in scores)
+def differences(
+    a: StoredInference, b: StoredInference, *, score: float, iou: float
+) -> tuple[list[int], list[int]]:
+    """Return the positions of the predictions of each side that the other has not.
+
+    Of a classification the best prediction counts, of other tasks those from a score on. Two are the same if their labels,
+    or their answers, are; boxes must overlap, too, of oriented boxes and contours the upright boxes around them.
+    """
+    only_a, only_b = _without_counterpart(*_counted(a, b, score), iou)
+    return _positions(only_a), _positions(only_b)
+
+
+def _positions(predictions: Iterable[CountedPrediction]) -> list[int]:
+    return sorted(prediction.position for prediction in predictions)
+
+
+def _without_counterpart(
+    counted_a: Sequence[CountedPrediction], counted_b: Sequence[CountedPrediction], iou: float
+) -> tuple[list[CountedPrediction], list[CountedPrediction]]:
+    """Return the predictions of each side that the other has not."""
+    remaining = {prediction.position: prediction for prediction in counted_b}
+    only_a = []
+    for prediction in counted_a:
+        overlaps = {
+            position: _overlap(prediction.box, counterpart.box)
+            for position, counterpart in remaining.items()
+            if counterpart.name == prediction.name
+        }
+        best = max(overlaps, key=lambda position: overlaps[position], default=None)
+        if best is None or overlaps[best] < iou:
+            only_a.append(prediction)
+        else:
+            del remaining[best]
+    return only_a, [*remaining.values()]
+
+
+def _counted(
+    a: StoredInference, b: StoredInference, min_score: float
+) -> tuple[list[CountedPrediction], list[CountedPrediction]]:
+    """Return the predictions of both that count; none if one has no predictions, such as tensors."""
+    size_wh = a.input.width or 1, a.input.height or 1
+    try:
+        return (
+            _counted_predictions(a, min_score, size_wh),
+            _counted_predictions(b, min_score, size_wh),
+        )
+    except msgspec.ValidationError:
+        return [], []
+
+
+def _counted_predictions(
+    inference: StoredInference, min_score: float, size_wh: tuple[int, int]
+) -> list[CountedPrediction]:
+    """Return the predictions that count, by falling score, in an image of a size."""
+    predictions = list(enumerate(_decoder.decode(inference.predictions)))
+    predictions.sort(key=lambda item: -_score(item[1]))
+    if inference.task == "IMAGE_CLASSIFICATION":
+        predictions = predictions[:1]
+    else:
+        predictions = [item for item in predictions if _score(item[1]) >= min_score]
+    return [
+        CountedPrediction(
+            position,
+            name=(prediction.get("label"), prediction.get("answer")),
+            score=_score(prediction),
+            box=shape_of_json(prediction).upright_box(*size_wh),
+        )
+        for position, prediction in predictions
+    ]
+
+
+def _score(prediction: dict[str, Any]) -> float:
+    score = prediction.get("score")
+    return float(score) if is_number(score) else 1.0
+
+
+def _overlap(first: Xyxy | None, second: Xyxy | None) -> float:
+    """Return the intersection over union of two boxes; 1 if one of them has none."""
+    if first is None or second is None:
+        return 1.0
+    (xmin, ymin, xmax, ymax), (other_xmin, other_ymin, other_xmax, other_ymax) = first, second
+    width = min(xmax, other_xmax) - max(xmin, other_xmin)
+    height = min(ymax, other_ymax) - max(ymin, other_ymin)
+    intersection = max(width, 0.0) * max(height, 0.0)
+    areas = (xmax - xmin) * (ymax - ymin) + (other_xmax - other_xmin) * (other_ymax - other_ymin)
+    union = areas - intersection
+    if union <= 0:  # of points and lines, which are the same in one place alone
+        return float(first == second)
+    return float(intersection / union)
 
 
 def _quantiles(values: list[float]) -> Quantiles | None:

@@ -30,8 +30,7 @@ from quadriga.store.records.records import (
     TruthStatement,
     json_text,
 )
-from quadriga.store.records.scope import owner_of
-from quadriga.store.records.truth_scope import DEFAULT_OWNER
+from quadriga.store.records.scope import DEFAULT_OWNER, owner_of
 
 _ADD_SIGNALS = (
     "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"

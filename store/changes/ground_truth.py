@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from quadriga.store.changes.annotations import derived_task
 from quadriga.store.database.database import execute, execute_in, insert, stored_ids, upsert
 from quadriga.store.database.rows import models_by_id, storable_text
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
 from quadriga.store.query.repeated_ids import first_ids
+from quadriga.store.query.sql.catalog import Catalog
 from quadriga.store.records import metadata
+from quadriga.store.records.errors import ChangeError
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import ANY_REVISION, JournaledRecord, TruthStatement, json_text
-from quadriga.store.records.scope import owner_of
-from quadriga.store.records.truth_scope import DEFAULT_OWNER, derived_task
+from quadriga.store.records.scope import DEFAULT_OWNER, EVERYTHING, Scope, owner_of
 
 REFUSED = ""
 """Join of a stored statement whose expected revision was not current: it is joined to nothing, and stays refused."""
@@ -77,6 +79,12 @@ class StoredStatement(NamedTuple):
     owner: str
     review: str
 
+
+JoinedSubjects = dict[tuple[str, str], list[Subject]]
+"""The inferences that are stored now, by the join and the value that select them."""
+
+MAX_OF_TOOL = 100
+"""Maximum statements about one image that a tool of annotators reads, the newest first."""
 
 _STATEMENT = "t.id, t.join_on, t.value, t.source, t.annotations, t.task, t.model, t.owner, t.review"
 
@@ -174,20 +182,10 @@ def current_revision(connection: sa.Connection, seq: int) -> int:
     return int(execute(connection, statement, (seq,)).scalar() or 0)
 
 
-def current_statement(connection: sa.Connection, seq: int) -> StoredStatement | None:
-    """Return the statement that is the ground truth of an inference."""
-    statement = (
-        f"SELECT {_STATEMENT} FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
-        " WHERE g.seq = ?"
-    )
-    row = execute(connection, statement, (seq,)).first()
-    return None if row is None else StoredStatement(*row)
-
-
 def statements_about(connection: sa.Connection, seq: int, limit: int) -> list[StoredStatement]:
     """Return the statements that are joined to a stored inference and apply to it, newest first, up to a limit.
 
-    There are fewer if their annotations are very long, but always one, if any.
+    The first is the ground truth, or removed it. There are fewer if their annotations are very long, but always one, if any.
     """
     sizes: dict[int, int] = {}
     query = (
@@ -234,6 +232,30 @@ def read_subjects(connection: sa.Connection, seqs: Collection[int]) -> list[Subj
             )
         )
     return subjects
+
+
+def joined_subjects(
+    connection: sa.Connection,
+    pairs: Collection[tuple[str, str]],
+    scope: Scope = EVERYTHING,
+    limit: int | None = None,
+) -> JoinedSubjects:
+    """Return the stored inferences within a scope that (join, value) pairs match.
+
+    Raises:
+        ChangeError: There are more than a limit.
+    """
+    admitted = Catalog(connection, scope, with_replays=True).admitted_ids
+    ids = candidate_ids(connection, pairs, limit, admitted)
+    if limit is not None and len(ids) > limit:
+        raise ChangeError(f"expected statements that match at most {limit} inferences, got more")
+    joins = {join for join, _ in pairs}
+    joined: JoinedSubjects = {pair: [] for pair in pairs}
+    for subject in read_subjects(connection, ids):
+        if scope.admits(subject.model, subject.team):
+            for pair in joined.keys() & join_values(subject, joins):
+                joined[pair].append(subject)
+    return joined
 
 
 def candidate_ids(
@@ -450,3 +472,40 @@ def keep_repeated(connection: sa.Connection, first_seqs: Mapping[int, int]) -> N
         statement = "UPDATE truth SET value = ? WHERE join_on IN (?, ?) AND value = ?"
         execute(connection, statement, (str(by_value[value]), *joins, value))
     link_stored(connection, {by_value[value] for value in stated})
+
+
+def statements_joined(
+    connection: sa.Connection, join: str, value: str, owner: str
+) -> list[StoredStatement]:
+    """Return the statements of an owner with a join and a value, newest first; at most `MAX_OF_TOOL`."""
+    query = (
+        f"SELECT {_STATEMENT} FROM truth AS t WHERE join_on = ? AND value = ? AND owner = ?"
+        " ORDER BY id DESC LIMIT ?"
+    )
+    return [
+        StoredStatement(*row)
+        for row in execute(connection, query, (join, value, owner, MAX_OF_TOOL))
+    ]
+
+
+def joined_values(
+    connection: sa.Connection, join: str, values: Collection[str], owner: str
+) -> set[str]:
+    """Return those of some values that an owner has statements for, with a join."""
+    query = "SELECT DISTINCT value FROM truth WHERE join_on = ? AND owner = ? AND value IN ({})"
+    return {value for (value,) in execute_in(connection, query, values, (join, owner))}
+
+
+def statements_of_source(
+    connection: sa.Connection, prefix: str, owner: str
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield join, value, model and source of the statements of an owner whose source begins with a text.
+
+    It reads all statements, as sources are not indexed: about a second for a million.
+    """
+    query = (
+        "SELECT join_on, value, model, source FROM truth WHERE owner = ? AND substr(source, 1, ?) = ?"
+        " AND join_on <> ''"
+    )
+    for row in execute(connection, query, (owner, len(prefix), prefix)):
+        yield row[0], row[1], row[2], row[3]

@@ -15,8 +15,7 @@ from quadriga.store.changes.erasures import (
     filter_fields,
 )
 from quadriga.store.changes.journaling import ChangeJournal
-from quadriga.store.changes.truth_service import GroundTruthService
-from quadriga.store.changes.truth_statements import LabelsOf
+from quadriga.store.changes.truth_service import GroundTruthService, LabelsOf
 from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.rows import storable_text
 from quadriga.store.journal.journal import Journal

@@ -4,24 +4,17 @@ Source: Chariot, dataset archives; COCO, "Data format" and "Results format".
 """
 
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
-from quadriga.store.blobs.interface import Blobs
-from quadriga.store.exchange.archives import Archive, image_name
+from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.coco import coco_form
-from quadriga.store.exchange.dataset_options import (
-    DatasetOptions,
-    choose_annotations,
-    label_numbers,
-    link_of,
-)
+from quadriga.store.exchange.dataset_options import DatasetOptions, label_numbers
+from quadriga.store.exchange.formats.writing import Picture
 from quadriga.store.exchange.predictions import chariot_annotation, decode_objects, score_of
 from quadriga.store.records import metadata
 from quadriga.store.records.records import StoredInference
@@ -56,34 +49,26 @@ NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
 _encode = msgspec.json.encode
 
 
-def write_chariot(
-    pages: Pages, target: Path, images: Blobs | None, options: DatasetOptions
-) -> Counter[str]:
-    """Write Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`.
+class ChariotWriter:
+    """Writes Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`."""
 
-    Returns:
-        How many images have each kind of annotations.
-    """
-    sources: Counter[str] = Counter()
-    with Archive(target, images) as archive:
-        annotations_file = archive.add_text_file("annotations.jsonl")
-        metadata_file = archive.add_text_file("metadata.jsonl")
-        for record, source, annotations in _annotated(pages, options):
-            name = archive.add_image(record)
-            if name is None:
-                continue
-            sources[source] += 1
-            path, split = {"path": f"images/{name}"}, options.splits.split_of(record)
-            shown = [*filter(None, map(chariot_annotation, annotations))]
-            line = {**path, **({"split": split} if split else {}), "annotations": shown}
-            annotations_file.write(_encode(line) + b"\n")
-            described = _described(record, source) | _link(record, options)
-            metadata_file.write(_encode({**path, "metadata": described}) + b"\n")
-    return sources
+    def __init__(self, archive: Archive, _: DatasetOptions) -> None:
+        self._annotations = archive.add_text_file("annotations.jsonl")
+        self._metadata = archive.add_text_file("metadata.jsonl")
 
+    def add(self, picture: Picture) -> str:
+        """Write the lines of a picture; see `FormatWriter.add`."""
+        path = f"images/{picture.name}"
+        split = {"split": picture.split} if picture.split else {}
+        shown = [*filter(None, map(chariot_annotation, picture.annotations))]
+        self._annotations.write(_encode({"path": path, **split, "annotations": shown}) + b"\n")
+        link = {"image_url": picture.link} if picture.link else {}
+        described = _described(picture.record, picture.source) | link
+        self._metadata.write(_encode({"path": path, "metadata": described}) + b"\n")
+        return path
 
-def _link(record: StoredInference, options: DatasetOptions) -> dict[str, str]:
-    return {"image_url": link_of(record, options.image_url)} if options.image_url else {}
+    def finish(self) -> None:
+        """Write nothing more."""
 
 
 def _described(record: StoredInference, source: str) -> dict[str, Any]:
@@ -124,35 +109,31 @@ class _Array:
         self.length += 1
 
 
-def write_coco(
-    pages: Pages, target: Path, images: Blobs | None, options: DatasetOptions
-) -> Counter[str]:
-    """Write a zip of COCO: `annotations.json`, `results.json` with the predictions, `images/`.
+class CocoWriter:
+    """Writes COCO: `annotations.json`, `results.json` with the predictions, `images/`.
 
     An image also has its whole record, as `inference`; an annotation of an oriented box also has
     `oriented_bbox`, as Chariot writes it. Each split has files and a folder of its own, `annotations_train.json`;
     ids of images and categories are the same in none and all of them.
-
-    Returns:
-        How many images have each kind of annotations.
     """
-    sources: Counter[str] = Counter()
-    categories = label_numbers(options.labels, 1)
-    with Archive(target, images) as archive:
-        parts = {
+
+    def __init__(self, archive: Archive, options: DatasetOptions) -> None:
+        categories = label_numbers(options.labels, 1)
+        self._parts = {
             split: _CocoPart(archive, split, categories) for split in options.splits.names or [""]
         }
-        numbers = count(1)
-        for record, source, annotations in _annotated(pages, options):
-            split = options.splits.split_of(record)
-            folder = f"images/{split}/" if split else "images/"
-            if archive.add_image(record, folder) is not None:
-                sources[source] += 1
-                link = link_of(record, options.image_url)
-                parts[split].add(record, annotations, next(numbers), link)
-        for part in parts.values():
+        self._numbers = count(1)
+
+    def add(self, picture: Picture) -> str:
+        """Write a picture with its annotations and predictions; see `FormatWriter.add`."""
+        self._parts[picture.split].add(picture, next(self._numbers))
+        folder = f"images/{picture.split}/" if picture.split else "images/"
+        return f"{folder}{picture.name}"
+
+    def finish(self) -> None:
+        """Write the annotations and the categories behind the images."""
+        for part in self._parts.values():
             part.finish()
-    return sources
 
 
 class _CocoPart:
@@ -169,24 +150,19 @@ class _CocoPart:
         self._pictures, self._truths = _Array(self._file), _Array(self._beside)
         self._results = _Array(self._predicted)
 
-    def add(
-        self,
-        record: StoredInference,
-        annotations: Sequence[Mapping[str, Any]],
-        number: int,
-        link: str,
-    ) -> None:
+    def add(self, picture: Picture, number: int) -> None:
         """Write an image with its annotations and predictions."""
+        record = picture.record
         size_wh, image_id = (record.input.width, record.input.height), {"image_id": number}
         image = {
             "id": number,
-            "file_name": image_name(record),
+            "file_name": picture.name,
             "width": record.input.width,
             "height": record.input.height,
-            **({"coco_url": link} if link else {}),
+            **({"coco_url": picture.link} if picture.link else {}),
         }
         self._pictures.add({**image, "date_captured": record.created_at, "inference": record})
-        for item in annotations:
+        for item in picture.annotations:
             if coco := coco_form(item, size_wh, self._categories):
                 crowd = int(bool(item.get("crowd")))
                 row = {"id": self._truths.length + 1, "iscrowd": crowd, **image_id, **coco}
@@ -203,13 +179,3 @@ class _CocoPart:
         named = [{"id": number, "name": name} for name, number in self._categories.items()]
         self._file.write(b'],\n"categories":' + _encode(named) + b"}\n")
         self._predicted.write(b"]\n")
-
-
-def _annotated(
-    pages: Pages, options: DatasetOptions
-) -> Iterator[tuple[StoredInference, str, list[dict[str, Any]]]]:
-    """Yield inferences with whose annotations they get, and these."""
-    for record in chain.from_iterable(pages):
-        chosen = choose_annotations(record, options.annotated)
-        if chosen is not None:
-            yield record, *chosen

@@ -22,8 +22,8 @@ from quadriga.store.exchange.dataset_options import (
     Splits,
     check_link,
 )
-from quadriga.store.exchange.datasets import Pages, write_chariot, write_coco
-from quadriga.store.exchange.tool_datasets import ToolFormat, format_of, write_tool_dataset
+from quadriga.store.exchange.datasets import Pages
+from quadriga.store.exchange.tool_datasets import ToolFormat, write_dataset
 from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.filters.json_form import parse
@@ -174,6 +174,7 @@ def export(
     target: Path,
     tell: OnProgress = lambda *_: None,
     *,
+    ids: Sequence[str] | None = None,
     formats: Mapping[str, ToolFormat] = {},
 ) -> Exported:
     """Write what matches to a file, or to it anew, and return how many inferences that was.
@@ -184,76 +185,48 @@ def export(
         parameters: What to write, and how.
         target: The file.
         tell: See `OnProgress`.
+        ids: Ids of the inferences to write, those of them that are still there, in this order; then no filter is read.
         formats: Formats of other tools beside YOLO, by name.
 
     Raises:
         QueryError: The format is of a tool, and not among `formats`.
     """
     tell(0, None)
-    newest = {"id": {"le": str(inferences.latest_seq())}}  # what comes meanwhile is left out
-    where = {"and": [parameters.where, newest]} if parameters.where else newest
-    total = _total(inferences, where)
+    if ids is None:
+        newest = {"id": {"le": str(inferences.latest_seq())}}  # what comes meanwhile is left out
+        where = {"and": [parameters.where, newest]} if parameters.where else newest
+        total, source = _total(inferences, where), _found(inferences, where)
+    else:
+        total, source = len(ids), _by_id(inferences, ids)
     done = 0
 
     def pages() -> Iterator[Sequence[StoredInference]]:
         """Yield pages; goes on once one is written."""
         nonlocal done
-        for page in inferences.pages(QueryRequest(where=where, order="ts", limit=PAGE_SIZE)):
-            yield page.inferences
-            done += len(page.inferences)
+        for page in source:
+            yield page
+            done += len(page)
             tell(done, total)
 
-    annotated, left_out = _write_whole(pages(), parameters, target, blobs, formats=formats)
-    return Exported(done, left_out, annotated)
-
-
-def export_ids(
-    inferences: InferenceReader,
-    blobs: Blobs,
-    parameters: ExportParameters,
-    *,
-    ids: Sequence[str],
-    target: Path,
-    formats: Mapping[str, ToolFormat] = {},
-) -> Exported:
-    """Write those of some inferences that are still there to a file, in the order of `ids`; the filter is not read.
-
-    `formats` as of `export`.
-    """
-    done = 0
-
-    def pages() -> Iterator[Sequence[StoredInference]]:
-        nonlocal done
-        for start in range(0, len(ids), PAGE_SIZE):
-            part = ids[start : start + PAGE_SIZE]
-            request = QueryRequest(where={"id": {"in": [*part]}}, limit=PAGE_SIZE)
-            records = {
-                record.id: record
-                for page in inferences.pages(request)
-                for record in page.inferences
-            }
-            done += len(records)
-            yield [records[id_] for id_ in part if id_ in records]
-
-    annotated, left_out = _write_whole(pages(), parameters, target, blobs, formats=formats)
-    return Exported(done, left_out, annotated)
-
-
-def _write_whole(
-    pages: Pages,
-    parameters: ExportParameters,
-    target: Path,
-    blobs: Blobs,
-    *,
-    formats: Mapping[str, ToolFormat],
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Write a file whole or not at all; return as `_write`."""
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         temporary = Path(folder) / target.name
         images = blobs if _with_images(parameters) else None
-        counts = _write(pages, parameters, temporary, images, formats=formats)
+        annotated, left_out = _write(pages(), parameters, temporary, images, formats=formats)
         temporary.replace(target)
-    return counts
+    return Exported(done, left_out, annotated)
+
+
+def _found(inferences: InferenceReader, where: Any) -> Iterator[Sequence[StoredInference]]:
+    for page in inferences.pages(QueryRequest(where=where, order="ts", limit=PAGE_SIZE)):
+        yield page.inferences
+
+
+def _by_id(inferences: InferenceReader, ids: Sequence[str]) -> Iterator[Sequence[StoredInference]]:
+    for start in range(0, len(ids), PAGE_SIZE):
+        part = ids[start : start + PAGE_SIZE]
+        pages = inferences.pages(QueryRequest(where={"id": {"in": [*part]}}, limit=PAGE_SIZE))
+        records = {record.id: record for page in pages for record in page.inferences}
+        yield [records[id_] for id_ in part if id_ in records]
 
 
 def _total(inferences: InferenceReader, where: Any) -> int | None:
@@ -287,17 +260,12 @@ def _write(
         case "jsonl":
             _write_lines(pages, target, images)
         case "parquet":
-            from quadriga.store.exchange.parquet import write_parquet  # noqa: PLC0415 - an extra
+            from quadriga.store.exchange.arrow_tables import write_parquet  # noqa: PLC0415 - an extra
 
             write_parquet(pages, target, images)
-        case "chariot":
-            return dict(write_chariot(pages, target, images, options)), {}
-        case "coco":
-            return dict(write_coco(pages, target, images, options)), {}
         case name:
-            tool_format = format_of(name, formats)
-            sources, left_out = write_tool_dataset(
-                tool_format, pages, target, images, options=options
+            sources, left_out = write_dataset(
+                name, pages, target, images, options=options, formats=formats
             )
             return dict(sources), dict(left_out)
     return {}, {}

@@ -153,7 +153,7 @@ def read(
 def _parquet(path: Path) -> Iterator[Item]:
     if find_spec("pyarrow") is None:
         raise QueryError(PYARROW_MISSING)
-    from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
+    from quadriga.store.exchange.arrow_tables import read_parquet  # noqa: PLC0415 - an extra
 
     for number, (line, data) in enumerate(read_parquet(path), 1):
         yield _item(line, f"row {number}", partial(_given, data), {})

@@ -5,7 +5,7 @@ Inferences keep their ids, so that importing twice is importing once.
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -16,12 +16,11 @@ import msgspec
 
 from quadriga.quoting import quoted
 from quadriga.store.blobs.interface import Blobs, blob_key
-from quadriga.store.changes.annotations import parse_annotations
+from quadriga.store.changes.annotations import check_fit, derived_task, fits, parse_annotations
 from quadriga.store.changes.ground_truth import (
     Subject,
-    candidate_ids,
-    join_values,
-    read_subjects,
+    follow_repeated,
+    joined_subjects,
 )
 from quadriga.store.database.database import ReaderPool, translate_database_errors
 from quadriga.store.database.partitions import PastMonths
@@ -29,7 +28,6 @@ from quadriga.store.exchange.import_files import ImportedInference, Item
 from quadriga.store.journal import journal
 from quadriga.store.journal.journal import Journal
 from quadriga.store.journal.journal_lag import read_offsets
-from quadriga.store.query.repeated_ids import first_ids
 from quadriga.store.records.disk import try_lock
 from quadriga.store.records.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError
 from quadriga.store.records.ids import IMPORT_WORKER, IdSource, time_ms
@@ -41,24 +39,23 @@ from quadriga.store.records.records import (
     timestamp_text,
 )
 from quadriga.store.records.scope import check_team, owner_of
-from quadriga.store.records.truth_scope import check_fit, derived_task, fits
 from quadriga.store.writing.writer import Writer
 
 _TIMEOUT_S = 60.0
 
 
 class FileTruth(NamedTuple):
-    """Ground truth of one image of a file, joined to inferences by a field."""
+    """Ground truth of one image of a file."""
 
     place: str
-    join: str
-    value: str
-    annotations: list[dict[str, Any]]
-    task: str | None
-    """The task that it is of; None for that of the inference, if the annotations fit it."""
-    review: str
+    statement: TruthStatement
+    """Its task is None for that of the inference of an id, if the annotations fit it."""
     image_hash: Callable[[], str | None]
     """Returns the hash of the image, to join by if no inference has the id; None without an image."""
+
+    def of(self, **fields: Any) -> "FileTruth":
+        """Return it with other fields of the statement."""
+        return self._replace(statement=msgspec.structs.replace(self.statement, **fields))
 
 
 class Match(NamedTuple):
@@ -72,70 +69,27 @@ class Match(NamedTuple):
     """Why it applies to none; empty if it does."""
 
 
-class TruthMatcher:
-    """Looks up which stored inferences ground truth applies to.
-
-    Args:
-        url: URL of the database, which may not be there yet.
-        model: Name of the model that the truth is for; empty for all.
-        owner: Owner of the truth.
-    """
-
-    def __init__(self, url: str, model: str, owner: str) -> None:
-        self._readers = ReaderPool(url, 1, _TIMEOUT_S)
-        self._model = model
-        self._owner = owner
-
-    def match(self, truths: Sequence[FileTruth]) -> list[Match]:
-        """Return what each ground truth is for, in order, among the inferences that are in the database."""
-        try:
-            joined = self._subjects({(truth.join, truth.value) for truth in truths})
-        except (NotReadyError, QueryTimeoutError) as error:
-            return [Match(0, 0, str(error))] * len(truths)
-        return [self._match(truth, joined.get((truth.join, truth.value), ())) for truth in truths]
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._readers.close()
-
-    def _subjects(self, keys: set[tuple[str, str]]) -> Mapping[tuple[str, str], list[Subject]]:
-        """Return the stored inferences that each join and value match."""
-        subjects: dict[tuple[str, str], list[Subject]] = {}
-        joins = {join for join, _ in keys}
-        known = {(join, value) for join, value in keys if join != "id" or value.isdecimal()}
-        with self._readers.snapshot() as connection:
-            named = {int(value) for join, value in known if join == "id"}
-            first = {
-                ("id", str(seq)): ("id", str(first_seq))
-                for seq, first_seq in first_ids(connection, named).items()
-            }
-            stored = {first.get(key, key) for key in known}
-            for subject in read_subjects(connection, candidate_ids(connection, stored)):
-                for key in join_values(subject, joins):
-                    if key in stored:
-                        subjects.setdefault(key, []).append(subject)
-        return {key: subjects.get(first.get(key, key), []) for key in keys}
-
-    def _match(self, truth: FileTruth, subjects: Sequence[Subject]) -> Match:
-        if not subjects:
-            reason = f"no stored inference has {truth.join} {quoted(truth.value, 100)}"
-            return Match(0, 0, reason)
-        matched = 0
-        others = set()
-        for subject in subjects:
-            task = truth.task
-            if task is None:
-                task = derived_task(truth.annotations, subject.task)
-            if not subject.is_of(self._owner):
-                others.add("of another team")
-            elif subject.is_in_scope(task, self._model):
-                matched += 1
-            elif self._model not in ("", subject.model):
-                others.add(f"of the model {subject.model}")
-            else:
-                others.add(f"of the task {subject.task}, and the truth is of {task}")
-        reason = "" if matched else f"its inference is {'; or '.join(sorted(others))}"
-        return Match(matched, len(subjects), reason)
+def _match(statement: TruthStatement, subjects: Sequence[Subject]) -> Match:
+    """Return which of the inferences that a statement is joined to it applies to."""
+    if not subjects:
+        value = quoted(statement.value, 100)
+        return Match(0, 0, f"no stored inference has {statement.join} {value}")
+    matched = 0
+    others = set()
+    for subject in subjects:
+        task = statement.task
+        if task is None:
+            task = derived_task(statement.annotations, subject.task)
+        if not subject.is_of(statement.owner):
+            others.add("of another team")
+        elif subject.is_in_scope(task, statement.model):
+            matched += 1
+        elif statement.model not in ("", subject.model):
+            others.add(f"of the model {subject.model}")
+        else:
+            others.add(f"of the task {subject.task}, and the truth is of {task}")
+    reason = "" if matched else f"its inference is {'; or '.join(sorted(others))}"
+    return Match(matched, len(subjects), reason)
 
 
 BATCH_ENTRIES = 500
@@ -203,7 +157,7 @@ class Importer:
         self._tasks: set[str] = set()
         self._empty: list[FileTruth] = []
         self._ids = IdSource(IMPORT_WORKER)
-        self._readers = ReaderPool(url, connections=1)
+        self._readers = ReaderPool(url, 1, _TIMEOUT_S)
         self._months = PastMonths(self._readers.snapshot)
         self._imported = ImportCounts()
         self.reasons: list[str] = []
@@ -238,24 +192,24 @@ class Importer:
         self, items: Iterable[Item], tell: Callable[[int], None] = lambda _: None
     ) -> ImportCounts:
         """Read all items of ground truth alone and match them, as `run`, without writing anything."""
-        for done, _ in _batches(self._all_entries(items)):
-            tell(done)
+        with closing(self._readers):
+            for done, _ in _batches(self._all_entries(items)):
+                tell(done)
         return self._imported
 
     def _all_entries(self, items: Iterable[Item]) -> Iterator[list[JournalEntry]]:
         if self._kind == "inferences":
             yield from map(self._entries, items)
             return
-        with closing(TruthMatcher(self._url, self._model, owner_of(self._team or ""))) as matcher:
-            remaining = iter(items)
-            while batch := list(islice(remaining, _ITEMS_AT_ONCE)):
-                truths = [truth for item in batch for truth in self._truths(item)]
-                yield from self._matched(matcher, truths)
-                passed = len(batch) - len(truths)
-                yield from ([] for _ in range(max(passed, 0)))
-            for start in range(0, len(self._empty), _ITEMS_AT_ONCE):
-                batch_of_empty = self._empty[start : start + _ITEMS_AT_ONCE]
-                yield from self._matched(matcher, [*map(self._with_only_task, batch_of_empty)])
+        remaining = iter(items)
+        while batch := list(islice(remaining, _ITEMS_AT_ONCE)):
+            truths = [truth for item in batch for truth in self._truths(item)]
+            yield from self._matched(truths)
+            yield from ([] for _ in range(len(batch) - len(truths)))
+        for start in range(0, len(self._empty), _ITEMS_AT_ONCE):
+            yield from self._matched(
+                [*map(self._with_only_task, self._empty[start : start + _ITEMS_AT_ONCE])]
+            )
 
     def _entries(self, item: Item) -> list[JournalEntry]:
         try:
@@ -313,12 +267,12 @@ class Importer:
         if item.truth is None or item.inference is None:
             return []
         annotations = parse_annotations(item.truth)
-        self._imported.ground_truths += 1
         # The writer finds the task of what does not fit.
         task = item.inference.task if fits(item.inference.task, annotations) else None
-        review = item.inference.ground_truth_review
         return [
-            self._statement("id", str(int(item.inference.id)), annotations, task, review=review)
+            self._change(
+                self._statement(item, "id", str(int(item.inference.id)), annotations, task)
+            )
         ]
 
     def _truths(self, item: Item) -> list[FileTruth]:
@@ -338,19 +292,12 @@ class Importer:
             check_fit(task, annotations)
         elif annotations:
             task = derived_task(annotations, None)
-        self._imported.ground_truths += 1
         if task is not None:
             self._tasks.add(task)
-        truth = FileTruth(
-            place=item.place,
-            join=join,
-            value=value,
-            annotations=annotations,
-            # The inference of an id decides, once the writer sees it.
-            task=task if join != "id" or self._task is not None else None,
-            review="" if item.inference is None else item.inference.ground_truth_review,
-            image_hash=partial(item.value, "input.hash"),
-        )
+        if join == "id" and self._task is None:  # the inference decides, once the writer sees it
+            task = None
+        statement = self._statement(item, join, value, annotations, task)
+        truth = FileTruth(item.place, statement, partial(item.value, "input.hash"))
         if task is None and join != "id":
             self._empty.append(truth)
             return []
@@ -379,34 +326,37 @@ class Importer:
                 f"{tasks}: --task names it"
             )
         (task,) = self._tasks
-        return empty._replace(task=task)
+        return empty.of(task=task)
 
-    def _matched(
-        self, matcher: TruthMatcher, truths: Sequence[FileTruth]
-    ) -> Iterator[list[JournalEntry]]:
+    def _matched(self, truths: Sequence[FileTruth]) -> Iterator[list[JournalEntry]]:
         """Yield the statement of each ground truth, and count those that are for stored inferences."""
-        matches = matcher.match(truths)
+        matches = self._matches(truths)
         by_hash = self._joined_by_hash(truths, matches)
-        matches_by_hash = dict(zip(by_hash, matcher.match([*by_hash.values()]), strict=True))
+        matches_by_hash = dict(zip(by_hash, self._matches([*by_hash.values()]), strict=True))
         for index, (truth, match) in enumerate(zip(truths, matches, strict=True)):
-            match_by_hash = matches_by_hash.get(index)
-            if match_by_hash is not None and match_by_hash.candidates:
-                yield self._counted(by_hash[index], match_by_hash)
+            if (other := matches_by_hash.get(index)) is not None and other.candidates:
+                truth, match = by_hash[index], other  # noqa: PLW2901
+            if match.inferences:
+                self._imported.matched += 1
             else:
-                yield self._counted(truth, match)
+                self._imported.unmatched += 1
+                if len(self.reasons) < MAX_REASONS:
+                    self.reasons.append(f"{truth.place}: {match.reason}")
+            yield [self._change(truth.statement)]
 
-    def _counted(self, truth: FileTruth, match: Match) -> list[JournalEntry]:
-        """Return the statement of a ground truth, and count whether it is for stored inferences."""
-        if match.inferences:
-            self._imported.matched += 1
-        else:
-            self._imported.unmatched += 1
-            if len(self.reasons) < MAX_REASONS:
-                self.reasons.append(f"{truth.place}: {match.reason}")
+    def _matches(self, truths: Sequence[FileTruth]) -> list[Match]:
+        """Return what each ground truth is for, in order, among the inferences that are in the database."""
+        statements = [truth.statement for truth in truths]
+        try:
+            with self._readers.snapshot() as connection:
+                followed = follow_repeated(connection, statements)
+                pairs = [(statement.join, statement.value) for statement in followed]
+                joined = joined_subjects(connection, {*pairs})
+        except (NotReadyError, QueryTimeoutError) as error:
+            return [Match(0, 0, str(error))] * len(truths)
         return [
-            self._statement(
-                truth.join, truth.value, truth.annotations, truth.task, review=truth.review
-            )
+            _match(statement, joined[pair])
+            for statement, pair in zip(statements, pairs, strict=True)
         ]
 
     def _joined_by_hash(
@@ -418,27 +368,23 @@ class Importer:
         """
         joined = {}
         for index, (truth, match) in enumerate(zip(truths, matches, strict=True)):
-            if self._join is not None or truth.join != "id" or match.candidates:
+            if self._join is not None or truth.statement.join != "id" or match.candidates:
                 continue
-            image_hash = truth.image_hash()
-            if image_hash is not None:
-                task = truth.task or self._task
-                if task is None and truth.annotations:
-                    task = derived_task(truth.annotations, None)
-                if task is not None:
-                    joined[index] = truth._replace(join="input.hash", value=image_hash, task=task)
+            task = truth.statement.task or derived_task(truth.statement.annotations, None)
+            if task and (image_hash := truth.image_hash()) is not None:
+                joined[index] = truth.of(join="input.hash", value=image_hash, task=task)
         return joined
 
     def _statement(
         self,
+        item: Item,
         join: str,
         value: str,
         annotations: list[dict[str, Any]],
         task: str | None,
-        *,
-        review: str = "",
-    ) -> JournaledChange:
-        statement = TruthStatement(
+    ) -> TruthStatement:
+        self._imported.ground_truths += 1
+        return TruthStatement(
             join,
             value,
             annotations,
@@ -446,8 +392,10 @@ class Importer:
             task=task,
             model=self._model,
             owner=owner_of(self._team or ""),
-            review=review,
+            review="" if item.inference is None else item.inference.ground_truth_review,
         )
+
+    def _change(self, statement: TruthStatement) -> JournaledChange:
         return JournaledChange(self._ids.next(), statement)
 
 

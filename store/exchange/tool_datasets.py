@@ -16,7 +16,7 @@ from quadriga.store.blobs.interface import Blobs
 from quadriga.store.exchange.archives import Archive, image_name, stored_image
 from quadriga.store.exchange.dataset_files import DatasetFiles
 from quadriga.store.exchange.dataset_options import DatasetOptions, choose_annotations, link_of
-from quadriga.store.exchange.datasets import Pages, own_fields
+from quadriga.store.exchange.datasets import ChariotWriter, CocoWriter, Pages, own_fields
 from quadriga.store.exchange.formats.reading import AnnotatedImage, DatasetImages
 from quadriga.store.exchange.formats.writing import SIDECAR, FormatWriter, LeftOutError, Picture
 from quadriga.store.exchange.formats.yolo import Kind, YoloWriter, is_yolo, read_yolo
@@ -46,6 +46,12 @@ _YOLO = {
     name: ToolFormat(partial(YoloWriter, kind=kind), is_yolo, read_yolo)
     for name, kind in _KINDS.items()
 }
+_DESCRIBING: dict[str, Callable[[Archive, DatasetOptions], FormatWriter]] = {
+    "chariot": ChariotWriter,
+    "coco": CocoWriter,
+}
+"""Writers of the formats that say themselves of each image which inference it is, without the file beside a dataset."""
+
 _RECOGNISED = ("cvat", "dota", "yolo", "label-studio", "imagefolder")
 """Formats that a dataset is read in, in the order in which they are tried."""
 
@@ -95,23 +101,30 @@ def read_tool_dataset(
             return
 
 
-def write_tool_dataset(
-    tool_format: ToolFormat,
+def write_dataset(
+    name: str,
     pages: Pages,
     target: Path,
     images: Blobs | None,
     *,
     options: DatasetOptions,
+    formats: Mapping[str, ToolFormat],
 ) -> tuple[Counter[str], Counter[str]]:
-    """Write a dataset, a picture at a time.
+    """Write a dataset in the format of a name, a picture at a time.
 
     Returns:
-        How many pictures have each kind of annotations, and how many inferences were left out, by reason.
+        How many pictures have each kind of annotations, and how many inferences were left out, by reason: of Chariot's
+        archive and COCO none are counted.
+
+    Raises:
+        QueryError: There is no such format.
     """
     sources: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
+    open_writer = _DESCRIBING.get(name) or format_of(name, formats).writer
     with Archive(target, images) as archive:
-        writer, sidecar = tool_format.writer(archive, options), archive.add_text_file(SIDECAR)
+        writer = open_writer(archive, options)
+        sidecar = None if name in _DESCRIBING else archive.add_text_file(SIDECAR)
         for record in chain.from_iterable(pages):
             try:
                 picture, path = _write(record, archive, writer, images=images, options=options)
@@ -119,9 +132,11 @@ def write_tool_dataset(
                 left_out[str(reason)] += 1
                 continue
             sources[picture.source] += 1
-            sidecar.write(msgspec.json.encode(_about(picture, path)) + b"\n")
+            if sidecar is not None:
+                sidecar.write(msgspec.json.encode(_about(picture, path)) + b"\n")
         writer.finish()
-    return sources, left_out
+    # Reports of these two count what is left out as written, as they always did.
+    return sources, Counter() if name in _DESCRIBING else left_out
 
 
 def _write(

@@ -9,7 +9,9 @@ import msgspec
 from quadriga.quoting import quoted
 from quadriga.store.records.errors import StoreError
 from quadriga.store.records.replays import live_name
-from quadriga.store.records.truth_scope import DEFAULT_OWNER
+
+DEFAULT_OWNER = "default"
+"""Owner of the statements of whoever belongs to no team."""
 
 MAX_TEAM = 64
 _TEAM = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_TEAM - 1}}}", re.ASCII)

@@ -207,13 +207,15 @@ def _read_parquet(path: Path) -> FileTable:
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
-    from quadriga.store.exchange import parquet  # noqa: PLC0415 - as above
+    from quadriga.store.exchange import arrow_tables  # noqa: PLC0415 - as above
 
     try:
         schema = pq.read_schema(path)
-        if set(parquet.SCHEMA.names) <= set(schema.names):  # what it nests stands there as JSON
+        if set(arrow_tables.EXPORT_SCHEMA.names) <= set(
+            schema.names
+        ):  # what it nests stands there as JSON
             return _read_json_lines(
-                (row for row, _ in parquet.read_parquet(path, images=False)), path.name
+                (row for row, _ in arrow_tables.read_parquet(path, images=False)), path.name
             )
         names = [
             field.name

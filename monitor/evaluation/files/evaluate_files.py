@@ -135,7 +135,7 @@ def evaluate_parquet(
     """
     if find_spec("pyarrow") is None:
         raise EvaluationError(PYARROW_MISSING)
-    from quadriga.store.exchange.parquet import count_row_groups, read_parquet  # noqa: PLC0415 - it is an extra
+    from quadriga.store.exchange.arrow_tables import count_row_groups, read_parquet  # noqa: PLC0415 - it is an extra
 
     states, rows = [build_state(load_evaluator(task, options.metrics), [], by)], 0
     times: _Times = ()
@@ -160,7 +160,7 @@ def evaluate_parquet(
 
 
 def _row_group(path: Path, task: str, by: Sequence[str], group: int) -> tuple[bytes, _Times]:
-    from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - it is an extra
+    from quadriga.store.exchange.arrow_tables import read_parquet  # noqa: PLC0415 - it is an extra
 
     lines = (line for line, _ in read_parquet(path, group, images=False))
     state, times = _read(task, by, f"{path.name}[{group}]", lines)

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store.browsing import disagreements as module
-from quadriga.store.browsing.disagreements import (
+from quadriga.store.browsing import comparison as module
+from quadriga.store.browsing.comparison import (
     DisagreementsRequest,
     differences,
     find_disagreements,

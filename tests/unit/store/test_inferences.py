@@ -9,8 +9,12 @@ import pytest
 
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.browsing import comparison
-from quadriga.store.browsing.comparison import ComparisonRequest, compare
-from quadriga.store.browsing.disagreements import DisagreementsRequest, find_disagreements
+from quadriga.store.browsing.comparison import (
+    ComparisonRequest,
+    DisagreementsRequest,
+    compare,
+    find_disagreements,
+)
 from quadriga.store.database.database import execute, writer_engine
 from quadriga.store.journal.journal import segment_paths
 from quadriga.store.query import inferences as module

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store.changes.truth_requests import parse_task
+from quadriga.store.changes.annotations import annotated_task, derived_task, fits
+from quadriga.store.changes.truth_service import parse_task
 from quadriga.store.records.errors import ChangeError
 from quadriga.store.records.records import (
     ANY_REVISION,
@@ -16,7 +17,6 @@ from quadriga.store.records.records import (
     ModelReference,
     TruthStatement,
 )
-from quadriga.store.records.truth_scope import annotated_task, derived_task, fits
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import FIRST_CHANGE_ID, StoreHarness
 

@@ -7,9 +7,9 @@ import pytest
 
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes import service as changing
-from quadriga.store.changes import truth_statements as stating
+from quadriga.store.changes import truth_service as stating
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.changes.truth_requests import MAX_STATEMENTS
+from quadriga.store.changes.truth_service import MAX_STATEMENTS
 from quadriga.store.query import inferences
 from quadriga.store.records.ids import IdSource
 from quadriga.store.records.records import InputReference

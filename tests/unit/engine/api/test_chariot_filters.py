@@ -12,7 +12,7 @@ from quadriga.monitor.drift.watch import schedules
 from quadriga.monitor.evaluation import parameters as evaluation
 from quadriga.monitor.evaluation import schedules as evaluation_schedules
 from quadriga.store.changes.requests import DeleteBody, decode_change
-from quadriga.store.changes.truth_requests import StatementsBody
+from quadriga.store.changes.truth_service import StatementsBody
 from quadriga.store.exchange import export
 from quadriga.store.maintenance import aggregates
 from quadriga.store.query.filters import json_form

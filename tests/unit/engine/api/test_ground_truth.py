@@ -10,8 +10,7 @@ import pytest
 
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes import ground_truth as joining
-from quadriga.store.changes import truth_requests, truth_service
-from quadriga.store.changes import truth_statements as stating
+from quadriga.store.changes import truth_service
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.query import inferences
 from quadriga.store.query.inferences import InferenceReader
@@ -382,7 +381,7 @@ def test_a_correction_holds_though_the_clock_of_another_server_is_ahead(server: 
 def test_not_every_model_that_a_stranger_names_is_looked_up(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(truth_requests, "MAX_MODELS", 3)
+    monkeypatch.setattr(truth_service, "MAX_MODELS", 3)
     lines = [{"path": "x", "annotations": LABELS, "model": f"unknown {at}"} for at in range(9)]
     lines.append({"path": "x", "annotations": LABELS})
     result = server.ok("POST", "ground-truth", "\n".join(map(json.dumps, lines)).encode())
@@ -397,7 +396,7 @@ def test_not_every_model_that_a_stranger_names_is_looked_up(
 def test_a_filter_does_not_multiply_annotations_without_end(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stating, "MAX_EXPANDED_BYTES", 500)
+    monkeypatch.setattr(truth_service, "MAX_EXPANDED_BYTES", 500)
     add(server, *(answer(seq, "OBJECT_DETECTION") for seq in range(1, 11)))
     body = {"join": "input.hash", "where": {}, "items": [{"value": HASH, "annotations": BOXES}]}
     status, error = server.refused("POST", "ground-truth", body)

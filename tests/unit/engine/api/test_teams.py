@@ -344,7 +344,7 @@ def test_a_statement_by_an_id_of_another_team_is_one_of_an_id_that_is_not_there(
 
 
 def test_the_limit_of_matches_counts_a_team_s_own(two: Teams, monkeypatch):
-    monkeypatch.setattr("quadriga.store.changes.truth_statements.MAX_MATCHED", 2)
+    monkeypatch.setattr("quadriga.store.changes.truth_service.MAX_MATCHED", 2)
     for join, value in (("request_id", "shared"), ("meta.place", "north")):
         body = {"join": join, "items": [{"value": value, "annotations": TRUTH}]}
         assert two.ask("POST", "ground-truth", body, team="a")[0] == 200

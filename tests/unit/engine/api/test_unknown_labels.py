@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quadriga.store.changes import truth_statements as stating
+from quadriga.store.changes import truth_service as stating
 from tests.background import in_background
 from tests.unit.engine.api.test_ground_truth import Server, add
 from tests.unit.store.test_truth_scope import answer

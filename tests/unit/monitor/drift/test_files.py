@@ -15,7 +15,7 @@ from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_fi
 from quadriga.monitor.drift.files.tables import read_table
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.report.change_texts import explanation, headline
-from quadriga.store.exchange.parquet import SCHEMA
+from quadriga.store.exchange.arrow_tables import EXPORT_SCHEMA
 
 N = 120
 
@@ -212,12 +212,12 @@ def test_a_row_of_an_exported_parquet_is_nested_again(write):
          "metadata": json.dumps({"camera_id": f"c{at % 2}", "altitude": at / 3})} for at in range(40)
     ]  # fmt: skip
     path = write("a.jsonl", "").with_suffix(".parquet")
-    pq.write_table(pa.Table.from_pylist(records, SCHEMA), path)
+    pq.write_table(pa.Table.from_pylist(records, EXPORT_SCHEMA), path)
     report, signals = compared(path, path)
     assert {"latency_ms", "model.name", "metadata.altitude"} <= set(signals)
     assert report.parameters["source_key"] == "metadata.camera_id"
     records[1]["metadata"] = "{"
-    pq.write_table(pa.Table.from_pylist(records, SCHEMA), path)
+    pq.write_table(pa.Table.from_pylist(records, EXPORT_SCHEMA), path)
     with pytest.raises(DriftError, match=r"a\.parquet:2: "):
         compared(path, path)
 

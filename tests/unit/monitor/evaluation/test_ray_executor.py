@@ -15,7 +15,7 @@ from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.exchange import parquet
+from quadriga.store.exchange import arrow_tables
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.records.records import InputReference, ModelReference, TruthStatement
 from tests.unit.monitor.evaluation.evaluation_images import stable_report
@@ -99,7 +99,7 @@ def test_a_cluster_gives_the_same_drift(store, database_url, cluster, monkeypatc
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_exported_file_gives_the_numbers_of_the_store(store, cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(arrow_tables, "EXPORT_GROUP_ROWS", 100)
     monkeypatch.setattr("quadriga.store.exchange.export.PAGE_SIZE", 100)
     path = tmp_path / "one.parquet"
     parameters = ExportParameters({"model": "one"}, "parquet", images=False)
@@ -107,7 +107,7 @@ def test_an_exported_file_gives_the_numbers_of_the_store(store, cluster, tmp_pat
     stored_report = evaluate_stored(
         store.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
     )
-    assert parquet.count_row_groups(path) > 1
+    assert arrow_tables.count_row_groups(path) > 1
     for map_shards in (map, cluster.map):
         report = evaluate_parquet(
             path,

@@ -14,7 +14,7 @@ _MINUTE = "(SELECT {}(minute) FROM rollup WHERE model_id = m.id AND n > 0)"
 _COUNTS = (
     f"SELECT m.name, m.version, m.sha256, m.task, m.team, r.n, r.errors, {_MINUTE.format('min')}, {_MINUTE.format('max')},"
     " (SELECT max(seq) FROM inference WHERE model_id = m.id) FROM model AS m JOIN rollup_sum AS r ON r.model_id = m.id"
-    f" AND r.period = {ALL_TIME} WHERE r.n > 0 ORDER BY m.id"
+    f" AND r.period = {ALL_TIME} AND r.minute = 0 WHERE r.n > 0 ORDER BY m.id"
 )
 
 

@@ -18,8 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
 from store_records import CAMERAS, END_MS, SPAN_MS, Clock, build, databases, record
 
+from quadriga.engine.measures.metrics import request_metrics
+from quadriga.engine.measures.model_counts import ModelCounts
+from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.browsing.comparison import (
     ComparisonRequest,
@@ -62,8 +67,29 @@ def made(count: int, models: int) -> Iterator[InferenceRecord]:
         yield msgspec.structs.replace(inference, model=model, input=image)
 
 
-def questions(reader: InferenceReader) -> dict[str, Callable[[random.Random], Any]]:
-    """Return what is asked, each with values of its own."""
+class RequestMetrics(Collector):
+    """The metrics of requests and models alone.
+
+    Args:
+        counts: What they count.
+    """
+
+    def __init__(self, counts: SharedCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        yield from request_metrics(self._counts.totals())
+
+
+def questions(
+    reader: InferenceReader, models_served: int
+) -> dict[str, Callable[[random.Random], Any]]:
+    """Return what is asked, each with values of its own; metrics are those of models that answered nothing yet."""
+    counts, registry = SharedCounts(), CollectorRegistry(auto_describe=False)
+    for number in range(models_served):
+        ModelCounts(counts, f"model-{number}", "1")
+    registry.register(RequestMetrics(counts))
 
     def page(where: Any) -> Any:
         return reader.query(QueryRequest(where, limit=50))
@@ -75,7 +101,10 @@ def questions(reader: InferenceReader) -> dict[str, Callable[[random.Random], An
     def counted(**fields: Any) -> Any:
         return aggregate(reader, msgspec.convert(fields, AggregateRequest))
 
-    month = {"ts": {"ge": "2026-01-03T00:00:00Z", "lt": "2026-02-02T00:00:00Z"}}
+    day, month, year = (
+        {"ts": {"ge": f"{begin}T00:00:00Z", "lt": "2026-02-02T00:00:00Z"}}
+        for begin in ("2026-02-01", "2026-01-03", "2025-02-02")
+    )
     return {
         "newest": lambda _: page({}),
         "equality": lambda chance: page({"meta.camera_id": f"camera-{chance.randrange(CAMERAS)}"}),
@@ -90,7 +119,12 @@ def questions(reader: InferenceReader) -> dict[str, Callable[[random.Random], An
         ),
         "group by key": lambda _: counted(group=["meta.camera_id"]),
         "latency of a month": lambda _: counted(where=month, group=["model"]),
+        "latency of a year": lambda _: counted(where=year, group=["model"]),
+        "bars of a day": lambda _: counted(
+            where=day, group=[{"time": "15m"}, "model"], metrics=["count", "error_rate"]
+        ),
         "models": models,
+        "metrics": lambda _: generate_latest(registry),
         "facets": lambda _: find_facets(reader, FacetsRequest({})),
         "comparison": lambda _: compare(reader, ComparisonRequest("detector:1", "detector:2")),
         "its other side": lambda _: compare(reader, ComparisonRequest("detector:2", "detector:1")),
@@ -118,7 +152,9 @@ def cost_ms(ask: Callable[[random.Random], Any], clock: Clock) -> tuple[float, f
     return statistics.median(spent), longest * 1000, remark
 
 
-def measure(url: str, folder: Path, only: str | None) -> dict[str, tuple[float, float, str]]:
+def measure(
+    url: str, folder: Path, models: int, only: str | None
+) -> dict[str, tuple[float, float, str]]:
     """Return the cost of each question of one store."""
     reader = InferenceReader(url, folder / "journal", FileBlobs(folder / "blobs"))
     clock = Clock(url)
@@ -127,7 +163,7 @@ def measure(url: str, folder: Path, only: str | None) -> dict[str, tuple[float, 
         clock.find()
         return {
             name: cost_ms(ask, clock)
-            for name, ask in questions(reader).items()
+            for name, ask in questions(reader, models).items()
             if only in (None, name)
         }
     finally:
@@ -155,7 +191,7 @@ def main() -> None:
             if is_new or not marker.exists():
                 build(url, folder, made(count, options.models))
                 marker.touch()
-            sizes[count] = measure(url, folder, options.only)
+            sizes[count] = measure(url, folder, options.models, options.only)
     first, last = sizes[options.records[0]], sizes[options.records[-1]]
     print(
         f"{'CPU ms':22}"

@@ -1,8 +1,9 @@
 """HTTP routes that list models: what is served, what is stored of it, and what its monitoring last said."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import get
@@ -36,6 +37,8 @@ from quadriga.store.records.errors import (
 )
 from quadriga.store.records.replays import is_replay, live_name, replay_name
 from quadriga.store.records.scope import Scoped
+
+_Version = TypeVar("_Version", ServedVersion, StoredVersion)
 
 MAX_LABELS = 100
 """Maximum number of labels that are listed of a model."""
@@ -181,28 +184,26 @@ class ModelEntries:
     def all(self, only: str | None = None) -> list[ModelEntry]:
         """Return all models that are served or have stored inferences, by name; those of one name alone if it is given."""
         scope = caller_scope()
-        served = [v for v in self._served_versions() if scope.admits_model(v.name)]
-        stored = _stored(self._inferences.within(scope))
+        served = _by_name(v for v in self._served_versions() if scope.admits_model(v.name))
+        stored = _by_name(_stored(self._inferences.within(scope)))
         baselines = self._drift.within(scope)
         reports, mutes = self._reports.within(scope), self._mutes.within(scope)
-        names = {version.name for version in served} | {
-            live_name(version.name) for version in stored
-        }
+        names = served.keys() | set(map(live_name, stored))
         if only is not None and is_replay(only):
             names.add(only)
         by_kind = _reports_by_kind(reports.all(), names)
         current_drift = self._current_drift.within(scope)
         entries = []
         for name in sorted(names if only is None else names & {only}):
-            mute = mutes.active(name)
+            mute, of_name = mutes.active(name), stored.get(name, [])
             compared = current_drift.choose(name, by_kind.get((name, "drift"), []))
             entries.append(
                 _entry(
                     name,
-                    [version for version in served if version.name == name],
-                    [version for version in stored if version.name == name],
-                    replays=[version for version in stored if version.name == replay_name(name)],
-                    baseline=_default_baseline(baselines, name),
+                    served.get(name, []),
+                    of_name,
+                    replays=stored.get(replay_name(name), []),
+                    baseline=_default_baseline(baselines, name, of_name),
                     drift=_last_drift(compared, reports, mute),
                     evaluation=_evaluation_that_counts(by_kind.get((name, "evaluation"), [])),
                     mute=mute,
@@ -224,17 +225,10 @@ class ModelEntries:
 def served_entries(served_versions: list[ServedVersion]) -> list[ModelEntry]:
     """Return the models of a server that stores nothing, by name."""
     scope = caller_scope()
-    served = [version for version in served_versions if scope.admits_model(version.name)]
+    served = _by_name(v for v in served_versions if scope.admits_model(v.name))
     return [
-        _entry(
-            name,
-            [version for version in served if version.name == name],
-            [],
-            baseline=None,
-            drift=None,
-            evaluation=None,
-        )
-        for name in sorted({version.name for version in served})
+        _entry(name, versions, [], baseline=None, drift=None, evaluation=None)
+        for name, versions in sorted(served.items())
     ]
 
 
@@ -257,6 +251,13 @@ def model_routes(entries: ModelEntries) -> list[HTTPRouteHandler]:
         return entries.one(name)
 
     return [list_models, get_model]
+
+
+def _by_name(versions: Iterable[_Version]) -> dict[str, list[_Version]]:
+    by_name: dict[str, list[_Version]] = {}
+    for version in versions:
+        by_name.setdefault(version.name, []).append(version)
+    return by_name
 
 
 def _stored(inferences: InferenceReader) -> list[StoredVersion]:
@@ -339,8 +340,12 @@ def _alarmed_signals(reports: ReportStore, report_id: str, mute: Mute) -> list[s
     return [signal.name for signal in report.signals if signal.alarm]
 
 
-def _default_baseline(drift: DriftService, name: str) -> LastBaseline | None:
-    baselines = {baseline.name: baseline for baseline in drift.list_baselines(name)}
+def _default_baseline(
+    drift: DriftService, name: str, stored: Sequence[StoredVersion]
+) -> LastBaseline | None:
+    newest = max(stored, key=attrgetter("last_at"), default=None)
+    current = drift.current_baselines(name, newest.sha256 if newest else "")
+    baselines = {baseline.name: baseline for baseline in current}
     baseline = baselines.get(DEFAULT_BASELINE) or next(iter(baselines.values()), None)
     if baseline is None:
         return None

@@ -252,7 +252,9 @@ def _add(
     *,
     sum_value: float,
 ) -> None:
-    """Add a histogram, each bucket with those below it."""
+    """Add a histogram, each bucket with those below it; none before the first observation, as most models wait for one."""
+    if not any(cells[: len(bounds)]):
+        return
     counts = accumulate(cells[: len(bounds)])
     family.add_metric(
         labels, list(zip(bounds, map(float, counts), strict=True)), sum_value=sum_value

@@ -156,7 +156,6 @@ class ModelCounts:
         self._successes: dict[str, memoryview[int]] = {}
         """Cells of durations by protocol, as requests name it."""
         self._failures: dict[str, memoryview[int]] = {}
-        self._add_protocol("v2")  # a series that begins at 0 has a rate from its first request on
 
     def _add_protocol(self, protocol: str) -> None:
         """Make the rows of a protocol, given as requests name it."""

@@ -76,9 +76,12 @@ class DriftService:
     def list_baselines(self, model: str) -> list[Baseline]:
         """Return the baselines of a model in their current states, by name."""
         model = self._inferences.names.resolve(model)
-        sha256 = self._newest_sha256(model)
+        return self.current_baselines(model, self._newest_sha256(model))
+
+    def current_baselines(self, model: str, newest_sha256: str) -> list[Baseline]:
+        """Return the baselines of a model, by its exact name, given the hash of the file of its newest inference."""
         return [
-            current_state(baseline, self._team_jobs, sha256)
+            current_state(baseline, self._team_jobs, newest_sha256)
             for baseline in self._baselines.all(model)
         ]
 

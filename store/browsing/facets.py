@@ -140,8 +140,7 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
     tallies = _Tallies(fields)
     for row, weight in zip(sample.rows, sample.weights, strict=True):
         tallies.add(row, models[row.model_id], weight)
-    facets = tallies.facets(request)
-    facets += [
+    unsampled = [
         Facet(field, type_, None, distinct=0, values=[], histogram=[])
         for field, type_ in stored_keys
         if (field, type_) not in tallies.by_field and (not fields or field in fields)
@@ -152,8 +151,8 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
         exact=sample.is_exact,
         sampled=len(sample.rows),
         time=_time_bins(sample),
-        facets=facets[:MAX_FIELDS],
-        more_facets=max(len(facets) - MAX_FIELDS, 0),
+        facets=[*tallies.facets(request), *unsampled][:MAX_FIELDS],
+        more_facets=max(len(tallies.by_field) + len(unsampled) - MAX_FIELDS, 0),
     )
 
 
@@ -200,15 +199,16 @@ class _Tallies:
                 self._add(f"meta.{path}", value, weight)
 
     def facets(self, request: FacetsRequest) -> list[Facet]:
-        """Return the fields, those that most have first, those of the engine before others."""
-        facets = [
-            _facet(field, type_, tally, values=request.values, bins=request.bins)
-            for (field, type_), tally in self.by_field.items()
-        ]
+        """Return the first fields, those that most have first, those of the engine before others."""
         rank = {field: number for number, field in enumerate(FIELDS)}
-        return sorted(
-            facets, key=lambda f: (rank.get(f.field, len(rank)), -(f.count or 0), f.field, f.type)
+        ordered = sorted(
+            self.by_field.items(),
+            key=lambda item: (rank.get(item[0][0], len(rank)), -round(item[1].count), item[0]),
         )
+        return [
+            _facet(*key, tally, values=request.values, bins=request.bins)
+            for key, tally in ordered[:MAX_FIELDS]
+        ]
 
     def _add(self, field: str, value: Any, weight: float, *, is_first: bool = True) -> None:
         """Add a value of an inference; of several values of one field only the first counts the inference."""

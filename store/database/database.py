@@ -43,7 +43,7 @@ _CHANGED = "0A000"
 """SQLSTATE of a cached plan whose columns changed their types; a new connection plans anew."""
 
 _TOO_LARGE = "54000"  # SQLSTATE of a value too large for an index; PostgreSQL calls it operational
-REVISION = "2027.09"  # last migration, whose tables this code reads and writes
+REVISION = "2027.10"  # last migration, whose tables this code reads and writes
 _LOCK_TIMEOUT = "55P03"  # SQLSTATE of a lock that others held for too long
 _LOCK_WAIT_MS, _LOCK_PAUSE_S = 2000, 1.0
 """How long a migration waits for a lock, as those who come after it wait for that, too; and how long it then leaves them."""

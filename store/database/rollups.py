@@ -1,23 +1,30 @@
-"""Rollups: counts per model and minute, updated by the writer in the transaction that stores the rows.
+"""Rollups: counts per model and minute, hour, day and all time, updated by the writer in the transaction that stores the rows.
 
-They outlive the rows that retention removes, because they count what was served. Rows that a user deletes
-are subtracted.
+Counts of minutes are in the table `rollup`, their sums over longer periods in `rollup_sum`. They outlive the rows
+that retention removes, because they count what was served. Rows that a user deletes are subtracted.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, execute_in, upsert
-from quadriga.store.database.schema import COLUMNS
+from quadriga.store.database.database import execute, execute_in, placeholders, upsert
+from quadriga.store.database.schema import COLUMNS, key_columns
 from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import json_text
 
 MINUTE_MS = 60_000
+HOUR, DAY = 60, 1440  # minutes
+ALL_TIME = DAY << 30
+"""Minutes from 1970 to a time beyond all ids."""
+
+PERIODS = (HOUR, DAY, ALL_TIME)
+"""Minutes of the periods of `rollup_sum`, each a multiple of the one before; they begin at multiples since 1970."""
+
 BUCKET_GROWTH = 1.02
 """Growth of the sketch's buckets: a latency is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
 
@@ -26,6 +33,7 @@ _LOG_GROWTH = math.log(BUCKET_GROWTH)
 _ZERO = -1
 """Bucket of less than a microsecond; bucket `i` holds values above BUCKET_GROWTH^(i-1), up to BUCKET_GROWTH^i."""
 
+_KEYS_AT_ONCE = 1000
 _counts = msgspec.json.Decoder(dict[int, int])
 
 
@@ -83,7 +91,7 @@ class RollupChanges:
     """Changes of the rollups in one transaction."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[int, int], Tally] = defaultdict(Tally)
+        self._tallies: dict[tuple[int, ...], Tally] = defaultdict(Tally)
 
     def tally_of(self, model_id: int, seq: int) -> Tally:
         """Return the tally of the model and minute of an inference."""
@@ -94,10 +102,16 @@ class RollupChanges:
 
         If several servers share a database, the rows are locked, in order, until the commit.
         """
-        tallies = lock_tallies(connection, self._tallies)
-        for key, change in self._tallies.items():
-            tallies[key].add(change, sign)
-        write_tallies(connection, tallies)
+        sums: dict[tuple[int, ...], Tally] = defaultdict(Tally)
+        for (model_id, minute), change in self._tallies.items():
+            if change.n:  # sums have no sizes of inputs
+                for period in PERIODS:
+                    sums[model_id, period, minute - minute % period].add(change)
+        for table, changes in (("rollup", self._tallies), ("rollup_sum", sums)):
+            tallies = lock_tallies(connection, changes, table)
+            for key, change in changes.items():
+                tallies[key].add(change, sign)
+            write_tallies(connection, tallies, table)
 
 
 def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
@@ -129,34 +143,31 @@ def drop_input_sizes(
 
 
 def lock_tallies(
-    connection: sa.Connection, keys: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], Tally]:
-    """Return the tallies of models and minutes, creating missing rows, locked until the commit."""
-    ordered = sorted(keys)
-    if not ordered:
-        return {}
-    columns, values = ", ".join(COLUMNS["rollup"]), tuple(chain.from_iterable(ordered))
-    empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
-    statement = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
-    execute(connection, statement, values)
-    for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
-    pairs = ", ".join(["(?, ?)"] * len(ordered))
-    statement = f"SELECT {columns} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
-    rows = execute(connection, f"{statement} ORDER BY model_id, minute{for_update}", values)
-    return {
-        (model_id, minute): Tally(
-            n=n,
-            errors=errors,
-            latency=decode_counts(latency),
-            labels=decode_counts(labels),
-            kept_bytes=kept_bytes,
-        )
-        for model_id, minute, n, errors, latency, labels, kept_bytes in rows
-    }
+    connection: sa.Connection, keys: Iterable[tuple[int, ...]], table: str = "rollup"
+) -> dict[tuple[int, ...], Tally]:
+    """Return the tallies of the keys of a table, creating missing rows, locked until the commit."""
+    columns, key_list = ", ".join(COLUMNS[table]), ", ".join(key_columns(table))
+    width, zeros = len(key_columns(table)), (0, 0, "{}", "{}", 0)
+    ordered, tallies = sorted(keys), {}
+    for start in range(0, len(ordered), _KEYS_AT_ONCE):
+        chunk = ordered[start : start + _KEYS_AT_ONCE]
+        rows = [(*key, *zeros)[: len(COLUMNS[table])] for key in chunk]
+        empty = ", ".join([f"({placeholders(rows[0])})"] * len(rows))
+        statement = f"INSERT INTO {table} ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
+        execute(connection, statement, (*chain.from_iterable(rows),))
+        for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
+        values = ", ".join([f"({placeholders(chunk[0])})"] * len(chunk))
+        statement = f"SELECT {columns} FROM {table} WHERE ({key_list}) IN (VALUES {values})"
+        statement += f" ORDER BY {key_list}{for_update}"
+        for row in execute(connection, statement, (*chain.from_iterable(chunk),)):
+            tallies[(*row[:width],)] = _tally(*row[width:])
+    return tallies
 
 
-def write_tallies(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> None:
-    """Write tallies to the rows that `lock_tallies` returned."""
+def write_tallies(
+    connection: sa.Connection, tallies: dict[tuple[int, ...], Tally], table: str = "rollup"
+) -> None:
+    """Write tallies to rows, which `lock_tallies` returned unless the transaction is exclusive."""
     rows = [
         (
             *key,
@@ -165,10 +176,65 @@ def write_tallies(connection: sa.Connection, tallies: dict[tuple[int, int], Tall
             json_text(tally.latency),
             json_text(tally.labels),
             tally.kept_bytes,
-        )
+        )[: len(COLUMNS[table])]
         for key, tally in tallies.items()
     ]
-    upsert(connection, "rollup", rows)
+    upsert(connection, table, rows)
+
+
+def sum_again(connection: sa.Connection, keys: Collection[tuple[int, ...]]) -> None:
+    """Sum each period again that has one of these models and minutes, in an exclusive transaction."""
+    counts = f"SELECT {', '.join(COLUMNS['rollup_sum'][3:])} FROM"
+    shorter = 1
+    for period in PERIODS:
+        statement = f"{counts} {rows_of(shorter)} model_id = ? AND minute >= ? AND minute < ?"
+        for model_id, start in sorted({(id_, minute - minute % period) for id_, minute in keys}):
+            total = Tally()
+            for row in execute(connection, statement, (model_id, start, start + period)):
+                total.add(_tally(*row))
+            write_tallies(connection, {(model_id, period, start): total}, "rollup_sum")
+        shorter = period
+
+
+def cover(
+    first: int, after: int, group_minutes: int = 0, offset: int = 0
+) -> Iterator[tuple[str, int, int]]:
+    """Yield the fewest rows that count the minutes from `first` until before `after`: see `rows_of`, and their bounds.
+
+    Args:
+        first: Minutes since 1970.
+        after: Minutes since 1970.
+        group_minutes: Length of groups by time, of which no row may count two; 0 without such groups.
+        offset: Minutes from 1970 to the beginning of a group.
+    """
+    gaps = [(first, after)]
+    for period in reversed((1, *PERIODS)):
+        if group_minutes % period or offset % period:
+            continue
+        remaining = []
+        for start, stop in gaps:
+            inner_start, inner_stop = -(-start // period) * period, stop // period * period
+            if inner_start < inner_stop:
+                yield rows_of(period), inner_start, inner_stop
+                remaining += [(start, inner_start), (inner_stop, stop)]
+            else:
+                remaining.append((start, stop))
+        gaps = remaining
+
+
+def rows_of(period: int) -> str:
+    """Return the table of a period and the beginning of a condition on its rows, for SQL."""
+    return "rollup WHERE" if period == 1 else f"rollup_sum WHERE period = {period} AND"
+
+
+def _tally(n: int, errors: int, latency: str, labels: str, kept_bytes: int = 0) -> Tally:
+    return Tally(
+        n=n,
+        errors=errors,
+        latency=decode_counts(latency),
+        labels=decode_counts(labels),
+        kept_bytes=kept_bytes,
+    )
 
 
 def decode_counts(text: str) -> dict[int, int]:

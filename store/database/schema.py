@@ -1,8 +1,8 @@
 """The store's tables, which the migrations make: see `store/database/migrations/versions`.
 
 A row of `inference` is the truth: what was predicted and the metadata, as JSON. `meta_num`, `meta_str`,
-`pred` and `rollup` are derived from it, exist to find and count it, and can be rebuilt. `signal` holds what
-drift is told by, made from the image while it was in memory. In PostgreSQL all of these but `rollup` are
+`pred`, `rollup` and `rollup_sum` are derived from it, exist to find and count it, and can be rebuilt. `signal` holds what
+drift is told by, made from the image while it was in memory. In PostgreSQL all of these but the rollups are
 partitioned by `seq`, which is the time.
 """
 
@@ -20,6 +20,7 @@ COLUMNS = {
     "pred": ("label", "band", "seq", "score", "worst", "n"),
     "signal": ("seq", "picture", "embedding", "space"),
     "rollup": ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes"),
+    "rollup_sum": ("model_id", "period", "minute", "n", "errors", "latency", "labels"),
     "metadata_change": ("id", "seq", "change", "before"),
     "truth": (
         "id", "join_on", "value", "source", "annotations", "task", "model", "owner", "review",
@@ -42,7 +43,7 @@ COLUMNS = {
 INDEX_TABLES = ("meta_num", "meta_str", "pred")
 """Tables that inferences are found by."""
 
-_KEYS = {"rollup": 2, "retention": 2, **dict.fromkeys(INDEX_TABLES, 3)}
+_KEYS = {"rollup": 2, "rollup_sum": 3, "retention": 2, **dict.fromkeys(INDEX_TABLES, 3)}
 """How many columns are the key, where it is more than one; the last is an index's `seq`."""
 
 INDEXED_CHARACTERS = 256

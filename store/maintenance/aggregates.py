@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store.database.database import execute, fetch_in, placeholders
-from quadriga.store.database.rollups import MINUTE_MS, Tally, decode_counts
+from quadriga.store.database.rollups import ALL_TIME, MINUTE_MS, Tally, cover, decode_counts
 from quadriga.store.database.rows import decode_label_scores, storable_text
 from quadriga.store.query.filters.json_form import parse
 from quadriga.store.query.filters.moments import UNITS_S
@@ -24,10 +24,9 @@ from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import Scope
 
 MAX_ROWS = 250_000  # inferences that are counted one by one
-MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up
+MAX_ROLLUPS = 250_000  # counts of models and times whose latencies or labels are added up
 MAX_GROUPS = 10_000
 GROUP_COLUMNS = ("model", "version", "task")  # what inferences are grouped by beside time and label
-_LATEST = 1 << 40
 _ROWS_AT_ONCE = 10_000
 _NOTHING = "'{}'"
 
@@ -269,7 +268,7 @@ def _measured(tally: Tally, metrics: set[Metric]) -> dict[str, Any]:
 
 def _span_of(tree: Filter) -> _Span | None:
     """Return what rollups can answer of a filter; None where the rows must be looked at."""
-    start, stop, conditions = 0, _LATEST, []
+    start, stop, conditions = 0, ALL_TIME, []
     for operand in conjuncts(tree):
         if all(
             isinstance(leaf, Compare) and leaf.field in GROUP_COLUMNS for leaf in leaves(operand)
@@ -324,36 +323,26 @@ def _add_rollups(
     }
     if not models:
         return
-    condition = f"FROM rollup WHERE model_id IN ({placeholders(models)}) AND minute >= ? AND minute < ? AND n > 0"
-    values = (*models, span.first, span.after)
-    _add_counts(connection, condition, values, models, groups=groups)
-    if latency or labels:
-        columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
-        statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
-        rows = execute(connection, statement, (*values, MAX_MINUTES + 1))
-        for number, (model_id, minute, of_latency, of_labels) in enumerate(rows):
-            if number >= MAX_MINUTES:
+    grouping, remaining = groups.grouping, MAX_ROLLUPS
+    width, offset = grouping.width_ms // MINUTE_MS, grouping.offset_ms // MINUTE_MS
+    group_start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
+    columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
+    for rows_of_period, first, after in cover(span.first, span.after, width, offset):
+        condition = f"FROM {rows_of_period} model_id IN ({placeholders(models)}) AND minute >= ? AND minute < ? AND n > 0"
+        statement = f"SELECT model_id, minute, n, errors, {columns} {condition} LIMIT ?"
+        if not latency and not labels:
+            counts = f"SELECT model_id, {group_start} AS start, n, errors {condition}"
+            sums = f"sum(n), sum(errors), {columns}"
+            statement = f"SELECT model_id, start, {sums} FROM ({counts}) AS r GROUP BY 1, 2 LIMIT ?"
+        rows = execute(connection, statement, (*models, first, after, remaining + 1))
+        for model_id, minute, n, errors, of_latency, of_labels in rows:
+            remaining -= 1
+            if remaining < 0:
                 raise QueryError(
-                    f"expected at most {MAX_MINUTES:,} minutes of models, got more; narrow ts, or ask "
-                    "for count and error_rate alone"
+                    f"expected at most {MAX_ROLLUPS:,} counts of models and times, got more; narrow ts, group by "
+                    "hours or days, or ask for count and error_rate alone"
                 )
             tally = groups.of(minute * MINUTE_MS, models[model_id])
-            tally.add(Tally(latency=decode_counts(of_latency)))
-            for label, n in decode_counts(of_labels).items():
-                tally.count_label(groups.numbers[label], n)
-
-
-def _add_counts(
-    connection: sa.Connection,
-    condition: str,
-    values: tuple[int, ...],
-    models: Mapping[int, Mapping[str, str]],
-    *,
-    groups: _Groups,
-) -> None:
-    width, offset = groups.grouping.width_ms // MINUTE_MS, groups.grouping.offset_ms // MINUTE_MS
-    start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
-    per_model = f"SELECT model_id, {start} AS start, n, errors {condition}"
-    statement = f"SELECT model_id, start, sum(n), sum(errors) FROM ({per_model}) AS r GROUP BY 1, 2"
-    for model_id, minute, n, errors in execute(connection, statement, values):
-        groups.of(minute * MINUTE_MS, models[model_id]).add(Tally(int(n), int(errors)))
+            tally.add(Tally(int(n), int(errors), decode_counts(of_latency)))
+            for label, number in decode_counts(of_labels).items():
+                tally.count_label(groups.numbers[label], number)

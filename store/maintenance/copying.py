@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from quadriga.store.database import database
 from quadriga.store.database.database import ReaderPool, execute, execute_in, placeholders
-from quadriga.store.database.rollups import decode_counts
+from quadriga.store.database.rollups import decode_counts, sum_again
 from quadriga.store.database.rows import NameIds, RowBatch, read_records, remove_inferences
 from quadriga.store.database.schema import COLUMNS
 from quadriga.store.records.ids import TIME_SHIFT, time_ms
@@ -278,6 +278,7 @@ class _Copier:
                     ]
                     new = [(own, *row) for row in ours if row not in there]
                     database.upsert(connection, "rollup", new)
+                    sum_again(connection, [row[:2] for row in new])
                 last = rows[-1][0]
                 self._copied["rollup"] += len(new)
                 self._report(self._progress())

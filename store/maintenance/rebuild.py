@@ -125,6 +125,7 @@ def _count(connection: sa.Connection, last_key: list[Any]) -> list[Any] | None:
         count += tally.n
         if count > STEP_ROWS or len(keys) >= MINUTES_AT_ONCE:
             break
+    rollups.sum_again(connection, keys)
     return list(keys[-1]) if keys else None
 
 

@@ -16,8 +16,8 @@ from quadriga.store.database.sqlite import database_path
 from quadriga.store.records.errors import StoreError
 
 _TABLES = (
-    "inference", "meta_num", "meta_str", "pred", "signal", "rollup", "metadata_change", "truth",
-    "ground_truth", "other_truth", "repeated_id", "feedback",
+    "inference", "meta_num", "meta_str", "pred", "signal", "rollup", "rollup_sum", "metadata_change",
+    "truth", "ground_truth", "other_truth", "repeated_id", "feedback",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store.database.database import execute, execute_in, fetch_in
-from quadriga.store.database.rollups import minute_of
+from quadriga.store.database.rollups import DAY, decode_counts, minute_of, rows_of
 from quadriga.store.database.rows import models_by_id
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
 from quadriga.store.query.inferences import InferenceReader
@@ -23,13 +23,12 @@ from quadriga.store.records.scope import Scope
 PAGE_SIZE = 1000
 """Inferences that one query names."""
 
-_counts = msgspec.json.Decoder(dict[int, int])
 _ROWS = (
     "SELECT seq, model_id, status, latency_us, input_width, input_height, input_bytes,"
     " predictions, coalesce(CAST(meta_flat AS TEXT), meta) FROM inference WHERE seq IN ({})"
 )
 _ROLLUP_LABELS = (
-    "SELECT labels FROM rollup WHERE model_id IN (SELECT id FROM model WHERE name = ?)"
+    f"SELECT labels FROM {rows_of(DAY)} model_id IN (SELECT id FROM model WHERE name = ?)"
     " AND minute BETWEEN ? AND ?"
 )
 _LABELLED = "SELECT label, seq FROM pred WHERE seq BETWEEN ? AND ? AND label IN ({})"
@@ -212,15 +211,16 @@ def labelled_ids(
 ) -> list[tuple[str, int]]:
     """Return label and id of each prediction with a label that is not excluded; ids from start to end.
 
-    The labels are those that the rollups of the model's minutes name: rare ones. With `best`, only predictions
+    The labels are those that the rollups of the model's days name: rare ones. With `best`, only predictions
     count that no other of the same inference surpasses in score.
     """
     with reader.snapshot() as connection:
         names = _label_names(connection, reader.scope)
         counted: set[int] = set()
-        bounds = (model, minute_of(start_id), minute_of(end_id))
+        first = minute_of(start_id)
+        bounds = (model, first - first % DAY, minute_of(end_id))
         for (labels,) in execute(connection, _ROLLUP_LABELS, bounds):
-            counted.update(_counts.decode(labels))
+            counted.update(decode_counts(labels))
         selected = [id_ for id_ in sorted(counted) if id_ in names and names[id_] not in exclude]
         rows = execute_in(connection, _LABELLED + _BEST * best, selected, (start_id, end_id))
     return [(names[label_id], id_) for label_id, id_ in rows]

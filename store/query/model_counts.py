@@ -5,16 +5,16 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store.database.database import execute
-from quadriga.store.database.rollups import MINUTE_MS
+from quadriga.store.database.rollups import ALL_TIME, MINUTE_MS
 from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import Scope
 
+_MINUTE = "(SELECT {}(minute) FROM rollup WHERE model_id = m.id AND n > 0)"
 _COUNTS = (
-    "SELECT m.name, m.version, m.sha256, m.task, m.team, r.n, r.errors, r.first, r.last,"
-    " (SELECT max(seq) FROM inference WHERE model_id = m.id) AS newest FROM model AS m JOIN"
-    " (SELECT model_id, sum(n) AS n, sum(errors) AS errors, min(minute) AS first, max(minute) AS last"
-    " FROM rollup WHERE n > 0 GROUP BY model_id) AS r ON r.model_id = m.id ORDER BY m.id"
+    f"SELECT m.name, m.version, m.sha256, m.task, m.team, r.n, r.errors, {_MINUTE.format('min')}, {_MINUTE.format('max')},"
+    " (SELECT max(seq) FROM inference WHERE model_id = m.id) FROM model AS m JOIN rollup_sum AS r ON r.model_id = m.id"
+    f" AND r.period = {ALL_TIME} AND r.minute = 0 WHERE r.n > 0 ORDER BY m.id"
 )
 
 

@@ -24,11 +24,11 @@ def find_model_name(name: str, names: Iterable[str]) -> str | None:
     """
     if len(name) > MAX_MODEL_NAME:
         return None
-    names = sorted(names)
+    names = set(names)
     if name in names:
         return name
     by_lower_case: dict[str, str] = {}
-    for known in names:
+    for known in sorted(names):
         by_lower_case.setdefault(known.lower(), known)
     candidates = model_spellings(name)
     return next((by_lower_case[text] for text in candidates if text in by_lower_case), None)

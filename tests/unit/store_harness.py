@@ -13,6 +13,7 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.database.database import execute, writer_engine
+from quadriga.store.database.rollups import PERIODS, Tally, decode_counts
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.exchange.import_files import read
 from quadriga.store.exchange.imports import Importer
@@ -34,6 +35,30 @@ def select_rows(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Return the rows that a statement selects from a database."""
     with writer_engine(url) as engine, engine.connect() as connection:
         return [tuple(row) for row in execute(connection, statement)]
+
+
+def check_sums(url: str) -> None:
+    """Check that the counts of hours, of days and of all time are the sums of those of minutes."""
+    counts: dict[tuple[int, ...], Tally] = {}
+    columns = "minute, n, errors, latency, labels"
+    for model_id, minute, *row in select_rows(url, f"SELECT model_id, {columns} FROM rollup"):
+        for period in PERIODS:
+            key = (model_id, period, minute - minute % period)
+            counts.setdefault(key, Tally()).add(_tally(*row))
+    sums = {
+        (model_id, period, minute): _tally(*row)
+        for model_id, period, minute, *row in select_rows(
+            url, f"SELECT model_id, period, {columns} FROM rollup_sum"
+        )
+    }
+    empty = Tally()
+    assert {key: tally for key, tally in sums.items() if tally != empty} == {
+        key: tally for key, tally in counts.items() if tally != empty
+    }
+
+
+def _tally(n: int, errors: int, latency: str, labels: str) -> Tally:
+    return Tally(n, errors, decode_counts(latency), decode_counts(labels))
 
 
 def run_statements(url: str, *statements: tuple[str, Sequence[Any]]) -> None:

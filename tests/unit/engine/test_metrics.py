@@ -100,6 +100,18 @@ def server_metrics(counts: SharedCounts) -> PrometheusMetrics:
     return PrometheusMetrics(Counted(), "1.2", numbers.totals, counts)
 
 
+def test_a_model_without_requests_has_no_histograms() -> None:
+    counts = SharedCounts()
+    ModelCounts(counts, "idle", "1")
+    samples = samples_of(read(server_metrics(counts)))
+    assert {
+        name: value for (name, *labels), value in samples.items() if ("model", "idle") in labels
+    } == {
+        "quadriga_images_total": 0,
+        "quadriga_executions_total": 0,
+    }
+
+
 def test_prometheus_reads_what_the_workers_counted() -> None:
     counts = SharedCounts(2)
     count_some(counts)

@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quadriga.engine.cli import main
+from quadriga.store.database.database import REVISION
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import run_statements, select_rows, store_entries
 
@@ -21,8 +22,8 @@ def call(*arguments: object) -> Result:
 
 def test_tables_are_made_and_brought_up_to_date_once(data: Path) -> None:
     first, second = call("migrate", "--data", data), call("migrate", "--data", data)
-    assert (first.exit_code, first.output) == (0, "from nothing to revision 2027.09\n")
-    assert (second.exit_code, second.output) == (0, "at revision 2027.09 already\n")
+    assert (first.exit_code, first.output) == (0, f"from nothing to revision {REVISION}\n")
+    assert (second.exit_code, second.output) == (0, f"at revision {REVISION} already\n")
     assert (data / "store.db").exists()
 
 
@@ -67,7 +68,7 @@ def test_what_a_migration_would_do_is_said_and_not_done(data: Path) -> None:
     result = call("migrate", "--check", "--data", data)
     assert (result.exit_code, result.output) == (
         1,
-        "to be brought from nothing to revision 2027.09\n",
+        f"to be brought from nothing to revision {REVISION}\n",
     )
     assert not data.exists()
     assert call("migrate", "--data", data).exit_code == 0
@@ -78,8 +79,8 @@ def test_what_a_migration_would_do_is_said_and_not_done(data: Path) -> None:
     assert (result.exit_code, result.output) == (
         1,
         (
-            "to be brought from 2027.07 to revision 2027.09\n"
-            "servers of revision 2027.07 may run meanwhile and afterwards\n"
+            f"to be brought from 2027.07 to revision {REVISION}\n"
+            f"stop the servers of revision 2027.07 first: they cannot run on {REVISION}\n"
         ),
     )
     assert select_rows(url, "SELECT version_num FROM alembic_version") == [("2027.07",)]

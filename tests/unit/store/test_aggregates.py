@@ -239,9 +239,9 @@ def test_too_many_groups_are_refused(
     monkeypatch.setattr("quadriga.store.maintenance.aggregates.MAX_GROUPS", 3)
     with pytest.raises(QueryError, match="at most 3 groups"):
         counted.aggregate(group=[{"time": "1m"}])
-    monkeypatch.setattr("quadriga.store.maintenance.aggregates.MAX_MINUTES", 3)
-    with pytest.raises(QueryError, match="at most 3 minutes of models"):
-        counted.aggregate()
+    monkeypatch.setattr("quadriga.store.maintenance.aggregates.MAX_ROLLUPS", 3)
+    with pytest.raises(QueryError, match="at most 3 counts of models and times"):
+        counted.aggregate(group=[{"time": "1d"}])
     assert counted.aggregate(metrics=["count"]).groups == [{"count": len(RECORDS)}]
 
 

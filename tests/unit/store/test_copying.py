@@ -18,7 +18,7 @@ from quadriga.store.records.errors import StoreError
 from quadriga.store.records.records import InputReference, ModelReference
 from quadriga.store.writing.writer import Writer
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import commit_journal, run_statements, select_rows
+from tests.unit.store_harness import check_sums, commit_journal, run_statements, select_rows
 
 TABLES = {
     "inference": "SELECT i.*, name, version, sha256, task, team FROM inference i JOIN model m ON m.id = model_id",
@@ -63,6 +63,7 @@ def assert_same(target: str, source: str) -> None:
     ours, theirs = contents(target), contents(source)
     assert set(theirs.pop("journal_offset")) <= set(ours.pop("journal_offset"))
     assert ours == theirs
+    check_sums(target)
 
 
 def fill(url: str, root: Path, records, statements=()) -> None:

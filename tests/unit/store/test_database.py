@@ -43,6 +43,7 @@ def test_migrations_make_strict_tables(url: str) -> None:
         "meta_str",
         "pred",
         "rollup",
+        "rollup_sum",
         "journal_offset",
     }
 

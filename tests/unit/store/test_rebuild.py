@@ -23,7 +23,7 @@ from quadriga.store.records.records import (
     RetentionRule,
 )
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import StoreHarness
+from tests.unit.store_harness import StoreHarness, check_sums
 
 START_MS = 1_780_000_020_000
 MINUTE_MS = 60_000
@@ -131,6 +131,7 @@ def test_what_is_damaged_is_derived_again(store: StoreHarness, fresh: StoreHarne
     damage(store)
     steps: list[RebuildProgress] = []
     rebuild(store.url, store.root / "rebuild", steps.append)
+    check_sums(store.url)
     assert everything(store) == everything(fresh)
     assert [step.table for step in steps if step.after == module._FIRST[step.table]] == [
         "meta_num", "meta_str", "pred", "rollup"

@@ -26,7 +26,7 @@ from quadriga.store.records.records import (
 from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import StoreHarness
+from tests.unit.store_harness import StoreHarness, check_sums
 
 NOW_MS = round(datetime(2026, 6, 30, 12, 0, 30, tzinfo=UTC).timestamp() * 1000)
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
@@ -78,6 +78,7 @@ class RetentionHarness(StoreHarness):
 
     def kept_bytes(self) -> int:
         """Return the bytes counted by the rollups, after a check that the rows add up to them."""
+        check_sums(self.url)
         ((counted,),) = self.rows("SELECT coalesce(sum(kept_bytes), 0) FROM rollup")
         rows = self.rows("SELECT input_kept, input_bytes FROM inference")
         assert counted == sum(kept_size(*row) for row in rows)

@@ -9,13 +9,18 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.store.database.database import execute, writer_engine
+from quadriga.store.database.database import execute, migrate, writer_engine
 from quadriga.store.database.partitions import create_partitions
 from quadriga.store.database.rollups import (
+    ALL_TIME,
+    HOUR,
     MINUTE_MS,
+    PERIODS,
     Tally,
+    cover,
     decode_counts,
     latency_bucket,
+    rows_of,
     subtract,
 )
 from quadriga.store.database.rows import NameIds, RowBatch
@@ -24,7 +29,7 @@ from quadriga.store.records.ids import smallest_id_at
 from quadriga.store.records.records import InputReference, JournaledRecord, ModelReference
 from tests.background import at_once
 from tests.unit.store.conftest import make_record
-from tests.unit.store_harness import commit_journal, run_statements
+from tests.unit.store_harness import check_sums, commit_journal, run_statements
 
 START_MS = 1_780_000_020_000  # a whole minute in 2026
 assert START_MS % MINUTE_MS == 0
@@ -58,7 +63,8 @@ def add(engine: sa.Engine, records: list[JournaledRecord]) -> None:
 
 
 def stored(engine: sa.Engine) -> dict[tuple, dict]:
-    """Return what is counted, by model's version and minute from the start on."""
+    """Return what is counted, by model's version and minute from the start on; all longer periods have the sums of it."""
+    check_sums(engine.url.render_as_string(hide_password=False))
     with engine.connect() as connection:
         rows = execute(
             connection,
@@ -185,3 +191,43 @@ def test_the_journal_moved_again_counts_once(database_url: str, tmp_path: Path, 
             assert [tally_fields["n"] for tally_fields in stored(engine).values()] == [3]
         run_statements(database_url, ("DELETE FROM journal_offset", ()))
     journal.close()
+
+
+def test_a_migration_sums_what_an_older_version_counted(
+    engine: sa.Engine, database_url: str
+) -> None:
+    other = ModelReference("shapes-detector", "2", "cd" * 32)
+    for minute in (0, 59, 60, 3000, 4000):
+        add(engine, [
+            journaled(seq(minute), latency_ms=minute), journaled(seq(minute, 1), model=other, status=500),
+        ])  # fmt: skip
+    run_statements(
+        database_url,
+        ("DROP TABLE rollup_sum", ()),
+        ("DELETE FROM schema_compatibility WHERE revision = '2027.10'", ()),
+        ("UPDATE alembic_version SET version_num = '2027.09'", ()),
+    )
+    migrate(database_url)
+    assert sum(counts["n"] for counts in stored(engine).values()) == 10
+
+
+minutes = st.integers(0, 10**6)
+period_of = {rows_of(period): period for period in (1, *PERIODS)}
+
+
+@given(
+    minutes, minutes | st.just(ALL_TIME), st.sampled_from([(0, 0), (1, 0), (60, 0), (10_080, 5760)])
+)
+def test_the_longest_periods_make_up_a_time(first: int, after: int, group: tuple[int, int]) -> None:
+    width, offset = group
+    spans = [(period_of[rows], *bounds) for rows, *bounds in cover(first, after, width, offset)]
+    for period, start, stop in spans:
+        assert start % period == stop % period == width % period == 0
+    bounds = sorted(span[1:] for span in spans)
+    assert [stop for _, stop in bounds[:-1]] == [start for start, _ in bounds[1:]]
+    assert not bounds or (bounds[0][0], bounds[-1][1]) == (first, after)
+    assert bool(bounds) == (first < after)
+    counted = [sum((b - a) // p for p, a, b in spans if p == period) for period in (1, HOUR)]
+    if not width:
+        assert counted[0] <= 118
+        assert counted[1] <= 46

@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from msgspec.structs import replace
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
 from quadriga.engine.models.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from litestar import Request
 from litestar.types import Receive
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import ProtocolError
 from quadriga.store.query.inferences import InferenceReader

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.access.tls import RenewedFiles
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.browsing import browsing_routes
-from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.drift_alarms import drift_alarm_routes

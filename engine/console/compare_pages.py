@@ -10,7 +10,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import StoreQueries, query_string

@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.access.sessions import BrowserSessions
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.store_queries import StoreQueries, query_string

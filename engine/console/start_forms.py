@@ -10,7 +10,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry

@@ -25,7 +25,7 @@ from quadriga.proto.messages import ModelState
 from quadriga.store.query.filters.syntax import Compare, Range, leaves
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.model_counts import StoredVersion, stored_versions
-from quadriga.store.query.model_names import find_model_name
+from quadriga.store.query.names import find_model_name
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import (
     JSON_ERRORS,

@@ -63,7 +63,7 @@ from quadriga.store.jobs.runner import JOB_TIMEOUT_S
 from quadriga.store.journal.journal import Journal
 from quadriga.store.journal.journal import latest_seq as latest_journaled
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.model_names import ModelNames
+from quadriga.store.query.names import ModelNames
 from quadriga.store.records.clock import MAX_LEAD_MS, Clock
 from quadriga.store.records.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.records.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms

@@ -39,7 +39,7 @@ from quadriga.store.browsing.disagreements import (
 )
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.jobs.jobs import ENDED, Job, Jobs
-from quadriga.store.query.filters.compact_form import split_url
+from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError

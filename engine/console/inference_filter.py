@@ -14,7 +14,7 @@ from quadriga.engine.console.filter_line import (
     parts,
 )
 from quadriga.engine.console.value_choices import PRESENCE, choice_text, choices, same_value
-from quadriga.store.query.filters.compact_form import split_url
+from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.filters.syntax import Scalar
 
 ORDERS = ("-ts", "ts")

@@ -29,7 +29,6 @@ from quadriga.engine.console.object_cards import (
 from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.browsing.facets import Facets, FacetsRequest, find_facets
-from quadriga.store.browsing.unknown_keys import unknown_key_warnings
 from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
@@ -194,7 +193,7 @@ def _page(
         more_groups=more_groups + facets.more_facets,
         is_sampled=not all(group.is_exact for group in groups),
         hints=_hints(store, filter_, links) if is_empty else [],
-        unknown_keys=unknown_key_warnings(store, filter_.line) if is_empty and filter_.line else [],
+        unknown_keys=page.warnings or [],
         meant=meant_lines(store, filter_.line, links) if is_empty and filter_.line else [],
         example=_example(facets),
     )

@@ -166,7 +166,7 @@ def compare(inferences: InferenceReader, request: ComparisonRequest) -> ModelCom
     if request.consistency == "journal":
         inferences.wait_for_journal()
     for name in (live_a, live_b):
-        inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
+        inferences.check_where({"model": name})
     deadline_s = time.monotonic() + MAX_S
     ways: list[tuple[PairedBy, Any, tuple[str, str]]] = []
     suffixes: tuple[tuple[PairedBy, str], ...] = (("replay", REPLAY_SUFFIX), ("shadow", SHADOW_SUFFIX))  # fmt: skip

@@ -218,7 +218,7 @@ def _overlap(first: Xyxy | None, second: Xyxy | None) -> float:
 def matching_models(inferences: InferenceReader, request: DisagreementsRequest) -> tuple[int, ...]:
     """Return the ids of the second model, after both are looked up."""
     for name in (request.a, request.b):
-        inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
+        inferences.check_where({"model": name})
     with inferences.snapshot() as connection:
         catalog = Catalog(connection, inferences.scope)
         ids, other_ids = (catalog.model_ids("model", [name]) for name in (request.a, request.b))

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from quadriga.store.database.database import execute, execute_in, insert, stored_ids, upsert
 from quadriga.store.database.rows import models_by_id, storable_text
 from quadriga.store.database.schema import INDEXED_CHARACTERS, KeyType
-from quadriga.store.query.repeated_ids import first_ids
+from quadriga.store.query.names import first_ids
 from quadriga.store.records import metadata
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import ANY_REVISION, JournaledRecord, TruthStatement, json_text

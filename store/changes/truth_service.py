@@ -33,7 +33,6 @@ from quadriga.store.changes.truth_statements import (
     unknown_labels,
 )
 from quadriga.store.database.database import execute, execute_in
-from quadriga.store.query.filters.json_form import parse
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.sql.catalog import Catalog
 from quadriga.store.records.errors import ChangeError, NotFoundError, RevisionError
@@ -223,7 +222,7 @@ class GroundTruthService:
         if not parsed.lines:
             return scope_statements(parsed, {}, {}, None, scope=scope), msgspec.UNSET
         if parsed.where is not None:
-            self._inferences.names.check_filter(parse(parsed.where, 0))
+            self._inferences.check_where(parsed.where)
         self._inferences.wait_for_journal()
         with self._inferences.snapshot() as connection:
             followed = follow_repeated(connection, [line.statement for line in parsed.lines])

@@ -29,7 +29,7 @@ from quadriga.store.exchange.import_files import ImportedInference, Item
 from quadriga.store.journal import journal
 from quadriga.store.journal.journal import Journal
 from quadriga.store.journal.journal_lag import read_offsets
-from quadriga.store.query.repeated_ids import first_ids
+from quadriga.store.query.names import first_ids
 from quadriga.store.records.disk import try_lock
 from quadriga.store.records.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError
 from quadriga.store.records.ids import IMPORT_WORKER, IdSource, time_ms

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,18 @@ from quadriga.store.database.rows import (
 )
 from quadriga.store.journal import journal
 from quadriga.store.journal.journal_lag import oldest_waiting_id, wait_until_moved
-from quadriga.store.query.filters.report_cells import CellIds, find_cells, no_reports
-from quadriga.store.query.filters.syntax import Filter
-from quadriga.store.query.model_names import ModelNames, NamesOf
+from quadriga.store.query.filters.syntax import ResolvedFilter
+from quadriga.store.query.names import (
+    CellIds,
+    ModelNames,
+    NamesOf,
+    first_ids,
+    follow_ids,
+    no_reports,
+    resolve,
+    unknown_key_warnings,
+)
 from quadriga.store.query.paging import Count, count_matches, late_offset, skip_matches
-from quadriga.store.query.repeated_ids import first_ids, follow_ids
 from quadriga.store.query.request import (
     QueryRequest,
     cursor_range,
@@ -36,7 +44,12 @@ from quadriga.store.query.request import (
 from quadriga.store.query.sql.plan import NARROW_ROWS, IdRange, Planner
 from quadriga.store.query.sql.search import Budget, Search, SearchResult, find_first
 from quadriga.store.records.cancellation import Cancellation
-from quadriga.store.records.errors import NotFoundError, NotReadyError, QueryError
+from quadriga.store.records.errors import (
+    NotFoundError,
+    NotReadyError,
+    QueryError,
+    QueryTimeoutError,
+)
 from quadriga.store.records.ids import LARGEST_ID, time_ms
 from quadriga.store.records.records import (
     JournaledRecord,
@@ -174,16 +187,19 @@ class InferenceReader:
         view._readers = self._readers.cancelled_by(cancellation)  # noqa: SLF001 - it is one of these
         return view
 
-    def read_filter(self, request: QueryRequest, now_us: int | None = None) -> Filter:
-        """Parse the filter of a request, `now_us` as there, check its models, and find what its reports list.
+    def read_filter(self, request: QueryRequest, now_us: int | None = None) -> ResolvedFilter:
+        """Parse the filter of a request, `now_us` as there, and resolve its names.
 
         Raises:
             QueryError: The filter is invalid.
             NotFoundError: The filter compares with a model or a report that is not known.
         """
-        tree = request.parse_filter(now_us)
-        self.names.check_filter(tree)
-        return find_cells(tree, self.scope, self._cell_ids)
+        resolved = resolve(
+            request.parse_filter(now_us),
+            self.names,
+            partial(self._cell_ids, self.scope),
+        )
+        return resolved._replace(with_replays=resolved.with_replays or self._with_replays)
 
     def check_where(self, where: Any) -> None:
         """Check a filter as JSON or text before a job uses it; raises as `read_filter`."""
@@ -201,9 +217,9 @@ class InferenceReader:
         digest = query_digest(request)
         id_range = cursor_range(request, digest)
         self._wait_if_asked(request, now_us)
-        tree = self.read_filter(request, now_us)
+        resolved = self.read_filter(request, now_us)
         with self._readers.snapshot() as connection:
-            planner = self.planner(connection, tree)
+            planner = self.planner(connection, resolved)
             rows, resume_id = self._first_rows(connection, planner, request, id_range)
             page_rows = [RecordRow(*row) for row in rows[: request.limit]]
             models = models_by_id(connection, (row.model_id for row in page_rows))
@@ -212,12 +228,14 @@ class InferenceReader:
             resume_id = page_rows[-1].seq
         elif resume_id is not None and request.offset:
             raise late_offset(request.offset)
+        is_empty = not (page_rows or request.cursor or request.offset) and resume_id is None
         return Page(
             inferences=[stored_inference(row, models[row.model_id]) for row in page_rows],
             cursor=None if resume_id is None else encode_cursor(resume_id, digest),
             count=count.count if count else None,
             partial=len(rows) < request.limit and resume_id is not None,
             count_is_exact=count.is_exact if count else None,
+            warnings=self._warnings(resolved) if is_empty else msgspec.UNSET,
         )
 
     def _first_rows(
@@ -259,10 +277,10 @@ class InferenceReader:
 
     def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
         """Yield the ids of all matches of a filter in batches, oldest first; errors as for `query`."""
-        tree, id_range = self.read_filter(QueryRequest(where=where), now_us), IdRange()
+        resolved, id_range = self.read_filter(QueryRequest(where=where), now_us), IdRange()
         while True:
             with self._readers.snapshot() as connection:
-                plan = self.planner(connection, tree).plan
+                plan = self.planner(connection, resolved).plan
                 search = Search(connection, plan, descending=False)
                 rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self.budget)
             ids = [int(row[0]) for row in rows]
@@ -276,16 +294,36 @@ class InferenceReader:
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""
         self._wait_if_asked(request, None)
-        tree = self.read_filter(request)
+        resolved = self.read_filter(request)
         with self._readers.snapshot() as connection:
-            plan = self.planner(connection, tree).plan
+            plan = self.planner(connection, resolved).plan
             search = Search(connection, plan, descending=True)
             return count_matches(search, self.budget, is_capped=False)
+
+    def count_with_warnings(self, request: QueryRequest) -> Count:
+        """Count all matches of a filter, as `count`; of one that finds nothing with its warnings."""
+        count = self.count(request)
+        warnings = [] if count.count else self.unknown_keys(request.where)
+        return msgspec.structs.replace(count, warnings=warnings) if warnings else count
+
+    def unknown_keys(self, where: Any) -> list[str]:
+        """Return a sentence about each metadata key of a filter that no stored inference has; raises as `read_filter`."""
+        return self._warnings(self.read_filter(QueryRequest(where=where))) or []
+
+    def _warnings(self, resolved: ResolvedFilter) -> list[str] | msgspec.UnsetType:
+        """Return why a filter finds nothing, if that is known.
+
+        Nothing is said where the database takes too long: the answer beside which it would stand is there already.
+        """
+        warnings: list[str] = []
+        with suppress(QueryTimeoutError, NotReadyError), self._readers.snapshot() as connection:
+            warnings = unknown_key_warnings(connection, self.scope, resolved.paths)
+        return warnings or msgspec.UNSET
 
     def get(self, inference_id: str) -> StoredInference:
         """Return one inference, also if it is only in the journal yet.
 
-        It has another id where the one given leads to it, see `quadriga.store.query.repeated_ids`.
+        It has another id where the one given leads to it, see `quadriga.store.query.names.first_ids`.
         """
         if not (inference_id.isascii() and inference_id.isdigit() and len(inference_id) < 20):
             raise QueryError(f"expected an id as a string of digits, got {inference_id[:80]!r}")
@@ -430,15 +468,10 @@ class InferenceReader:
         names = self._served() if self._served is not None else ()
         return {name for name in names if self.scope.admits_model(name)}
 
-    def planner(self, connection: sa.Connection, tree: Filter) -> Planner:
+    def planner(self, connection: sa.Connection, resolved: ResolvedFilter) -> Planner:
         """Plan a filter of what may be seen, within a snapshot."""
-        return Planner(
-            connection,
-            follow_ids(connection, tree),
-            self.scope,
-            with_replays=self._with_replays,
-            narrow_rows=self._narrow_rows,
-        )
+        resolved = follow_ids(connection, resolved)
+        return Planner(connection, resolved, self.scope, narrow_rows=self._narrow_rows)
 
     def _row(self, seq: int) -> StoredInference | None:
         if seq > LARGEST_ID:

@@ -18,7 +18,7 @@ class Count(msgspec.Struct, frozen=True):
     is_exact: bool
     """`False` if there may be more."""
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Why nothing may be found, left out where something is; see `quadriga.store.browsing.unknown_keys`."""
+    """Why nothing may be found, left out where something is; see `quadriga.store.query.names.unknown_key_warnings`."""
 
 
 def skip_matches(

@@ -19,7 +19,6 @@ from quadriga.store.query.sql.sql import (
     Scan,
     Sql,
     among,
-    compared_values,
     comparison_sql,
     index_table,
     key_scan,
@@ -36,7 +35,7 @@ def compile_metadata(leaf: Compare | Range, catalog: Catalog, dialect: SqlDialec
     root, _, path = leaf.field.partition(".")
     is_indexed = root == "meta" and catalog.is_indexed(path)
     if isinstance(leaf, Compare) and leaf.operator in BOUNDS and leaf.operator != "eq":
-        leaf = Range(leaf.field, ((leaf.operator, compared_values(leaf)[0]),))
+        leaf = Range(leaf.field, ((leaf.operator, leaf.values[0]),))
     tests: list[Sql] = []
     scans: list[Scan] = []
     fewer_scans: list[Scan] = []
@@ -80,7 +79,7 @@ def _tests(leaf: Compare | Range, dialect: SqlDialect) -> Iterator[tuple[KeyType
         for type_ in KeyType:
             yield type_, Sql(dialect.present)
     else:
-        for type_, values in _by_type(compared_values(leaf)).items():
+        for type_, values in _by_type(leaf.values).items():
             yield type_, _json_test(type_, leaf.operator, values, dialect)
 
 
@@ -110,7 +109,7 @@ def _scans(
     if leaf.operator in {"exists", "contains"}:
         all_values = key_scan(type_, keys)
         return (all_values,), (all_values,), leaf.operator == "exists"
-    is_exact, indexed_values = _indexed(type_, _by_type(compared_values(leaf))[type_])
+    is_exact, indexed_values = _indexed(type_, _by_type(leaf.values)[type_])
     values, source = tuple(dict.fromkeys(indexed_values)), index_table(type_)
     both = Sql.join(" AND ", (among("d.key", keys), among("d.val", values)))
     fewest = (Scan(source, both, ordered=False, is_by_value=True),)

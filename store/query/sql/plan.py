@@ -23,10 +23,10 @@ from quadriga.store.query.filters.syntax import (
     PredictionCondition,
     Range,
     ReportCells,
+    ResolvedFilter,
     conjuncts,
-    leaves,
 )
-from quadriga.store.query.sql.catalog import Catalog, mentions_replays
+from quadriga.store.query.sql.catalog import Catalog
 from quadriga.store.query.sql.dialects import DIALECTS
 from quadriga.store.query.sql.geo_sql import compile_place
 from quadriga.store.query.sql.metadata_sql import compile_metadata
@@ -107,19 +107,17 @@ class Planner:
 
     Args:
         connection: Connection with the snapshot.
-        tree: The filter.
+        resolved: The filter.
         scope: What may be seen: the filter is one of these rows alone.
-        with_replays: Whether replays are found that the filter does not name.
         narrow_rows: See `NARROW_ROWS`; a parameter so that tests can force each plan.
     """
 
     def __init__(
         self,
         connection: sa.Connection,
-        tree: Filter,
+        resolved: ResolvedFilter,
         scope: Scope,
         *,
-        with_replays: bool = False,
         narrow_rows: int = NARROW_ROWS,
     ) -> None:
         self._connection = connection
@@ -127,12 +125,11 @@ class Planner:
         self._narrow_rows = narrow_rows
         self._probes = 0
         self._wide: set[Any] = connection.info.setdefault("wide", set())
-        fields = [leaf.field for leaf in leaves(tree) if isinstance(leaf, Compare | Range)]
-        paths = [field[5:] for field in fields if field.startswith("meta.")]
-        with_replays = with_replays or mentions_replays(tree)
-        self._catalog = Catalog(connection, scope, paths, with_replays=with_replays)
+        self._catalog = Catalog(
+            connection, scope, resolved.paths, with_replays=resolved.with_replays
+        )
         id_range, operands = IdRange(), []
-        for operand in conjuncts(tree):
+        for operand in conjuncts(resolved.tree):
             if isinstance(operand, Compare) and _is_range(operand):
                 id_range = id_range.intersect(*seq_range(operand))
             else:

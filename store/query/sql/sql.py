@@ -148,7 +148,7 @@ def _seq(leaf: Compare, *_: object) -> Predicate:
         return TRUE
     if leaf.operator != "in":
         return Predicate(Sql("i.seq BETWEEN ? AND ?", seq_range(leaf)))
-    ranges = [seq_range(Compare(leaf.field, "eq", value)) for value in compared_values(leaf)]
+    ranges = [seq_range(Compare(leaf.field, "eq", value)) for value in leaf.values]
     ids = tuple(low for low, high in ranges if low <= high)
     if not ids:
         return FALSE
@@ -162,7 +162,7 @@ def _seq(leaf: Compare, *_: object) -> Predicate:
 def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     if leaf.operator == "exists":
         return of_models(catalog.hashed_model_ids) if leaf.field == "model.sha256" else TRUE
-    return of_models(catalog.model_ids(leaf.field, compared_values(leaf)))
+    return of_models(catalog.model_ids(leaf.field, leaf.values))
 
 
 def compile_ids(leaf: IdList, dialect: SqlDialect) -> Predicate:
@@ -203,7 +203,7 @@ def among(column: str, values: tuple[Any, ...]) -> Sql:
 
 def _column(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
     column = _COLUMNS[leaf.field]
-    values = tuple(dict.fromkeys(compared_values(leaf)))
+    values = tuple(dict.fromkeys(leaf.values))
     present = f"{column} IS NOT NULL"
     if leaf.operator == "exists":
         return Predicate(Sql(present))
@@ -219,7 +219,7 @@ def _column(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
 
 def _answer(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
     expression = dialect.prediction_text.format("answer")
-    test = comparison_sql(expression, leaf.operator, compared_values(leaf), dialect)
+    test = comparison_sql(expression, leaf.operator, leaf.values, dialect)
     return Predicate(
         Sql(f"EXISTS (SELECT 1 FROM {dialect.predictions} WHERE {test.text})", test.values)
     )
@@ -237,14 +237,14 @@ def _truth(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
     scan = Scan("ground_truth AS d", Sql("1 = 1"), ordered=True)
     if leaf.field == "ground_truth":
         return Predicate(Sql(_TRUTH.format("")), (scan,))
-    test = comparison_sql(dialect.text, leaf.operator, compared_values(leaf), dialect)
+    test = comparison_sql(dialect.text, leaf.operator, leaf.values, dialect)
     label_condition = f" AND EXISTS (SELECT 1 FROM {dialect.annotation_labels} AND {test.text})"
     return Predicate(Sql(_TRUTH.format(label_condition), test.values), (scan,), is_dense=False)
 
 
 def _review(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
     expression = "nullif(t.review, '')"
-    test = comparison_sql(expression, leaf.operator, compared_values(leaf), dialect)
+    test = comparison_sql(expression, leaf.operator, leaf.values, dialect)
     scan = Scan("ground_truth AS d", Sql("1 = 1"), ordered=True)
     condition = Sql(_TRUTH.format(f" AND {test.text}"), test.values)
     return Predicate(condition, (scan,), is_dense=False)
@@ -258,7 +258,7 @@ def _feedback(*_: object) -> Predicate:
 def _signal(leaf: Compare, _: Catalog, dialect: SqlDialect) -> Predicate:
     """Compile a comparison of a number of the image, which is read from the signals of each candidate."""
     number = dialect.float32("s.picture", 4 * SIGNAL_FIELDS.index(leaf.field))
-    test = comparison_sql(number, leaf.operator, compared_values(leaf), dialect)
+    test = comparison_sql(number, leaf.operator, leaf.values, dialect)
     # Signals of other releases had other numbers.
     exists = (
         "EXISTS (SELECT 1 FROM signal AS s WHERE s.seq = i.seq"
@@ -291,8 +291,3 @@ def key_scan(type_: KeyType, keys: tuple[int, ...]) -> Scan:
 def index_table(type_: KeyType) -> str:
     """Return the index table of a value type, with its alias."""
     return "meta_str AS d" if type_ is KeyType.STR else "meta_num AS d"
-
-
-def compared_values(leaf: Compare) -> tuple[Scalar, ...]:
-    """Return the values that the field is compared with."""
-    return leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database.database import migrate
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.paging import Count
 from quadriga.store.query.request import QueryRequest, query_from_url

@@ -27,8 +27,7 @@ from quadriga.store.maintenance.aggregates import (
     aggregate,
 )
 from quadriga.store.query.filters.forms import URL_OPTIONS
-from quadriga.store.query.inferences import DEFAULT_MEDIA_TYPE, InferenceReader, Page
-from quadriga.store.query.paging import Count
+from quadriga.store.query.inferences import DEFAULT_MEDIA_TYPE, Count, InferenceReader, Page
 from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,

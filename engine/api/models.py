@@ -34,7 +34,7 @@ from quadriga.store.records.errors import (
     QueryError,
     QueryTimeoutError,
 )
-from quadriga.store.records.replays import is_replay, live_name, replay_name
+from quadriga.store.records.records import is_replay, live_name, replay_name
 from quadriga.store.records.scope import Scoped
 
 MAX_LABELS = 100

@@ -11,8 +11,8 @@ from litestar.types import Receive
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import ProtocolError
+from quadriga.store.database.database import Cancellation
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.records.cancellation import Cancellation
 from quadriga.store.records.scope import Scoped
 
 ResultT = TypeVar("ResultT")

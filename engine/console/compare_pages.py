@@ -43,7 +43,7 @@ from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
-from quadriga.store.records.replays import replay_name
+from quadriga.store.records.records import replay_name
 from quadriga.store.records.scope import Scoped
 
 PATH = "/console/compare"

@@ -66,8 +66,8 @@ from quadriga.store.records.records import (
     JournaledChange,
     ModelReference,
     SignalsOfImages,
+    is_replay,
 )
-from quadriga.store.records.replays import is_replay
 from quadriga.tasks.parameters import Budget
 
 MAX_ITEMS = 1000

@@ -27,8 +27,13 @@ from quadriga.store.database.rows import decode_label_scores, is_number
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.sql.catalog import split_version
-from quadriga.store.records.records import StoredInference
-from quadriga.store.records.replays import REPLAY_SUFFIX, SHADOW_SUFFIX, is_replay, live_name
+from quadriga.store.records.records import (
+    REPLAY_SUFFIX,
+    SHADOW_SUFFIX,
+    StoredInference,
+    is_replay,
+    live_name,
+)
 
 MAX_PAIRS = 5000
 """Maximum pairs of one request: the newest."""

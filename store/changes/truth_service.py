@@ -41,9 +41,9 @@ from quadriga.store.records.records import (
     ANY_REVISION,
     StoredInference,
     TruthStatement,
+    live_name,
     timestamp_text,
 )
-from quadriga.store.records.replays import live_name
 from quadriga.store.records.truth_scope import check_fit
 
 MAX_HISTORY = 100

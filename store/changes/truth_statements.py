@@ -18,8 +18,7 @@ from quadriga.store.changes.truth_requests import Line, ParsedStatements, Refusa
 from quadriga.store.database.database import execute_in
 from quadriga.store.query.sql.catalog import Catalog
 from quadriga.store.records.errors import ChangeError
-from quadriga.store.records.records import TruthStatement, json_text
-from quadriga.store.records.replays import live_name
+from quadriga.store.records.records import TruthStatement, json_text, live_name
 from quadriga.store.records.scope import Scope
 from quadriga.store.records.truth_scope import annotated_task, check_fit, describe_kinds, fits
 

@@ -13,7 +13,13 @@ import sqlalchemy as sa
 
 from quadriga.store.blobs.interface import KEY_PREFIX, Blobs, blob_key
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
-from quadriga.store.database.database import ReaderPool, execute, execute_in, journal_offsets
+from quadriga.store.database.database import (
+    Cancellation,
+    ReaderPool,
+    execute,
+    execute_in,
+    journal_offsets,
+)
 from quadriga.store.database.rows import (
     RECORD_COLUMNS,
     RecordRow,
@@ -34,16 +40,22 @@ from quadriga.store.query.names import (
     resolve,
     unknown_key_warnings,
 )
-from quadriga.store.query.paging import Count, count_matches, late_offset, skip_matches
 from quadriga.store.query.request import (
     QueryRequest,
     cursor_range,
     encode_cursor,
     query_digest,
+    range_after,
 )
-from quadriga.store.query.sql.plan import NARROW_ROWS, IdRange, Planner
-from quadriga.store.query.sql.search import Budget, Search, SearchResult, find_first
-from quadriga.store.records.cancellation import Cancellation
+from quadriga.store.query.sql.search import (
+    NARROW_ROWS,
+    Budget,
+    IdRange,
+    Planner,
+    Search,
+    SearchResult,
+    find_first,
+)
 from quadriga.store.records.errors import (
     NotFoundError,
     NotReadyError,
@@ -95,6 +107,9 @@ _SHORT_COLUMNS = ", ".join(
 )
 _SELECT_SHORT = f"SELECT {_SHORT_COLUMNS} FROM {_JOINS} WHERE i.seq IN ({{}})"
 
+_COUNT_CAP = 10_001
+"""Limit of a capped count; a count that reaches it means: more than 10,000."""
+
 
 class Page(msgspec.Struct, frozen=True):
     """Page of query results, in order."""
@@ -108,6 +123,16 @@ class Page(msgspec.Struct, frozen=True):
     count_is_exact: bool | None = None
     """`False` if there may be more than `count`, None if nothing was counted."""
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Number of matches."""
+
+    count: int
+    is_exact: bool
+    """`False` if there may be more."""
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Why nothing may be found, left out where something is; see `quadriga.store.query.names.unknown_key_warnings`."""
 
 
 _record_decoder = msgspec.json.Decoder(JournaledRecord)
@@ -124,7 +149,7 @@ class InferenceReader:
         url: URL of the database.
         journal_directory: Journal of the workers, for records that are not committed yet.
         blobs: Stored inputs.
-        narrow_rows: See `quadriga.store.query.sql.plan.NARROW_ROWS`.
+        narrow_rows: See `quadriga.store.query.sql.search.NARROW_ROWS`.
         timeout_s: Time limit of a query.
         connections: Queries that may run at once; further ones wait.
         budget: Limits after which a page is returned as far as it is filled.
@@ -227,7 +252,7 @@ class InferenceReader:
         if len(rows) > request.limit:
             resume_id = page_rows[-1].seq
         elif resume_id is not None and request.offset:
-            raise late_offset(request.offset)
+            raise _late_offset(request.offset)
         is_empty = not (page_rows or request.cursor or request.offset) and resume_id is None
         return Page(
             inferences=[stored_inference(row, models[row.model_id]) for row in page_rows],
@@ -245,7 +270,7 @@ class InferenceReader:
         is_descending = request.order == "-ts"
         if request.offset:
             search = Search(connection, planner.plan, descending=is_descending)
-            id_range = skip_matches(search, request, id_range, self.budget)
+            id_range = _skip_matches(search, request, id_range, self.budget)
         return find_first(
             connection,
             planner,
@@ -263,7 +288,7 @@ class InferenceReader:
         if request.count in (None, "none"):
             return None
         search = Search(connection, planner.plan, descending=request.order == "-ts")
-        return count_matches(search, self.budget, is_capped=request.count == "capped")
+        return _count_matches(search, self.budget, is_capped=request.count == "capped")
 
     def pages(self, request: QueryRequest, now_us: int | None = None) -> Iterator[Page]:
         """Yield a page and all that follow it, as `query`, with the same `now_us` for all of them."""
@@ -298,7 +323,7 @@ class InferenceReader:
         with self._readers.snapshot() as connection:
             plan = self.planner(connection, resolved).plan
             search = Search(connection, plan, descending=True)
-            return count_matches(search, self.budget, is_capped=False)
+            return _count_matches(search, self.budget, is_capped=False)
 
     def count_with_warnings(self, request: QueryRequest) -> Count:
         """Count all matches of a filter, as `count`; of one that finds nothing with its warnings."""
@@ -531,3 +556,37 @@ class InferenceReader:
     def wait_for_journal(self) -> None:
         """Wait until the database has all that is in the journal at present; raise a `NotReadyError` if it takes too long."""
         wait_until_moved(self._directory, self._offsets, JOURNAL_TIMEOUT_S)
+
+
+def _skip_matches(
+    search: Search, request: QueryRequest, id_range: IdRange, budget: Budget
+) -> IdRange:
+    """Return the ids behind the matches that an offset skips.
+
+    Raises:
+        QueryTimeoutError: The budget ended before that.
+    """
+    rows, resume_id = search.first_matches(request.offset, id_range, budget)
+    if len(rows) == request.offset:
+        return range_after(rows[-1][0], request.order)
+    if resume_id is not None:
+        raise _late_offset(request.offset)
+    return IdRange(1, 0)
+
+
+def _late_offset(offset: int) -> QueryTimeoutError:
+    """Return the error of a page that was not full in time: the next offset would leave out the rest of it."""
+    return QueryTimeoutError(
+        f"cannot read a whole page at offset {offset} in time: narrow the filter, or send the cursor that the page "
+        "before answered"
+    )
+
+
+def _count_matches(search: Search, budget: Budget, *, is_capped: bool) -> Count:
+    """Count up to the cap, and beyond it if required."""
+    rows, resume_id = search.first_matches(_COUNT_CAP, IdRange(), budget)
+    if resume_id is None and len(rows) < _COUNT_CAP:
+        return Count(len(rows), is_exact=True)
+    if is_capped:
+        return Count(len(rows), is_exact=False)
+    return Count(search.count(), is_exact=True)

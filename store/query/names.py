@@ -25,7 +25,7 @@ from quadriga.store.query.filters.syntax import (
 from quadriga.store.query.sql.catalog import Catalog, model_spellings, split_version
 from quadriga.store.records.errors import NotFoundError, QueryError
 from quadriga.store.records.ids import LARGEST_ID
-from quadriga.store.records.replays import is_replay
+from quadriga.store.records.records import is_replay
 from quadriga.store.records.scope import Scope
 
 _MAX_LISTED = 5

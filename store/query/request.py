@@ -11,7 +11,7 @@ from msgspec import inspect
 
 from quadriga.store.query.filters import chariot_form, forms
 from quadriga.store.query.filters.syntax import Filter
-from quadriga.store.query.sql.plan import IdRange
+from quadriga.store.query.sql.search import IdRange
 from quadriga.store.records.errors import JSON_ERRORS, QueryError
 
 MAX_OFFSET = 100_000

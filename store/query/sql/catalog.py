@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from quadriga.store.database.database import execute, fetch_all, fetch_in
 from quadriga.store.database.schema import KeyType
 from quadriga.store.query.filters.syntax import MIN_HASH_DIGITS
-from quadriga.store.records.replays import is_replay
+from quadriga.store.records.records import is_replay
 from quadriga.store.records.scope import Scope
 
 CLASSIFICATION = "IMAGE_CLASSIFICATION"

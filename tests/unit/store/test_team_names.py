@@ -18,7 +18,7 @@ from quadriga.store.query.filters.syntax import ResolvedFilter
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.sql.catalog import Catalog
-from quadriga.store.query.sql.plan import Planner
+from quadriga.store.query.sql.search import Planner
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import (
     InferenceRecord,

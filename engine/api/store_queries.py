@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from litestar import Request
@@ -33,18 +34,18 @@ class StoreQueries:
     async def run(
         self, request: Request[Any, Any, Any], work: Callable[[InferenceReader], ResultT]
     ) -> ResultT:
-        """Run a search of what the caller may see once a thread is free; the request's body has been read.
+        """Run a search of what the caller may see, as that caller, once a thread is free; the request's body has been read.
 
         Raises:
             quadriga.engine.models.runners.bounded_threads.ThreadsFull: Too many searches wait.
             QueryCancelledError: The client left before the end.
         """
         gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
-        cancellation = Cancellation()
+        context, cancellation = copy_context(), Cancellation()
         inferences = self._inferences.within(caller_scope()).cancelled_by(cancellation)
         try:
             async with self._threads.turn(gone):
-                searching = self._threads.start(work, inferences)
+                searching = self._threads.start(lambda: context.run(work, inferences))
                 ends: list[asyncio.Future[Any]] = [gone, searching]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not searching.done():

@@ -20,7 +20,6 @@ from quadriga.engine.console.filter_line import as_part, comparison_text, joined
 from quadriga.engine.console.filter_problems import absent
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
-from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.search_words import explained
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.evaluation.parameters import (
@@ -158,7 +157,7 @@ def compare_pages(
             )
             return html, 400 if problem else 200
 
-        return page_response(*await run_in_queries(queries, request, show))
+        return page_response(*await queries.run(request, show))
 
     @post(f"{PATH}/evaluate", status_code=303, sync_to_thread=True, need="monitor", **options)
     def evaluate_both(body: RawBody) -> Response[bytes]:

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from quadriga.quoting import quoted
-from quadriga.store.query.model_names import find_model_name
+from quadriga.store.query.names import find_model_name
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import QueryError
 

@@ -9,7 +9,7 @@ import msgspec
 from quadriga.monitor.model_files import read_model_file, team_folder, write_model_file
 from quadriga.monitor.spans import now_text
 from quadriga.quoting import quoted
-from quadriga.store.query.filters.filter_errors import check_text
+from quadriga.store.query.filters.comparisons import check_text
 from quadriga.store.query.request import Order, QueryRequest
 from quadriga.store.records.errors import (
     JSON_ERRORS,

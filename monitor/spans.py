@@ -3,8 +3,11 @@
 import re
 import time
 
-from quadriga.store.query.filters.filter_errors import unexpected_value
-from quadriga.store.query.filters.moments import EXPECTED_MOMENT, parse_moment_us
+from quadriga.store.query.filters.comparisons import (
+    EXPECTED_MOMENT,
+    parse_moment_us,
+    unexpected_value,
+)
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import timestamp_text
 

@@ -1,6 +1,5 @@
 """Neutral requests and responses shared by all protocols, and the interface of the server behind them."""
 
-import random
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol, TypeVar
@@ -9,7 +8,7 @@ import msgspec
 import numpy.typing as npt
 
 from quadriga.proto.errors import InvalidRequest, ModelNotReady, Unsupported
-from quadriga.proto.request import Deadline, QueueStatistics
+from quadriga.proto.request import Deadline, QueueStatistics, new_request_id
 
 Result = TypeVar("Result")
 
@@ -29,10 +28,6 @@ SHARED_MEMORY = "shared_memory_region"
 
 MAX_NAME_BYTES = 2048
 """Maximum length of the same names in UTF-8: PostgreSQL indexes at most 2,704 bytes."""
-
-
-_random = random.Random()  # noqa: S311 - ids are no secrets, and a call of the system takes longer
-_VARIANTS = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 
 
 def check_name(subject: str, name: str) -> None:
@@ -61,13 +56,6 @@ def first_request_id(*ids: str | None) -> str:
             check_name("id", id_)
             return id_
     return new_request_id()
-
-
-def new_request_id() -> str:
-    """Return a random id in the form of a UUID (RFC 9562, version 4), in a third of the time that `uuid.uuid4` takes."""
-    digits = f"{_random.getrandbits(128):032x}"
-    variant = _VARIANTS[digits[16]]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 class Tensor(msgspec.Struct, frozen=True):

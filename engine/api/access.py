@@ -1,4 +1,7 @@
-"""The guards of the HTTP routes: each declares what it needs, as `need="read"`, and `audited=True` if it takes data away."""
+"""What the caller of a route may do and see: the guards of the routes, and the one place where a key becomes a scope.
+
+Each route declares what it needs, as `need="read"`, and `audited=True` if it takes data away.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
@@ -7,7 +10,25 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from quadriga.proto.access import Need, admit
+from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import Audit, current_caller, is_audited
+from quadriga.store.records.scope import Scope
+
+
+def caller_scope() -> Scope:
+    """Return what the caller of the request that this task or thread answers may see of the store."""
+    caller = current_caller()
+    return Scope(caller.team, caller.models)
+
+
+def check_sees_everything(what: str) -> None:
+    """Return if the caller sees what the whole server has.
+
+    Raises:
+        Forbidden: Its key is for a team or for some models.
+    """
+    if not caller_scope().is_everything:
+        raise Forbidden(f"expected a key without team and models, as {what} of the whole server")
 
 
 def guard_route(_: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

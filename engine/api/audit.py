@@ -9,7 +9,7 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
-from quadriga.engine.api.caller_scope import check_sees_everything
+from quadriga.engine.api.access import check_sees_everything
 from quadriga.engine.api.responses import error_response
 from quadriga.store.audit.reading import MAX_LIMIT, AuditPage, parse_since, read_page
 

@@ -9,7 +9,7 @@ from litestar.openapi.spec import Operation, Parameter, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import FromPath, QueryParameter, RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi_bodies import body_schema, json_body
 from quadriga.engine.api.responses import (
     NOT_READY,

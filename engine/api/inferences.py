@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Operation, Parameter
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi_bodies import body_schema, json_body
 from quadriga.engine.api.responses import (
     NOT_READY,
@@ -21,15 +21,13 @@ from quadriga.engine.api.responses import (
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.store.blobs import tensor_file
-from quadriga.store.browsing.unknown_keys import count_with_warnings, query_with_warnings
 from quadriga.store.maintenance.aggregates import (
     AggregateRequest,
     Aggregates,
     aggregate,
 )
-from quadriga.store.query.filters.compact_form import URL_OPTIONS
-from quadriga.store.query.inferences import DEFAULT_MEDIA_TYPE, InferenceReader, Page
-from quadriga.store.query.paging import Count
+from quadriga.store.query.filters.forms import URL_OPTIONS
+from quadriga.store.query.inferences import DEFAULT_MEDIA_TYPE, Count, InferenceReader, Page
 from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,
@@ -93,15 +91,13 @@ def inference_routes(
     @post("/api/inferences/query", operation_class=_QUERY, need="read", **query)
     async def query_inferences(request: Request[Any, Any, Any], body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
-        return await queries.run(
-            request, lambda store: query_with_warnings(store, decode_query(body))
-        )
+        return await queries.run(request, lambda store: store.query(decode_query(body)))
 
     @post("/api/inferences/count", operation_class=_COUNT, need="read", **query)
     async def count_inferences(request: Request[Any, Any, Any], body: RawBody) -> Count:
         """Count inferences; the body is JSON whatever its content type."""
         return await queries.run(
-            request, lambda store: count_with_warnings(store, decode_count(body))
+            request, lambda store: store.count_with_warnings(decode_count(body))
         )
 
     @post("/api/inferences/aggregate", operation_class=_AGGREGATE, need="read", **query)
@@ -117,9 +113,7 @@ def inference_routes(
     async def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
         text = query_string(request)
-        return await queries.run(
-            request, lambda store: query_with_warnings(store, query_from_url(text))
-        )
+        return await queries.run(request, lambda store: store.query(query_from_url(text)))
 
     @get(
         "/api/inferences/{inference_id:str}",

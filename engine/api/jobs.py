@@ -8,7 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 from litestar.response import File
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
 from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from quadriga.engine.api.caller_scope import check_sees_everything
+from quadriga.engine.api.access import check_sees_everything
 from quadriga.proto.access import Need
 
 

@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from msgspec.structs import replace
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
 from quadriga.engine.models.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState
@@ -26,7 +26,7 @@ from quadriga.proto.messages import ModelState
 from quadriga.store.query.filters.syntax import Compare, Range, leaves
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.model_counts import StoredVersion, stored_versions
-from quadriga.store.query.model_names import find_model_name
+from quadriga.store.query.names import find_model_name
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import (
     JSON_ERRORS,
@@ -35,7 +35,7 @@ from quadriga.store.records.errors import (
     QueryError,
     QueryTimeoutError,
 )
-from quadriga.store.records.replays import is_replay, live_name, replay_name
+from quadriga.store.records.records import is_replay, live_name, replay_name
 from quadriga.store.records.scope import Scoped
 
 _Version = TypeVar("_Version", ServedVersion, StoredVersion)

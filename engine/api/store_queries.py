@@ -3,16 +3,17 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from litestar import Request
 from litestar.types import Receive
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import ProtocolError
+from quadriga.store.database.database import Cancellation
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.records.cancellation import Cancellation
 from quadriga.store.records.scope import Scoped
 
 ResultT = TypeVar("ResultT")
@@ -33,18 +34,18 @@ class StoreQueries:
     async def run(
         self, request: Request[Any, Any, Any], work: Callable[[InferenceReader], ResultT]
     ) -> ResultT:
-        """Run a search of what the caller may see once a thread is free; the request's body has been read.
+        """Run a search of what the caller may see, as that caller, once a thread is free; the request's body has been read.
 
         Raises:
             quadriga.engine.models.runners.bounded_threads.ThreadsFull: Too many searches wait.
             QueryCancelledError: The client left before the end.
         """
         gone = asyncio.ensure_future(wait_for_disconnect(request.receive))
-        cancellation = Cancellation()
+        context, cancellation = copy_context(), Cancellation()
         inferences = self._inferences.within(caller_scope()).cancelled_by(cancellation)
         try:
             async with self._threads.turn(gone):
-                searching = self._threads.start(work, inferences)
+                searching = self._threads.start(lambda: context.run(work, inferences))
                 ends: list[asyncio.Future[Any]] = [gone, searching]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not searching.done():

@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 from litestar import Request, Response
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.errors import InvalidRequest
 from quadriga.quoting import quoted

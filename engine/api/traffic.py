@@ -7,7 +7,7 @@ from litestar import delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import (
     NOT_STORED,
@@ -30,7 +30,7 @@ from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
 from quadriga.proto.messages import ModelState
 from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted
-from quadriga.store.query.model_names import find_model_name, unknown_model_text
+from quadriga.store.query.names import find_model_name, unknown_model_text
 from quadriga.store.records.errors import JSON_ERRORS
 from quadriga.store.records.records import timestamp_text
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import asdict
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.monitor.watch.alerts import DeliveryStatus, Outbox
 from quadriga.monitor.watch.schedules import ScheduleStore, ScheduleT
 from quadriga.monitor.watch.webhook_hosts import WebhookHosts

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.access.tls import RenewedFiles
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.browsing import browsing_routes
-from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.drift_alarms import drift_alarm_routes
@@ -62,7 +62,7 @@ from quadriga.store.jobs.runner import JOB_TIMEOUT_S
 from quadriga.store.journal.journal import Journal
 from quadriga.store.journal.journal import latest_seq as latest_journaled
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.model_names import ModelNames
+from quadriga.store.query.names import ModelNames
 from quadriga.store.records.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.records.ids import (
     LARGEST_ID,

@@ -7,7 +7,7 @@ from quadriga.store.blobs.files import open_blobs
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.model_names import NamesOf
+from quadriga.store.query.names import NamesOf
 
 
 def open_reader(

@@ -37,7 +37,6 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
     from quadriga.engine.assembly.store_access import open_reader
-    from quadriga.store.browsing.unknown_keys import query_with_warnings
     from quadriga.store.query.request import QueryRequest
 
     inferences, _ = open_reader(
@@ -45,7 +44,7 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
     )
     with closing(inferences):
         request = QueryRequest(parse_filter(filter_text), limit=limit, order=order, count="capped")
-        page = query_with_warnings(inferences, request)
+        page = inferences.query(request)
     print_warnings(page.warnings or ())
     if as_json:
         for record in page.inferences:
@@ -149,7 +148,6 @@ def export_command(
     from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.model_labels import labels_of_one_model
     from quadriga.engine.models.recognition.labels import read_label_file
-    from quadriga.store.browsing.unknown_keys import unknown_key_warnings
     from quadriga.store.exchange.dataset_options import parse_splits
     from quadriga.store.exchange.export import (
         NUMBERED_FORMATS,
@@ -179,7 +177,7 @@ def export_command(
             tell=_print_count,
             formats=dataset_formats(),
         )
-        warnings = [] if result.written else unknown_key_warnings(inferences, parameters.where)
+        warnings = [] if result.written else inferences.unknown_keys(parameters.where)
     print_progress("")
     print_warnings(warnings)
     if as_json:

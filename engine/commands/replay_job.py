@@ -31,8 +31,7 @@ from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import NotReadyError, QueryError, QueryTimeoutError
-from quadriga.store.records.records import StoredInference, parse_time
-from quadriga.store.records.replays import REPLAY_OF, replay_name
+from quadriga.store.records.records import REPLAY_OF, StoredInference, parse_time, replay_name
 
 RESULT = "replay.json"
 _GONE = "its image is not stored any more"

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
-from quadriga.engine.api.caller_scope import caller_scope, check_sees_everything
+from quadriga.engine.api.access import caller_scope, check_sees_everything
 from quadriga.engine.console.formats import person
 from quadriga.engine.console.frame import Frame, PageRequest
 from quadriga.engine.console.key_forms import MAX_DAYS, may_change_keys

@@ -3,19 +3,21 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
-from quadriga.engine.console.tensor_words import has_tensors
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items, item_outline, item_texts
 from quadriga.store.records.records import StoredInference
+from quadriga.tasks import SHORT_NAMES
 
 MAX_OUTLINES = 80
 """Outlines on a small image; what has more shows those of the best scores."""
 
 _MAX_WORDS = 4
+
 RATIOS = (40, 50, 56, 67, 75, 80, 100, 125, 133, 150, 178, 200, 240, 300)
 """Classes of the style sheet for the width of an image, in percent of its height."""
 
@@ -230,3 +232,33 @@ def _first_values(metadata: object, count: int) -> list[tuple[str, str]]:
         if isinstance(value, str | int | float | bool)
     ]
     return plain[:count]
+
+
+_MAX_SHAPE = 60
+
+
+class _StoredTensor(msgspec.Struct, frozen=True):
+    name: str = ""
+    datatype: str = ""
+    shape: list[int] = []
+
+
+def has_tensors(inference: StoredInference) -> bool:
+    """Check whether an inference was answered by tensors."""
+    return inference.task == SHORT_NAMES["tensor"] and inference.status < 400
+
+
+def tensor_texts(predictions: Any) -> list[str]:
+    """Return each tensor of stored predictions as its name, type and shape, such as `probabilities FP32 [1, 4]`."""
+    try:
+        decoded = msgspec.json.decode(predictions) if isinstance(predictions, msgspec.Raw) else predictions  # fmt: skip
+        tensors = msgspec.convert(decoded, list[_StoredTensor])
+    except (msgspec.MsgspecError, UnicodeError):
+        return [TEXTS["tensors"]]  # in a form of another server
+    return [_tensor_text(tensor) for tensor in tensors]
+
+
+def _tensor_text(tensor: _StoredTensor) -> str:
+    shape = one_line(str(tensor.shape), _MAX_SHAPE) if tensor.shape else ""
+    words = [one_line(tensor.name, 60) if tensor.name else "", tensor.datatype, shape]
+    return " ".join(filter(None, words)) or TEXTS["tensors"]

@@ -10,7 +10,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import StoreQueries, query_string
@@ -20,7 +20,6 @@ from quadriga.engine.console.filter_line import as_part, comparison_text, joined
 from quadriga.engine.console.filter_problems import absent
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
-from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.search_words import explained
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.evaluation.parameters import (
@@ -39,11 +38,11 @@ from quadriga.store.browsing.comparison import (
 )
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.jobs.jobs import ENDED, Job, Jobs
-from quadriga.store.query.filters.compact_form import split_url
+from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
-from quadriga.store.records.replays import replay_name
+from quadriga.store.records.records import replay_name
 from quadriga.store.records.scope import Scoped
 
 PATH = "/console/compare"
@@ -158,7 +157,7 @@ def compare_pages(
             )
             return html, 400 if problem else 200
 
-        return page_response(*await run_in_queries(queries, request, show))
+        return page_response(*await queries.run(request, show))
 
     @post(f"{PATH}/evaluate", status_code=303, sync_to_thread=True, need="monitor", **options)
     def evaluate_both(body: RawBody) -> Response[bytes]:

@@ -9,7 +9,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.drift_alarms import (
     acknowledge_as_caller,
     mute_as_caller,

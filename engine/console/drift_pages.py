@@ -11,7 +11,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.console.drift_changes import (
     SignalChange,

@@ -12,7 +12,7 @@ from quadriga.monitor.report.change_texts import signal_titles
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect
-from quadriga.store.query.model_names import find_model_name
+from quadriga.store.query.names import find_model_name
 from quadriga.store.records.errors import JSON_ERRORS, NotFoundError
 
 MAX_WINDOWS = 24

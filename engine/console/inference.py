@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.cards import Card, card, has_tensors, tensor_texts
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_problems import Problem, absent
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import meant_labels
 from quadriga.engine.console.same_image import SameImage, find_same_image
 from quadriga.engine.console.search_words import explained
-from quadriga.engine.console.tensor_words import has_tensors, tensor_texts
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.metric_texts import one_line

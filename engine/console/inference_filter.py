@@ -6,15 +6,18 @@ from typing import Any
 import msgspec
 
 from quadriga.engine.console.filter_line import (
+    PRESENCE,
     FilterPart,
     as_part,
+    choice_text,
+    choices,
     comparison_text,
     field_and_rest,
     joined,
     parts,
+    same_value,
 )
-from quadriga.engine.console.value_choices import PRESENCE, choice_text, choices, same_value
-from quadriga.store.query.filters.compact_form import split_url
+from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.filters.syntax import Scalar
 
 ORDERS = ("-ts", "ts")

@@ -6,7 +6,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.caller_scope import check_sees_everything
+from quadriga.engine.api.access import check_sees_everything
 from quadriga.engine.console.forms import form_fields, single_field
 from quadriga.engine.console.frame import Frame, redirect
 from quadriga.engine.console.texts import TEXTS

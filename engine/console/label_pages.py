@@ -23,7 +23,6 @@ from quadriga.engine.console.inference_filter import (
     QueuePlace,
     filter_from_url,
 )
-from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.search_words import explained, meant_lines
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.report.metric_texts import format_interval, format_number
@@ -101,7 +100,7 @@ def label_pages(
             )
             return html, 200
 
-        return page_response(*await run_in_queries(queries, request, show))
+        return page_response(*await queries.run(request, show))
 
     @get(f"{PATH}/next", need="annotate", **options)
     async def show_next(request: PageRequest) -> Response[bytes]:
@@ -119,7 +118,7 @@ def label_pages(
                 listed.inferences[0].id
             )
 
-        return redirect(await run_in_queries(queries, request, find))
+        return redirect(await queries.run(request, find))
 
     return [show_queue, show_next]
 

@@ -14,7 +14,6 @@ from quadriga.engine.console.cards import RATIOS, Card, card
 from quadriga.engine.console.filter_problems import Problem, absent
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
-from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
 from quadriga.engine.console.texts import TEXTS
 from quadriga.store.browsing.arrivals import settled
@@ -130,6 +129,6 @@ def live_page(frame: Frame, queries: StoreQueries, options: dict[str, Any]) -> H
             )
             return html, 400 if content.problem else 200
 
-        return page_response(*await run_in_queries(queries, request, show))
+        return page_response(*await queries.run(request, show))
 
     return show_live

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from quadriga.engine.console.filter_line import comparison_text, joined
+from quadriga.engine.console.filter_line import choice_text, comparison_text, joined
 from quadriga.engine.console.filter_problems import OUTCOME_NAMES
 from quadriga.engine.console.formats import day
 from quadriga.engine.console.texts import text
-from quadriga.engine.console.value_choices import choice_text
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, ReportedModel
 from quadriga.store.records.errors import StoreError

@@ -12,7 +12,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import ReportStore

@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.access.sessions import BrowserSessions
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.api.store_queries import StoreQueries, query_string
@@ -32,7 +32,6 @@ from quadriga.engine.console.label_pages import label_pages, links_of, next_link
 from quadriga.engine.console.live_pages import live_page
 from quadriga.engine.console.model_pages import model_pages
 from quadriga.engine.console.overview import BAR_MINUTES, image_command, read_overview
-from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.report_pages import report_pages
 from quadriga.engine.console.similar_page import similar_page
 from quadriga.engine.console.start_forms import ANNOTATED, EXPORT_FORMATS, start_forms
@@ -185,7 +184,7 @@ def overview_page(frame: Frame, parts: ConsoleParts, options: dict[str, Any]) ->
 
         if parts.store is None:
             return page_response(await asyncio.to_thread(show, None))
-        return page_response(await run_in_queries(parts.store.queries, request, show))
+        return page_response(await parts.store.queries.run(request, show))
 
     return show_overview
 
@@ -233,7 +232,7 @@ def inferences_page(
             )
             return html, 400 if content.problem else 200
 
-        return page_response(*await run_in_queries(queries, request, show))
+        return page_response(*await queries.run(request, show))
 
     return show_inferences
 
@@ -277,6 +276,6 @@ def inference_page(
                 inference_path=f"{frame.base}/api/inferences/{content.card.id}",
             )
 
-        return page_response(await run_in_queries(queries, request, show))
+        return page_response(await queries.run(request, show))
 
     return show_inference

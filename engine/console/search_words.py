@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,13 +17,13 @@ from quadriga.engine.console.filter_line import (
     joined,
     parts,
 )
-from quadriga.engine.console.filter_problems import EXAMPLE, Problem, check
+from quadriga.engine.console.filter_problems import EXAMPLE, OUTCOME_NAMES, Problem, check
 from quadriga.engine.console.inference_filter import FilterLinks
 from quadriga.engine.console.outcome_words import Outcome, read_outcomes
-from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.console.texts import FIELD_WORDS, OPERATOR_WORDS, TEXTS, text
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
-from quadriga.store.query.filters.syntax import FIELDS, OPERATORS, SIGNAL_FIELDS
+from quadriga.store.query.filters.syntax import BOUNDS, FIELDS, OPERATORS, PROPERTIES, SIGNAL_FIELDS
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import (
@@ -490,3 +490,55 @@ def meant_lines(
                 link = links.to(correction.line)
                 meant.append((not counted.count, MeantLine(correction.line, words, link)))
     return [shown for _, shown in sorted(meant, key=lambda entry: entry[0])]
+
+
+SHOWN_TEXTS = (
+    "suggestions", "suggestions_count", "recent", "forget_recent", "one_equals", "full_name", "right_form", "from_day", "until_day",
+    "on_day", "last_hour", "last_day", "last_week", "value_of", "and_score", "at_least_score", "about",
+)  # fmt: skip
+"""Names of the texts that the script shows."""
+
+_OTHER_OPERATORS = {"label": ("ne", "in"), "best": ("ne", "in"), "box": (), "geo": ("exists",)}
+"""Operators of the fields that are a kind of their own."""
+
+_FIRST_FIELDS = (
+    "model", "label", "ts", "ground_truth", "ground_truth.review", "box", "latency_ms", "status", "predictions",
+)  # fmt: skip
+
+_REVIEWS = ("needs_review", "approved", "rejected")
+
+
+def filter_words() -> dict[str, Any]:
+    """Return what the script completes with, besides the values that are stored; it takes it as JSON.
+
+    Returns:
+        `fields`: name, kind and words of each, in the order in which they are offered. `operators`: of each kind, with their
+        words. `properties`: what a prediction is bounded by, with its words. `values`: those that a field can have at all.
+        `names`: fields by other words for them. `outcomes`: words that evaluations have filters for, with what they find. `phrases`: words that stand for a comparison, with it and what it finds.
+        `texts`: what else is shown.
+    """
+    kinds = {
+        **FIELDS,
+        **dict.fromkeys(SIGNAL_FIELDS, "number"),
+        **{name: name for name in _OTHER_OPERATORS},
+    }
+    names = [*_FIRST_FIELDS, *(name for name in kinds if name not in _FIRST_FIELDS)]
+    operators = dict[str, tuple[str, ...]](OPERATORS.items()) | _OTHER_OPERATORS
+    return {
+        "fields": [[name, kinds[name], _words_of_field(name)] for name in names],
+        "operators": {
+            kind: [[name, OPERATOR_WORDS["time" if kind == "time" else "value"][name]] for name in of_kind]
+            for kind, of_kind in operators.items()
+        },
+        "bounds": [[name, OPERATOR_WORDS["value"][name]] for name in BOUNDS],
+        "properties": [[name, FIELD_WORDS[f"of.{name}"]] for name in (*PROPERTIES, "n")],
+        "values": {"ground_truth.review": list(_REVIEWS)},
+        "names": {name: field for field, names in FIELD_SYNONYMS.items() for name in names},
+        "phrases": [[[*phrase.names], phrase.line, TEXTS[phrase.meaning]] for phrase in phrases(datetime.now(UTC).date())],
+        "outcomes": [[[*names], TEXTS[f"outcome_{kind}"]] for kind, names in OUTCOME_NAMES.items()],
+        "texts": {name: TEXTS[name] for name in SHOWN_TEXTS},
+    }  # fmt: skip
+
+
+def _words_of_field(field: str) -> str:
+    return FIELD_WORDS["sig.image" if field.startswith("sig.image.") else field]

@@ -16,7 +16,6 @@ from quadriga.engine.console.inference_filter import (
     InferenceFilter,
     filter_from_url,
 )
-from quadriga.engine.console.page_queries import run_in_queries
 from quadriga.engine.console.texts import text
 from quadriga.store.browsing.similar import MAX_COMPARED, SimilarRequest, find_similar
 from quadriga.store.query.inferences import InferenceReader
@@ -67,7 +66,7 @@ def similar_page(frame: Frame, queries: StoreQueries, options: dict[str, Any]) -
                 among_all=links.similar(content.origin.id, "") if filter_.line else "",
             )
 
-        return page_response(await run_in_queries(queries, request, show))
+        return page_response(await queries.run(request, show))
 
     return show_similar
 

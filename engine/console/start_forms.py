@@ -10,7 +10,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry
@@ -28,7 +28,7 @@ from quadriga.store.exchange.dataset_options import Annotated
 from quadriga.store.exchange.export import ExportParameters, Format
 from quadriga.store.exchange.export import check_parameters as check_export
 from quadriga.store.jobs.jobs import Jobs
-from quadriga.store.query.filters.compact_form import split_url
+from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import (

@@ -8,7 +8,7 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.views import remove_view, save_view, undo_change
 from quadriga.engine.console.forms import form_fields, single_field

@@ -41,8 +41,8 @@ from quadriga.engine.serving.recording import COMMIT_TIMEOUT_S, Recorder
 from quadriga.proto.access import admit_model
 from quadriga.proto.errors import Forbidden, InvalidRequest
 from quadriga.proto.http.chariot import parse_metadata_value
-from quadriga.proto.messages import check_name, new_request_id
-from quadriga.proto.request import current_caller
+from quadriga.proto.messages import check_name
+from quadriga.proto.request import current_caller, new_request_id
 from quadriga.quoting import quoted
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.database.rows import storable_text
@@ -65,8 +65,8 @@ from quadriga.store.records.records import (
     JournaledChange,
     ModelReference,
     SignalsOfImages,
+    is_replay,
 )
-from quadriga.store.records.replays import is_replay
 from quadriga.tasks.parameters import Budget
 
 MAX_ITEMS = 1000

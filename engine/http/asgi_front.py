@@ -22,9 +22,8 @@ from quadriga.proto.http.asgi import (
     identify_request,
     send_body,
 )
-from quadriga.proto.http.chariot import without_gateway_prefix
 from quadriga.proto.http.intake import Intake
-from quadriga.proto.http.operations import Dispatcher, Match, Operation
+from quadriga.proto.http.operations import Dispatcher, Match, Operation, without_gateway_prefix
 from quadriga.proto.request import (
     EVENT_HEADER,
     TRACEPARENT_HEADER,

@@ -20,7 +20,7 @@ from quadriga.proto.errors import InvalidRequest, TooLarge
 from quadriga.proto.http.v2_extensions import config_json
 from quadriga.proto.messages import ModelInfo
 from quadriga.quoting import quoted
-from quadriga.store.query.model_names import find_model_name
+from quadriga.store.query.names import find_model_name
 
 MAX_PATH_NAMES = 8
 """Maximum number of names in the path of a file."""

@@ -30,7 +30,7 @@ from quadriga.engine.models.runners.session import CPU, LoadError
 from quadriga.proto.errors import ModelNotReady, NotFound
 from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 from quadriga.quoting import quoted
-from quadriga.store.query.model_names import find_model_name, unknown_model_text
+from quadriga.store.query.names import find_model_name, unknown_model_text
 from quadriga.store.records.redaction import without_folders
 
 _SHOWN_DIGITS = 12

@@ -52,7 +52,7 @@ from quadriga.proto.request import (
     current_caller,
     limit_by_parameter,
 )
-from quadriga.store.query.model_names import find_model_name, unknown_model_text
+from quadriga.store.query.names import find_model_name, unknown_model_text
 from quadriga.tasks.predictions import OutputError
 
 Result = TypeVar("Result")

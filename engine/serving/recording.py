@@ -38,13 +38,15 @@ from quadriga.store.records.errors import JournalError, UnconfirmedError
 from quadriga.store.records.ids import LARGEST_ID, IdSource
 from quadriga.store.records.records import (
     IDEMPOTENCY_KEY,
+    REPLAY_OF,
     ImageSignals,
     InferenceRecord,
     InputReference,
     JournaledChange,
     SignalsOfImages,
+    replay_id,
+    replay_name,
 )
-from quadriga.store.records.replays import REPLAY_OF, replay_id, replay_name
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Prediction
 from quadriga.tasks.tiling import Crop

@@ -26,7 +26,7 @@ from quadriga.proto.messages import InferRequest
 from quadriga.quoting import quoted
 from quadriga.store.database.database import ReaderPool, writer_engine
 from quadriga.store.keys.traffic import StoredRule, read_rules, remove_rule, write_rule
-from quadriga.store.query.model_names import find_model_name
+from quadriga.store.query.names import find_model_name
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import JSON_ERRORS, NotReadyError, StoreError
 

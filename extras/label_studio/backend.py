@@ -44,14 +44,8 @@ from quadriga.proto.errors import (
     Overloaded,
     ProtocolError,
 )
-from quadriga.proto.messages import (
-    InferRequest,
-    InferResponse,
-    ModelInfo,
-    Tensor,
-    new_request_id,
-)
-from quadriga.proto.request import Deadline, current_caller
+from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor
+from quadriga.proto.request import Deadline, current_caller, new_request_id
 from quadriga.quoting import quoted
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.exchange.predictions import decode_objects

@@ -12,7 +12,7 @@ from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.caller_scope import caller_scope
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import NOT_READY, TOO_LARGE, UNKNOWN_MODEL, error_response
 from quadriga.engine.config.settings import Settings

@@ -20,7 +20,7 @@ from quadriga.engine.models.model_archives import archive_name
 from quadriga.engine.models.model_folders import find_models, find_versions
 from quadriga.engine.models.runners.session import LoadError
 from quadriga.extras.tuning.quantizer import QuantizationError
-from quadriga.store.query.model_names import find_model_name, unknown_model_text
+from quadriga.store.query.names import find_model_name, unknown_model_text
 from quadriga.store.records.disk import sync_path
 
 STAGING = ".quantizing"

@@ -34,8 +34,8 @@ from quadriga.monitor.model_files import (
 from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.monitor.spans import parse_span_s
 from quadriga.quoting import quoted
-from quadriga.store.query.filters.json_form import parse
-from quadriga.store.query.filters.moments import parse_moment_us
+from quadriga.store.query.filters.comparisons import parse_moment_us
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.request import decode_body
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import (

@@ -16,7 +16,7 @@ from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Window
 from quadriga.quoting import quoted
 from quadriga.store.jobs.runner import JobRun
-from quadriga.store.query.filters.moments import parse_moment_us
+from quadriga.store.query.filters.comparisons import parse_moment_us
 from quadriga.store.records.errors import QueryError, StoreError
 
 BASELINE_FILE = "baseline.json"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.significance.kernels import Kernel
 from quadriga.monitor.spans import moment_us
 from quadriga.store.jobs.jobs import EndWebhook
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import (
     Compare,
     Leaf,

@@ -18,7 +18,7 @@ from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.report.schema import Metric
 from quadriga.quoting import quoted
 from quadriga.store.jobs.jobs import EndWebhook
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import decode_body
 from quadriga.store.records.errors import QueryError

@@ -6,8 +6,8 @@ from functools import lru_cache
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.monitor.report.schema import TIME_SLICES
 from quadriga.quoting import quoted
-from quadriga.store.query.filters.compact_form import parse
 from quadriga.store.query.filters.comparisons import ComparisonParser
+from quadriga.store.query.filters.forms import parse_text
 from quadriga.store.query.filters.syntax import Compare
 from quadriga.store.records.errors import MetadataError, QueryError
 from quadriga.store.records.metadata import Scalar, flatten
@@ -51,7 +51,9 @@ def _operand(value: Scalar) -> str:
     if not isinstance(value, str):
         return json_text(value)
     try:
-        is_plain = parse(f"meta.x={value}", ComparisonParser(0)) == Compare("meta.x", "eq", value)
+        is_plain = parse_text(f"meta.x={value}", ComparisonParser(0)) == Compare(
+            "meta.x", "eq", value
+        )
     except QueryError:
         is_plain = False
     return value if value and is_plain else json_text(value)

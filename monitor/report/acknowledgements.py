@@ -7,7 +7,7 @@ import msgspec
 
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.spans import now_text
-from quadriga.store.query.filters.filter_errors import check_text
+from quadriga.store.query.filters.comparisons import check_text
 from quadriga.store.records.disk import create_once, write_atomically
 from quadriga.store.records.errors import (
     JSON_ERRORS,

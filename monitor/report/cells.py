@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from quadriga.store.jobs.jobs import ID_LISTS_FILE
-from quadriga.store.query.filters.report_cells import CellIds
 from quadriga.store.query.filters.syntax import ReportCells
 from quadriga.store.query.inferences import InferenceReader, Page
+from quadriga.store.query.names import CellIds
 from quadriga.store.query.request import (
     Order,
     QueryRequest,

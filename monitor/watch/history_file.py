@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from quadriga.monitor.model_files import model_file_path
-from quadriga.store.query.filters.moments import parse_moment_us
+from quadriga.store.query.filters.comparisons import parse_moment_us
 from quadriga.store.records.disk import write_atomically
 
 HISTORY_SUFFIX = "jsonl"

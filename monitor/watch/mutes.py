@@ -17,7 +17,7 @@ from quadriga.monitor.model_files import (
     write_model_file,
 )
 from quadriga.monitor.spans import DAY_S, moment_us
-from quadriga.store.query.filters.filter_errors import check_text
+from quadriga.store.query.filters.comparisons import check_text
 from quadriga.store.records.errors import (
     JSON_ERRORS,
     NotFoundError,

@@ -73,7 +73,6 @@ from quadriga.proto.messages import (
     check_model_exists,
     check_name,
     first_request_id,
-    new_request_id,
     refuse_shared_memory,
 )
 from quadriga.proto.request import (
@@ -87,6 +86,7 @@ from quadriga.proto.request import (
     current_request,
     identify_again,
     is_audited,
+    new_request_id,
     note_target,
     outcome_of_error,
     set_current_request,

@@ -21,8 +21,7 @@ from quadriga.proto.errors import (
     UnsupportedMediaType,
     translate_recursion_error,
 )
-from quadriga.proto.messages import new_request_id
-from quadriga.proto.request import log_fields
+from quadriga.proto.request import log_fields, new_request_id
 from quadriga.quoting import quoted
 
 _log = logging.getLogger("quadriga.http")

@@ -27,27 +27,10 @@ from quadriga.tasks.parameters import TextNumbers
 PROTOCOL = "chariot-v2-kserve"
 
 _METADATA_TYPES = {"str": str, "float": float, "int": int, "dict": dict}
-
-_GATEWAY_PREFIX = re.compile(r"/api/serve/serve-model-([^/]+)-pred(?=/|$)")
 _NUMBERS = {
     "int": re.compile(r"[+-]?[0-9]{1,19}"),
     "float": re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"),
 }
-
-
-def without_gateway_prefix(path: str) -> str:
-    """Drop the prefix under which Chariot's gateway publishes a model.
-
-    `/api/serve/serve-model-<id>-pred/v2/models/m-<id>/infer/` becomes `/v2/models/m-<id>/infer/`.
-    """
-    match = _GATEWAY_PREFIX.match(path)
-    return path[match.end() :] or "/" if match else path
-
-
-def gateway_model(path: str) -> str | None:
-    """Return the model that the prefix of Chariot's gateway names; None without a prefix."""
-    match = _GATEWAY_PREFIX.match(path)
-    return match[1] if match else None
 
 
 def protocol_of_images(protocol: str) -> str:

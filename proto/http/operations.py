@@ -17,7 +17,12 @@ from litestar.types import Receive, Scope, Send
 
 from quadriga.proto import idempotency
 from quadriga.proto.access import Caller, Need, admit
-from quadriga.proto.errors import ClientLeft, InvalidRequest, MethodNotAllowed, UnsupportedMediaType
+from quadriga.proto.errors import (
+    ClientLeft,
+    InvalidRequest,
+    MethodNotAllowed,
+    UnsupportedMediaType,
+)
 from quadriga.proto.http.asgi import (
     DISCONNECT_EXTENSION,
     Headers,
@@ -30,7 +35,6 @@ from quadriga.proto.http.asgi import (
     send_answer,
     whole_answer,
 )
-from quadriga.proto.http.chariot import gateway_model
 from quadriga.proto.http.intake import Intake
 from quadriga.proto.messages import (
     InferRequest,
@@ -87,6 +91,8 @@ MAX_REMEMBERED_PATH = 256
 
 
 IDS_HEADER = b"quadriga-inference-ids"
+
+_GATEWAY_PREFIX = re.compile(r"/api/serve/serve-model-([^/]+)-pred(?=/|$)")
 
 
 class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -516,6 +522,21 @@ def path_pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
         for token in _PARTS.split(path)
     )
     return re.compile(expression, re.IGNORECASE if ignore_case else 0)
+
+
+def without_gateway_prefix(path: str) -> str:
+    """Drop the prefix under which Chariot's gateway publishes a model.
+
+    `/api/serve/serve-model-<id>-pred/v2/models/m-<id>/infer/` becomes `/v2/models/m-<id>/infer/`.
+    """
+    match = _GATEWAY_PREFIX.match(path)
+    return path[match.end() :] or "/" if match else path
+
+
+def gateway_model(path: str) -> str | None:
+    """Return the model that the prefix of Chariot's gateway names; None without a prefix."""
+    match = _GATEWAY_PREFIX.match(path)
+    return match[1] if match else None
 
 
 def expand_path(path: str) -> list[str]:

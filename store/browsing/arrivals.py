@@ -12,8 +12,7 @@ import msgspec
 
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.plan import IdRange
-from quadriga.store.query.sql.search import find_first
+from quadriga.store.query.sql.search import IdRange, find_first
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.ids import TIME_SHIFT, smallest_id_at, time_ms
 from quadriga.store.records.records import timestamp_text

@@ -25,8 +25,13 @@ from quadriga.store.query.request import (
 )
 from quadriga.store.query.sql.catalog import Catalog, split_version
 from quadriga.store.records.errors import QueryError
-from quadriga.store.records.records import StoredInference
-from quadriga.store.records.replays import REPLAY_SUFFIX, SHADOW_SUFFIX, is_replay, live_name
+from quadriga.store.records.records import (
+    REPLAY_SUFFIX,
+    SHADOW_SUFFIX,
+    StoredInference,
+    is_replay,
+    live_name,
+)
 from quadriga.tasks.predictions import Xyxy, shape_of_json
 
 MAX_PAIRS = 5000
@@ -471,7 +476,7 @@ def _model_ids(
 
 def _check_names(inferences: InferenceReader, *names: str) -> None:
     for name in names:
-        inferences.names.check_filter(QueryRequest({"model": name}).parse_filter())
+        inferences.check_where({"model": name})
 
 
 def _same_models(a: str, b: str) -> QueryError:

@@ -5,8 +5,7 @@ import numpy as np
 
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.plan import IdRange
-from quadriga.store.query.sql.search import Budget, find_first
+from quadriga.store.query.sql.search import Budget, IdRange, find_first
 from quadriga.store.records.records import IMAGE_STATISTICS
 
 NEWEST = 200

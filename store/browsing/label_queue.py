@@ -9,8 +9,7 @@ import msgspec
 from quadriga.store.database.rows import decode_label_scores, is_number
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.plan import IdRange
-from quadriga.store.query.sql.search import find_first
+from quadriga.store.query.sql.search import IdRange, find_first
 
 CONSIDERED = 1000
 """Maximum inferences that are put in order: the newest matches without ground truth."""

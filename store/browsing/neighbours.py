@@ -7,8 +7,7 @@ import msgspec
 
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import Order, QueryRequest
-from quadriga.store.query.sql.plan import IdRange
-from quadriga.store.query.sql.search import Budget, find_first
+from quadriga.store.query.sql.search import Budget, IdRange, find_first
 
 _SHORT = Budget(rows=10_000, seconds=0.1)
 """Limits of the search for more than the nearest neighbour."""

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store.database.database import execute, execute_in
-from quadriga.store.query.sql.plan import NARROW_ROWS, IdRange, Plan, Planner
-from quadriga.store.query.sql.search import Budget, Search
+from quadriga.store.query.sql.search import NARROW_ROWS, Budget, IdRange, Plan, Planner, Search
 from quadriga.store.records.ids import time_ms
 
 SLICES = 40

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from quadriga.store.database.database import execute
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.query.sql.plan import IdRange
-from quadriga.store.query.sql.search import Search
+from quadriga.store.query.sql.search import IdRange, Search
 from quadriga.store.records.errors import NotFoundError
 
 MAX_COMPARED = 100_000

@@ -205,5 +205,4 @@ def demanded_texts(tree: Filter) -> list[tuple[str, str]]:
         return []
     if not tree.field.startswith("meta.") and tree.field not in {"request_id", "input.hash"}:
         return []
-    values = tree.value if isinstance(tree.value, tuple) else (tree.value,)
-    return [(tree.field, value) for value in values if isinstance(value, str)]
+    return [(tree.field, value) for value in tree.values if isinstance(value, str)]

@@ -19,7 +19,7 @@ from quadriga.store.changes.truth_service import GroundTruthService, LabelsOf
 from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.rows import storable_text
 from quadriga.store.journal.journal import Journal
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import Filter, leaves
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest

@@ -43,7 +43,6 @@ from quadriga.store.changes.requests import (
 )
 from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.rows import storable_text
-from quadriga.store.query.filters.json_form import parse
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.sql.catalog import Catalog
 from quadriga.store.records.errors import (
@@ -60,9 +59,9 @@ from quadriga.store.records.records import (
     StoredInference,
     TruthStatement,
     json_text,
+    live_name,
     timestamp_text,
 )
-from quadriga.store.records.replays import live_name
 from quadriga.store.records.scope import DEFAULT_OWNER, Scope
 
 MAX_HISTORY = 100
@@ -380,7 +379,7 @@ class GroundTruthService:
         if not parsed.stated:
             return [], msgspec.UNSET
         if parsed.where is not None:
-            self._inferences.names.check_filter(parse(parsed.where, 0))
+            self._inferences.check_where(parsed.where)
         self._inferences.wait_for_journal()
         with self._inferences.snapshot() as connection:
             followed = follow_repeated(connection, parsed.stated.values())

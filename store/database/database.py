@@ -5,8 +5,9 @@ SQL is written once, with `?` for bound values; the differences between the two 
 """
 
 import logging
+import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
@@ -21,7 +22,6 @@ from quadriga.store.database.postgresql import PostgresqlSource
 from quadriga.store.database.schema import COLUMNS, key_columns
 from quadriga.store.database.schema_check import check_schema
 from quadriga.store.database.sqlite import SqliteSource
-from quadriga.store.records.cancellation import Cancellation
 from quadriga.store.records.errors import (
     NotReadyError,
     OtherVersionError,
@@ -353,6 +353,39 @@ def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int
     # The slash is followed by 0 in ASCII.
     rows = execute(connection, statement, (f"{journal_id}/", f"{journal_id}0"))
     return {segment.partition("/")[2]: int(offset) for segment, offset in rows}
+
+
+class Cancellation:
+    """Ends the queries of a client that left, now or later; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._interrupts: list[Callable[[], object]] = []
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """End the running queries, and refuse later ones; it may wait for the database."""
+        with self._lock:  # so that no interrupted connection goes on to somebody else meanwhile
+            self.is_cancelled = True
+            for interrupt in self._interrupts:
+                interrupt()
+
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[], object]) -> Iterator[None]:
+        """Call `interrupt` if the queries are cancelled before the end of this context.
+
+        Raises:
+            QueryCancelledError: They are cancelled already.
+        """
+        with self._lock:
+            if self.is_cancelled:
+                raise QueryCancelledError
+            self._interrupts.append(interrupt)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._interrupts.remove(interrupt)
 
 
 class ReaderPool:

@@ -26,7 +26,7 @@ from quadriga.store.exchange.datasets import Pages
 from quadriga.store.exchange.tool_datasets import ToolFormat, write_dataset
 from quadriga.store.jobs.jobs import EndWebhook
 from quadriga.store.jobs.runner import JobRun
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest, decode_body
 from quadriga.store.records.errors import (

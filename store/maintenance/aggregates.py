@@ -11,12 +11,11 @@ import sqlalchemy as sa
 from quadriga.store.database.database import execute, fetch_in, placeholders
 from quadriga.store.database.rollups import ALL_TIME, MINUTE_MS, Tally, cover, decode_counts
 from quadriga.store.database.rows import decode_label_scores, storable_text
-from quadriga.store.query.filters.json_form import parse
-from quadriga.store.query.filters.moments import UNITS_S
+from quadriga.store.query.filters.comparisons import UNITS_S
 from quadriga.store.query.filters.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.sql.catalog import Catalog, label_names, mentions_replays
-from quadriga.store.query.sql.sql import compared_values
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.sql.catalog import Catalog, label_names
 from quadriga.store.records import metadata
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.ids import time_ms
@@ -125,9 +124,8 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
     metrics = _metrics(request.metrics, grouping)
     now_us = time.time_ns() // 1000
     now_us -= now_us % _MINUTE_US
-    tree = parse(request.where, now_us)
-    inferences.names.check_filter(tree)
-    span = _span_of(tree)
+    resolved = inferences.read_filter(QueryRequest(request.where), now_us)
+    span = _span_of(resolved.tree)
     groups = _Groups(grouping)
     if not request.group:
         groups.of(0, {})  # there, however few match
@@ -137,7 +135,7 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
         return Aggregates(_shown(groups, metrics), "inferences")
     latency = bool(metrics & _LATENCIES)
     with inferences.snapshot() as connection:
-        catalog = Catalog(connection, inferences.scope, with_replays=mentions_replays(tree))
+        catalog = Catalog(connection, inferences.scope, with_replays=resolved.with_replays)
         if labels:
             groups.add_labels(connection, inferences.scope)
         _add_rollups(connection, catalog, span, groups=groups, latency=latency, labels=labels)
@@ -299,9 +297,7 @@ def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
     if isinstance(tree, Not):
         return not _holds(tree.operand, catalog, model_id)
     assert isinstance(tree, Compare)
-    return tree.operator == "exists" or model_id in catalog.model_ids(
-        tree.field, compared_values(tree)
-    )
+    return tree.operator == "exists" or model_id in catalog.model_ids(tree.field, tree.values)
 
 
 def _add_rollups(

@@ -35,7 +35,7 @@ from quadriga.store.journal import journal
 from quadriga.store.maintenance import erased_files
 from quadriga.store.maintenance.mentions import Mentions
 from quadriga.store.maintenance.vacuum import truncate_log, vacuum_postgresql
-from quadriga.store.query.repeated_ids import repeated_ids
+from quadriga.store.query.names import repeated_ids
 from quadriga.store.records.errors import StoreError, full_text
 from quadriga.store.records.records import timestamp_text
 

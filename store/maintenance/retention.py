@@ -22,7 +22,7 @@ from quadriga.store.database.rollups import MINUTE_MS
 from quadriga.store.database.rows import NameIds
 from quadriga.store.records.errors import StoreError
 from quadriga.store.records.ids import Clock, smallest_id_at
-from quadriga.store.records.replays import SUFFIXES
+from quadriga.store.records.records import SUFFIXES
 
 STEP_ROWS = 250  # rows of one transaction
 MAX_TIME_SHARE = 0.5  # share of the time in which the writer has nothing to store, while there is something to remove

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import sqlalchemy as sa
 
 from quadriga.store.blobs.interface import KEY_PREFIX, Blobs, blob_key
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
-from quadriga.store.database.database import ReaderPool, execute, execute_in, journal_offsets
+from quadriga.store.database.database import (
+    Cancellation,
+    ReaderPool,
+    execute,
+    execute_in,
+    journal_offsets,
+)
 from quadriga.store.database.rows import (
     RECORD_COLUMNS,
     RecordRow,
@@ -22,21 +29,39 @@ from quadriga.store.database.rows import (
 )
 from quadriga.store.journal import journal
 from quadriga.store.journal.journal_lag import oldest_waiting_id, wait_until_moved
-from quadriga.store.query.filters.report_cells import CellIds, find_cells, no_reports
-from quadriga.store.query.filters.syntax import Filter
-from quadriga.store.query.model_names import ModelNames, NamesOf
-from quadriga.store.query.paging import Count, count_matches, late_offset, skip_matches
-from quadriga.store.query.repeated_ids import first_ids, follow_ids
+from quadriga.store.query.filters.syntax import ResolvedFilter
+from quadriga.store.query.names import (
+    CellIds,
+    ModelNames,
+    NamesOf,
+    first_ids,
+    follow_ids,
+    no_reports,
+    resolve,
+    unknown_key_warnings,
+)
 from quadriga.store.query.request import (
     QueryRequest,
     cursor_range,
     encode_cursor,
     query_digest,
+    range_after,
 )
-from quadriga.store.query.sql.plan import NARROW_ROWS, IdRange, Planner
-from quadriga.store.query.sql.search import Budget, Search, SearchResult, find_first
-from quadriga.store.records.cancellation import Cancellation
-from quadriga.store.records.errors import NotFoundError, NotReadyError, QueryError
+from quadriga.store.query.sql.search import (
+    NARROW_ROWS,
+    Budget,
+    IdRange,
+    Planner,
+    Search,
+    SearchResult,
+    find_first,
+)
+from quadriga.store.records.errors import (
+    NotFoundError,
+    NotReadyError,
+    QueryError,
+    QueryTimeoutError,
+)
 from quadriga.store.records.ids import LARGEST_ID, time_ms
 from quadriga.store.records.records import (
     JournaledRecord,
@@ -82,6 +107,9 @@ _SHORT_COLUMNS = ", ".join(
 )
 _SELECT_SHORT = f"SELECT {_SHORT_COLUMNS} FROM {_JOINS} WHERE i.seq IN ({{}})"
 
+_COUNT_CAP = 10_001
+"""Limit of a capped count; a count that reaches it means: more than 10,000."""
+
 
 class Page(msgspec.Struct, frozen=True):
     """Page of query results, in order."""
@@ -95,6 +123,16 @@ class Page(msgspec.Struct, frozen=True):
     count_is_exact: bool | None = None
     """`False` if there may be more than `count`, None if nothing was counted."""
     warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Number of matches."""
+
+    count: int
+    is_exact: bool
+    """`False` if there may be more."""
+    warnings: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Why nothing may be found, left out where something is; see `quadriga.store.query.names.unknown_key_warnings`."""
 
 
 _record_decoder = msgspec.json.Decoder(JournaledRecord)
@@ -111,7 +149,7 @@ class InferenceReader:
         url: URL of the database.
         journal_directory: Journal of the workers, for records that are not committed yet.
         blobs: Stored inputs.
-        narrow_rows: See `quadriga.store.query.sql.plan.NARROW_ROWS`.
+        narrow_rows: See `quadriga.store.query.sql.search.NARROW_ROWS`.
         timeout_s: Time limit of a query.
         connections: Queries that may run at once; further ones wait.
         budget: Limits after which a page is returned as far as it is filled.
@@ -174,16 +212,19 @@ class InferenceReader:
         view._readers = self._readers.cancelled_by(cancellation)  # noqa: SLF001 - it is one of these
         return view
 
-    def read_filter(self, request: QueryRequest, now_us: int | None = None) -> Filter:
-        """Parse the filter of a request, `now_us` as there, check its models, and find what its reports list.
+    def read_filter(self, request: QueryRequest, now_us: int | None = None) -> ResolvedFilter:
+        """Parse the filter of a request, `now_us` as there, and resolve its names.
 
         Raises:
             QueryError: The filter is invalid.
             NotFoundError: The filter compares with a model or a report that is not known.
         """
-        tree = request.parse_filter(now_us)
-        self.names.check_filter(tree)
-        return find_cells(tree, self.scope, self._cell_ids)
+        resolved = resolve(
+            request.parse_filter(now_us),
+            self.names,
+            partial(self._cell_ids, self.scope),
+        )
+        return resolved._replace(with_replays=resolved.with_replays or self._with_replays)
 
     def check_where(self, where: Any) -> None:
         """Check a filter as JSON or text before a job uses it; raises as `read_filter`."""
@@ -201,9 +242,9 @@ class InferenceReader:
         digest = query_digest(request)
         id_range = cursor_range(request, digest)
         self._wait_if_asked(request, now_us)
-        tree = self.read_filter(request, now_us)
+        resolved = self.read_filter(request, now_us)
         with self._readers.snapshot() as connection:
-            planner = self.planner(connection, tree)
+            planner = self.planner(connection, resolved)
             rows, resume_id = self._first_rows(connection, planner, request, id_range)
             page_rows = [RecordRow(*row) for row in rows[: request.limit]]
             models = models_by_id(connection, (row.model_id for row in page_rows))
@@ -211,13 +252,15 @@ class InferenceReader:
         if len(rows) > request.limit:
             resume_id = page_rows[-1].seq
         elif resume_id is not None and request.offset:
-            raise late_offset(request.offset)
+            raise _late_offset(request.offset)
+        is_empty = not (page_rows or request.cursor or request.offset) and resume_id is None
         return Page(
             inferences=[stored_inference(row, models[row.model_id]) for row in page_rows],
             cursor=None if resume_id is None else encode_cursor(resume_id, digest),
             count=count.count if count else None,
             partial=len(rows) < request.limit and resume_id is not None,
             count_is_exact=count.is_exact if count else None,
+            warnings=self._warnings(resolved) if is_empty else msgspec.UNSET,
         )
 
     def _first_rows(
@@ -227,7 +270,7 @@ class InferenceReader:
         is_descending = request.order == "-ts"
         if request.offset:
             search = Search(connection, planner.plan, descending=is_descending)
-            id_range = skip_matches(search, request, id_range, self.budget)
+            id_range = _skip_matches(search, request, id_range, self.budget)
         return find_first(
             connection,
             planner,
@@ -245,7 +288,7 @@ class InferenceReader:
         if request.count in (None, "none"):
             return None
         search = Search(connection, planner.plan, descending=request.order == "-ts")
-        return count_matches(search, self.budget, is_capped=request.count == "capped")
+        return _count_matches(search, self.budget, is_capped=request.count == "capped")
 
     def pages(self, request: QueryRequest, now_us: int | None = None) -> Iterator[Page]:
         """Yield a page and all that follow it, as `query`, with the same `now_us` for all of them."""
@@ -259,10 +302,10 @@ class InferenceReader:
 
     def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
         """Yield the ids of all matches of a filter in batches, oldest first; errors as for `query`."""
-        tree, id_range = self.read_filter(QueryRequest(where=where), now_us), IdRange()
+        resolved, id_range = self.read_filter(QueryRequest(where=where), now_us), IdRange()
         while True:
             with self._readers.snapshot() as connection:
-                plan = self.planner(connection, tree).plan
+                plan = self.planner(connection, resolved).plan
                 search = Search(connection, plan, descending=False)
                 rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self.budget)
             ids = [int(row[0]) for row in rows]
@@ -276,16 +319,36 @@ class InferenceReader:
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""
         self._wait_if_asked(request, None)
-        tree = self.read_filter(request)
+        resolved = self.read_filter(request)
         with self._readers.snapshot() as connection:
-            plan = self.planner(connection, tree).plan
+            plan = self.planner(connection, resolved).plan
             search = Search(connection, plan, descending=True)
-            return count_matches(search, self.budget, is_capped=False)
+            return _count_matches(search, self.budget, is_capped=False)
+
+    def count_with_warnings(self, request: QueryRequest) -> Count:
+        """Count all matches of a filter, as `count`; of one that finds nothing with its warnings."""
+        count = self.count(request)
+        warnings = [] if count.count else self.unknown_keys(request.where)
+        return msgspec.structs.replace(count, warnings=warnings) if warnings else count
+
+    def unknown_keys(self, where: Any) -> list[str]:
+        """Return a sentence about each metadata key of a filter that no stored inference has; raises as `read_filter`."""
+        return self._warnings(self.read_filter(QueryRequest(where=where))) or []
+
+    def _warnings(self, resolved: ResolvedFilter) -> list[str] | msgspec.UnsetType:
+        """Return why a filter finds nothing, if that is known.
+
+        Nothing is said where the database takes too long: the answer beside which it would stand is there already.
+        """
+        warnings: list[str] = []
+        with suppress(QueryTimeoutError, NotReadyError), self._readers.snapshot() as connection:
+            warnings = unknown_key_warnings(connection, self.scope, resolved.paths)
+        return warnings or msgspec.UNSET
 
     def get(self, inference_id: str) -> StoredInference:
         """Return one inference, also if it is only in the journal yet.
 
-        It has another id where the one given leads to it, see `quadriga.store.query.repeated_ids`.
+        It has another id where the one given leads to it, see `quadriga.store.query.names.first_ids`.
         """
         if not (inference_id.isascii() and inference_id.isdigit() and len(inference_id) < 20):
             raise QueryError(f"expected an id as a string of digits, got {inference_id[:80]!r}")
@@ -430,15 +493,10 @@ class InferenceReader:
         names = self._served() if self._served is not None else ()
         return {name for name in names if self.scope.admits_model(name)}
 
-    def planner(self, connection: sa.Connection, tree: Filter) -> Planner:
+    def planner(self, connection: sa.Connection, resolved: ResolvedFilter) -> Planner:
         """Plan a filter of what may be seen, within a snapshot."""
-        return Planner(
-            connection,
-            follow_ids(connection, tree),
-            self.scope,
-            with_replays=self._with_replays,
-            narrow_rows=self._narrow_rows,
-        )
+        resolved = follow_ids(connection, resolved)
+        return Planner(connection, resolved, self.scope, narrow_rows=self._narrow_rows)
 
     def _row(self, seq: int) -> StoredInference | None:
         if seq > LARGEST_ID:
@@ -498,3 +556,37 @@ class InferenceReader:
     def wait_for_journal(self) -> None:
         """Wait until the database has all that is in the journal at present; raise a `NotReadyError` if it takes too long."""
         wait_until_moved(self._directory, self._offsets, JOURNAL_TIMEOUT_S)
+
+
+def _skip_matches(
+    search: Search, request: QueryRequest, id_range: IdRange, budget: Budget
+) -> IdRange:
+    """Return the ids behind the matches that an offset skips.
+
+    Raises:
+        QueryTimeoutError: The budget ended before that.
+    """
+    rows, resume_id = search.first_matches(request.offset, id_range, budget)
+    if len(rows) == request.offset:
+        return range_after(rows[-1][0], request.order)
+    if resume_id is not None:
+        raise _late_offset(request.offset)
+    return IdRange(1, 0)
+
+
+def _late_offset(offset: int) -> QueryTimeoutError:
+    """Return the error of a page that was not full in time: the next offset would leave out the rest of it."""
+    return QueryTimeoutError(
+        f"cannot read a whole page at offset {offset} in time: narrow the filter, or send the cursor that the page "
+        "before answered"
+    )
+
+
+def _count_matches(search: Search, budget: Budget, *, is_capped: bool) -> Count:
+    """Count up to the cap, and beyond it if required."""
+    rows, resume_id = search.first_matches(_COUNT_CAP, IdRange(), budget)
+    if resume_id is None and len(rows) < _COUNT_CAP:
+        return Count(len(rows), is_exact=True)
+    if is_capped:
+        return Count(len(rows), is_exact=False)
+    return Count(search.count(), is_exact=True)

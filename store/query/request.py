@@ -2,16 +2,16 @@
 
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from blake3 import blake3
+from msgspec import inspect
 
-from quadriga.store.query.filters import chariot_form, compact_form, json_form
-from quadriga.store.query.filters.filter_errors import field_names
+from quadriga.store.query.filters import chariot_form, forms
 from quadriga.store.query.filters.syntax import Filter
-from quadriga.store.query.sql.plan import IdRange
+from quadriga.store.query.sql.search import IdRange
 from quadriga.store.records.errors import JSON_ERRORS, QueryError
 
 MAX_OFFSET = 100_000
@@ -36,7 +36,7 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request of a query."""
 
     where: Any = None
-    """A filter as JSON, see `quadriga.store.query.filters.json_form`, or as text, see `quadriga.store.query.filters.compact_form`."""
+    """A filter as JSON or as text, see `quadriga.store.query.filters.forms`."""
     order: Order = "-ts"
     """Order of the results: newest or oldest first."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
@@ -57,7 +57,7 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def parse_filter(self, now_us: int | None = None) -> Filter:
         """Parse the filter or raise a `QueryError`; `now_us` is the current time, in microseconds since 1970."""
         now_us = time.time_ns() // 1000 if now_us is None else now_us
-        return json_form.parse(self.where, now_us)
+        return forms.parse(self.where, now_us)
 
 
 class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,8 +101,8 @@ def decode_count(body: bytes) -> QueryRequest:
 
 
 def query_from_url(query: str) -> QueryRequest:
-    """Parse the query of a URL, or raise a `QueryError`; see `compact_form.split_url`."""
-    return request_from_url(query, QueryRequest, compact_form.URL_OPTIONS)
+    """Parse the query of a URL, or raise a `QueryError`; see `forms.split_url`."""
+    return request_from_url(query, QueryRequest, forms.URL_OPTIONS)
 
 
 def request_from_url(query: str, struct: type[_Body], names: Sequence[str] | None = None) -> _Body:
@@ -112,7 +112,7 @@ def request_from_url(query: str, struct: type[_Body], names: Sequence[str] | Non
     """
     if names is None:
         names = [name for name in struct.__struct_fields__ if name != "where"]
-    texts, options = compact_form.split_url(query, names)
+    texts, options = forms.split_url(query, names)
     converted = {
         name: int(value) if value.isdecimal() and name in _NUMBERS and len(value) < 9 else value
         for name, value in options.items()
@@ -150,6 +150,25 @@ def decode_filtered(body: bytes, type_: type[_Decoded]) -> _Decoded:
     if not has_filter or not any(name.encode() in body for name in chariot_form.NAMES):
         return msgspec.json.decode(body, type=type_)
     return msgspec.convert(chariot_form.move_into_where(msgspec.json.decode(body)), type_)
+
+
+def field_names(struct: type[msgspec.Struct], only: Collection[str] = ()) -> str:
+    """Return the names of all or some fields of a struct, with their allowed words, for messages."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    return ", ".join(
+        f"{field.encode_name}{_allowed_words(field.type)}"
+        for field in info.fields
+        if not only or field.encode_name in only
+    )
+
+
+def _allowed_words(type_: inspect.Type) -> str:
+    for member in type_.types if isinstance(type_, inspect.UnionType) else (type_,):
+        value_type = member.item_type if isinstance(member, inspect.ListType) else member
+        if isinstance(value_type, inspect.LiteralType):
+            return f" ({', '.join(map(str, value_type.values))})"
+    return ""
 
 
 def query_digest(request: QueryRequest) -> str:

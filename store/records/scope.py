@@ -8,7 +8,7 @@ import msgspec
 
 from quadriga.quoting import quoted
 from quadriga.store.records.errors import StoreError
-from quadriga.store.records.replays import live_name
+from quadriga.store.records.records import live_name
 
 DEFAULT_OWNER = "default"
 """Owner of the statements of whoever belongs to no team."""

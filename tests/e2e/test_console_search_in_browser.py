@@ -8,7 +8,7 @@ import pytest
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.filter_line import comparison_text
-from quadriga.engine.console.filter_words import filter_words
+from quadriga.engine.console.search_words import filter_words
 from quadriga.store.database.database import migrate, writer_engine
 from quadriga.store.keys.access_keys import create_key
 from quadriga.store.query.request import QueryRequest

@@ -145,7 +145,7 @@ def test_exports_stop_at_the_quota_and_the_results_before_stay(tmp_path) -> None
     data = tmp_path / "data"
     data.mkdir()
     store_entries(f"sqlite:///{data}/store.db", data / "other" / "journal", records(3000))
-    small = {"store.job_runner": {"MAX_JOB_BYTES": 3_000_000}}
+    small = {"store.jobs.runner": {"MAX_JOB_BYTES": 3_000_000}}
     server = ServerProcess(data, MODEL, constants=small).start()
 
     def export() -> dict[str, object]:

@@ -17,9 +17,9 @@ from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.thumbnails import Thumbnails
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.store.changes.service import ChangeService
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.model_names import ModelNames
+from quadriga.store.query.names import ModelNames
 from quadriga.store.records.scope import Scope
 
 

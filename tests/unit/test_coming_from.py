@@ -12,7 +12,7 @@ from quadriga.client.results import Result
 from quadriga.engine.cli import main
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.http.operations import expand_path
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.tasks.predictions import Detection
 from tests.pages import ROOT
 

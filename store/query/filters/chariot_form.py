@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quadriga.store.query.filters.comparisons import ComparisonParser
-from quadriga.store.query.filters.filter_errors import check_count, unexpected_value
+from quadriga.store.query.filters.comparisons import ComparisonParser, check_count, unexpected_value
 from quadriga.store.query.filters.syntax import And, Filter, Not, join_operands
 from quadriga.store.records.errors import JSON_ERRORS, QueryError
 

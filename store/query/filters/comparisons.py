@@ -5,15 +5,11 @@ A bare value means `eq`; several operators on one field must all hold.
 
 import math
 import re
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
-from quadriga.store.query.filters.filter_errors import (
-    check_count,
-    check_number,
-    check_text,
-    unexpected_value,
-)
-from quadriga.store.query.filters.moments import EXPECTED_MOMENT, parse_moment_us
+import msgspec
+
 from quadriga.store.query.filters.syntax import (
     BOUNDS,
     FIELDS,
@@ -35,7 +31,81 @@ from quadriga.store.query.filters.syntax import (
 )
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.geo import is_within
+from quadriga.store.records.metadata import LARGEST_INTEGER, MAX_BYTES, SMALLEST_INTEGER
 from quadriga.store.records.records import REVIEWS
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_RELATIVE = re.compile(r"-(\d{1,9})([smhdw])", re.ASCII)
+EXPECTED_MOMENT = "a moment such as 2026-01-31T12:00:00Z, -24h or now"
+"""Description of a moment, for error messages."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_moment_us(text: str, now_us: int) -> int:
+    """Return a moment in microseconds since 1970.
+
+    Args:
+        text: `2026-01-31T12:00:00Z` with any offset, `now`, or `-` number and one of s, m, h, d, w.
+        now_us: Time that `now` stands for.
+
+    Raises:
+        ValueError: The text is not a moment.
+    """
+    if text == "now":
+        return now_us
+    relative = _RELATIVE.fullmatch(text)
+    if relative:
+        # Ids begin after 1970, and a much earlier time could not be converted to a date.
+        return max(now_us - int(relative[1]) * UNITS_S[relative[2]] * 1_000_000, 0)
+    try:
+        moment: datetime = msgspec.convert(text, Annotated[datetime, msgspec.Meta(tz=True)])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"expected a moment of RFC 3339 with an offset, got {text!r}") from error
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+_KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list",
+          dict: "an object", type(None): "null"}  # fmt: skip
+
+
+def check_text(value: str, path: str) -> None:
+    """Raise a `QueryError` unless a text can be compared in a database."""
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise QueryError(f"expected {path!a} to be Unicode, got a surrogate") from error
+    if size > MAX_BYTES:
+        raise QueryError(f"expected {path[:80]} to be at most {MAX_BYTES} bytes, got {size}")
+    if "\0" in value:
+        raise QueryError(f"expected {path!r} to be text without NUL, got one")
+
+
+def check_number(
+    value: int | float,  # noqa: PYI041 - each type has its own check
+    path: str,
+) -> None:
+    """Raise a `QueryError` unless a number is valid in metadata."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise unexpected_value(path, "a finite number", value)
+    if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
+        bits = value.bit_length() + 1
+        raise QueryError(f"expected {path} to be a number of 64 bits, got one of {bits}")
+
+
+def check_count(count: int, limit: int, subject: str) -> int:
+    """Return a count; raise a `QueryError` if it exceeds its limit."""
+    if count > limit:
+        raise QueryError(f"expected at most {limit} {subject}, got more")
+    return count
+
+
+def unexpected_value(path: str, expected: str, value: Any) -> QueryError:
+    """Return the error of a value at `path` that is not what was expected."""
+    type_name = _KINDS.get(type(value), type(value).__name__)
+    shown = "" if value is None or isinstance(value, list | dict) else f" {str(value)[:80]!r}"
+    return QueryError(f"expected {path} to be {expected}, got {type_name}{shown}")
+
 
 MAX_CORNERS = 100
 _UNITS_M = {"m": 1.0, "km": 1000.0, "mi": 1609.344, "nmi": 1852.0}

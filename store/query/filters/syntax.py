@@ -3,8 +3,8 @@
 Filters are two-valued: a comparison with an absent key, or across types, is false, so its `Not` is true.
 """
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -43,6 +43,11 @@ class Compare(msgspec.Struct, frozen=True):
     operator: Operator
     value: Scalar | tuple[Scalar, ...]
     """Tuple for `in`, `True` for `exists`; `id` is an integer, `ts` microseconds since 1970."""
+
+    @property
+    def values(self) -> tuple[Scalar, ...]:
+        """The values that the field is compared with."""
+        return self.value if isinstance(self.value, tuple) else (self.value,)
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -98,7 +103,10 @@ class PlaceCondition(msgspec.Struct, frozen=True):
 
 
 class ReportCells(msgspec.Struct, frozen=True):
-    """Condition that some cells of a report's confusion matrix list the inference; see `quadriga.store.query.filters.report_cells`."""
+    """Condition that some cells of a report's confusion matrix list the inference: `report=ID & truth=star & predicted=cross`.
+
+    A report lists its inferences in a file that this package does not know: who opens the store says how they are found.
+    """
 
     report: str
     """Id of the report."""
@@ -116,6 +124,19 @@ class IdList(msgspec.Struct, frozen=True):
 
 Leaf = Compare | Range | PredictionCondition | PlaceCondition | ReportCells | IdList
 Filter = And | Or | Not | Leaf
+
+
+class ResolvedFilter(NamedTuple):
+    """Filter whose names mean what there is, made by `quadriga.store.query.names.resolve`."""
+
+    tree: Filter
+    paths: tuple[str, ...] = ()
+    """Paths of the metadata that it compares."""
+    ids: tuple[int, ...] = ()
+    """Ids that `eq` and `in` name."""
+    with_replays: bool = False
+    """Whether it can mean replays: by their names, their ids, or what links them to others."""
+
 
 FieldKind = Literal[
     "id",
@@ -228,3 +249,12 @@ def leaves(tree: Filter) -> list[Leaf]:
     if isinstance(tree, Not):
         return leaves(tree.operand)
     return [tree]
+
+
+def map_leaves(tree: Filter, convert: Callable[[Leaf], Leaf]) -> Filter:
+    """Return a tree with each comparison converted."""
+    if isinstance(tree, And | Or):
+        return type(tree)(tuple(map_leaves(operand, convert) for operand in tree.operands))
+    if isinstance(tree, Not):
+        return Not(map_leaves(tree.operand, convert))
+    return convert(tree)

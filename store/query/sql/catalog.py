@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from quadriga.store.database.database import execute, fetch_all, fetch_in
 from quadriga.store.database.schema import KeyType
-from quadriga.store.query.filters.syntax import MIN_HASH_DIGITS, Compare, Filter, IdList, leaves
-from quadriga.store.records.replays import is_replay
+from quadriga.store.query.filters.syntax import MIN_HASH_DIGITS
+from quadriga.store.records.records import is_replay
 from quadriga.store.records.scope import Scope
 
 CLASSIFICATION = "IMAGE_CLASSIFICATION"
@@ -33,7 +33,7 @@ _KeyIds = dict[str, dict[tuple[KeyType, str], int]]  # by path, then by type and
 
 
 def model_spellings(name: str) -> tuple[str, ...]:
-    """Return the names of models that a name may mean, in lower case, the likeliest first; see `quadriga.store.query.model_names`."""
+    """Return the names of models that a name may mean, in lower case, the likeliest first; see `quadriga.store.query.names`."""
     lower_name = name.lower()
     return lower_name, lower_name.removeprefix(_ID_PREFIX), _ID_PREFIX + lower_name
 
@@ -199,23 +199,6 @@ class Catalog:
         return (
             (statement.replace("WHERE", "WHERE team = ? AND"), (team,)) if team else (statement, ())
         )
-
-
-def mentions_replays(tree: Filter) -> bool:
-    """Check whether a filter can mean replays: by their names, their ids, or what links them to others."""
-    for leaf in leaves(tree):
-        if isinstance(leaf, IdList):
-            return True
-        if not isinstance(leaf, Compare):
-            continue
-        if leaf.field == "model":
-            values = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
-            if any(is_replay(split_version(str(value))[0]) for value in values):
-                return True
-        is_listed = leaf.field in {"id", "request_id"} and leaf.operator in {"eq", "in"}
-        if is_listed or leaf.field.startswith(("std.replay_of", "std.shadow")):
-            return True
-    return False
 
 
 def label_names(connection: sa.Connection, scope: Scope) -> dict[int, str]:

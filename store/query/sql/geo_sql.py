@@ -11,7 +11,7 @@ from quadriga.store.database.schema import KeyType
 from quadriga.store.query.filters.syntax import GeoBox, GeoCircle, GeoPolygon, PlaceCondition
 from quadriga.store.query.sql.catalog import Catalog
 from quadriga.store.query.sql.dialects import SqlDialect
-from quadriga.store.query.sql.sql import EMPTY_RANGE, FALSE, Predicate, Scan, Sql
+from quadriga.store.query.sql.predicates import EMPTY_RANGE, FALSE, Predicate, Scan, Sql
 from quadriga.store.records import geo
 
 EARTH_RADIUS_M = 6_371_008.8

@@ -11,9 +11,9 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console import facet_links
+from quadriga.engine.console import inferences
+from quadriga.engine.console.filter_line import choice_text, choices
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
-from quadriga.engine.console.value_choices import choice_text, choices
 from quadriga.store.browsing import sample
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.database.database import migrate
@@ -198,7 +198,7 @@ def test_numbers_of_many_digits_are_told_apart_and_found(server, field, names):
 def test_what_was_chosen_is_shown_however_rare_it_is(server):
     shown = facet(server, "meta.rare=r39", "meta.rare")
     assert shown["r39"][:2] == ("5", True)
-    assert len(shown) == facet_links.VALUES
+    assert len(shown) == inferences.VALUES
 
 
 def test_a_choice_that_nothing_has_can_be_taken_back_in_the_list(server):
@@ -227,8 +227,8 @@ def test_only_what_no_inference_has_is_said_to_be_nowhere(tmp_path, line, zero):
     store_entries(url, tmp_path / "journal", [make_record(FIRST, predictions=predictions)])
     harness = StoreHarness(tmp_path, url)
     links = FilterLinks(InferenceFilter(line), lambda path, **options: "", "/")
-    facets = find_facets(harness.inferences, FacetsRequest(line, None, facet_links.VALUES, 2))
-    counted = facet_links.counted_facets(harness.inferences, facets, links)
+    facets = find_facets(harness.inferences, FacetsRequest(line, None, inferences.VALUES, 2))
+    counted = inferences.counted_facets(harness.inferences, facets, links)
     harness.close()
     (of_labels,) = (each.facet for each in counted if each.facet.field == "label")
     assert [value.value for value in of_labels.values if not value.count] == zero
@@ -251,7 +251,7 @@ def test_labels_narrow_as_an_image_may_have_several(server):
 
 def test_at_most_a_few_fields_are_counted_without_their_choice(server):
     chosen = ["meta.camera=north", "meta.floor=1", "version=0", "status=200"]
-    assert len(chosen) > facet_links.MAX_WIDER
+    assert len(chosen) > inferences.MAX_WIDER
     shown = [facet(server, " & ".join(chosen), part.partition("=")[0]) for part in chosen]
     assert [len(values) > 1 for values in shown] == [True, True, True, False]
     assert [[name for name in values if values[name][1]] for values in shown] == [["north"], ["1"], ["0"], ["200"]]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.filter_line import comparison_text
-from quadriga.engine.console.filter_words import SHOWN_TEXTS, filter_words
+from quadriga.engine.console.search_words import SHOWN_TEXTS, filter_words
 from quadriga.store.database.database import migrate
 from quadriga.store.query.filters.syntax import (
     FIELDS,

@@ -12,8 +12,8 @@ from quadriga.proto.http.chariot import (
     protocol_of_images,
     read_image_inputs,
     read_storage_options,
-    without_gateway_prefix,
 )
+from quadriga.proto.http.operations import without_gateway_prefix
 from quadriga.proto.messages import DEFAULT_STORAGE, InferRequest, StorageOptions, Tensor
 
 

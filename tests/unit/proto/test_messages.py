@@ -5,7 +5,8 @@ import uuid
 import pytest
 
 from quadriga.proto.errors import InvalidRequest
-from quadriga.proto.messages import MAX_NAME_CHARACTERS, first_request_id, new_request_id
+from quadriga.proto.messages import MAX_NAME_CHARACTERS, first_request_id
+from quadriga.proto.request import new_request_id
 
 
 def test_new_ids_are_uuids_of_version_4_and_differ():

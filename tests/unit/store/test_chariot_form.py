@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store.query.filters import json_form
+from quadriga.store.query.filters import forms
 from quadriga.store.query.filters.syntax import (
     And,
     Compare,
@@ -29,7 +29,7 @@ def one(**fields: Any) -> list[dict[str, Any]]:
 
 
 def parse(**filters: Any) -> Filter:
-    return json_form.parse(filters, NOW_US)
+    return forms.parse(filters, NOW_US)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.store.query.filters.compact_form import split_url
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse, split_url
 from quadriga.store.query.filters.syntax import (
     BOUNDS,
     FIELDS,

@@ -19,7 +19,7 @@ from quadriga.store.changes.erasures import demanded_texts, filter_fields
 from quadriga.store.journal.journal import segment_paths
 from quadriga.store.maintenance import eraser as eraser_module
 from quadriga.store.maintenance.vacuum import vacuum
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.records.errors import ChangeError, NotFoundError, QueryError, StoreError
 from tests.background import in_background, until
 from tests.unit.store.erasing_harness import (

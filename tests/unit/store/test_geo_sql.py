@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quadriga.store.database.schema import KeyType
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import GeoBox
 from quadriga.store.query.sql.catalog import Catalog
 from quadriga.store.query.sql.dialects import DIALECTS

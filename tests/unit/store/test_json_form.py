@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store.query.filters.json_form import parse
-from quadriga.store.query.filters.moments import EXPECTED_MOMENT
+from quadriga.store.query.filters.comparisons import EXPECTED_MOMENT
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import (
     And,
     Compare,

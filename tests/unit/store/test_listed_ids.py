@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import And, Compare, Not, Or, ReportCells
-from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.paging import Count
+from quadriga.store.query.inferences import Count, InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.scope import Scope

@@ -6,7 +6,7 @@ import pytest
 
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.model_names import ModelNames, find_model_name
+from quadriga.store.query.names import ModelNames, find_model_name
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import NotFoundError
 from quadriga.store.records.records import ModelReference

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database.database import migrate
-from quadriga.store.query.filters.json_form import parse
-from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.paging import Count
+from quadriga.store.query.filters.forms import parse
+from quadriga.store.query.inferences import Count, InferenceReader
 from quadriga.store.query.request import QueryRequest, query_from_url
 from quadriga.store.query.sql.search import Budget
 from quadriga.store.records.ids import smallest_id_at

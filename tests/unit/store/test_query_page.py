@@ -9,7 +9,7 @@ from urllib.parse import quote_plus
 import msgspec
 
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
 from quadriga.store.query.filters.syntax import leaves
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest, decode_query, query_from_url

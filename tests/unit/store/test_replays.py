@@ -21,8 +21,11 @@ from quadriga.store.records.records import (
     InputReference,
     ModelReference,
     RetentionRule,
+    is_replay,
+    live_name,
+    replay_id,
+    replay_name,
 )
-from quadriga.store.records.replays import is_replay, live_name, replay_id, replay_name
 from quadriga.store.records.scope import Scope
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.query.paging import Count
+from quadriga.store.query.inferences import Count, InferenceReader
 from quadriga.store.query.request import QueryRequest, query_from_url
 from quadriga.store.query.sql.search import Budget
 from quadriga.store.records.records import IMAGE_STATISTICS, ImageSignals, SignalsOfImages

@@ -13,11 +13,12 @@ from quadriga.store.database.database import execute, writer_engine
 from quadriga.store.database.schema import KeyType
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
 from quadriga.store.query.columns import label_counts, labelled_ids, source_values
-from quadriga.store.query.filters.json_form import parse
+from quadriga.store.query.filters.forms import parse
+from quadriga.store.query.filters.syntax import ResolvedFilter
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.sql.catalog import Catalog
-from quadriga.store.query.sql.plan import Planner
+from quadriga.store.query.sql.search import Planner
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import (
     InferenceRecord,
@@ -115,14 +116,14 @@ def test_a_search_of_a_team_reads_entries_of_its_own_and_tests_no_scope(
     store.commit(*records())
     with store.inferences.snapshot() as connection:
         tree = parse(where, 0)
-        plan = Planner(connection, tree, Scope("b")).plan
+        plan = Planner(connection, ResolvedFilter(tree), Scope("b")).plan
         assert plan.scans
         assert "model_id" not in (plan.predicate.text if plan.predicate else "")
         for scan in plan.scans:
             condition, values = scan.condition
             query = f"SELECT DISTINCT m.team FROM {scan.source} JOIN inference AS i ON i.seq = d.seq JOIN model AS m ON m.id = i.model_id WHERE {condition}"
             assert [*execute(connection, query, values).scalars()] in ([], ["b"])
-        within_models = Planner(connection, tree, Scope("b", ("m1",))).plan
+        within_models = Planner(connection, ResolvedFilter(tree), Scope("b", ("m1",))).plan
         assert within_models.predicate is not None
         assert "model_id" in within_models.predicate.text
 

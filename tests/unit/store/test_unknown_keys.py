@@ -5,11 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.store.browsing.unknown_keys import (
-    count_with_warnings,
-    query_with_warnings,
-    unknown_key_warnings,
-)
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.scope import EVERYTHING, Scope
@@ -62,19 +57,19 @@ UNKNOWN = "no stored inference has the metadata key"
 )  # fmt: skip
 def test_a_key_that_nothing_has_is_named(inferences, where: Any, scope, warnings):
     store = inferences.within(scope)
-    assert unknown_key_warnings(store, where) == warnings
-    page = query_with_warnings(store, QueryRequest(where))
+    assert store.unknown_keys(where) == warnings
+    page = store.query(QueryRequest(where))
     assert page.inferences == []
     assert (page.warnings or []) == warnings
-    assert (count_with_warnings(store, QueryRequest(where)).warnings or []) == warnings
+    assert (store.count_with_warnings(QueryRequest(where)).warnings or []) == warnings
 
 
 @pytest.mark.parametrize("request_", [QueryRequest(), QueryRequest("!meta.rum=v1")])
 def test_what_finds_something_is_answered_as_before(inferences, request_):
-    page = query_with_warnings(inferences, request_)
+    page = inferences.query(request_)
     assert page.inferences
     assert b"warnings" not in msgspec.json.encode(page)
-    assert b"warnings" not in msgspec.json.encode(count_with_warnings(inferences, request_))
+    assert b"warnings" not in msgspec.json.encode(inferences.count_with_warnings(request_))
 
 
 def test_nothing_is_said_where_the_database_takes_too_long(tmp_path):
@@ -84,9 +79,9 @@ def test_nothing_is_said_where_the_database_takes_too_long(tmp_path):
     reader = InferenceReader(
         url, harness.journal_directory, harness.blobs, connections=1, timeout_s=0.5
     )
-    assert unknown_key_warnings(harness.inferences, "meta.rum=v1")
+    assert harness.inferences.unknown_keys("meta.rum=v1")
     with reader.snapshot():  # its only connection
-        assert unknown_key_warnings(reader, "meta.rum=v1") == []
+        assert reader.unknown_keys("meta.rum=v1") == []
     reader.close()
     harness.close()
 
@@ -97,5 +92,5 @@ def test_a_team_with_more_keys_than_are_indexed_may_have_the_key(tmp_path, monke
     metadata = {f"key{number}": number for number in range(5)}
     store_entries(url, tmp_path / "journal", [make_record(1, metadata=metadata)])
     harness = StoreHarness(tmp_path, url)
-    assert unknown_key_warnings(harness.inferences, "meta.key4=9 & meta.rum=1") == []
+    assert harness.inferences.unknown_keys("meta.key4=9 & meta.rum=1") == []
     harness.close()

@@ -15,7 +15,7 @@ from quadriga.store.changes.requests import DeleteBody, decode_change
 from quadriga.store.changes.truth_service import StatementsBody
 from quadriga.store.exchange import export
 from quadriga.store.maintenance import aggregates
-from quadriga.store.query.filters import json_form
+from quadriga.store.query.filters import forms
 from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,
@@ -73,9 +73,9 @@ def decode(name: str, **fields: Any) -> Any:
 @pytest.mark.parametrize("name", DECODERS)
 def test_filters_of_chariot_hold_beside_where(name):
     where = decode(name, where="status=200", **FILTERS).where
-    assert json_form.parse(where, 0) == json_form.parse(SAME, 0)
+    assert forms.parse(where, 0) == forms.parse(SAME, 0)
     none = decode(name, metadata_filter=[], gps_box=None).where
-    assert json_form.parse(none, 0) == json_form.parse({}, 0)
+    assert forms.parse(none, 0) == forms.parse({}, 0)
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -9,8 +9,7 @@ import pytest
 
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
-from quadriga.store.database.database import ReaderPool, execute
-from quadriga.store.records.cancellation import Cancellation
+from quadriga.store.database.database import Cancellation, ReaderPool, execute
 from quadriga.store.records.errors import QueryCancelledError
 from tests.background import until
 from tests.unit.store.test_database import ENDLESS

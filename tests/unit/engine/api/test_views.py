@@ -9,7 +9,7 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.engine.api import caller_scope as caller_scope_module
+from quadriga.engine.api import access as access_module
 from quadriga.engine.api import views as views_module
 from quadriga.engine.api.views import view_routes
 from quadriga.monitor import saved_views
@@ -32,7 +32,7 @@ class Client:
         self.become(MARA)
 
     def become(self, caller: Caller) -> None:
-        for module in (views_module, caller_scope_module):
+        for module in (views_module, access_module):
             self._monkeypatch.setattr(module, "current_caller", lambda: caller)
 
     def call(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:

@@ -18,8 +18,8 @@ from quadriga.monitor.evaluation.files.evaluate_files import (
 )
 from quadriga.monitor.evaluation.reporting import EvaluationOptions
 from quadriga.monitor.evaluation.state import EvaluationError
-from quadriga.store.query.filters.compact_form import parse
 from quadriga.store.query.filters.comparisons import ComparisonParser
+from quadriga.store.query.filters.forms import parse_text
 from tests.unit.monitor.evaluation.evaluation_images import stable_report
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
@@ -173,7 +173,7 @@ def test_a_slice_is_the_filter_that_it_names() -> None:
     counts = {part.value: part.n for part in evaluated(*records, by=["meta.k"]).slices}
     assert counts.pop("1") == 2
     assert set(counts.values()) == {1}
-    found = [parse(f"meta.k={name}", ComparisonParser(0)).value for name in counts]
+    found = [parse_text(f"meta.k={name}", ComparisonParser(0)).value for name in counts]
     assert {(type(value), value) for value in found} == {
         (type(value), value) for value in [True, *VALUES[3:9], 0, *VALUES[10:]]
     }

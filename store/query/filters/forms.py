@@ -1,4 +1,10 @@
-"""Filters as one line of text: `model=ships & (meta.camera=in:north,east | label=car:ge:0.8) & !meta.fog=true`.
+"""Filters as JSON and as one line of text, which becomes the same tree.
+
+JSON: `{"meta.altitude": {"ge": 100, "lt": 300}, "not": {"label": "circle"}}`. Several fields in one object, and several
+operators on one field, must all hold; a bare value means `eq`. A string in place of an object is the line of text. An object
+may have Chariot's filters, see `quadriga.store.query.filters.chariot_form`.
+
+Text: `model=ships & (meta.camera=in:north,east | label=car:ge:0.8) & !meta.fog=true`.
 
     either     = both ("|" both)*
     both       = one ("&" one)*
@@ -20,15 +26,23 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from quadriga.store.query.filters.comparisons import MAX_DEPTH, ComparisonParser
+from quadriga.store.query.filters import chariot_form
+from quadriga.store.query.filters.comparisons import (
+    MAX_DEPTH,
+    ComparisonParser,
+    check_text,
+    unexpected_value,
+)
 from quadriga.store.query.filters.syntax import (
     BOUNDS,
     OPERATORS,
     PROPERTIES,
     And,
+    Compare,
     Filter,
     Not,
     Or,
+    ReportCells,
     join_operands,
     kind_of,
 )
@@ -48,16 +62,96 @@ _OPERATORS = OPERATORS["value"]
 _OPERATOR = re.compile(rf"\s*({'|'.join(_OPERATORS)})\s*:", re.ASCII)
 _OTHER_NAME = re.compile(r"\s*(?:gte|lte|neq)\s*:", re.ASCII)
 """Names of operators in other query languages; as values they must be quoted."""
+_CELL_LABELS = {"truth", "predicted"}
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
-def parse(text: str, comparisons: ComparisonParser) -> Filter:
+def parse(where: Any, now_us: int) -> Filter:
+    """Parse decoded JSON; `None` and `{}` match everything, `now_us` as for `ComparisonParser`.
+
+    Raises:
+        QueryError: The filter is invalid; the message names the place, as `where.and[1].meta.altitude`.
+    """
+    tree = _tree({} if where is None else where, "where", 1, ComparisonParser(now_us))
+    return _join_cells(tree)
+
+
+def _tree(node: Any, path: str, depth: int, parser: ComparisonParser) -> Filter:
+    if isinstance(node, str):
+        return parse_text(node, parser)
+    if not isinstance(node, dict):
+        raise unexpected_value(path, "an object", node)
+    if depth > MAX_DEPTH:
+        raise QueryError(f"expected the filter to be at most {MAX_DEPTH} deep, got more at {path}")
+    parser.count_object()
+    operands = chariot_form.parse(node, parser)
+    for key, value in node.items():
+        if key in chariot_form.NAMES:
+            continue
+        check_text(key, "the name of a field")
+        node_path = f"{path}.{key[:80]}"
+        if key in {"and", "or"}:
+            if not isinstance(value, list):
+                raise unexpected_value(node_path, "a list of filters", value)
+            children = [
+                _tree(child, f"{node_path}[{index}]", depth + 1, parser)
+                for index, child in enumerate(value)
+            ]
+            operands.append(join_operands(And if key == "and" else Or, children))
+        elif key == "not":
+            operands.append(Not(_tree(value, node_path, depth + 1, parser)))
+        else:
+            operands += parser.read(key, value, node_path)
+    return join_operands(And, operands)
+
+
+def parse_text(text: str, comparisons: ComparisonParser) -> Filter:
     """Read a filter, whose comparisons count as the outer one's; empty text matches everything.
 
     Raises:
         QueryError: It is no filter; the message says where and what was expected.
     """
     return _Parser(text, comparisons).parse_all()
+
+
+def _join_cells(tree: Filter) -> Filter:
+    """Return a filter in which each report has its cells.
+
+    Raises:
+        QueryError: A label stands beside no report, or there are two reports for it.
+    """
+    if isinstance(tree, Or):
+        return Or(tuple(map(_join_cells, tree.operands)))
+    if isinstance(tree, Not):
+        return Not(_join_cells(tree.operand))
+    operands = tree.operands if isinstance(tree, And) else (tree,)
+    fields = [operand.field for operand in operands if isinstance(operand, Compare)]
+    if "report" not in fields and _CELL_LABELS.isdisjoint(fields):
+        return And(tuple(map(_join_cells, operands))) if isinstance(tree, And) else tree
+    for field in ("report", *sorted(_CELL_LABELS)):
+        if fields.count(field) > (1 if fields.count("report") == 1 else 0):
+            raise QueryError(
+                f"expected truth and predicted once each beside one report, as in report=ID & truth=star, got {field} "
+                f"{fields.count(field)} times beside {fields.count('report')} reports"
+            )
+    values = {operand.field: operand.value for operand in operands if isinstance(operand, Compare)}
+    cells = ReportCells(
+        str(values["report"]),
+        truth=_labels(values.get("truth")),
+        predicted=_labels(values.get("predicted")),
+    )
+    others = [
+        _join_cells(operand)
+        for operand in operands
+        if not (isinstance(operand, Compare) and operand.field in _CELL_LABELS | {"report"})
+    ]
+    return join_operands(And, [cells, *others])
+
+
+def _labels(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
 def split_url(query: str, names: Collection[str] = URL_OPTIONS) -> tuple[list[str], dict[str, str]]:

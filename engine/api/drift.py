@@ -17,7 +17,7 @@ from quadriga.engine.api.responses import (
     json_body_options,
     options_route,
 )
-from quadriga.engine.api.webhook_states import check_end_webhook
+from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters, decode_parameters
 from quadriga.monitor.drift.service import DriftService

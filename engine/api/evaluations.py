@@ -17,8 +17,8 @@ from quadriga.engine.api.responses import (
     error_response,
     json_body_options,
 )
+from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,
     decode_parameters,

@@ -10,7 +10,7 @@ from litestar.response import File
 
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
-from quadriga.engine.api.webhook_states import check_end_webhook
+from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.request import note_target
 from quadriga.store.exchange.export import ExportParameters, decode_parameters

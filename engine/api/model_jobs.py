@@ -10,7 +10,7 @@ from litestar.params import RawBody
 from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
-from quadriga.engine.api.webhook_states import check_end_webhook
+from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.engine.jobs.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, REPLAY, ReplayParameters, decode_replay
 from quadriga.engine.models.repository import ServedVersion

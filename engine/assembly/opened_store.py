@@ -17,7 +17,6 @@ from quadriga.engine.api.caller_scope import caller_scope
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.drift_alarms import drift_alarm_routes
-from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.ground_truth import ground_truth_routes
@@ -27,7 +26,7 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.model_jobs import model_job_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
-from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.schedules import evaluation_schedule_routes, schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.thumbnails import Thumbnails

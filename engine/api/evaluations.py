@@ -32,7 +32,7 @@ from quadriga.monitor.report.cells import (
 )
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
+from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.request import note_target
 from quadriga.store.jobs.jobs import Job, Jobs
 from quadriga.store.query.inferences import InferenceReader, Page

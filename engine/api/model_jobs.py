@@ -14,7 +14,7 @@ from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.engine.jobs.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, REPLAY, ReplayParameters, decode_replay
 from quadriga.engine.models.repository import ServedVersion
-from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
+from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.access import admit_model
 from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted

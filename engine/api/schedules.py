@@ -28,26 +28,26 @@ from quadriga.engine.api.responses import (
 )
 from quadriga.monitor.drift.baselines import BaselineState
 from quadriga.monitor.drift.service import DriftService
-from quadriga.monitor.drift.watch import history as drift_history
-from quadriga.monitor.drift.watch.history import DriftHistory
-from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
+from quadriga.monitor.drift.watch.schedules import DriftHistory, DriftSchedule, drift_schedules
 from quadriga.monitor.drift.watch.schedules import decode_schedule as decode_drift_schedule
-from quadriga.monitor.evaluation import history as evaluation_history
-from quadriga.monitor.evaluation.history import EvaluationHistory
+from quadriga.monitor.drift.watch.schedules import read_history as read_drift_history
 from quadriga.monitor.evaluation.schedules import (
+    EvaluationHistory,
     EvaluationSchedule,
     evaluation_schedules,
     window_start_s,
     with_reference,
 )
 from quadriga.monitor.evaluation.schedules import decode_schedule as decode_evaluation_schedule
+from quadriga.monitor.evaluation.schedules import read_history as read_evaluation_history
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.spans import moment_us
 from quadriga.monitor.watch.alerts import DeliveryStatus, Outbox
 from quadriga.monitor.watch.schedules import SavedSchedule, ScheduleStore, ScheduleT
-from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
 from quadriga.monitor.watch.webhooks import (
+    ANY_PUBLIC,
     WebhookFormat,
+    WebhookHosts,
     check_host,
     check_url,
     check_webhook_hosts,
@@ -237,9 +237,7 @@ def schedule_routes(
     ) -> DriftHistory:
         """Return the windows of a model's schedule that start within a time, oldest first."""
         of_team, model = schedules.find(name)
-        return drift_history.read_history(
-            of_team.directory, model, *_span_us(start, end), signal=signal
-        )
+        return read_drift_history(of_team.directory, model, *_span_us(start, end), signal=signal)
 
     return [
         *schedules.routes(
@@ -293,7 +291,7 @@ def evaluation_schedule_routes(
     ) -> EvaluationHistory:
         """Return the windows of a model's schedule that start within a time, oldest first."""
         of_team, model = schedules.find(name)
-        return evaluation_history.read_history(of_team.directory, model, *_span_us(start, end))
+        return read_evaluation_history(of_team.directory, model, *_span_us(start, end))
 
     return [
         *schedules.routes(

@@ -50,7 +50,7 @@ from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.monitor.watch.webhooks import parse_webhook_hosts
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService

@@ -17,7 +17,7 @@ from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_
 from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_schedules
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
-from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
+from quadriga.monitor.watch.schedules import MAX_MISSED, Scheduler
 from quadriga.store.jobs.jobs import Jobs, Result
 from quadriga.store.records.records import timestamp_text
 from tests.unit.http_client import NoStore, client_of

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from quadriga.engine.api.schedules import schedule_routes
-from quadriga.monitor.drift.watch import history as history_module
+from quadriga.monitor.drift.watch import schedules as schedules_module
 from quadriga.monitor.drift.watch.schedules import (
     decode_schedule,
     drift_schedules,
@@ -73,7 +73,7 @@ def test_history_is_returned_oldest_first(directory):
 
 
 def test_a_report_has_the_windows_of_its_baseline(directory, monkeypatch):
-    monkeypatch.setattr(history_module, "MAX_SHOWN", 3)
+    monkeypatch.setattr(schedules_module, "MAX_SHOWN", 3)
     record_window(directory, report(0, baseline_n=500), parameters(0))
     for hour in range(1, 4):
         record_window(directory, report(hour), parameters(hour))

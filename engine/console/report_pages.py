@@ -37,7 +37,7 @@ from quadriga.engine.console.start_forms import start_choices
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.word_texts import words_of_metrics
 from quadriga.monitor.drift.service import DriftService
-from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
@@ -173,7 +173,7 @@ def _report_page(
             request_id="",
         )
     is_drift = report.kind == "drift"
-    sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
+    sentence = drift_texts.headline(report) if is_drift else metric_texts.headline(report)
     data = report.data
     windows = [
         window_filter(report.model, data.current),
@@ -192,10 +192,10 @@ def _report_page(
         images_link=_window_link(frame, windows[0] if is_drift else _with_truth(windows[0])),
         baseline_link=_window_link(frame, windows[1]),
         links_are_whole=all(window.is_whole for window in windows),
-        explanation=change_texts.explanation(report) if is_drift else "",
+        explanation=drift_texts.explanation(report) if is_drift else "",
         metrics=_metric_rows(shown),
         signals=sorted_by_effect(report.signals),
-        signal_titles=change_texts.signal_titles(signal.name for signal in report.signals),
+        signal_titles=drift_texts.signal_titles(signal.name for signal in report.signals),
         places=undecided_places(frame, report),
         changes=signal_changes(report, inferences) if is_drift else [],
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,

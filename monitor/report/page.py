@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.charts import drift
 from quadriga.monitor.report.gallery import (
     ImageBytes,
@@ -46,7 +46,7 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     # The template calls their functions by name.
-    environment.filters.update(vars(metric_texts) | vars(drift_texts) | vars(change_texts))
+    environment.filters.update(vars(metric_texts) | vars(drift_texts))
     template = environment.from_string(
         files("quadriga.monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
@@ -68,8 +68,8 @@ def _overview(report: Report) -> dict[str, Any]:
     is_quiet = report.kind == "drift" and report.status != "error"
     return {
         "name": metric_texts.one_line(_name(report), 100),
-        "headline": change_texts.headline(report) or metric_texts.headline(report),
-        "explanation": change_texts.explanation(report),
+        "headline": drift_texts.headline(report) or metric_texts.headline(report),
+        "explanation": drift_texts.explanation(report),
         "task": report.task.replace("_", " ").lower(),
         "status": "" if is_quiet else drift_texts.verdict(report),
         "facts": _facts(report),
@@ -106,7 +106,7 @@ def _drift(report: Report, image_bytes: ImageBytes) -> dict[str, Any]:
     return {
         "changes": _changes(report, image_bytes) if is_drift else [],
         "signals": sorted_by_effect(report.signals),
-        "signal_titles": change_texts.signal_titles(
+        "signal_titles": drift_texts.signal_titles(
             (signal.name for signal in report.signals), report
         ),
         "effects": _effect_descriptions(report),
@@ -151,13 +151,13 @@ def _drawn_charts(report: Report) -> dict[str, Any]:
 
 def _changes(
     report: Report, image_bytes: ImageBytes
-) -> list[tuple[change_texts.Change, Signal, tuple[list[ImageCard], list[ImageCard]]]]:
+) -> list[tuple[drift_texts.Change, Signal, tuple[list[ImageCard], list[ImageCard]]]]:
     """Return the signals with an alarm: their texts, and their images of the window and of the baseline."""
     signals = {signal.name: signal for signal in report.signals}
     cards = changed_cards(report, image_bytes)
     return [
         (change, signals[change.signal], cards.get(change.signal, ([], [])))
-        for change in change_texts.changes(report)[:_MAX_CHANGES]
+        for change in drift_texts.changes(report)[:_MAX_CHANGES]
     ]
 
 

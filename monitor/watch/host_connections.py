@@ -140,6 +140,7 @@ class HostConnections:
                 # A time limit of a socket begins anew with each byte.
                 timer = threading.Timer(deadline.remaining_s(), _shut_down, (connection,))
                 cleanup.callback(timer.cancel)
+                timer.daemon = True
                 timer.start()
                 if isinstance(connection, ssl.SSLSocket):
                     connection.do_handshake()

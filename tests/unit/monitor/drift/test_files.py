@@ -18,7 +18,7 @@ from quadriga.monitor.drift.files.compare_files import (
 )
 from quadriga.monitor.drift.files.tables import read_table
 from quadriga.monitor.drift.samples import DriftError
-from quadriga.monitor.report.change_texts import explanation, headline
+from quadriga.monitor.report.drift_texts import explanation, headline
 from quadriga.store.exchange.parquet import SCHEMA
 
 N = 120

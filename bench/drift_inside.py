@@ -40,7 +40,7 @@ from quadriga.monitor.drift.significance.decision import ComparisonSettings
 from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.report.schema import Report
-from quadriga.monitor.watch.scheduler import Scheduler
+from quadriga.monitor.watch.schedules import Scheduler
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.jobs.jobs import Job, Jobs
 from quadriga.store.jobs.runner import JobRun

@@ -17,11 +17,11 @@ from quadriga.engine.api.responses import (
     json_body_options,
     options_route,
 )
-from quadriga.engine.api.webhook_states import check_end_webhook
+from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters, decode_parameters
 from quadriga.monitor.drift.service import DriftService
-from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
+from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.request import note_target
 from quadriga.store.jobs.jobs import Job
 from quadriga.store.records.scope import Scoped

@@ -17,8 +17,8 @@ from quadriga.engine.api.responses import (
     error_response,
     json_body_options,
 )
+from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.api.webhook_states import check_end_webhook
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,
     decode_parameters,
@@ -32,7 +32,7 @@ from quadriga.monitor.report.cells import (
 )
 from quadriga.monitor.report.saved import ReportList, ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
+from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.request import note_target
 from quadriga.store.jobs.jobs import Job, Jobs
 from quadriga.store.query.inferences import InferenceReader, Page

@@ -10,8 +10,8 @@ from litestar.response import File
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.responses import NOT_STORED, UNKNOWN_MODEL, error_response
-from quadriga.engine.api.webhook_states import check_end_webhook
-from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
+from quadriga.engine.api.schedules import check_end_webhook
+from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.request import note_target
 from quadriga.store.exchange.export import ExportParameters, decode_parameters
 from quadriga.store.jobs.jobs import Job, Jobs

@@ -10,11 +10,11 @@ from litestar.params import RawBody
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
-from quadriga.engine.api.webhook_states import check_end_webhook
+from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.engine.jobs.bulk_source import BulkParameters, decode_parameters
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, REPLAY, ReplayParameters, decode_replay
 from quadriga.engine.models.repository import ServedVersion
-from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, WebhookHosts
+from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
 from quadriga.proto.access import admit_model
 from quadriga.proto.request import current_caller, note_target
 from quadriga.quoting import quoted

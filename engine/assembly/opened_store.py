@@ -17,7 +17,6 @@ from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.drift_alarms import drift_alarm_routes
-from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.ground_truth import ground_truth_routes
@@ -27,7 +26,7 @@ from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.model_jobs import model_job_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
-from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.schedules import evaluation_schedule_routes, schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.thumbnails import Thumbnails
@@ -51,7 +50,7 @@ from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.model_files import rename_aliases
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.watch.mutes import MuteStore
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.monitor.watch.webhooks import parse_webhook_hosts
 from quadriga.proto.http.chariot import parse_metadata_value
 from quadriga.store.changes.erasures import Erasures
 from quadriga.store.changes.service import ChangeService

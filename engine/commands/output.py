@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.checks import Check, render_junit, render_markdown
 from quadriga.monitor.report.schema import (
     TIME_SLICES,
@@ -185,7 +185,7 @@ def render_drift(report: Report) -> Iterator[Table | Text]:
     """Yield the verdict, the table of signals, and notes on what was excluded."""
     yield Text(drift_texts.verdict(report))
     if report.status == "drift" or drift_texts.undecided_signals(report):
-        yield Text(change_texts.headline(report))
+        yield Text(drift_texts.headline(report))
     signals = sorted_by_effect(report.signals)
     if signals:
         yield _signal_table(signals)

@@ -34,7 +34,7 @@ from msgspec import Meta
 
 from quadriga.engine.config import extras
 from quadriga.engine.config.schema import explain_validation_error
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.monitor.watch.webhooks import parse_webhook_hosts
 from quadriga.store.keys.key_limits import is_retired, parse_limits, split_limits
 from quadriga.store.records.redaction import HIDDEN, without_secrets
 

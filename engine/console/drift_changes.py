@@ -9,13 +9,14 @@ from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.drift_links import ImagesBehind, images_behind, images_of_slices
 from quadriga.engine.console.formats import number
 from quadriga.engine.console.frame import Frame
-from quadriga.monitor.report.change_texts import (
+from quadriga.monitor.report.drift_texts import (
     Change,
     alarms_in_reading_order,
     describe_change,
     format_p_value,
+    maybe_chance_signals,
+    undecided_signals,
 )
-from quadriga.monitor.report.drift_texts import maybe_chance_signals, undecided_signals
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import ChangedImage, Report, Signal
 from quadriga.store.query.columns import read_inferences

@@ -9,7 +9,7 @@ from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.formats import number
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
-from quadriga.monitor.report.change_texts import is_spread_change
+from quadriga.monitor.report.drift_texts import is_spread_change
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import Level, Report, ReportedModel, Signal, Window
 from quadriga.store.query.filters.syntax import SIGNAL_FIELDS

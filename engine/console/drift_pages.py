@@ -24,7 +24,7 @@ from quadriga.engine.console.drift_links import window_filter
 from quadriga.engine.console.drift_strip import drift_reports_of, make_strip, read_windows
 from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.texts import text
-from quadriga.monitor.report import change_texts, drift_texts
+from quadriga.monitor.report import drift_texts
 from quadriga.monitor.report.acknowledgements import Acknowledgement, read_acknowledgement
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
@@ -92,7 +92,7 @@ def drift_pages(
             strip=make_strip(windows),
             total=len(summaries),
             mute=mute,
-            muted_signals=[change_texts.signal_title(name) for name in mute.signals]
+            muted_signals=[drift_texts.signal_title(name) for name in mute.signals]
             if mute is not None
             else [],
             mute_hours=MUTE_HOURS,
@@ -118,8 +118,8 @@ def read_last_report(
             report=report,
             acknowledged=read_acknowledgement(reports, report_id),
             changes=signal_changes(report, inferences),
-            title=change_texts.headline(report) or drift_texts.verdict(report),
-            explanation=change_texts.explanation(report),
+            title=drift_texts.headline(report) or drift_texts.verdict(report),
+            explanation=drift_texts.explanation(report),
             images_link=frame.link("/console/inferences", q=window.line) if window.line else "",
             label_link=frame.link("/console/label", q=window.line, target=str(target))
             if may_label

@@ -8,7 +8,7 @@ import msgspec
 
 from quadriga.engine.console.formats import number, seconds_between, time_range
 from quadriga.engine.console.texts import text
-from quadriga.monitor.report.change_texts import signal_titles
+from quadriga.monitor.report.drift_texts import signal_titles
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect

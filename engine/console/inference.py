@@ -13,7 +13,6 @@ from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_problems import Problem, absent
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.object_cards import meant_labels
-from quadriga.engine.console.same_image import SameImage, find_same_image
 from quadriga.engine.console.search_words import explained
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
@@ -37,6 +36,7 @@ from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeou
 from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import (
     IMAGE_STATISTICS,
+    REJECTED,
     StoredFeedback,
     StoredInference,
     StoredSignals,
@@ -45,13 +45,10 @@ from quadriga.store.records.records import (
 
 MAX_LISTED = 200
 """Maximum objects, and maximum values of metadata, that the page lists; the picture shows all objects."""
-
 MAX_PICTURED = 2000
 """Maximum outlines of the picture that needs no script."""
-
 AROUND = 3
 """Neighbours on each side of the inference in the strip below its image."""
-
 _MAX_HISTORY = 20
 _DIGITS = 9
 _MAX_LABELS = 100
@@ -96,6 +93,26 @@ class StripImage(msgspec.Struct, frozen=True):
     card: Card
     link: str
     """Link to its page; empty for the inference of this page."""
+
+
+class OtherAnswer(msgspec.Struct, frozen=True):
+    """Another inference of the same image."""
+
+    id: str
+    model: str
+    version: str
+    created_at: str
+    link: str
+
+
+class SameImage(msgspec.Struct, frozen=True):
+    """The other inferences of an image, the newest first."""
+
+    answers: list[OtherAnswer] = []
+    has_more: bool = False
+    """Whether there are further ones."""
+    truth: OtherAnswer | None = None
+    """The newest one of the same task with truth, where this one has none."""
 
 
 class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -369,3 +386,45 @@ def _event(statement: StoredStatement) -> TruthEvent:
         return TruthEvent(at, statement.source, "truth_removed")
     empty = statement.annotations.strip() == "[]"
     return TruthEvent(at, statement.source, "truth_nothing" if empty else "truth_stated")
+
+
+SHOWN = 4
+"""Maximum other inferences that are named."""
+
+
+def find_same_image(
+    store: InferenceReader, inference: StoredInference, links: FilterLinks
+) -> SameImage:
+    """Return the other inferences of the same bytes; truth that was rejected counts as none."""
+    source = inference.input.hash
+    if not source:
+        return SameImage()
+    of_image = {"input.hash": source}
+    newest = _newest(store, of_image, SHOWN + 2)  # this one may be among them
+    others = [other for other in newest if other.id != inference.id]
+    with_truth: list[StoredInference] = []
+    if others and inference.ground_truth is None:
+        has_truth = {"ground_truth": {"exists": True}, "task": inference.task}
+        is_rejected = {"ground_truth.review": REJECTED}
+        with_truth = _newest(store, {"and": [of_image, has_truth, {"not": is_rejected}]}, 1)
+    return SameImage(
+        [_answer(other, links) for other in others[:SHOWN]],
+        has_more=len(others) > SHOWN,
+        truth=_answer(with_truth[0], links) if with_truth else None,
+    )
+
+
+def _newest(store: InferenceReader, where: Any, limit: int) -> list[StoredInference]:
+    with suppress(QueryError, QueryTimeoutError, NotFoundError):
+        return store.query(QueryRequest(where, limit=limit)).inferences
+    return []
+
+
+def _answer(other: StoredInference, links: FilterLinks) -> OtherAnswer:
+    return OtherAnswer(
+        other.id,
+        other.model.name,
+        other.model.version,
+        other.created_at,
+        links.inference(other.id),
+    )

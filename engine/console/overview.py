@@ -11,7 +11,7 @@ import msgspec
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import IntervalMarks, Timeline, interval, line, timeline
-from quadriga.monitor.report.change_texts import headline
+from quadriga.monitor.report.drift_texts import headline
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.store.jobs.jobs import Job

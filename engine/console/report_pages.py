@@ -1,8 +1,11 @@
 """Pages of reports: all of them, one with its numbers, and the images behind a cell of its confusion matrix."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from html import escape
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -14,7 +17,7 @@ from msgspec.structs import replace
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console.cards import card, told_apart
+from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import IntervalMarks, interval
 from quadriga.engine.console.drift_changes import (
     image_links,
@@ -22,35 +25,27 @@ from quadriga.engine.console.drift_changes import (
     signal_changes,
     undecided_places,
 )
-from quadriga.engine.console.drift_links import WindowFilter, window_filter
-from quadriga.engine.console.evaluation_labels import (
-    cell_count,
-    confusion_rule,
-    counted_unit,
-    label_table,
+from quadriga.engine.console.drift_links import (
+    WindowFilter,
+    model_comparisons,
+    slice_comparison,
+    window_filter,
 )
-from quadriga.engine.console.evaluation_parts import (
-    CURVE_SIZE,
-    FIRST_SCORE,
-    curve_lines,
-    slice_rows,
-    worst_groups,
-)
-from quadriga.engine.console.filter_line import comparison_text, joined
+from quadriga.engine.console.filter_line import comparison_text, field_and_rest, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
-from quadriga.engine.console.report_print import report_print_page
 from quadriga.engine.console.start_forms import start_choices
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.word_texts import words_of_metrics
 from quadriga.monitor.drift.service import DriftService
-from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
-from quadriga.monitor.report.schema import Confusion, Metric, Report, sorted_by_effect
+from quadriga.monitor.report.schema import Confusion, Metric, Report, Slice, Worst, sorted_by_effect
 from quadriga.proto.request import current_caller
 from quadriga.store.query.inferences import InferenceReader, Page
-from quadriga.store.records.errors import JSON_ERRORS, DamagedError
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records.errors import JSON_ERRORS, DamagedError, NotFoundError, QueryError
 from quadriga.store.records.records import REJECTED
 from quadriga.store.records.scope import Scoped
 
@@ -178,7 +173,7 @@ def _report_page(
             request_id="",
         )
     is_drift = report.kind == "drift"
-    sentence = change_texts.headline(report) if is_drift else metric_texts.headline(report)
+    sentence = drift_texts.headline(report) if is_drift else metric_texts.headline(report)
     data = report.data
     windows = [
         window_filter(report.model, data.current),
@@ -197,10 +192,10 @@ def _report_page(
         images_link=_window_link(frame, windows[0] if is_drift else _with_truth(windows[0])),
         baseline_link=_window_link(frame, windows[1]),
         links_are_whole=all(window.is_whole for window in windows),
-        explanation=change_texts.explanation(report) if is_drift else "",
+        explanation=drift_texts.explanation(report) if is_drift else "",
         metrics=_metric_rows(shown),
         signals=sorted_by_effect(report.signals),
-        signal_titles=change_texts.signal_titles(signal.name for signal in report.signals),
+        signal_titles=drift_texts.signal_titles(signal.name for signal in report.signals),
         places=undecided_places(frame, report),
         changes=signal_changes(report, inferences) if is_drift else [],
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
@@ -353,3 +348,448 @@ def _matrix(confusion: Confusion | None) -> list[MatrixRow]:
 def _cell(count: int, top: int, truth: str, predicted: str, *, is_right: bool) -> MatrixCell:
     level = 0 if not count else min(1 + int(count / max(top, 1) * (_HEAT - 1)), _HEAT)
     return MatrixCell(count, f"{'m' if is_right else 'h'}{level}", truth, predicted)
+
+
+PRINT_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; "
+    "sandbox allow-same-origin allow-popups allow-popups-to-escape-sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of the page: parts of it come from clients, so a browser may not run or fetch anything. Its links are those of this
+origin, as else they would come without the cookie of the session."""
+_INFERENCE = re.compile(rb'<a data-inference="([0-9]{1,20})">')
+_REPORT = re.compile(rb'<a data-report="([0-9]{1,20}-[0-9a-f]{1,16})">')
+_BODY, _FOOTER = b"<body>\n", b"<footer>\n"
+
+
+def report_print_page(
+    frame: Frame, reports: Scoped[ReportStore], path: str, options: dict[str, Any]
+) -> HTTPRouteHandler:
+    """Return the handler; `path` is that of the console's page of a report."""
+
+    @get(path + "/page", sync_to_thread=True, need="read", **options)
+    def show_whole_report(report_id: FromPath[str]) -> Response[bytes]:
+        """Show the whole report with links to the console."""
+        stored = reports.within(caller_scope()).page(report_id)
+        page = with_links(stored, report_id, frame.public_url)
+        return Response(page, media_type="text/html", headers=dict(PRINT_HEADERS))
+
+    return show_whole_report
+
+
+def with_links(page: bytes, report_id: str, url: str) -> bytes:
+    """Return the page of a report with links to its inferences and earlier reports, and one back to the console at either end.
+
+    Pages that an earlier version wrote have the link back alone.
+
+    Args:
+        page: The page as its job wrote it.
+        report_id: Id of the report.
+        url: URL at which people reach the server, without a slash at its end, so that links of a copy that somebody keeps
+            lead there, too. If it is empty, links have no host: the server cannot know that of a proxy before it, nor
+            whether that takes https.
+    """
+    console = escape(f"{url}/console").encode()
+    for pattern, path in ((_INFERENCE, b"inferences"), (_REPORT, b"reports")):
+        page = pattern.sub(partial(_link, console + b"/" + path), page)
+    back = b'<p class="back"><a href="%s/reports/%s">%s</a></p>\n' % (
+        console,
+        escape(report_id).encode(),
+        escape(TEXTS["back_to_console"]).encode(),
+    )
+    page = page.replace(_BODY, _BODY + back, 1)
+    before, footer, after = page.rpartition(_FOOTER)
+    return before + footer + back + after if footer else page
+
+
+def _link(console_path: bytes, match: re.Match[bytes]) -> bytes:
+    return b'<a href="%s/%s">' % (console_path, match[1])
+
+
+CURVE_SIZE = 320
+"""Width and height of the curves, in their own units."""
+FIRST_SCORE = 0.5
+_SLICE_AXIS_WIDTH = 260
+_MAX_CURVES = 4
+_MAX_SLICES = 100
+_SHOWN = 6
+_CELLS = {"miss": ("predicted", ""), "false_positive": ("truth", "")}
+"""Part of a filter that finds all inferences with an error of this kind, beside the report."""
+
+
+class CurvePoint(msgspec.Struct, frozen=True, array_like=True):
+    """A point of a curve with the lowest score that counts there."""
+
+    recall: float
+    precision: float
+    score: float
+
+
+class CurveLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Precision over recall of a label."""
+
+    name: str
+    """Label; empty for the mean of all."""
+    line: str
+    """Points of the SVG's line."""
+    points: str
+    """Points as JSON, for the script that moves the score."""
+    chosen: CurvePoint | None
+    """The point of `FIRST_SCORE`; None if no prediction has so much."""
+
+
+class SliceRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A slice with its first metric."""
+
+    name: str
+    link: str
+    """Link to its images; empty without a filter for them."""
+    n: int
+    value: str
+    interval: str
+    marks: IntervalMarks | None
+    is_worse: bool
+    """Whether its interval lies on the bad side of the value of all images."""
+
+
+class WorstGroup(msgspec.Struct, frozen=True):
+    """The worst images by one reason."""
+
+    name: str
+    cards: list[Card]
+    link: str
+    """Link to all inferences with such an error; empty without a filter for them."""
+
+
+def curve_lines(report: Report) -> list[CurveLine]:
+    """Return the curves of the first match threshold: of the labels with the least area, or the mean if there are none.
+
+    Of labels with the same area those with the least metric come first.
+    """
+    rows = report.curves.get("pr", [])
+    thresholds = [row.get("iou") for row in rows]
+    rows = [row for row in rows if row.get("iou") == thresholds[0]]
+    curves = [(row.get("label"), _points(row)) for row in rows]
+    curves = [(label, points) for label, points in curves if len(points) > 1]
+    of_labels = [curve for curve in curves if curve[0] is not None]
+    values = {metric.parameters.get("label"): metric.value or 0.0 for metric in reversed(report.metrics)}  # fmt: skip
+    of_labels.sort(key=lambda curve: (round(_area(curve[1]), 4), values.get(curve[0], 0.0)))
+    return [
+        CurveLine(
+            name="" if label is None else metric_texts.one_line(label, 24),
+            line=" ".join(f"{x:.1f},{y:.1f}" for x, y in map(_place, points)),
+            points=msgspec.json.encode(points).decode(),
+            chosen=_at_score(points, FIRST_SCORE),
+        )
+        for label, points in (of_labels or curves)[:_MAX_CURVES]
+    ]
+
+
+def _points(row: dict[str, Any]) -> list[CurvePoint]:
+    columns = (row.get(name, []) for name in ("recall", "precision", "score"))
+    return [
+        CurvePoint(round(recall, 4), round(precision, 4), round(score, 4))
+        for recall, precision, score in zip(*columns, strict=False)
+        if score is not None
+    ]
+
+
+def _area(points: Sequence[CurvePoint]) -> float:
+    return sum(
+        (after.recall - before.recall) * (after.precision + before.precision) / 2
+        for before, after in pairwise(points)
+    )
+
+
+def _place(point: CurvePoint) -> tuple[float, float]:
+    return point.recall * CURVE_SIZE, (1 - point.precision) * CURVE_SIZE
+
+
+def _at_score(points: Sequence[CurvePoint], score: float) -> CurvePoint | None:
+    """Return the point with the most recall whose predictions all have at least a score."""
+    reached = [point for point in points if point.score >= score]
+    return max(reached, key=lambda point: point.recall, default=None)
+
+
+Link = Callable[..., str]
+
+
+def slice_rows(report: Report, link: Link) -> list[SliceRow]:
+    """Return the slices of an evaluation; `link` makes the link of a path with parameters."""
+    if report.kind != "evaluation":
+        return []
+    overall = report.metrics[0].value if report.metrics else None
+    return [_slice_row(report, part, overall, link) for part in report.slices[:_MAX_SLICES]]
+
+
+def _slice_row(report: Report, part: Slice, overall: float | None, link: Link) -> SliceRow:
+    metric = part.metrics[0] if part.metrics else None
+    value = None if metric is None else metric.value
+    bounds = None if metric is None else metric.ci95
+    is_worse = False
+    if metric is not None and bounds is not None and overall is not None:
+        low, high = bounds
+        bad = low if metric_texts.is_less_better(metric) else high
+        if bad is not None:
+            is_worse = bad > overall if metric_texts.is_less_better(metric) else bad < overall
+    return SliceRow(
+        name=metric_texts.slice_name(part.by, part.value),
+        link=_slice_link(report, part, link),
+        n=part.n,
+        value=metric_texts.format_number(value),
+        interval="" if metric is None or bounds is None else metric_texts.format_interval(metric),
+        marks=interval(value, bounds, _SLICE_AXIS_WIDTH)
+        if value is not None and 0 <= value <= 1
+        else None,
+        is_worse=is_worse,
+    )
+
+
+def _slice_link(report: Report, part: Slice, link: Link) -> str:
+    """Return the link to the inferences of a slice with truth, within the report's window; empty without a filter for them."""
+    window = report.data.current
+    named_filter = report.parameters.get("slices", {}).get(part.by)
+    texts = model_comparisons(report.model) if report.model.name else []
+    texts.append(comparison_text("ground_truth", True, "exists"))
+    if window.start is not None and window.end is not None:
+        texts += [f"ts=ge:{window.start}", f"ts=le:{window.end}"]
+    if isinstance(window.filter, str) and window.filter:
+        texts.append(f"({window.filter})")
+    if part.by.startswith("meta.") and part.value is not None:
+        texts.append(slice_comparison(part.by, part.value))
+    elif isinstance(named_filter, str) and part.value in {"true", "false"}:
+        texts.append(f"({named_filter})" if part.value == "true" else f"!({named_filter})")
+    else:
+        return ""
+    return link("/console/inferences", q=joined(texts)) if report.model.name else ""
+
+
+def worst_groups(
+    report: Report, report_id: str, inferences: InferenceReader, link: Link
+) -> list[WorstGroup]:
+    """Return the worst images by each reason, of those that are still stored.
+
+    Args:
+        report: The evaluation.
+        report_id: Its id.
+        inferences: What the caller may see.
+        link: Makes the link of a path with parameters.
+    """
+    if report.kind != "evaluation" or not report.worst:
+        return []
+    by_reason: dict[str, list[Worst]] = {}
+    for image in report.worst:
+        by_reason.setdefault(image.reason, []).append(image)
+    ids = [image.inference_id for images in by_reason.values() for image in images[:_SHOWN]]
+    stored = {}
+    with suppress(QueryError, NotFoundError):  # of a dataset on a disk: those have no inferences
+        where = {"id": {"in": list(dict.fromkeys(ids))}}
+        page = inferences.query(QueryRequest(where, limit=len(ids)))
+        stored = {inference.id: inference for inference in page.inferences}
+    groups = []
+    for reason, images in by_reason.items():
+        cards = [
+            card(stored[image.inference_id])
+            for image in images[:_SHOWN]
+            if image.inference_id in stored
+        ]
+        if cards:
+            name = TEXTS.get(f"worst_{reason}", metric_texts.one_line(reason.replace("_", " ")))
+            groups.append(WorstGroup(name, cards, _error_link(reason, report, report_id, link)))
+    return groups
+
+
+def _error_link(reason: str, report: Report, report_id: str, link: Link) -> str:
+    if reason not in _CELLS or report.confusion is None:
+        return ""
+    line = joined([comparison_text("report", report_id), comparison_text(*_CELLS[reason])])
+    return link("/console/inferences", q=line)
+
+
+MAX_ROWS = 300
+_METRICS = ("AP", "IOU", "F1", "AveragePrecision")
+"""Metrics that labels are put in order by: the first of these that the report has of labels."""
+
+
+class CountLink(msgspec.Struct, frozen=True):
+    """A number of objects or images, and the link to those behind it; empty without a filter for them."""
+
+    count: int
+    link: str = ""
+
+
+class LabelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A label with how well it is found."""
+
+    name: str
+    value: str
+    interval: str
+    marks: IntervalMarks | None
+    total: int | None
+    """How often it is true; None if the confusion matrix leaves the label out."""
+    lost: CountLink | None
+    """How often it was missed, or taken for another label."""
+    wrong: CountLink | None
+    """How often it was predicted where it is not true."""
+    recall: str
+    precision: str
+    """Both as counted in the confusion matrix."""
+
+
+class LabelTable(msgspec.Struct, frozen=True):
+    """The labels of an evaluation."""
+
+    metric: str
+    """Name of the metric that they are in order of."""
+    rows: list[LabelRow]
+    more: int
+    """Number of labels that are left out: the best ones, and those without a value."""
+    has_counts: bool
+    unit: str
+    """What the confusion matrix counts: objects, images or pixels."""
+
+
+def label_table(report: Report, report_id: str, link: Link) -> LabelTable | None:
+    """Return the labels of an evaluation; None for a report without metrics of labels.
+
+    Args:
+        report: The report.
+        report_id: Its id.
+        link: Makes the link of a path with parameters.
+    """
+    metrics = _label_metrics(report.metrics)
+    if report.kind != "evaluation" or not metrics:
+        return None
+    ordered = sorted(metrics, key=lambda metric: (metric.value is None, metric.value or 0.0))
+    counts = _CellCounts(report.confusion, report_id, link)
+    rows = [_row(metric, counts) for metric in ordered[:MAX_ROWS]]
+    return LabelTable(
+        metric_texts.one_line(metric_texts.title(metrics[0], of_label=False, short=True)),
+        rows,
+        max(len(ordered) - MAX_ROWS, 0),
+        any(row.total is not None for row in rows),
+        unit=counted_unit(report.confusion),
+    )
+
+
+def counted_unit(confusion: Confusion | None) -> str:
+    """Return what a confusion matrix counts: objects, images or pixels."""
+    return str((confusion or Confusion()).parameters.get("of", "objects"))
+
+
+def cell_count(confusion: Confusion, truth: str | None, predicted: str | None) -> int | None:
+    """Return the count of a cell; empty labels are no object and no prediction. None for several cells, or one that is not there."""
+    if truth is None or predicted is None:
+        return None
+    if not truth:
+        return confusion.hallucinations.get(predicted)
+    if not predicted:
+        return confusion.misses.get(truth)
+    labels = confusion.labels
+    if truth not in labels or predicted not in labels:
+        return None
+    return confusion.matrix[labels.index(truth)][labels.index(predicted)]
+
+
+def confusion_rule(confusion: Confusion | None) -> str:
+    """Say from which score and overlap a confusion matrix counts; empty where it counts all alike."""
+    parameters: dict[str, Any] = {} if confusion is None else confusion.parameters
+    if parameters.get("score") is None or parameters.get("iou") is None:
+        return ""
+    return text(
+        "confusion_rule", score=f"{parameters['score']:.4g}", iou=f"{parameters['iou']:.4g}"
+    )
+
+
+def _label_metrics(metrics: Sequence[Metric]) -> list[Metric]:
+    """Return a metric of each label: those of the first kind, rule and threshold that labels have."""
+    labelled = [metric for metric in metrics if isinstance(metric.parameters.get("label"), str)]
+    for kind in _METRICS:
+        of_kind = [metric for metric in labelled if metric.type == kind]
+        if of_kind:
+            return [metric for metric in of_kind if _rule(metric) == _rule(of_kind[0])]
+    return []
+
+
+def _rule(metric: Metric) -> dict[str, Any]:
+    return {name: value for name, value in metric.parameters.items() if name not in {"label", "n"}}
+
+
+class _CellCounts:
+    """Counts of the confusion matrix by label, with their links."""
+
+    def __init__(self, confusion: Confusion | None, report_id: str, link: Link) -> None:
+        self._confusion = confusion or Confusion()
+        self._report_id = report_id
+        self._link = link
+        labels = self._confusion.labels
+        self._place = {label: number for number, label in enumerate(labels)}
+        self._is_whole = bool(self._confusion.parameters.get("labels", len(labels)) == len(labels))
+
+    def found(self, label: str) -> int | None:
+        """Return how often a label was found as such; None for one that the matrix leaves out."""
+        place = self._place.get(label)
+        return None if place is None else self._confusion.matrix[place][place]
+
+    def lost(self, label: str) -> CountLink:
+        """Return how often a label was missed or taken for another."""
+        place = self._place[label]
+        row = self._confusion.matrix[place]
+        others = {other: row[at] for other, at in self._place.items() if at != place and row[at]}
+        if missed := self._confusion.misses.get(label, 0):
+            others[""] = missed
+        return self._count_link("truth", label, "predicted", others)
+
+    def wrong(self, label: str) -> CountLink:
+        """Return how often a label was predicted where it is not true."""
+        place = self._place[label]
+        column = [row[place] for row in self._confusion.matrix]
+        others = {other: column[at] for other, at in self._place.items() if at != place and column[at]}  # fmt: skip
+        if extra := self._confusion.hallucinations.get(label, 0):
+            others[""] = extra
+        return self._count_link("predicted", label, "truth", others)
+
+    def is_whole(self) -> bool:
+        """Check whether the matrix has all labels, so that its sums are those of all."""
+        return self._is_whole
+
+    def _count_link(self, own: str, label: str, field: str, others: dict[str, int]) -> CountLink:
+        if not others:
+            return CountLink(0)
+        values = [field_and_rest(comparison_text(field, other))[1] for other in others]
+        line = joined(
+            [
+                comparison_text("report", self._report_id),
+                comparison_text(own, label),
+                f"{field}=in:{','.join(values)}",
+            ]
+        )
+        return CountLink(sum(others.values()), self._link("/console/inferences", q=line))
+
+
+def _row(metric: Metric, counts: _CellCounts) -> LabelRow:
+    label, value = metric.parameters["label"], metric.value
+    hits = counts.found(label)
+    lost = None if hits is None else counts.lost(label)
+    wrong = None if hits is None else counts.wrong(label)
+    is_share = value is not None and 0 <= value <= 1
+    return LabelRow(
+        name=metric_texts.one_line(label),
+        value=metric_texts.format_number(value),
+        interval="" if metric.ci95 is None else metric_texts.format_interval(metric),
+        marks=interval(value, metric.ci95, _AXIS_WIDTH) if is_share and value is not None else None,
+        total=None if hits is None or lost is None else hits + lost.count,
+        lost=lost,
+        wrong=wrong,
+        recall=_share(hits, lost) if counts.is_whole() else "",
+        precision=_share(hits, wrong) if counts.is_whole() else "",
+    )
+
+
+def _share(hits: int | None, errors: CountLink | None) -> str:
+    if hits is None or errors is None or not hits + errors.count:
+        return ""
+    return f"{hits / (hits + errors.count):.2f}"

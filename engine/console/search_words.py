@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -12,16 +12,18 @@ import msgspec
 
 from quadriga.engine.console.filter_line import (
     as_part,
+    choice_text,
     comparison_text,
     field_and_rest,
     joined,
     parts,
 )
 from quadriga.engine.console.filter_problems import EXAMPLE, OUTCOME_NAMES, Problem, check
+from quadriga.engine.console.formats import day
 from quadriga.engine.console.inference_filter import FilterLinks
-from quadriga.engine.console.outcome_words import Outcome, read_outcomes
 from quadriga.engine.console.texts import FIELD_WORDS, OPERATOR_WORDS, TEXTS, text
 from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.report.schema import Confusion, ReportedModel
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.query.filters.syntax import BOUNDS, FIELDS, OPERATORS, PROPERTIES, SIGNAL_FIELDS
 from quadriga.store.query.inferences import InferenceReader
@@ -31,25 +33,22 @@ from quadriga.store.records.errors import (
     NotReadyError,
     QueryError,
     QueryTimeoutError,
+    StoreError,
 )
 
 MAX_OFFERED = 3
 _MAX_READ = 1000
 """Characters of a line beyond which nothing is offered."""
-
 _VALUES = 100
 _NEAR = 0.7
 """Likeness from which a name is near, 0 to 1; north and south are as 0.6."""
-
 _SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "", "=": "", ":": "",
           "below": "lt:", "under": "lt:", "less than": "lt:", "above": "gt:", "over": "gt:", "more than": "gt:",
           "at least": "ge:", "at most": "le:", "is not": "ne:", "is": "",
           **{f"{operator}:": f"{operator}:" for operator in OPERATORS["value"]}, "eq:": ""}  # fmt: skip
 """Signs of comparisons, and the operator of the filter that each means."""
-
 _NEGATION = re.compile(r"(?:no|non|not|without)\b")
 """The beginning of a name in lower case that may be the opposite of the rest."""
-
 _COMPARISON = re.compile(
     r'("(?:[^"\\]|\\.)*"\s*|[^"=<>!:]+?)(==|!=|>=|<=|=|>|<|:|\s(?ai:below|under|less than|above|over|more than|at least|at most|is not|is)\s'
     rf"|\s(?ai:{'|'.join(OPERATORS['value'])})\s*:)\s*(\S.*)"
@@ -63,9 +62,7 @@ _CONJUNCTION = re.compile(
     re.IGNORECASE,
 )
 """A quoted text, which stays as it is, or what joins comparisons: a word, a sign, or nothing but a space before a field."""
-
 _KNOWN = {*FIELDS, *SIGNAL_FIELDS, "label", "best", "box", "geo"}
-
 FIELD_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "box=score": ("score", "scores", "confidence", "conf", "certainty", "probability"),
     "predictions": ("objects", "detections", "count", "number of objects", "boxes"),
@@ -135,6 +132,13 @@ class Correction(msgspec.Struct, frozen=True):
 class _Meaning(NamedTuple):
     line: str
     words: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A filter that finds the images of some cells of a report."""
+
+    line: str
+    words: str
 
 
 class StoredWords:
@@ -542,3 +546,76 @@ def filter_words() -> dict[str, Any]:
 
 def _words_of_field(field: str) -> str:
     return FIELD_WORDS["sig.image" if field.startswith("sig.image.") else field]
+
+
+MAX_EVALUATIONS = 3
+"""Models whose newest evaluations are looked at."""
+_MAX_CELLS = 50
+"""Labels of a filter; a matrix in which more of them were taken for others has none."""
+
+
+class _Evaluation(msgspec.Struct, frozen=True):
+    """The fields of a report that say which cells it has."""
+
+    model: ReportedModel
+    created: str
+    confusion: Confusion | None = None
+
+
+def read_outcomes(reports: ReportStore) -> dict[str, list[Outcome]]:
+    """Return the filters that each word of `OUTCOME_NAMES` stands for, those of the newest evaluation first."""
+    outcomes: dict[str, list[Outcome]] = {name: [] for names in OUTCOME_NAMES.values() for name in names}  # fmt: skip
+    for report_id, evaluation in _newest(reports):
+        lines = outcome_lines(report_id, evaluation.confusion or Confusion())
+        words = {
+            "model": f"{evaluation.model.name} {evaluation.model.version}",
+            "day": day(evaluation.created),
+        }
+        for kind, line in lines.items():
+            for name in OUTCOME_NAMES[kind]:
+                outcomes[name].append(Outcome(line, text(f"phrase_{kind}", **words)))
+    return outcomes
+
+
+def outcome_lines(report_id: str, confusion: Confusion) -> dict[str, str]:
+    """Return the filters of what a report says was missed, and of all that was wrong, as far as there is some."""
+    report = comparison_text("report", report_id)
+    missed = [joined([report, comparison_text("predicted", "")])] if any(confusion.misses.values()) else []  # fmt: skip
+    false = [joined([report, comparison_text("truth", "")])] if any(confusion.hallucinations.values()) else []  # fmt: skip
+    taken = [
+        joined([report, comparison_text("truth", label), choice_text("predicted", others)])
+        for label, others in _taken_for_others(confusion)
+    ]
+    wrong = [*missed, *false, *taken] if len(taken) <= _MAX_CELLS else []
+    alternatives = {"missed": missed, "wrong": wrong}
+    return {
+        kind: parts[0] if len(parts) == 1 else " | ".join(f"({part})" for part in parts)
+        for kind, parts in alternatives.items()
+        if parts
+    }
+
+
+def _taken_for_others(confusion: Confusion) -> Iterator[tuple[str, list[str]]]:
+    """Yield each label with those that it was taken for."""
+    for place, (label, row) in enumerate(zip(confusion.labels, confusion.matrix, strict=False)):
+        others = [
+            other
+            for column, (other, count) in enumerate(zip(confusion.labels, row, strict=False))
+            if count and column != place
+        ]
+        if others:
+            yield label, others
+
+
+def _newest(reports: ReportStore) -> Iterator[tuple[str, _Evaluation]]:
+    """Yield the id and the content of the newest evaluation of each model; damaged ones are left out."""
+    newest: Mapping[str, str] = {
+        summary.model.name: summary.id
+        for summary in reversed(reports.all())
+        if summary.kind == "evaluation"
+    }
+    for report_id in sorted(newest.values(), reverse=True)[:MAX_EVALUATIONS]:
+        try:
+            yield report_id, reports.decode(report_id, _Evaluation)
+        except StoreError:
+            continue

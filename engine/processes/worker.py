@@ -282,10 +282,9 @@ def _run_schedules(settings: Settings, stop: threading.Event, tracing: Any = Non
     from quadriga.monitor.drift.watch.schedules import drift_schedules
     from quadriga.monitor.evaluation.schedules import evaluation_schedules
     from quadriga.monitor.watch.alerts import Outbox
-    from quadriga.monitor.watch.deliveries import run_deliveries
-    from quadriga.monitor.watch.scheduler import run_scheduler
-    from quadriga.monitor.watch.webhook_client import WebhookClient
-    from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+    from quadriga.monitor.watch.deliveries import WebhookClient, run_deliveries
+    from quadriga.monitor.watch.schedules import run_scheduler
+    from quadriga.monitor.watch.webhooks import parse_webhook_hosts
     from quadriga.store.jobs.jobs import Jobs
 
     drift = drift_schedules(settings.drift_directory)

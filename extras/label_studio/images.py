@@ -24,7 +24,7 @@ from quadriga.monitor.watch.host_connections import (
     DeliveryError,
     HostConnections,
 )
-from quadriga.monitor.watch.webhook_hosts import WebhookHosts
+from quadriga.monitor.watch.webhooks import WebhookHosts
 from quadriga.proto.errors import InvalidRequest
 from quadriga.quoting import quoted
 from quadriga.tasks.image import is_image_file
@@ -197,11 +197,7 @@ class ImageFetcher:
             headers["Authorization"] = self._authorization(connections, parts, deadline)
         try:
             return _exchange(
-                connections,
-                parts,
-                _Outgoing(headers=headers),
-                max_bytes=self._max_bytes,
-                deadline=deadline,
+                connections, parts, headers, max_bytes=self._max_bytes, deadline=deadline
             )
         except (DeliveryError, OSError, http.client.HTTPException, ValueError) as error:
             _log.warning("cannot fetch an image from %s: %s", parts.hostname, error)
@@ -225,14 +221,16 @@ class ImageFetcher:
             if time.monotonic() < expires_s:
                 return f"Bearer {access}"
             target = url._replace(path="/api/token/refresh", query="", fragment="")
-            refresh = _Outgoing(
-                method="POST",
-                headers={"Content-Type": "application/json"},
-                body=json.dumps({"refresh": self._token}).encode(),
-            )
+            headers = {"Content-Type": "application/json"}
+            refresh = json.dumps({"refresh": self._token}).encode()
             try:
                 status, _, data = _exchange(
-                    connections, target, refresh, max_bytes=_MAX_TOKEN_BYTES, deadline=deadline
+                    connections,
+                    target,
+                    headers,
+                    refresh,
+                    max_bytes=_MAX_TOKEN_BYTES,
+                    deadline=deadline,
                 )
                 access = json.loads(data)["access"] if status == 200 else ""
             except _FAILURES as error:
@@ -266,42 +264,19 @@ def _origin(parts: SplitResult) -> tuple[str, str, int]:
     return parts.scheme, (parts.hostname or "").lower(), port
 
 
-class _Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to be sent."""
-
-    method: str = "GET"
-    headers: Mapping[str, str] = {}
-    body: bytes = b""
-
-
 def _exchange(
     connections: HostConnections,
     url: SplitResult,
-    outgoing: _Outgoing,
+    headers: Mapping[str, str],
+    body: bytes = b"",
+    *,
     max_bytes: int,
     deadline: DeliveryDeadline,
 ) -> tuple[int, str, bytes]:
-    """Send a request, and return status, location and body of its answer; raises as `HostConnections`."""
-    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    fields: dict[str, Any] = {
-        "Host": url.netloc,
-        "User-Agent": "quadriga",
-        "Accept": "*/*",
-        "Accept-Encoding": "identity",
-        "Connection": "close",
-        **outgoing.headers,
-    }
-    if outgoing.body:
-        fields["Content-Length"] = len(outgoing.body)
-    lines = [
-        f"{outgoing.method} {target} HTTP/1.1",
-        *(f"{name}: {value}" for name, value in fields.items()),
-    ]
-    request = "\r\n".join([*lines, "", ""]).encode() + outgoing.body
-    with (
-        connections.connect(url, deadline) as sock,
-        connections.exchange(sock, url, request, deadline) as response,
-    ):
+    """Send a GET, or a POST with a body; return status, location and body of the answer; raises as `HostConnections`."""
+    fields = {"Accept": "*/*", "Accept-Encoding": "identity", **headers}
+    method = "POST" if body else "GET"
+    with connections.exchange(method, url, fields, body, deadline=deadline) as response:
         location = response.headers.get("Location") or ""
         if response.status != 200:
             return response.status, location, b""

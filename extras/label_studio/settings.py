@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from quadriga.engine.config.settings import described
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.monitor.watch.webhooks import parse_webhook_hosts
 
 parse_hosts = partial(
     parse_webhook_hosts, setting="extras.label_studio.hosts", default_public=False

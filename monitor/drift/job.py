@@ -8,7 +8,7 @@ from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.similarity import MAX_REFERENCES
 from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
-from quadriga.monitor.drift.watch.history import record_failure, record_window, with_history
+from quadriga.monitor.drift.watch.schedules import record_failure, record_window, with_history
 from quadriga.monitor.drift.windows import read_window
 from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.model_files import team_folder

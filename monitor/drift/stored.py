@@ -27,8 +27,11 @@ from quadriga.monitor.drift.slices import find_drift_slices, find_undecided_slic
 from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
-from quadriga.monitor.report.change_texts import alarms_in_reading_order
-from quadriga.monitor.report.drift_texts import maybe_chance_signals, undecided_signals
+from quadriga.monitor.report.drift_texts import (
+    alarms_in_reading_order,
+    maybe_chance_signals,
+    undecided_signals,
+)
 from quadriga.monitor.report.schema import (
     ChangedImage,
     ChangedImages,

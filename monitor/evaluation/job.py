@@ -5,8 +5,8 @@ from functools import partial
 
 import msgspec
 
-from quadriga.monitor.evaluation.history import record_failure, record_window
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
+from quadriga.monitor.evaluation.schedules import record_failure, record_window
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
 from quadriga.monitor.model_files import team_folder

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from quadriga.store.jobs.jobs import ID_LISTS_FILE
 from quadriga.store.query.filters.syntax import ReportCells
@@ -18,9 +19,6 @@ from quadriga.store.query.names import CellIds
 from quadriga.store.query.request import (
     Order,
     QueryRequest,
-    cursor_range,
-    encode_cursor,
-    query_digest,
     request_from_url,
 )
 from quadriga.store.records.disk import write_atomically
@@ -107,28 +105,22 @@ def cell_page(inferences: InferenceReader, directory: Path, request: CellRequest
         NotFoundError: The report has no such lists.
         QueryError: The cursor or the filter is invalid.
     """
-    cells = [cell for cell in _read(directory) if _is_among(cell, request)]
-    all_ids = sorted(_ids(cells))
+    sides = {"truth": request.truth, "predicted": request.predicted}
+    chosen = {side: label for side, label in sides.items() if label is not None}
     query = QueryRequest(
-        {"and": [request.where or {}, {"report": [directory.name, request.truth, request.predicted]}]},
+        {"and": [request.where or {}, {"report": directory.name, **chosen}]},
         order=request.order,
+        limit=request.limit,
         cursor=request.cursor,
-    )  # fmt: skip
-    digest = query_digest(query)
-    low, high = cursor_range(query, digest)
-    ids = [id_ for id_ in all_ids if low <= id_ <= high]
-    if request.order == "-ts":
-        ids.reverse()
-    shown = ids[: request.limit]
-    where = {"and": [request.where or {}, {"id": {"in": [str(id_) for id_ in shown]}}]}
-    page = inferences.query(QueryRequest(where, order=request.order, limit=request.limit))
-    return Page(
-        inferences=page.inferences,
-        cursor=encode_cursor(shown[-1], digest) if len(ids) > len(shown) else None,
-        count=len(all_ids),
-        partial=page.partial,
-        count_is_exact=not any(cell.more for cell in cells),
+        count="exact",
     )
+    is_cut = any(
+        cell.more
+        for cell in _read(directory)
+        if all((getattr(cell, side) or "") == label for side, label in chosen.items())
+    )
+    page = inferences.query(query)
+    return replace(page, count_is_exact=bool(page.count_is_exact) and not is_cut)
 
 
 def listed_ids(folder_of: Callable[[Scope, str], Path]) -> CellIds:
@@ -136,25 +128,15 @@ def listed_ids(folder_of: Callable[[Scope, str], Path]) -> CellIds:
 
     def ids(scope: Scope, cells: ReportCells) -> set[int]:
         directory = folder_of(scope, cells.report)
-        return _ids(
-            cell
+        return {
+            int(id_)
             for cell in _read(directory)
             if (cells.truth is None or (cell.truth or "") in cells.truth)
             and (cells.predicted is None or (cell.predicted or "") in cells.predicted)
-        )
+            for id_ in cell.ids
+        }
 
     return ids
-
-
-def _ids(cells: Iterable[Cell]) -> set[int]:
-    return {int(id_) for cell in cells for id_ in cell.ids}
-
-
-def _is_among(cell: Cell, request: CellRequest) -> bool:
-    return all(
-        name is None or name == (label or "")
-        for name, label in ((request.truth, cell.truth), (request.predicted, cell.predicted))
-    )
 
 
 def _read(directory: Path) -> list[Cell]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from quadriga.monitor.report import change_texts, drift_texts, metric_texts
+from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.schema import Report, sorted_by_effect
 
 _MAX_SIGNALS = 50
@@ -152,7 +152,7 @@ def _sentence(report: Report) -> str:
     if report.kind == "drift":
         verdict = drift_texts.verdict(report)
         is_told = report.status == "drift" or drift_texts.undecided_signals(report)
-        return f"{verdict} {change_texts.headline(report)}" if is_told else verdict
+        return f"{verdict} {drift_texts.headline(report)}" if is_told else verdict
     return metric_texts.headline(report) or drift_texts.verdict(report)
 
 

@@ -1,11 +1,13 @@
-"""Texts of drift reports for people: the verdict, signals, slices, estimates."""
+"""Texts of drift reports for people: headline, verdict, what changed, signals, slices, estimates."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from quadriga.monitor.report.metric_texts import UNDEFINED, format_brief, format_number, one_line
 from quadriga.monitor.report.schema import (
     Effect,
+    Level,
     Metric,
     PastWindow,
     Report,
@@ -216,3 +218,360 @@ EFFECT_DESCRIPTIONS = {
     "mmd_coefficient": "MMD, as a share of the largest",
 }
 """Descriptions of effects, by name."""
+MAX_IN_HEADLINE = 3
+"""Maximum number of changes that the headline names."""
+_MAX_UNDECIDED = 6
+"""Maximum number of signals that the headline names if there are too few images to judge them."""
+_MAX_PLACES = 3
+"""Maximum number of slices that the headline names."""
+_PRESENCE_SUFFIX = " (is there)"
+
+
+class _Words(NamedTuple):
+    """Title of a signal, and words for its two directions."""
+
+    title: str
+    falls: str = "lower"
+    rises: str = "higher"
+
+
+_WORDS = {
+    "image.brightness": _Words("brightness", "darker", "brighter"),
+    "image.contrast": _Words("contrast"),
+    "image.blur": _Words("blur", "sharper", "softer"),
+    "image.saturation": _Words("saturation", "paler", "more colourful"),
+    "image.colour_a": _Words("colour from green to red", "greener", "redder"),
+    "image.colour_b": _Words("colour from blue to yellow", "bluer", "yellower"),
+    "image.dark": _Words("share of dark pixels"),
+    "image.burnt": _Words("share of burnt-out pixels"),
+    "predictions": _Words("objects an image", "fewer", "more"),
+    "area": _Words("size of objects, as a share of the image", "smaller", "larger"),
+    "aspect": _Words("width of objects over their height", "narrower", "wider"),
+    "x": _Words("place of objects from left to right", "further left", "further right"),
+    "y": _Words("place of objects from top to bottom", "further up", "further down"),
+    "angle": _Words("angle of objects"),
+    "mask_share": _Words("share of the image that is covered", "less", "more"),
+    "score": _Words("score"),
+    "margin": _Words("margin between the best two scores", "narrower", "wider"),
+    "entropy": _Words("entropy of the scores"),
+    "answer_length": _Words("length of answers", "shorter", "longer"),
+    "latency_ms": _Words("latency in milliseconds", "faster", "slower"),
+    "width": _Words("width of images in pixels", "narrower", "wider"),
+    "height": _Words("height of images in pixels"),
+    "bytes_per_pixel": _Words("bytes of a pixel in the file", "fewer", "more"),
+}
+_PREDICTION_SIGNALS = {
+    "label", "score", "margin", "entropy", "predictions", "area", "aspect", "x", "y", "angle",
+    "mask_share", "answer_length",
+}  # fmt: skip
+_DETAILS = {
+    "area", "aspect", "x", "y", "angle", "margin", "entropy", "latency_ms", "bytes_per_pixel",
+}  # fmt: skip
+"""Signals that are named after all others: they follow from those, or say little to a person."""
+_FILE_SIGNALS = {"width", "height", "bytes_per_pixel"}
+
+
+class Change(NamedTuple):
+    """Texts about how a signal changed."""
+
+    signal: str
+    """Name of the signal."""
+    title: str
+    direction: str = ""
+    """Such as `darker`; empty if there is none."""
+    before: str = ""
+    after: str = ""
+    unit: str = ""
+    began: str = ""
+    """Place within the window where it changed, from `began_text`; empty if nowhere."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are values before and after."""
+        return bool(self.before and self.after)
+
+    @property
+    def sentence_part(self) -> str:
+        """The change as a part of a sentence; where it began within the window, only that."""
+        if self.began:
+            direction = f" ({self.direction})" if self.direction else ""
+            return f"{self.title}{direction} {self.began}"
+        if not self.is_known:
+            return self.title
+        direction = f" ({self.direction})" if self.direction else ""
+        return f"{self.title} from {self.before} to {self.after}{direction}"
+
+
+def changes(report: Report) -> list[Change]:
+    """Describe the signals with an alarm, in the order of `alarms_in_reading_order`."""
+    return [describe_change(signal, report) for signal in alarms_in_reading_order(report.signals)]
+
+
+def alarms_in_reading_order(signals: Sequence[Signal]) -> list[Signal]:
+    """Return the signals with an alarm: what a person sees first, then embeddings and details, each by effect."""
+    alarms = [signal for signal in sorted_by_effect(signals) if signal.alarm]
+    return sorted(alarms, key=lambda signal: (signal.name in _DETAILS, signal.kind == "embedding"))
+
+
+def describe_change(signal: Signal, report: Report) -> Change:
+    """Describe how a signal changed."""
+    return _describe_change(signal, report)._replace(began=began_text(signal))
+
+
+def _describe_change(signal: Signal, report: Report) -> Change:
+    if signal.kind == "embedding":
+        return _embedding_change(signal, report)
+    if signal.kind == "categorical":
+        return _label_change(signal)
+    return _number_change(signal, _words_of(signal.name, report))
+
+
+def is_of_files(report: Report | None) -> bool:
+    """Check whether a report compares files, whose columns have the meaning that their owner gave them."""
+    sides = ("current", "baseline")
+    return report is not None and all(
+        isinstance(report.parameters.get(side), str) for side in sides
+    )
+
+
+def signal_title(name: str, report: Report | None = None) -> str:
+    """Name a signal in words, such as `brightness` for `image.brightness`; a column of a file by its name."""
+    return _words_of(name, report).title
+
+
+def _words_of(name: str, report: Report | None) -> _Words:
+    words = None if is_of_files(report) else _WORDS.get(name)
+    return words or _Words(one_line(name.removeprefix("meta.")))
+
+
+def signal_titles(names: Iterable[str], report: Report | None = None) -> dict[str, str]:
+    """Name signals that stand together in words; those of one title, such as `score` and `meta.score`, by their names."""
+    titles = {name: signal_title(name, report) for name in names}
+    counts = Counter(titles.values())
+    return {name: title if counts[title] == 1 else one_line(name) for name, title in titles.items()}
+
+
+def headline(report: Report) -> str:
+    """Say in one sentence what changed; an empty text for an evaluation."""
+    if report.kind == "evaluation" or report.status == "error":
+        return ""
+    named = changes(report)
+    is_open = bool(undecided_signals(report))
+    if (report.status == "insufficient" and not is_open) or not report.signals:
+        return "There are too few images to say whether anything changed."
+    if not named:
+        return _headline_without_alarm(report)
+    known = [change for change in named if change.is_known] or named
+    parts = [change.sentence_part for change in known[:MAX_IN_HEADLINE]]
+    alarms = [signal for signal in report.signals if signal.alarm]
+    changed = f"Changed: {_listed(parts)}{_place(report, alarms, ', most where')}."
+    in_parts, _ = _maybe_chance(report)
+    if not in_parts:
+        return changed
+    return f"{changed} Also {_some_titles(report, in_parts, MAX_IN_HEADLINE)}{_place(report, in_parts, ' where')}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _headline_without_alarm(report: Report) -> str:
+    """Say which signals moved without an alarm: with too few independent images to judge, and where, or perhaps by chance."""
+    parts = []
+    if signals := undecided_signals(report):
+        names = _some_titles(report, signals, _MAX_UNDECIDED)
+        where = _place(report, signals, ", most where")
+        began = began_text(signals[0])
+        if began and len(signals) > 1:
+            began = f"{signal_title(signals[0].name, report)} {began}"
+        parts.append(
+            f"too few independent images to say anything about {names}, which moved{where}{began and ', '}{began}"
+        )
+    for signals in filter(None, _maybe_chance(report)):
+        names = _some_titles(report, signals, MAX_IN_HEADLINE)
+        place = _place(report, signals, " over all images, but not where")
+        parts.append(f"{names} moved, which may be chance{place}")
+    return f"No alarm; {'; '.join(parts)}." if parts else "Nothing changed."
+
+
+def _maybe_chance(report: Report) -> tuple[list[Signal], list[Signal]]:
+    """Return the signals that moved in a part of the window, while all of it shows no more than chance may, and those that did not."""
+    in_parts: list[Signal] = []
+    others: list[Signal] = []
+    for signal in maybe_chance_signals(report):
+        (in_parts if _slices_of(report, [signal]) else others).append(signal)
+    return in_parts, others
+
+
+def _some_titles(report: Report, signals: Sequence[Signal], limit: int) -> str:
+    titles = [signal_title(signal.name, report) for signal in signals[:limit]]
+    more = len(signals) - len(titles)
+    return _listed([*titles, *([f"{more:,} more"] if more else [])])
+
+
+def explanation(report: Report) -> str:
+    """Say how many signals changed, what was compared, and what to look at first."""
+    if report.kind == "evaluation" or report.status == "error":
+        return ""
+    baseline = report.data.baseline
+    counts = f"{report.data.current.n:,} images with {baseline.n if baseline else 0:,}"
+    sentences = [verdict(report), f"Compared: {counts} of the baseline."]
+    left_out = report.parameters.get("left_out", {})
+    if filtered := [name for name, reason in left_out.items() if " by the filter" in reason]:
+        names = _listed([signal_title(name) for name in filtered])
+        sentences.append(f"Left out, as the filter chose the images by them: {names}.")
+    alarms = {signal.name for signal in report.signals if signal.alarm}
+    if alarms and not is_of_files(report):
+        open_signals = [*undecided_signals(report), *maybe_chance_signals(report)]
+        undecided = {signal.name for signal in open_signals}
+        sentences.append(_what_to_look_at(alarms, undecided))
+    return " ".join(sentences)
+
+
+def _what_to_look_at(names: set[str], undecided: set[str]) -> str:
+    """Say where to look first, by which kinds of signals changed, and of which that moved nothing can be said."""
+    has_image = any(map(_is_of_image, names))
+    has_file = bool(names & _FILE_SIGNALS)
+    has_prediction = bool(names & _PREDICTION_SIGNALS)
+    is_image_open = any(_is_of_image(name) or name in _FILE_SIGNALS for name in undecided)
+    is_answer_open = bool(undecided & _PREDICTION_SIGNALS)
+    if has_image:
+        others = (
+            "it cannot be said whether the answers did" if is_answer_open else "the answers did not"
+        )
+        answers = "and so did the answers" if has_prediction else others
+        return f"The images themselves changed, {answers}: look at the light, the lens and what the camera sees."
+    if has_file:
+        return "The files of the images changed: look at the camera's resolution and compression."
+    if has_prediction and is_image_open:
+        return "The answers changed, and it cannot be said whether the images did: look at both, and at the model."
+    if has_prediction:
+        return "The images are as usual but the answers changed: look at what the images show, and at the model."
+    words = ["images"] * is_image_open + ["answers"] * is_answer_open
+    return _what_is_beside(" and ".join(words), is_time_alone=names == {"latency_ms"})
+
+
+def _what_is_beside(undecided: str, *, is_time_alone: bool) -> str:
+    """Say where to look if neither images nor answers raised an alarm; `undecided` names those of which nothing can be said."""
+    if undecided:
+        changed = "The time that answers take" if is_time_alone else "What is sent with the images"
+        return f"{changed} changed, and it cannot be said whether the {undecided} did: look at the signals that moved, too."
+    if is_time_alone:
+        return "Images and answers are as usual; only the time that they take changed: look at the server."
+    return "Images and answers are as usual; what is sent with the images changed: look at who sends them."
+
+
+def _is_of_image(name: str) -> bool:
+    return name.startswith("image.") or name == "embedding"
+
+
+def _place(report: Report, signals: Iterable[Signal], words: str) -> str:
+    """Name the parts of the window, by one key, in which one of some signals moved more than in the rest, after some words."""
+    slices = _slices_of(report, signals)
+    if report.kind != "drift" or not slices:
+        return ""
+    first = slices[0]
+    values = [one_line(slice_.value) for slice_ in slices if slice_.by == first.by]
+    hidden = len(values) - _MAX_PLACES
+    parts = [*values[:_MAX_PLACES], *([f"{hidden:,} more"] if hidden > 0 else [])]
+    return f"{words} {one_line(first.by.removeprefix('meta.'))} is {_listed(parts)}"
+
+
+def _slices_of(report: Report, signals: Iterable[Signal]) -> list[Slice]:
+    names = {signal.name for signal in signals}
+    return [
+        slice_
+        for slice_ in report.slices
+        if any(metric.parameters.get("signal") in names for metric in slice_.metrics)
+    ]
+
+
+def _number_change(signal: Signal, words: _Words) -> Change:
+    before, after = signal.before, signal.after
+    if before is None or after is None:
+        return Change(signal.name, words.title)
+    difference = after.mean - before.mean
+    if is_spread_change(signal):
+        return Change(
+            signal.name,
+            f"spread of {words.title}",
+            "wider" if _range(after) >= _range(before) else "narrower",
+            before=_number(_range(before), _range(after)),
+            after=_number(_range(after), _range(before)),
+        )
+    return Change(
+        signal.name,
+        words.title,
+        words.rises if difference > 0 else words.falls,
+        before=_number(before.mean, after.mean),
+        after=_number(after.mean, before.mean),
+    )
+
+
+def is_spread_change(signal: Signal) -> bool:
+    """Check whether the values of a numeric signal spread or gathered, rather than moved to one side."""
+    if signal.before is None or signal.after is None or signal.shift is None:
+        return False
+    return abs(signal.after.mean - signal.before.mean) < signal.shift / 2
+
+
+def _range(level: Level) -> float:
+    """Return how far the middle four fifths of the values reach."""
+    return level.high - level.low
+
+
+def _number(value: float, other: float) -> str:
+    """Format a number with as many digits as tell it from another."""
+    difference = abs(value - other)
+    for digits in range(4):
+        if difference >= 5 * 10.0**-digits:
+            return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return format_brief(value)
+
+
+def _label_change(signal: Signal) -> Change:
+    """Describe the label whose share changed most."""
+    shares = [
+        [count / max(sum(side), 1) for count in side]
+        for side in (signal.histogram.baseline, signal.histogram.current)
+    ]
+    if not signal.histogram.edges or not all(shares):
+        return Change(signal.name, one_line(signal.name))
+    gains = [share - share_before for share_before, share in zip(*shares, strict=True)]
+    index = max(range(len(gains)), key=lambda position: abs(gains[position]))
+    if signal.name.endswith(_PRESENCE_SUFFIX):
+        index = [str(edge) for edge in signal.histogram.edges].index("yes")
+        title = f"share of images with {one_line(signal.name.removesuffix(_PRESENCE_SUFFIX))}"
+    else:
+        name = one_line(signal.name.removeprefix("meta."))
+        title = f"share of the {name} {one_line(str(signal.histogram.edges[index]))}"
+    before, after = shares[0][index], shares[1][index]
+    return Change(
+        signal.name,
+        title,
+        "more" if after > before else "fewer",
+        before=_percent(before),
+        after=_percent(after),
+    )
+
+
+def _embedding_change(signal: Signal, report: Report) -> Change:
+    title = "share of images unlike the baseline"
+    share = report.unlike_share
+    if share is None or share <= 0.05:
+        return Change(signal.name, "what the images show, as the model sees it")
+    return Change(signal.name, title, "more", before="5 %", after=_percent(share))
+
+
+def format_p_value(value: float | None) -> str:
+    """Format a p-value with its sign of comparison, such as `p < 0.001`."""
+    is_tiny = value is not None and value < 0.001
+    text = "p < 0.001" if is_tiny else f"p {format_brief(value)}"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return (
+        f"{percent:.1f} %" if 0 < percent < 10 and percent != round(percent) else f"{percent:.0f} %"
+    )

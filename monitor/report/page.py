@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from quadriga.monitor.report import change_texts, drift_texts, metric_texts
-from quadriga.monitor.report.charts import Chart, drift
+from quadriga.monitor.report import drift_texts, metric_texts
+from quadriga.monitor.report.charts import drift
 from quadriga.monitor.report.gallery import (
     ImageBytes,
     ImageCard,
@@ -46,7 +46,7 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     # The template calls their functions by name.
-    environment.filters.update(vars(metric_texts) | vars(drift_texts) | vars(change_texts))
+    environment.filters.update(vars(metric_texts) | vars(drift_texts))
     template = environment.from_string(
         files("quadriga.monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
@@ -68,8 +68,8 @@ def _overview(report: Report) -> dict[str, Any]:
     is_quiet = report.kind == "drift" and report.status != "error"
     return {
         "name": metric_texts.one_line(_name(report), 100),
-        "headline": change_texts.headline(report) or metric_texts.headline(report),
-        "explanation": change_texts.explanation(report),
+        "headline": drift_texts.headline(report) or metric_texts.headline(report),
+        "explanation": drift_texts.explanation(report),
         "task": report.task.replace("_", " ").lower(),
         "status": "" if is_quiet else drift_texts.verdict(report),
         "facts": _facts(report),
@@ -106,7 +106,7 @@ def _drift(report: Report, image_bytes: ImageBytes) -> dict[str, Any]:
     return {
         "changes": _changes(report, image_bytes) if is_drift else [],
         "signals": sorted_by_effect(report.signals),
-        "signal_titles": change_texts.signal_titles(
+        "signal_titles": drift_texts.signal_titles(
             (signal.name for signal in report.signals), report
         ),
         "effects": _effect_descriptions(report),
@@ -137,13 +137,13 @@ def _drawn_charts(report: Report) -> dict[str, Any]:
             drawn["over_time"] = history.effect_charts(report)
             drawn["heat_map"] = history.p_value_chart(report)
     if report.kind == "evaluation":
-        from quadriga.monitor.report.charts import bars  # noqa: PLC0415 - slow to load
+        from quadriga.monitor.report.charts import evaluation  # noqa: PLC0415 - slow to load
         from quadriga.monitor.report.charts.drawing import drawing_style  # noqa: PLC0415
 
         with drawing_style():
-            drawn["charts"] = list(_evaluation_charts(report))
+            drawn["charts"] = list(evaluation.evaluation_charts(report))
             drawn["compared"] = [
-                (comparison, bars.difference_chart(comparison, index))
+                (comparison, evaluation.difference_chart(comparison, index))
                 for index, comparison in enumerate(report.comparisons)
             ]
     return drawn
@@ -151,13 +151,13 @@ def _drawn_charts(report: Report) -> dict[str, Any]:
 
 def _changes(
     report: Report, image_bytes: ImageBytes
-) -> list[tuple[change_texts.Change, Signal, tuple[list[ImageCard], list[ImageCard]]]]:
+) -> list[tuple[drift_texts.Change, Signal, tuple[list[ImageCard], list[ImageCard]]]]:
     """Return the signals with an alarm: their texts, and their images of the window and of the baseline."""
     signals = {signal.name: signal for signal in report.signals}
     cards = changed_cards(report, image_bytes)
     return [
         (change, signals[change.signal], cards.get(change.signal, ([], [])))
-        for change in change_texts.changes(report)[:_MAX_CHANGES]
+        for change in drift_texts.changes(report)[:_MAX_CHANGES]
     ]
 
 
@@ -178,31 +178,6 @@ def _effect_descriptions(report: Report) -> list[tuple[str, str]]:
         )
         signal_kinds.extend([] if signal.kind in signal_kinds else [signal.kind])
     return [(" and ".join(signal_kinds), words) for words, signal_kinds in kinds.items()]
-
-
-def _evaluation_charts(report: Report) -> Iterator[Chart]:
-    """Draw the charts that an evaluation has numbers for."""
-    from quadriga.monitor.report.charts import (  # noqa: PLC0415 - slow to load
-        bars,
-        calibration,
-        confusion,
-        curves,
-    )
-
-    for chart in (
-        curves.precision_recall_chart(report),
-        curves.roc_chart(report),
-        confusion.object_confusion_chart(report),
-        confusion.pixel_confusion_chart(report),
-        bars.tide_chart(report),
-        bars.size_chart(report),
-        calibration.reliability_chart(report),
-        calibration.score_chart(report),
-    ):
-        if chart is not None:
-            yield chart
-    yield from bars.slice_charts(report)
-    yield from bars.label_charts(report)
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -261,9 +236,9 @@ def _frequent_confusions(matrix: Confusion | None) -> list[tuple[str, str, int, 
     """Return the most frequent confusions: true label, predicted label, count, ids of example inferences."""
     if matrix is None or not matrix.labels:
         return []
-    from quadriga.monitor.report.charts import confusion  # noqa: PLC0415 - slow to load
+    from quadriga.monitor.report.charts import evaluation  # noqa: PLC0415 - slow to load
 
-    counts = confusion.with_background(matrix)
+    counts = evaluation.with_background(matrix)
     names: list[str | None] = [*matrix.labels, None]
     examples: dict[tuple[str | None, str | None], list[str]] = {}
     for example in matrix.examples:
@@ -274,7 +249,7 @@ def _frequent_confusions(matrix: Confusion | None) -> list[tuple[str, str, int, 
     for row, column in cells[:_MAX_CONFUSIONS]:
         pair = names[row], names[column]
         truth, predicted = (
-            f"({confusion.BACKGROUND_NAME})" if label is None else label for label in pair
+            f"({evaluation.BACKGROUND_NAME})" if label is None else label for label in pair
         )
         inference_ids = list(dict.fromkeys(examples.get(pair, [])))[:3]
         rows.append((truth, predicted, int(counts[row, column]), inference_ids))

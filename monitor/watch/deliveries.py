@@ -1,17 +1,26 @@
 """Delivers alerts: a queue for each destination, so that a slow receiver delays no other, in few threads."""
 
+import http.client
 import logging
+import socket
+import ssl
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from quadriga.monitor.watch.alerts import MIN_PAUSE_S, Outbox
-from quadriga.monitor.watch.host_connections import DeliveryError
-from quadriga.monitor.watch.webhook_client import WebhookClient
-from quadriga.monitor.watch.webhook_messages import Delivery, WebhookMessage, message_of
+from quadriga.monitor.watch.alerts import MIN_PAUSE_S, Delivery, Outbox, WebhookMessage, message_of
+from quadriga.monitor.watch.host_connections import (
+    NO_ANSWER,
+    NO_CONNECTION,
+    DeliveryDeadline,
+    DeliveryError,
+    HostConnections,
+    Lookup,
+)
+from quadriga.monitor.watch.webhooks import ANY_PUBLIC, WebhookHosts
 from quadriga.store.records.spans import NoSpans, Spans
 
 POLL_INTERVAL_S = 1.0
@@ -28,6 +37,67 @@ _log = logging.getLogger(__name__)
 class _Waiting(NamedTuple):
     outbox: Outbox
     delivery: Delivery
+
+
+DELIVERY_TIMEOUT_S = 10.0
+"""Time of a delivery, from the look-up of the address to the headers of the answer."""
+
+
+class WebhookClient:
+    """Posts messages to webhooks; safe to use from several threads.
+
+    Args:
+        hosts: The hosts that messages may be sent to.
+        timeout_s: Time of a delivery.
+        lookup: Returns the addresses of a host, as `socket.getaddrinfo` does.
+        tls: How servers prove who they are; default: by the certificates that the system trusts.
+    """
+
+    def __init__(
+        self,
+        hosts: WebhookHosts = ANY_PUBLIC,
+        timeout_s: float = DELIVERY_TIMEOUT_S,
+        *,
+        lookup: Lookup = socket.getaddrinfo,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.hosts = hosts
+        self.timeout_s = timeout_s
+        self._connections = HostConnections(hosts, lookup=lookup, tls=tls)
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Post a message, and wait until it is accepted.
+
+        A failure of a host that the settings do not name takes the whole time, whatever it was: so how long it took
+        does not say what is there.
+
+        Raises:
+            DeliveryError: It was not accepted.
+        """
+        deadline = DeliveryDeadline(self.timeout_s)
+        parts = urlsplit(url)
+        try:
+            self._post(parts, headers, body, deadline)
+        except DeliveryError:
+            if not self.hosts.is_named(parts.hostname or ""):
+                deadline.wait()
+            raise
+
+    def _post(
+        self, url: SplitResult, headers: Mapping[str, str], body: bytes, deadline: DeliveryDeadline
+    ) -> None:
+        fields = {"Content-Type": "application/json", **headers}
+        try:
+            with self._connections.exchange(
+                "POST", url, fields, body, deadline=deadline
+            ) as response:
+                status = response.status
+        except TimeoutError as error:
+            raise DeliveryError(NO_ANSWER, error) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise DeliveryError(NO_CONNECTION, repr(error)) from error
+        if not 200 <= status < 300:
+            raise DeliveryError(f"expected a status of 200 to 299, got {status}")
 
 
 class DeliveryQueues:

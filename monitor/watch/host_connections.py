@@ -5,19 +5,18 @@ address than the one that was checked (DNS rebinding).
 """
 
 import http.client
-import io
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_address
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult
 
-from quadriga.monitor.watch.webhook_hosts import WebhookHosts, literal_address
+from quadriga.monitor.watch.webhooks import WebhookHosts, literal_address
 
 MAX_LOOKUPS = 32
 """Look-ups at once. The system may take half a minute for one, which cannot be ended."""
@@ -109,32 +108,54 @@ class HostConnections:
 
     @contextmanager
     def exchange(
-        self, sock: socket.socket, url: SplitResult, request: bytes, deadline: DeliveryDeadline
+        self,
+        method: str,
+        url: SplitResult,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        deadline: DeliveryDeadline,
     ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request over a connection, and give its answer, of which the head is read.
+        """Send a request to an allowed address of its URL's host, and give its answer, of which the head is read.
 
         Raises:
+            DeliveryError: As of `connect`.
             TimeoutError: The time is over.
             OSError, http.client.HTTPException, ValueError: The other side sends no valid answer.
         """
-        connection = sock
-        if url.scheme == "https":
-            sock.settimeout(deadline.remaining_s())
-            connection = self._tls_context().wrap_socket(sock, server_hostname=url.hostname)
-        try:
-            unsent = memoryview(request)
-            while unsent:
-                connection.settimeout(deadline.remaining_s())
-                unsent = unsent[connection.send(unsent) :]
-            incoming: Any = _Incoming(connection, deadline)
-            method = request.partition(b" ")[0].decode()
-            response = http.client.HTTPResponse(incoming, method=method)
-            with response:
-                response.begin()
-                yield response
-        finally:
-            if connection is not sock:
-                connection.close()
+        fields = {"Host": url.netloc, "User-Agent": "quadriga", "Connection": "close", **headers}
+        if body:
+            fields["Content-Length"] = str(len(body))
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        with self.connect(url, deadline) as sock, ExitStack() as cleanup:
+            try:
+                sock.settimeout(deadline.remaining_s())
+                connection = sock
+                if url.scheme == "https":
+                    connection = cleanup.enter_context(
+                        self._tls_context().wrap_socket(
+                            sock, server_hostname=url.hostname, do_handshake_on_connect=False
+                        )
+                    )
+                # A time limit of a socket begins anew with each byte.
+                timer = threading.Timer(deadline.remaining_s(), _shut_down, (connection,))
+                cleanup.callback(timer.cancel)
+                timer.daemon = True
+                timer.start()
+                if isinstance(connection, ssl.SSLSocket):
+                    connection.do_handshake()
+                client = http.client.HTTPConnection(url.netloc)
+                client.sock = connection
+                client.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+                for name, value in fields.items():
+                    client.putheader(name, value)
+                client.endheaders(body or None)
+                with client.getresponse() as response:
+                    yield response
+                    deadline.remaining_s()  # what was read after its end is not whole
+            except (OSError, http.client.HTTPException, ValueError):
+                deadline.remaining_s()
+                raise
 
     def _endpoints(self, host: str, port: int, deadline: DeliveryDeadline) -> list[Endpoint]:
         """Look up a host, and return those of its addresses that messages may be sent to."""
@@ -228,23 +249,7 @@ class HostConnections:
         return self._tls
 
 
-class _Incoming(io.RawIOBase):
-    """The bytes that a connection receives until a deadline, however slowly they come; for `HTTPResponse`."""
-
-    def __init__(self, connection: socket.socket, deadline: DeliveryDeadline) -> None:
-        super().__init__()
-        self._connection = connection
-        self._deadline = deadline
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return a buffered reader of the bytes, as `HTTPResponse` wants it of a socket."""
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        """Return that it can be read."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Wait for bytes, for as long as there is time."""
-        self._connection.settimeout(self._deadline.remaining_s())
-        return self._connection.recv_into(buffer)
+def _shut_down(connection: socket.socket) -> None:
+    """End what another thread sends or receives; nothing if the connection is over."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of TLS, too, without its farewell

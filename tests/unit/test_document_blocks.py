@@ -21,7 +21,7 @@ from quadriga.engine.models.recognition.model_toml import read_model_toml
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.extras.sign_on.settings import parse_role_entries
 from quadriga.extras.sign_on.sign_on import caller_of_claims
-from quadriga.monitor.drift.watch.history import record_window
+from quadriga.monitor.drift.watch.schedules import record_window
 from quadriga.proto.access import ROLES
 from quadriga.store.database.database import writer_engine
 from tests.onnx_models import doubling

@@ -15,7 +15,6 @@ from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.drift import drift_routes
 from quadriga.engine.api.drift_alarms import drift_alarm_routes
-from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inference_tables import table_routes
@@ -23,7 +22,7 @@ from quadriga.engine.api.inferences import inference_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
 from quadriga.engine.api.metrics import metrics_route
-from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.schedules import evaluation_schedule_routes, schedule_routes
 from quadriga.engine.api.tail import tail_route
 from quadriga.engine.api.traffic import traffic_routes
 from quadriga.engine.api.views import view_routes

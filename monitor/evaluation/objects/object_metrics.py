@@ -4,20 +4,25 @@ The overlap of two objects, which differs between them, is a parameter.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import finite_or_none
+from quadriga.monitor.evaluation.arrays import finite_or_none, index_within_runs
 from quadriga.monitor.evaluation.evaluators import EvaluationDetails, Headline
 from quadriga.monitor.evaluation.labels.calibration import CalibrationBins
+from quadriga.monitor.evaluation.labels.label_counts import LabelCounts
+from quadriga.monitor.evaluation.labels.label_counts import count_confusion as confusion_of
 from quadriga.monitor.evaluation.metric_settings import DEFAULT_SETTINGS, MetricSettings
 from quadriga.monitor.evaluation.objects.average_precision import (
     AREA_NAMES,
     AREA_RANGES,
     MAX_DETECTIONS,
     MEAN_IOU,
+    average_precisions,
     coco_parameters,
     label_parameters,
     label_precision_metrics,
@@ -28,39 +33,52 @@ from quadriga.monitor.evaluation.objects.average_precision import (
 from quadriga.monitor.evaluation.objects.matching import (
     CORRECT,
     IGNORED,
+    INCORRECT,
     OverlapFunction,
+    OverlapPairs,
+    RankedPredictions,
     match_objects,
     near_pairs,
 )
-from quadriga.monitor.evaluation.objects.object_confusion import (
-    MIN_SCORE,
-    ConfusedPairs,
-    match_any_label,
-    object_confusion,
-    paired_labels,
-)
-from quadriga.monitor.evaluation.objects.operating_points import (
-    CountedPredictions,
-    metrics_at_operating_points,
-    rates_of_all_labels,
-)
-from quadriga.monitor.evaluation.objects.tide import (
-    BACKGROUND_OVERLAP,
-    ERROR_KINDS,
-    TideErrors,
-    classify_errors,
-    error_costs,
-)
 from quadriga.monitor.evaluation.objects.weighted import coco_numbers
-from quadriga.monitor.evaluation.state import EvaluationState, nonzero_counts
-from quadriga.monitor.report.schema import Metric
-from quadriga.tasks.arrays import BoolArray, Float64Array
+from quadriga.monitor.evaluation.state import EvaluationState, Table, nonzero_counts
+from quadriga.monitor.report.cells import PairedLabels
+from quadriga.monitor.report.schema import Confusion, Example, Metric
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
 
 _MIN_PREDICTIONS, _LOW_SCORE = 20, 0.05
 """If so many predictions all have a higher score, those with lower ones were probably left out."""
-
 OBJECT_SETTINGS = ("iou", "score", "bins")
 """Names of the `MetricSettings` that metrics of objects have."""
+
+
+class CountedPredictions(NamedTuple):
+    """Predictions that are correct or incorrect at one match threshold, (N,); ignored ones are left out."""
+
+    image: Int64Array
+    label: Int64Array
+    score: Float64Array
+    is_correct: BoolArray
+
+
+class TideErrors(NamedTuple):
+    """Errors of predictions (D,), in the order of the ranking, and of objects (M,)."""
+
+    kind: Int64Array
+    """Index in `ERROR_KINDS`, (D,); `len(ERROR_KINDS) - 1` for correct and ignored predictions."""
+    target: Int64Array
+    """Object that a `Cls` or `Loc` error would match if corrected, (D,), -1 for none."""
+    missed: BoolArray
+    """Whether no prediction matches the object, (M,)."""
+    unaccounted: BoolArray
+    """Whether the object is missed, and no error's target: `Miss`, (M,)."""
+
+
+class ConfusedPairs(NamedTuple):
+    """Pairs of prediction and object (N,), -1 for the background, by falling score, missed objects last."""
+
+    prediction: Int64Array
+    truth: Int64Array
 
 
 class ObjectMetrics:
@@ -262,3 +280,341 @@ class ObjectMetrics:
             "wrong_label": per_image((truth >= 0) & is_wrong_label),
             "low_overlap": per_image(is_poorly_placed),
         }
+
+
+SCORE_THRESHOLD = 0.5
+"""Score of the operating point, unless others are chosen."""
+
+
+def rates_of_all_labels(
+    predictions: CountedPredictions,
+    actual_counts: Int64Array,
+    weights: Float64Array,
+    *,
+    scores: Sequence[float],
+    iou: float,
+) -> list[Headline]:
+    """Return precision, recall and F1 of all labels together, from each of some scores on.
+
+    Args:
+        predictions: Predictions that count.
+        actual_counts: Number of objects of each image, (I,).
+        weights: How often each image counts, (B, I).
+        scores: Scores from which predictions count.
+        iou: Match threshold.
+    """
+    headlines = []
+    for score in scores:
+        is_above = predictions.score >= score
+        sides = (
+            np.bincount(predictions.image[selected], minlength=len(actual_counts))
+            for selected in (is_above & predictions.is_correct, is_above)
+        )
+        counts = LabelCounts(*((weights @ side)[:, None] for side in (*sides, actual_counts)))
+        parameters = {"score": score, "iou": iou, "label": None}
+        objects = int(actual_counts.sum())
+        headlines += [
+            Headline(
+                name,
+                parameters,
+                values[:, 0],
+                trials_per_image=objects / max(len(actual_counts), 1),
+                objects_of_one_label=float(objects) or None,
+                objects=objects,
+            )
+            for name, values in counts.rates().items()
+        ]
+    return headlines
+
+
+def metrics_at_operating_points(
+    labels: list[str],
+    predictions: CountedPredictions,
+    actual_counts: Int64Array,
+    *,
+    scores: Sequence[float] | None,
+    iou: float,
+) -> list[Metric]:
+    """Return counts and rates at some scores, at the score of the best F1, and each label's best F1.
+
+    Args:
+        labels: Names of labels, (K,).
+        predictions: Predictions that count.
+        actual_counts: Number of objects of each label, (K,).
+        scores: Scores whose rates of all labels together are headlines, and not repeated; None for 0.5, whose are not.
+        iou: Match threshold.
+    """
+    _, label, score, is_correct = predictions
+
+    def metrics_at(score_threshold: float, extra_parameters: dict[str, Any]) -> list[Metric]:
+        is_above = score >= score_threshold
+        sides = (
+            np.bincount(label[is_counted], minlength=len(labels))
+            for is_counted in (is_above & is_correct, is_above)
+        )
+        return _rates(
+            labels,
+            [*sides, actual_counts],
+            {"score": score_threshold, "iou": iou},
+            extra_parameters,
+        )
+
+    metrics = [] if scores else metrics_at(SCORE_THRESHOLD, {})
+    for chosen in scores or ():
+        metrics += [
+            metric
+            for metric in metrics_at(chosen, {})
+            if metric.type == "Counts" or metric.parameters["label"] is not None
+        ]
+    best_score, _ = best_f1(score, is_correct, int(actual_counts.sum()))
+    if best_score is not None:
+        metrics += metrics_at(best_score, {"chosen": "best F1"})
+    for label_index in np.flatnonzero(actual_counts):
+        is_label = label == label_index
+        score_threshold, f1 = best_f1(
+            score[is_label], is_correct[is_label], int(actual_counts[label_index])
+        )
+        named = {"label": labels[label_index], "chosen": "best F1 of the label"}
+        metrics.append(Metric("F1", f1, {"score": score_threshold, "iou": iou, **named}))
+    return metrics
+
+
+def best_f1(
+    score: Float64Array, is_correct: BoolArray, actual_count: int
+) -> tuple[float | None, float | None]:
+    """Return the highest score with the best F1, and that F1; None without predictions."""
+    if not len(score):
+        return None, None
+    order = np.argsort(-score, kind="stable")
+    f1 = 2 * np.cumsum(is_correct[order]) / (np.arange(1, len(order) + 1) + actual_count)
+    is_last_of_score = np.append(np.diff(score[order]) < 0, True)
+    best_index = np.flatnonzero(is_last_of_score)[np.argmax(f1[is_last_of_score])]
+    return float(score[order][best_index]), float(f1[best_index])
+
+
+def _rates(
+    labels: list[str], sides: list[Int64Array], threshold: dict[str, Any], more: dict[str, Any]
+) -> list[Metric]:
+    """Return metrics of each label, and of all labels (None), from correct, predicted and actual counts (K,)."""
+    counts = LabelCounts(*(np.append(side.sum(), side)[None].astype(np.float64) for side in sides))
+    rates = counts.rates()
+    metrics = []
+    for column, label in enumerate([None, *labels]):
+        correct, predicted, actual = (float(count[0, column]) for count in counts)
+        if label is not None and not (predicted or actual):
+            continue
+        parameters = {**threshold, "label": label, **more}
+        numbers = {
+            "true positives": correct,
+            "false positives": predicted - correct,
+            "false negatives": actual - correct,
+        }
+        metrics += [
+            *(
+                Metric(type_, finite_or_none(rate[0, column]), parameters)
+                for type_, rate in rates.items()
+            ),
+            *(
+                Metric("Counts", number, {**parameters, "of": kind})
+                for kind, number in numbers.items()
+            ),
+        ]
+    return metrics
+
+
+BACKGROUND_OVERLAP = 0.1
+"""Minimum overlap of a prediction that is not background."""
+ERROR_KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
+_CLS, _LOC, _BOTH, _DUPE, _BKG, _NONE = range(6)
+
+
+def classify_errors(
+    ranking: RankedPredictions, truths: Table, pairs: OverlapPairs, iou: float
+) -> TideErrors:
+    """Classify the errors of predictions, matched at the first threshold of the ranking, over all areas.
+
+    Args:
+        ranking: Outcomes of the predictions.
+        truths: Table of objects.
+        pairs: All that overlap by `BACKGROUND_OVERLAP` or more, by position in the ranking and in the table of objects.
+        iou: First match threshold of the ranking.
+    """
+    is_incorrect = ranking.outcome[0, 0] == INCORRECT
+    is_taken = np.zeros(len(truths["image"]), bool)
+    is_taken[ranking.matched_object[ranking.matched_object >= 0]] = True
+    is_counted = ~(truths["crowd"] | truths["difficult"])
+    pairs = pairs.select(is_counted[pairs.truth] & is_incorrect[pairs.prediction])
+    pairs = pairs.select(np.argsort(pairs.overlap, kind="stable"))
+    is_same_label = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
+
+    def best(selection: BoolArray) -> tuple[Float64Array, Int64Array]:
+        return pairs.select(selection).last_of_each(len(is_incorrect))
+
+    same_label_overlap, same_label_object = best(is_same_label)
+    other_label_overlap, other_label_object = best(~is_same_label)
+    taken_overlap, _ = best(is_same_label & is_taken[pairs.truth])
+    kind = np.select(
+        [
+            ~is_incorrect,
+            (same_label_overlap >= BACKGROUND_OVERLAP) & (same_label_overlap <= iou),
+            other_label_overlap >= iou,
+            taken_overlap >= iou,
+            np.maximum(same_label_overlap, other_label_overlap) <= BACKGROUND_OVERLAP,
+        ],
+        [_NONE, _LOC, _CLS, _DUPE, _BKG],
+        _BOTH,
+    )
+    target = np.where(
+        kind == _LOC, same_label_object, np.where(kind == _CLS, other_label_object, -1)
+    )
+    missed = is_counted & ~is_taken
+    unaccounted = missed.copy()
+    unaccounted[target[target >= 0]] = False
+    return TideErrors(kind, target, missed, unaccounted)
+
+
+def error_costs(
+    ranking: RankedPredictions, truths: Table, errors: TideErrors
+) -> dict[str, float | None]:
+    """Return by how much the mean average precision at the first threshold would rise without each kind of error.
+
+    Of the errors whose target is a missed object, the one with the highest score is corrected; the others are
+    removed. `FalsePos` removes all incorrect predictions, `FalseNeg` all missed objects; a label without
+    remaining objects and predictions is no longer in the mean. None if there are no objects, or none remain.
+    """
+    outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
+    is_counted, is_correct = outcome <= CORRECT, outcome == CORRECT
+    labels = len(ranking.bounds) - 1
+
+    def per_label(objects: BoolArray) -> Int64Array:
+        return np.bincount(truths["label"][objects], minlength=labels)
+
+    actual_counts = per_label(~(truths["crowd"] | truths["difficult"]))
+    if not actual_counts.any():
+        return dict.fromkeys((*ERROR_KINDS, "FalsePos", "FalseNeg"))
+
+    def precision(keep: BoolArray, is_corrected: BoolArray, removed: Int64Array) -> float:
+        labeled = np.where(
+            is_corrected, truths["label"][errors.target] if len(truths["label"]) else 0, label
+        )
+        remaining = actual_counts - removed
+        averages = average_precisions(
+            labeled[keep], score[keep], (is_correct | is_corrected)[keep], remaining
+        )
+        has_predictions = np.bincount(labeled[keep], minlength=labels) > 0
+        in_mean = np.count_nonzero((remaining > 0) | ((actual_counts > 0) & has_predictions))
+        return float(np.nansum(averages) / in_mean) if in_mean else math.nan
+
+    nothing, no_objects = np.zeros(len(label), bool), np.zeros(labels, np.int64)
+    is_first = _first_of_targets(score, errors)
+    precision_now = precision(is_counted, nothing, no_objects)
+    precision_without = {}
+    for number, kind in enumerate(ERROR_KINDS[:-1]):
+        is_kind = errors.kind == number
+        is_corrected = is_kind & is_first
+        precision_without[kind] = precision(
+            is_counted & (~is_kind | is_corrected), is_corrected, no_objects
+        )
+    precision_without["Miss"] = precision(is_counted, nothing, per_label(errors.unaccounted))
+    precision_without["FalsePos"] = precision(is_correct, nothing, no_objects)
+    precision_without["FalseNeg"] = precision(is_counted, nothing, per_label(errors.missed))
+    return {
+        kind: None if math.isnan(value) else max(value - precision_now, 0.0)
+        for kind, value in precision_without.items()
+    }
+
+
+def _first_of_targets(score: Float64Array, errors: TideErrors) -> BoolArray:
+    """Return (D,) which errors have the highest score among those with the same missed object as target."""
+    indices = np.flatnonzero(errors.target >= 0)
+    indices = indices[errors.missed[errors.target[indices]]]
+    indices = indices[np.lexsort((-indices, score[indices]))]
+    best_of_object = np.full(len(errors.missed), -1, np.int64)
+    best_of_object[errors.target[indices]] = (
+        indices  # among equal indices NumPy keeps the last value
+    )
+    is_first = np.zeros(len(score), bool)
+    is_first[best_of_object[best_of_object >= 0]] = True
+    return is_first
+
+
+MIN_SCORE = 0.3
+"""Score from which predictions are in the matrix, unless another one is chosen."""
+_EXAMPLES_PER_CELL = 5
+_MAX_EXAMPLES = 2000
+_ANY_AREA: Float64Array = np.array([[0, np.inf]])
+
+
+def match_any_label(
+    predictions: Table,
+    truths: Table,
+    rows: Int64Array,
+    overlap: OverlapFunction,
+    iou: float,
+) -> ConfusedPairs:
+    """Match the predictions at these rows with objects of any label, at a match threshold."""
+    rows = np.sort(rows)
+    image, no_label = predictions["image"][rows], np.zeros(len(rows), np.int64)
+    row_labels = {"image": image, "label": no_label}
+    ranking = match_objects(
+        row_labels | {name: predictions[name][rows] for name in ("score", "area")},
+        truths | {"label": np.zeros_like(truths["label"])},
+        lambda prediction, truth: overlap(rows[prediction], truth),
+        thresholds=np.array([iou]),
+        areas=_ANY_AREA,
+        max_detections=max(len(rows), 1),
+        shape=(1, int(max(image.max(initial=-1), truths["image"].max(initial=-1))) + 1),
+    )
+    is_counted = ranking.outcome[0, 0] != IGNORED
+    matched_objects = ranking.matched_object[is_counted]
+    is_unmatched: BoolArray = ~ranking.object_ignored[0]
+    is_unmatched[matched_objects[matched_objects >= 0]] = False
+    missed_objects = np.flatnonzero(is_unmatched)
+    return ConfusedPairs(
+        np.append(rows[ranking.row[is_counted]], np.full(len(missed_objects), -1)),
+        np.append(matched_objects, missed_objects),
+    )
+
+
+def paired_labels(state: EvaluationState, pairs: ConfusedPairs) -> PairedLabels:
+    """Return the labels of pairs, with their images."""
+    predictions, annotations = state.tables["predictions"], state.tables["truths"]
+    image = np.where(
+        pairs.prediction >= 0,
+        np.append(predictions["image"], -1)[pairs.prediction],
+        np.append(annotations["image"], -1)[pairs.truth],
+    )
+    true = np.append(annotations["label"], -1)[pairs.truth]
+    return PairedLabels(image, true, np.append(predictions["label"], -1)[pairs.prediction])
+
+
+def object_confusion(
+    state: EvaluationState, pairs: ConfusedPairs, rule: dict[str, Any]
+) -> Confusion:
+    """Count pairs by their labels, with examples of each cell; `rule` has the thresholds that made the pairs."""
+    predictions, annotations = state.tables["predictions"], state.tables["truths"]
+    images, true, predicted = paired_labels(state, pairs)
+    names = [*state.labels, None]
+    examples = []
+    for pair_index in _choose_examples(true % len(names) * len(names) + predicted % len(names)):
+        prediction, truth = int(pairs.prediction[pair_index]), int(pairs.truth[pair_index])
+        ids = (
+            str(table["number"][row]) if row >= 0 else None
+            for table, row in ((annotations, truth), (predictions, prediction))
+        )
+        labels = names[true[pair_index]], names[predicted[pair_index]]
+        examples.append(Example(*labels, state.ids[images[pair_index]], *ids))
+    counts = np.ones(len(true), np.int64)
+    counted = confusion_of(state.labels, true, predicted, counts, unit="objects")
+    parameters = {**counted.parameters, **rule, "rule": "all labels of an image, by falling score"}
+    return msgspec.structs.replace(counted, examples=examples, parameters=parameters)
+
+
+def _choose_examples(cell: Int64Array) -> Int64Array:
+    """Choose the first examples of each cell, first those of all cells, then the second ones, and so on."""
+    order = np.argsort(cell, kind="stable")
+    position = index_within_runs(cell[order])
+    is_selected = position < _EXAMPLES_PER_CELL
+    return np.sort(
+        order[is_selected][np.argsort(position[is_selected], kind="stable")][:_MAX_EXAMPLES]
+    )

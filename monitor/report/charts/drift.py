@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
-from quadriga.monitor.report.change_texts import signal_title
 from quadriga.monitor.report.charts import MAX_LETTERS, Chart
+from quadriga.monitor.report.drift_texts import signal_title
 from quadriga.monitor.report.metric_texts import format_brief, one_line
 from quadriga.monitor.report.schema import Report, Signal, sorted_by_effect
 from quadriga.tasks.arrays import Float64Array

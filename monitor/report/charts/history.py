@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from quadriga.monitor.report.change_texts import signal_title, signal_titles
 from quadriga.monitor.report.charts import Chart
 from quadriga.monitor.report.charts.drawing import (
     FAINT,
@@ -24,6 +23,7 @@ from quadriga.monitor.report.charts.drawing import (
     single_axes,
     to_chart,
 )
+from quadriga.monitor.report.drift_texts import signal_title, signal_titles
 from quadriga.monitor.report.metric_texts import format_brief
 from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, sorted_by_effect
 from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array

@@ -5,13 +5,13 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from quadriga.engine.console.evaluation_parts import (
+from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.report_pages import (
     CurvePoint,
     curve_lines,
     slice_rows,
     worst_groups,
 )
-from quadriga.engine.console.frame import Frame
 from quadriga.monitor.report.schema import (
     Confusion,
     Data,

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from quadriga.engine.console.filter_problems import OUTCOME_NAMES, check
-from quadriga.engine.console.outcome_words import outcome_lines
+from quadriga.engine.console.search_words import outcome_lines
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import Cell, save_cells
 from quadriga.monitor.report.schema import Confusion, ReportedModel

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from quadriga.engine.console import report_pages
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.report_pages import cell_list_link
-from quadriga.engine.console.report_print import with_links
+from quadriga.engine.console.report_pages import cell_list_link, with_links
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import CellRequest
 from quadriga.monitor.report.page import render_page

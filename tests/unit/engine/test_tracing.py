@@ -12,10 +12,8 @@ from quadriga.engine.measures.accounting import open_tracing
 from quadriga.engine.measures.tracing import MAX_LINKS, Tracing
 from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
 from quadriga.monitor.watch.alerts import Outbox
-from quadriga.monitor.watch.deliveries import DeliveryQueues
-from quadriga.monitor.watch.webhook_client import WebhookClient
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
-from quadriga.monitor.watch.webhooks import Webhook
+from quadriga.monitor.watch.deliveries import DeliveryQueues, WebhookClient
+from quadriga.monitor.watch.webhooks import Webhook, parse_webhook_hosts
 from quadriga.proto.request import ModelRun, RequestContext, parse_traceparent
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.jobs.runner import JobRunner

@@ -88,7 +88,7 @@ def test_schedules_run_once_there_is_one(tmp_path, monkeypatch, kind) -> None:
 
     monkeypatch.setattr(worker, "_call_on_stop", stop_calls.append)
     monkeypatch.setattr(worker, "_POLL_INTERVAL_S", 0.005)
-    monkeypatch.setattr("quadriga.monitor.watch.scheduler.run_scheduler", keep_scheduled)
+    monkeypatch.setattr("quadriga.monitor.watch.schedules.run_scheduler", keep_scheduled)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._run_jobs, args=(settings,))
     child.start()

@@ -12,7 +12,7 @@ from quadriga.monitor.drift.baselines import Baseline, BaselineStore
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.similarity import References
-from quadriga.monitor.drift.watch.history import read_history
+from quadriga.monitor.drift.watch.schedules import read_history
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
 from quadriga.store.database.database import migrate

@@ -9,11 +9,14 @@ from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.evaluation import stored
 from quadriga.monitor.evaluation.evaluators import EVALUATORS
-from quadriga.monitor.evaluation.history import read_history
-from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_schedules
+from quadriga.monitor.evaluation.schedules import (
+    decode_schedule,
+    evaluation_schedules,
+    read_history,
+)
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
-from quadriga.monitor.watch.scheduler import Scheduler
+from quadriga.monitor.watch.schedules import Scheduler
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.jobs import runner as runner_module
 from quadriga.store.jobs.jobs import Jobs

@@ -12,8 +12,8 @@ from litestar import Litestar
 from litestar.testing import TestClient
 
 from quadriga.engine.api.jobs import job_routes
-from quadriga.engine.api.webhook_states import check_end_webhook
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.engine.api.schedules import check_end_webhook
+from quadriga.monitor.watch.webhooks import parse_webhook_hosts
 from quadriga.proto.access import ROLES, Caller
 from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import RequestContext, set_current_request

@@ -3,7 +3,7 @@
 import msgspec
 
 from quadriga.monitor.drift.parameters import DriftParameters
-from quadriga.monitor.drift.watch.history import record_window, with_history
+from quadriga.monitor.drift.watch.schedules import record_window, with_history
 from quadriga.monitor.report.saved import REPORT_FILE
 from quadriga.store.jobs.runner import JobRun
 from tests.unit.monitor.drift.window_reports import report

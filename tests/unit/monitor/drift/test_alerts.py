@@ -11,15 +11,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.monitor.drift.watch.history import read_history, record_window
-from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
+from quadriga.monitor.drift.watch.schedules import (
+    decode_schedule,
+    drift_schedules,
+    read_history,
+    record_window,
+)
 from quadriga.monitor.report.schema import Report
-from quadriga.monitor.watch import alerts, deliveries, scheduler
+from quadriga.monitor.watch import alerts, deliveries, schedules
 from quadriga.monitor.watch.alerts import MAX_TRIES, Outbox
-from quadriga.monitor.watch.deliveries import DeliveryQueues, run_deliveries
-from quadriga.monitor.watch.scheduler import run_scheduler
-from quadriga.monitor.watch.webhook_client import WebhookClient
-from quadriga.monitor.watch.webhook_hosts import parse_webhook_hosts
+from quadriga.monitor.watch.deliveries import DeliveryQueues, WebhookClient, run_deliveries
+from quadriga.monitor.watch.schedules import run_scheduler
+from quadriga.monitor.watch.webhooks import parse_webhook_hosts
 from quadriga.store.jobs import runner as runner_module
 from quadriga.store.jobs.jobs import Job, Jobs
 from quadriga.store.jobs.runner import JobRunner
@@ -204,7 +207,7 @@ def processes(directory):
 
 def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, receiver, monkeypatch):
     monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 0.005)
-    monkeypatch.setattr(scheduler, "POLL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(schedules, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(deliveries, "POLL_INTERVAL_S", 0.005)
     monkeypatch.setattr(alerts, "MIN_PAUSE_S", 0.01)
     receiver.first = [500]

@@ -10,11 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quadriga.monitor.drift.files.columns import as_labels, read_numbers
-from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
+from quadriga.monitor.drift.files.compare_files import (
+    ColumnOptions,
+    as_labels,
+    compare_files,
+    read_numbers,
+)
 from quadriga.monitor.drift.files.tables import read_table
 from quadriga.monitor.drift.samples import DriftError
-from quadriga.monitor.report.change_texts import explanation, headline
+from quadriga.monitor.report.drift_texts import explanation, headline
 from quadriga.store.exchange.arrow_tables import EXPORT_SCHEMA
 
 N = 120

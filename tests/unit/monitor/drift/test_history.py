@@ -7,15 +7,16 @@ import time
 import pytest
 
 from quadriga.engine.api.schedules import schedule_routes
-from quadriga.monitor.drift.watch import history as history_module
-from quadriga.monitor.drift.watch.history import (
+from quadriga.monitor.drift.watch import schedules as schedules_module
+from quadriga.monitor.drift.watch.schedules import (
+    decode_schedule,
+    drift_schedules,
     read_history,
     record_failure,
     record_window,
     with_history,
 )
-from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
-from quadriga.monitor.watch import history_file
+from quadriga.monitor.watch import schedules
 from quadriga.monitor.watch.mutes import MuteBody, MuteStore
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import Scope
@@ -72,7 +73,7 @@ def test_history_is_returned_oldest_first(directory):
 
 
 def test_a_report_has_the_windows_of_its_baseline(directory, monkeypatch):
-    monkeypatch.setattr(history_module, "MAX_SHOWN", 3)
+    monkeypatch.setattr(schedules_module, "MAX_SHOWN", 3)
     record_window(directory, report(0, baseline_n=500), parameters(0))
     for hour in range(1, 4):
         record_window(directory, report(hour), parameters(hour))
@@ -111,7 +112,7 @@ def test_incomplete_lines_are_skipped(directory):
 
 
 def test_the_older_half_of_a_large_history_is_dropped(directory, monkeypatch):
-    monkeypatch.setattr(history_file, "MAX_BYTES", 3000)
+    monkeypatch.setattr(schedules, "MAX_BYTES", 3000)
     for hour in range(20):
         record_window(directory, report(hour), parameters(hour))
     hours = [window.start[11:13] for window in read_history(directory, MODEL).windows]

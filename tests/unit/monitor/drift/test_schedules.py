@@ -12,7 +12,7 @@ import pytest
 from quadriga.engine.api.schedules import schedule_routes
 from quadriga.monitor.drift.parameters import decode_parameters
 from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
-from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
+from quadriga.monitor.watch.schedules import MAX_MISSED, Scheduler
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import timestamp_text

@@ -16,8 +16,7 @@ from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
-from quadriga.monitor.report.change_texts import explanation, headline
-from quadriga.monitor.report.drift_texts import is_maybe_chance
+from quadriga.monitor.report.drift_texts import explanation, headline, is_maybe_chance
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import (
     IMAGE_STATISTICS,

@@ -2,8 +2,8 @@
 
 import re
 
-from quadriga.monitor.report.charts.curves import precision_recall_chart, roc_chart
 from quadriga.monitor.report.charts.drawing import drawing_style
+from quadriga.monitor.report.charts.evaluation import precision_recall_chart, roc_chart
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
 
 

@@ -12,8 +12,9 @@ from pycocotools.cocoeval import COCOeval
 
 from quadriga.monitor.evaluation.evaluators import build_state
 from quadriga.monitor.evaluation.metric_settings import MetricSettings
-from quadriga.monitor.evaluation.objects.dota import IOU_THRESHOLDS, RULES
 from quadriga.monitor.evaluation.objects.oriented import (
+    IOU_THRESHOLDS,
+    RULES,
     OrientedDetectionEvaluator,
     oriented_overlap,
 )

@@ -8,15 +8,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
-from quadriga.monitor.evaluation.history import read_history, record_failure, record_window
+from quadriga.engine.api.schedules import evaluation_schedule_routes
 from quadriga.monitor.evaluation.intervals import share_interval
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,
     ReferenceMetric,
     ScheduledWindow,
 )
-from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_schedules
+from quadriga.monitor.evaluation.schedules import (
+    decode_schedule,
+    evaluation_schedules,
+    read_history,
+    record_failure,
+    record_window,
+)
 from quadriga.monitor.evaluation.state import EvaluationError, NoInferencesError
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window

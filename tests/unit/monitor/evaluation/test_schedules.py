@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.engine.api.evaluation_schedules import evaluation_schedule_routes
 from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.schedules import evaluation_schedule_routes
 from quadriga.monitor.drift.watch.schedules import decode_schedule as decode_drift_schedule
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters
 from quadriga.monitor.evaluation.schedules import decode_schedule, evaluation_schedules
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
-from quadriga.monitor.watch.scheduler import MAX_MISSED, Scheduler
+from quadriga.monitor.watch.schedules import MAX_MISSED, Scheduler
 from quadriga.store.jobs.jobs import Jobs, Result
 from quadriga.store.records.records import timestamp_text
 from tests.unit.http_client import NoStore, client_of

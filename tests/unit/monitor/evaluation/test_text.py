@@ -15,8 +15,7 @@ from quadriga.monitor.evaluation.evaluators import build_state, load_evaluator
 from quadriga.monitor.evaluation.reporting import EvaluationOptions, evaluate_state
 from quadriga.monitor.evaluation.state import EvaluationError, merge_states, select_images
 from quadriga.monitor.evaluation.text import prompts as text
-from quadriga.monitor.evaluation.text.prompts import TextEvaluator, match_prompts
-from quadriga.monitor.evaluation.text.text_metrics import cider
+from quadriga.monitor.evaluation.text.prompts import TextEvaluator, cider, match_prompts
 from quadriga.monitor.report.page import render_page
 from tests.unit.monitor.evaluation.evaluation_images import state_of_shards, wire_image
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
 
-from quadriga.monitor.evaluation.text import text_metrics as answers
-from quadriga.monitor.evaluation.text.text_metrics import (
+from quadriga.monitor.evaluation.text import prompts as answers
+from quadriga.monitor.evaluation.text.prompts import (
     anls,
     bleu_counts,
     bleu_score,

@@ -3,9 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from quadriga.monitor.report.change_texts import changes, explanation, headline
 from quadriga.monitor.report.checks import render_markdown
-from quadriga.monitor.report.drift_texts import rows_text
+from quadriga.monitor.report.drift_texts import changes, explanation, headline, rows_text
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (

@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 
-from quadriga.monitor.selection.choice import BAND, SelectionCandidates, choose
-from quadriga.monitor.selection.diversity import Embedded, is_usable, spread_out
-from quadriga.monitor.selection.ranking import (
+from quadriga.monitor.selection.choice import (
+    BAND,
+    SelectionCandidates,
     best_first,
+    choose,
     mean_percentiles,
     places_within,
     source_quotas,
     within_quotas,
 )
+from quadriga.monitor.selection.diversity import Embedded, is_usable, spread_out
 from quadriga.monitor.selection.uncertainty import NOTHING, uncertainty_of
 
 NAN = float("nan")

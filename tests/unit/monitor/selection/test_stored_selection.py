@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.monitor.selection import candidates, stored_embeddings
-from quadriga.monitor.selection.candidates import DistinctImages, image_keys
+from quadriga.monitor.selection import stored
 from quadriga.monitor.selection.stored import (
+    DistinctImages,
     SelectionOptions,
     check_found,
+    image_keys,
     select,
 )
 from quadriga.store.records.errors import NotFoundError, QueryError
@@ -260,7 +261,7 @@ def test_beyond_the_maximum_the_same_images_are_drawn(images, monkeypatch):
         images.add(0.5 + number / 100)
     everything = images.select(3, by=["uncertainty"])
     assert not everything.notes[0].startswith("candidates")
-    monkeypatch.setattr(candidates, "MAX_CANDIDATES", 6)
+    monkeypatch.setattr(stored, "MAX_CANDIDATES", 6)
     selection = images.select(20, by=["uncertainty"])
     assert (len(selection.images), selection.candidates) == (6, 6)
     assert selection.notes[0].startswith("candidates: there are more than 6 images")
@@ -270,8 +271,8 @@ def test_beyond_the_maximum_the_same_images_are_drawn(images, monkeypatch):
 
 
 def test_labelled_images_are_read_up_to_the_limit(images, monkeypatch):
-    monkeypatch.setattr(stored_embeddings, "MAX_LABELLED", 3)
-    monkeypatch.setattr(stored_embeddings, "_CHUNK", 2)
+    monkeypatch.setattr(stored, "MAX_LABELLED", 3)
+    monkeypatch.setattr(stored, "_EMBEDDINGS_CHUNK", 2)
     for number in range(5):
         images.label(images.add(degrees=number))
     images.add(degrees=90)

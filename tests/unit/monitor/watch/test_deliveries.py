@@ -7,16 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from quadriga.engine.api.schedules import schedule_routes
-from quadriga.engine.api.webhook_states import NOT_DELIVERED
+from quadriga.engine.api.schedules import NOT_DELIVERED, schedule_routes
 from quadriga.monitor.drift.parameters import DriftParameters
-from quadriga.monitor.drift.watch.history import record_window
-from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
+from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules, record_window
 from quadriga.monitor.watch import alerts, deliveries
 from quadriga.monitor.watch.alerts import DeliveryStatus, Outbox
-from quadriga.monitor.watch.deliveries import DeliveryQueues, run_deliveries
-from quadriga.monitor.watch.webhook_client import WebhookClient
-from quadriga.monitor.watch.webhook_hosts import ANY_PUBLIC, parse_webhook_hosts
+from quadriga.monitor.watch.deliveries import DeliveryQueues, WebhookClient, run_deliveries
+from quadriga.monitor.watch.webhooks import ANY_PUBLIC, parse_webhook_hosts
 from tests.background import in_background, until
 from tests.unit.http_client import NoStore, client_of
 from tests.unit.monitor.drift import window_reports
@@ -119,7 +116,7 @@ def test_errors_of_hosts_that_the_settings_do_not_name_read_the_same(directory):
     put(directory, {"url": url})
     outbox = outbox_of(directory)
     errors = [
-        "expected an answer, got: [Errno 111] Connection refused",  # as 0.1.0 has saved it
+        "expected an answer, got: [Errno 111] Connection refused",
         "expected a status of 200 to 299, got 404",
         "expected a connection, got none",
         "expected an answer in time, got none",
@@ -141,7 +138,7 @@ def test_errors_of_hosts_that_the_settings_do_not_name_read_the_same(directory):
 
 def test_a_refused_address_is_logged_with_the_setting_and_tried_again(directory, caplog):
     with window_reports.receiver() as receiver:
-        put(directory, {"url": receiver.url, "secret": "hush"})  # as one that 0.1.0 has stored
+        put(directory, {"url": receiver.url, "secret": "hush"})
         record_window(directory, report(1, alarms="a"), parameters(1))
         queues_of(directory, ANY_PUBLIC).deliver(0)
         assert receiver.got == []
@@ -155,47 +152,6 @@ def test_a_refused_address_is_logged_with_the_setting_and_tried_again(directory,
         assert (state["waiting"], state["error"], state["signed"]) == (1, NOT_DELIVERED, True)
         queues_of(directory).deliver(5)  # started again with the setting
         assert len(receiver.taken) == 1
-
-
-OLD = {
-    "id": f"{1:019d}-0000-drift-d5763b90",
-    "model": MODEL,
-    "body": '{"event":"drift","model":"shapes-detector","window":{"from":"1970-01-01T01:00:00.000Z",'
-    '"to":"1970-01-01T02:00:00.000Z","n":40},"signals":[{"name":"a","effect":0.5,"least_effect":0.1,'
-    '"p_adjusted":0.001}],"report":"/api/reports/1"}',
-    "tries": 1,
-    "due_s": 9.5,
-}
-"""What waits in a folder of 0.1.0, without its URL."""
-
-
-@pytest.mark.parametrize("format_", [None, "quadriga", "standard", "alertmanager"])
-def test_what_waited_in_the_form_of_0_1_0_is_delivered(directory, format_):
-    with window_reports.receiver() as receiver:
-        put(directory, {"url": receiver.url, "secret": "a"} | ({"format": format_} if format_ else {}))  # fmt: skip
-        (directory / "outbox").mkdir()
-        file = directory / "outbox" / f"{OLD['id']}.json"
-        file.write_text(json.dumps(OLD | {"url": receiver.url}))
-        queues_of(directory).deliver(9)
-        assert receiver.got == []
-        queues_of(directory).deliver(10)
-    ((headers, body),) = receiver.got
-    assert not file.exists()
-    if format_ in {None, "quadriga"}:
-        assert body.decode() == OLD["body"]
-        assert headers["Quadriga-Delivery"] == OLD["id"]
-        assert headers["Quadriga-Signature"].startswith("sha256=")
-    else:
-        assert headers["webhook-id"] == OLD["id"]
-        assert ("type" if format_ == "standard" else "groupKey") in json.loads(body)
-
-
-def test_a_schedule_that_names_no_format_is_stored_as_0_1_0_does(directory):
-    put(directory, {"url": "https://example.org/a", "secret": "b"})
-    (file,) = directory.iterdir()
-    (webhook,) = json.loads(file.read_bytes())["schedule"]["webhooks"]
-    assert webhook == {"url": "https://example.org/a", "secret": "b"}
-    assert drift_schedules(directory).get(MODEL).schedule.webhooks[0].format == "quadriga"
 
 
 def test_an_alarm_has_one_start_until_it_is_over(directory):

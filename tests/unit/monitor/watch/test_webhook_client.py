@@ -14,14 +14,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from quadriga.monitor.watch.deliveries import WebhookClient
 from quadriga.monitor.watch.host_connections import (
     NO_ANSWER,
     NO_CONNECTION,
     REFUSED,
     DeliveryError,
 )
-from quadriga.monitor.watch.webhook_client import WebhookClient
-from quadriga.monitor.watch.webhook_hosts import WebhookHosts, parse_webhook_hosts
+from quadriga.monitor.watch.webhooks import WebhookHosts, parse_webhook_hosts
 
 SHORT_S = 0.4
 LONGER_S = 1.0

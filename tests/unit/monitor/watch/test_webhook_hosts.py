@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from quadriga.monitor.watch.webhook_hosts import (
+from quadriga.monitor.watch.webhooks import (
     WebhookHosts,
     is_public,
     literal_address,

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 FROZEN = Path(__file__).with_name("mutants.json")
 ROOMS = ("client", "engine", "extras", "monitor", "proto", "store", "tasks")
 SEED = 20261129
-TIMEOUT_S = 600
+TIMEOUT_S, TEST_TIMEOUT_S = 180, 30
+"""Time for the files of tests of a fault, and for each test: a fault may make it wait for ever."""
 MAX_TEST_FILES = 6
 MAX_CHOSEN_S = 15
 """Time of a file of tests without a fault, beyond which it is not chosen."""
@@ -171,6 +172,7 @@ def is_noticed(tree: Path, test_files: tuple[str, ...], timeout_s: float = TIMEO
         "no:cacheprovider",
         "--no-header",
         "-n0",
+        f"--timeout={TEST_TIMEOUT_S}",
         *test_files,
     ]
     try:

@@ -5,6 +5,7 @@ An older version counts minutes alone, so none may write meanwhile.
 
 import re
 
+import sqlalchemy as sa
 from alembic import op
 
 from quadriga.store.database.database import execute
@@ -38,9 +39,14 @@ def upgrade() -> None:
     column = 0 if connection.dialect.name == "sqlite" else 1
     types = {name: by_database[column] for name, by_database in _TYPES.items()}
     op.execute(re.sub(r" *--.*", "", _TABLE).format_map(types))
+    if not op.get_context().as_sql:
+        _fill(connection)
+    op.execute(_ROW)
+
+
+def _fill(connection: sa.Connection) -> None:
     for model_id in execute(connection, "SELECT id FROM model ORDER BY id").scalars().all():
         minutes = execute(
             connection, "SELECT model_id, minute FROM rollup WHERE model_id = ?", (model_id,)
         )
         sum_again(connection, [(*key,) for key in minutes])
-    op.execute(_ROW)

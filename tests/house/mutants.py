@@ -185,7 +185,7 @@ def is_noticed(tree: Path, test_files: tuple[str, ...], timeout_s: float = TIMEO
 
 
 def tests_near(file: str) -> list[str]:
-    """Return files of tests that import a module, else its package: those of parts first, and which import least."""
+    """Return files of tests that import a module, else its package: those of parts alone, and first which import least."""
     module = "quadriga." + file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     module = module.replace(".client.quadriga_client", ".client")
     parent, _, name = module.rpartition(".")
@@ -196,12 +196,12 @@ def tests_near(file: str) -> list[str]:
         found = []
         for path in sorted((ROOT / "tests").rglob("test_*.py")):
             text = path.read_text()
-            if path.parts[-2] not in {"conformance", "exporters", "cuda"} and re.search(
+            if not {"conformance", "exporters", "cuda", "e2e"} & {*path.parts} and re.search(
                 pattern, text
             ):
                 found.append((text.count("quadriga."), path.relative_to(ROOT).as_posix()))
         if found:
-            found.sort(key=lambda entry: ("/e2e/" in entry[1], entry))
+            found.sort()
             return [file for _, file in found[:MAX_TEST_FILES]]
     return []
 

@@ -100,7 +100,7 @@ PSI_BINS = 10
 _MAX_SCORED_LABELS = 32
 """Number of the most frequent labels that the correlation of rows is measured by."""
 _BEYOND_DOUBT = 0.2
-"""Share of alpha for signals whose number of independent rows is not certain."""
+"""Share of alpha for rows that do not resemble their neighbours, but others: how many are independent is least certain."""
 _MIN_DISTINCT_SHARE = 0.9
 """Share of distinct values below which ties make the analytic p-value of KS too large."""
 _TESTS: dict[Kind, tuple[str, str]] = {
@@ -274,7 +274,8 @@ def _judge(
             has_level = result.levels is not None and units.kind == "blocks"
             before, after = (side[:, : 1 if has_level else None] for side in result.scores)
             p, n_eff = parts.whole_p_value((before, after), dependence), dependence.n_eff
-        if is_estimated and decision.combined_p_value(p, p_part) < limit * _BEYOND_DOUBT:
+        share = _BEYOND_DOUBT if units.kind == "rows" else 1.0
+        if is_estimated and decision.combined_p_value(p, p_part) < limit * share:
             status, reason = "low_power", ""
         else:
             part = parts.most_changed_part(scores, parts.independent(n))

@@ -15,14 +15,14 @@ from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 PARTS_SHARE = 0.02
 """Share of alpha that is spent on parts; the rest is for the whole window."""
-_MAX_NAMED_P = {"blocks": 0.1, "groups": 0.9}
+_MAX_NAMED_P = {"blocks": 0.3, "groups": 0.9}
 """P-value of a part below which rows that depend on each other are not said to be unchanged, by the kind of units.
 
 Parts overlap, so that Bonferroni makes their p-values several times too large, and those of groups are of fewer rows than
-were estimated, by `SAFETY`; measured, unchanged windows have such a part in 0 to 1 %.
+were estimated, by `SAFETY`; measured, unchanged windows have such a part in 0 to 2 %.
 """
-_MAX_NAMED_ROWS, _MAX_NAMED_P_OF_FEW = 16.0, 0.5
-"""Of so few independent rows all parts are much the same: the p-value is this number over theirs, and at most so large."""
+_LONG_TIME = 15.0
+"""Number of rows worth an independent one from which on it is not well known; below, the p-value has to be smaller."""
 MIN_PART_ROWS = 30
 """Minimum number of rows of a part."""
 _SHRINK = 0.8
@@ -126,8 +126,7 @@ def most_changed_part(
 
 def is_doubted(part: Part, kind: str, dependence: Dependence) -> bool:
     """Check whether rows that depend on each other cannot be said to be unchanged, as a part of the window differs."""
-    of_few = min(_MAX_NAMED_ROWS / dependence.n_eff[1], _MAX_NAMED_P_OF_FEW)
-    return part.p < max(_MAX_NAMED_P[kind], of_few)
+    return part.p < _MAX_NAMED_P[kind] * min(dependence.time / _LONG_TIME, 1.0)
 
 
 def _bounds(n: int) -> Int64Array:

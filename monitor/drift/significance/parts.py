@@ -21,8 +21,9 @@ _MAX_NAMED_P = {"blocks": 0.3, "groups": 0.9}
 Parts overlap, so that Bonferroni makes their p-values several times too large, and those of groups are of fewer rows than
 were estimated, by `SAFETY`; measured, unchanged windows have such a part in 0 to 2 %.
 """
-_LONG_TIME = 15.0
-"""Number of rows worth an independent one from which on it is not well known; below, the p-value has to be smaller."""
+_LONG_TIME, _FEW_ROWS = 15.0, 50.0
+"""Number of rows worth an independent one from which on it is not well known, and of independent rows up to which it is not;
+where it is, the p-value has to be smaller."""
 MIN_PART_ROWS = 30
 """Minimum number of rows of a part."""
 _SHRINK = 0.8
@@ -126,7 +127,8 @@ def most_changed_part(
 
 def is_doubted(part: Part, kind: str, dependence: Dependence) -> bool:
     """Check whether rows that depend on each other cannot be said to be unchanged, as a part of the window differs."""
-    return part.p < _MAX_NAMED_P[kind] * min(dependence.time / _LONG_TIME, 1.0)
+    share = max(dependence.time / _LONG_TIME, _FEW_ROWS / dependence.n_eff[1])
+    return part.p < _MAX_NAMED_P[kind] * min(share, 1.0)
 
 
 def _bounds(n: int) -> Int64Array:

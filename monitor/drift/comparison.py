@@ -99,6 +99,8 @@ PSI_BINS = 10
 """Number of bins of PSI for numbers, each with an equal share of the baseline."""
 _MAX_SCORED_LABELS = 32
 """Number of the most frequent labels that the correlation of rows is measured by."""
+_BEYOND_DOUBT = 0.2
+"""Share of alpha for rows that do not resemble their neighbours, but others: how many are independent is least certain."""
 _MIN_DISTINCT_SHARE = 0.9
 """Share of distinct values below which ties make the analytic p-value of KS too large."""
 _TESTS: dict[Kind, tuple[str, str]] = {
@@ -272,7 +274,8 @@ def _judge(
             has_level = result.levels is not None and units.kind == "blocks"
             before, after = (side[:, : 1 if has_level else None] for side in result.scores)
             p, n_eff = parts.whole_p_value((before, after), dependence), dependence.n_eff
-        if is_estimated and decision.combined_p_value(p, p_part) < limit:  # beyond any doubt
+        share = _BEYOND_DOUBT if units.kind == "rows" else 1.0
+        if is_estimated and decision.combined_p_value(p, p_part) < limit * share:
             status, reason = "low_power", ""
         else:
             part = parts.most_changed_part(scores, parts.independent(n))
@@ -284,7 +287,7 @@ def _judge(
         measured = units if steady.has_equal_weights else steady
         doubted = parts.find_dependence(measured, n, (NO_MEMORY, NO_MEMORY))
         doubted_part = parts.most_changed_part(scores, doubted._replace(is_certain=True))
-        if doubted_part is not None and doubted_part.p < parts.MAX_NAMED_P:
+        if doubted_part is not None and parts.is_doubted(doubted_part, units.kind, doubted):
             status, reason = "insufficient", decision.CHANGED_INSIDE
             moved, part = True, doubted_part
     effect, minimum, began = result.effect, signal.effect.minimum, None

@@ -15,12 +15,15 @@ from quadriga.tasks.arrays import Float32Array, Float64Array, Int64Array
 
 PARTS_SHARE = 0.02
 """Share of alpha that is spent on parts; the rest is for the whole window."""
-MAX_NAMED_P = 0.3
-"""P-value of a part below which rows that depend on each other are not said to be unchanged.
+_MAX_NAMED_P = {"blocks": 0.3, "groups": 0.9}
+"""P-value of a part below which rows that depend on each other are not said to be unchanged, by the kind of units.
 
-Parts overlap, so that Bonferroni makes their p-values several times too large; measured, unchanged windows have such a part
-in 0 to 2 %.
+Parts overlap, so that Bonferroni makes their p-values several times too large, and those of groups are of fewer rows than
+were estimated, by `SAFETY`; measured, unchanged windows have such a part in 0 to 2 %.
 """
+_LONG_TIME, _FEW_ROWS = 15.0, 50.0
+"""Number of rows worth an independent one from which on it is not well known, and of independent rows up to which it is not;
+where it is, the p-value has to be smaller."""
 MIN_PART_ROWS = 30
 """Minimum number of rows of a part."""
 _SHRINK = 0.8
@@ -120,6 +123,12 @@ def most_changed_part(
     by_chance = (2 * np.log(len(values))) ** 0.5
     errors = _standard_errors(values, start, end) / dependence.time**0.5
     return Part(start, end, int(dimension), p, stands_out=errors >= by_chance + _MIN_INSIDE_ERRORS)
+
+
+def is_doubted(part: Part, kind: str, dependence: Dependence) -> bool:
+    """Check whether rows that depend on each other cannot be said to be unchanged, as a part of the window differs."""
+    share = max(dependence.time / _LONG_TIME, _FEW_ROWS / dependence.n_eff[1])
+    return part.p < _MAX_NAMED_P[kind] * min(share, 1.0)
 
 
 def _bounds(n: int) -> Int64Array:

@@ -2,7 +2,7 @@
 
     python -m tests.house.mutants              # those of mutants.json
     python -m tests.house.mutants --only store
-    python -m tests.house.mutants --freeze 200 # choose them anew
+    python -m tests.house.mutants --freeze 200 # choose as many; those of the file stay
 
 A fault is one line of one function, kept by its content, so that it is found again after the function went to another
 file. What is found nowhere is listed: its mechanism is gone, or it was rewritten. The tree under test is a copy.
@@ -226,8 +226,9 @@ def try_mutant(tree: Path, mutant: Mutant) -> str:
 
 
 def freeze(count: int, processes: int) -> None:
-    """Choose faults that the tests notice, of all rooms by their share of the code, and write them to the file."""
-    chance = random.Random(SEED)
+    """Choose faults that the tests notice, of all rooms by their share of the code, and add them to those of the file."""
+    chosen = read_frozen()
+    chance = random.Random(SEED + len(chosen))
     files = sources(ROOT)
     sizes = collections.Counter({path.relative_to(ROOT).parts[0]: 0 for path in files})
     candidates: dict[str, list[Mutant]] = {room: [] for room in ROOMS}
@@ -235,10 +236,10 @@ def freeze(count: int, processes: int) -> None:
         room = path.relative_to(ROOT).parts[0]
         sizes[room] += len(path.read_text().splitlines())
         candidates[room] += dict.fromkeys(mutants_of(path))
-    chosen: list[Mutant] = []
     total = sum(sizes.values())
     for room in ROOMS:
-        wanted = max(8, round(count * sizes[room] / total))
+        earlier = sum(mutant.file.startswith(f"{room}/") for mutant in chosen)
+        wanted = max(8, round(count * sizes[room] / total)) - earlier
         chance.shuffle(candidates[room])
         pool = iter(candidates[room])
         kept: list[Mutant] = []
@@ -254,7 +255,13 @@ def freeze(count: int, processes: int) -> None:
         for tree in trees:
             shutil.rmtree(tree)
         chosen += kept
-        print(f"{room}: {len(kept)}", flush=True)
+        print(f"{room}: {earlier + len(kept)}", flush=True)
+
+
+def read_frozen() -> list[Mutant]:
+    """Return the faults of the file; none without it."""
+    entries = json.loads(FROZEN.read_text()) if FROZEN.exists() else []
+    return [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
 def passes(tree: Path, test_file: str, known: dict[str, bool] = {}) -> bool:  # noqa: B006 - it remembers
@@ -291,13 +298,9 @@ def main() -> int:
     if arguments.freeze:
         freeze(arguments.freeze, arguments.processes)
         return 0
-    if not FROZEN.exists():
+    mutants = [mutant for mutant in read_frozen() if mutant.file.startswith(arguments.only)]
+    if not mutants:
         parser.error(f"expected faults in {FROZEN.name}: --freeze 200 chooses them")
-    mutants = [
-        Mutant(**{**entry, "tests": tuple(entry["tests"])})
-        for entry in json.loads(FROZEN.read_text())
-        if entry["file"].startswith(arguments.only)
-    ]
     trees = [copy_of_tree() for _ in range(arguments.processes)]
     outcomes: list[str] = []
     with concurrent.futures.ThreadPoolExecutor(len(trees)) as executor:

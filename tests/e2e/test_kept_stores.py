@@ -317,8 +317,8 @@ def test_a_schedule_goes_on_with_its_history(kept_store, continued) -> None:
         assert status == 200, changed
         assert changed["next"] >= schedule["next"]
         history = continued.call("GET", f"{DETECTOR}/{kind}")[1]["windows"][: len(recorded)]
-        # With a new window the three before it are evaluated again, as truth comes late.
-        again = {"report", "evaluated_at"} if kind == "evaluation" else set()
+        # With a new window the three before it are evaluated again, as truth comes late, and said in today's words.
+        again = {"report", "evaluated_at", "reason"} if kind == "evaluation" else set()
         assert is_same(recorded, history, again)
 
 

@@ -26,11 +26,11 @@ KINDS = ["sqlite", "postgresql"]
 DETECTOR = "/api/models/shapes-detector"
 FLAGS = (
     "--job-days", "36500", "--audit-days", "36500", "--signals-per-s", "10000", "--webhook-hosts", "127.0.0.1",
-    "--event-wait-s", "1",
 )  # fmt: skip
 """Kept jobs ended long ago: by default they would be removed; and alerts would go to public addresses alone."""
 
 
+CONSTANTS = {"engine.external.event_pairs": {"ALONE_S": 1.0, "_SWEEP_S": 1.0}}
 WEBHOOK = "127.0.0.1:9"
 SECRET = b"kept"
 GONE = {"detectors"}
@@ -139,7 +139,7 @@ class KeptStore:
 
     def server(self, models: Path, data: Path | None = None) -> KeyedServer:
         """Return a server of it, or of a copy of its data, not started yet."""
-        server = KeyedServer(data or self.data, models, *FLAGS, *self.database)
+        server = KeyedServer(data or self.data, models, *FLAGS, *self.database, constants=CONSTANTS)
         server.key = self.keys["keeper"]
         return server
 

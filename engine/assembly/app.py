@@ -36,7 +36,7 @@ from quadriga.engine.assembly.opened_store import NO_NUMBER, QUERY_THREADS, Open
 from quadriga.engine.assembly.store_metrics import StoreMetrics
 from quadriga.engine.config import extras
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.routes import ConsoleParts, console_page_routes
+from quadriga.engine.console.routes import LogIn, console_page_routes
 from quadriga.engine.console.visitors import key_log_in_routes
 from quadriga.engine.http.asgi_front import AsgiFront
 from quadriga.engine.http.http_protocol import HEADER_TIMEOUT_S
@@ -254,29 +254,26 @@ class Application:
         """Return the handlers of all paths that are not of a protocol."""
         settings, store = self._settings, self._store
         handlers: list[Any] = []
-        traffic = None
+        traffic = TrafficControl(self.repository, self.traffic_rules)
         if store is not None:
-            traffic = TrafficControl(self.repository, self.traffic_rules)
             handlers = [*store.routes, *traffic_routes(traffic)]
         sign_on, log_in_routes = self._sign_on, key_log_in_routes
         if sign_on is not None:
             log_in_routes = extras.load("log_in_routes", SIGN_ON)
-        console = ConsoleParts(
-            settings=settings,
-            models=self._served_entries if store is None else store.models,
-            store=None if store is None else store.console,
-            audit=self._accounting.audit,
-            sessions=self._sessions,
-            log_in_routes=log_in_routes,
+        log_in = LogIn(
+            self._accounting.audit,
+            self._sessions,
+            log_in_routes,
             provider=sign_on.host if sign_on is not None else "",
-            traffic=traffic,
         )
-        return [
-            *handlers,
-            metrics,
-            audit_route(settings.audit_directory),
-            *console_page_routes(console),
-        ]
+        pages = console_page_routes(
+            settings,
+            self._served_entries if store is None else store.models,
+            traffic,
+            None if store is None else store.console,
+            log_in=log_in,
+        )
+        return [*handlers, metrics, audit_route(settings.audit_directory), *pages]
 
     def _make_front(self, handlers: list[Any], operations: Sequence[Operation]) -> AsgiFront:
         settings, audit = self._settings, self._accounting.audit

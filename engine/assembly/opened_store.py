@@ -34,7 +34,7 @@ from quadriga.engine.api.views import view_routes
 from quadriga.engine.assembly.store_access import open_reader
 from quadriga.engine.config import extras
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.routes import ConsoleStore
+from quadriga.engine.console.services import ConsoleStore
 from quadriga.engine.external.descriptions import DescribedModels
 from quadriga.engine.external.event_pairs import EventPairs
 from quadriga.engine.external.log_service import LogRecorder, LogService, known_model_name
@@ -267,9 +267,9 @@ def open_store(
         labels=service.described.labels,
     )
     console = ConsoleStore(
-        queries,
-        inferences,
-        jobs,
+        queries=queries,
+        inferences=inferences,
+        jobs=jobs,
         reports=reports,
         mutes=mutes,
         drift=drift,

@@ -3,7 +3,7 @@
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import msgspec
 from litestar import Request, Response
@@ -14,10 +14,10 @@ from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.inference_filter import INFERENCES_PATH
 from quadriga.engine.console.search_words import filter_words
 from quadriga.engine.console.static_files import StaticFiles
-from quadriga.engine.console.texts import TEXTS, text
-from quadriga.engine.console.word_texts import WORDS
+from quadriga.engine.console.texts import TEXTS, WORDS, text
 from quadriga.proto.access import ANYBODY, Caller, Need
 from quadriga.proto.request import current_caller
+from quadriga.store.records.errors import QueryError
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -77,10 +77,20 @@ class Frame:
     @cached_property
     def _environment(self) -> Any:
         """Templates, read when the first page is asked for: a server that shows none does without them."""
-        from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - as above
+        from jinja2 import (  # noqa: PLC0415 - as above
+            ChoiceLoader,
+            Environment,
+            PackageLoader,
+            StrictUndefined,
+        )
 
         environment = Environment(
-            loader=PackageLoader("quadriga.engine.console"),
+            loader=ChoiceLoader(
+                [
+                    PackageLoader("quadriga.engine.console", folder)
+                    for folder in ("pages", "templates")
+                ]
+            ),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -160,3 +170,19 @@ def path_of(request: PageRequest) -> str:
     """Return the path of a request with its query, as the browser has it without the base."""
     query = query_string(request)
     return request.scope["path"] + (f"?{query}" if query else "")
+
+
+_MAX_FIELDS = 20
+
+
+def form_fields(body: bytes) -> dict[str, list[str]]:
+    """Return the values of each field that is not empty, or raise a `QueryError`."""
+    try:
+        return parse_qs(body.decode(), max_num_fields=_MAX_FIELDS, errors="strict")
+    except ValueError as error:
+        raise QueryError("expected a form in UTF-8 with few fields") from error
+
+
+def single_field(fields: dict[str, list[str]], name: str) -> str:
+    """Return the first value of a field, without space around it; empty without one."""
+    return fields.get(name, [""])[0].strip()

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.compare_pages import ComparedQuality, find_quality
 from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.pages.compare import ComparedQuality, find_quality
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import ReportSummary
 from quadriga.monitor.report.schema import (

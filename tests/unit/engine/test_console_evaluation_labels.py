@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.report_pages import MAX_ROWS, confusion_rule, label_table
+from quadriga.engine.console.pages.reports import MAX_ROWS, confusion_rule, label_table
 from quadriga.monitor.report.schema import Confusion, Data, Metric, Report, Window
 from quadriga.store.query.filters.syntax import ReportCells
 from quadriga.store.query.request import QueryRequest

@@ -7,7 +7,7 @@ import pytest
 
 from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
-from quadriga.engine.console.inferences import read_inferences
+from quadriga.engine.console.pages.inferences import read_inferences
 from quadriga.engine.console.search_words import StoredWords, corrections, phrases
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.query.inferences import InferenceReader

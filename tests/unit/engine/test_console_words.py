@@ -5,7 +5,7 @@ import re
 import pytest
 
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.word_texts import WORD_GROUPS, WORDS, words_of_metrics
+from quadriga.engine.console.texts import WORD_GROUPS, WORDS, words_of_metrics
 from quadriga.store.records.records import IMAGE_STATISTICS
 from tests.server_process import ROOT
 

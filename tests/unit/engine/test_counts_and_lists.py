@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.console.report_pages import cell_count, counted_unit
+from quadriga.engine.console.pages.reports import cell_count, counted_unit
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import Cell, save_cells
 from quadriga.monitor.report.schema import Confusion, Data, Metric, Window

@@ -11,8 +11,14 @@ from msgspec.structs import replace
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.drift_changes import MAX_SHOWN, MAX_WITH_IMAGES, distribution
-from quadriga.engine.console.drift_links import images_behind, images_of_slices, window_filter
+from quadriga.engine.console.pages.drift_report import (
+    MAX_SHOWN,
+    MAX_WITH_IMAGES,
+    distribution,
+    images_behind,
+    images_of_slices,
+    window_filter,
+)
 from quadriga.monitor.report.schema import (
     ChangedImage,
     ChangedImages,

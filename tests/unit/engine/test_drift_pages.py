@@ -12,8 +12,8 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.drift_links import window_filter
-from quadriga.engine.console.drift_strip import MAX_ROWS, MAX_WINDOWS, make_strip
+from quadriga.engine.console.pages.drift import MAX_ROWS, MAX_WINDOWS, make_strip
+from quadriga.engine.console.pages.drift_report import window_filter
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel, Slice, Window

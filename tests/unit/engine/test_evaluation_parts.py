@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.report_pages import (
+from quadriga.engine.console.pages.reports import (
     CurvePoint,
     curve_lines,
     slice_rows,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
-from quadriga.engine.console.inferences import FacetGroup, counted_facets, facet_groups
+from quadriga.engine.console.pages.inferences import FacetGroup, counted_facets, facet_groups
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.query.request import QueryRequest
 from tests.unit.store.conftest import make_record

@@ -11,7 +11,7 @@ import pytest
 from quadriga.engine.api.models import LastEvaluation, ModelEntry
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.label_pages import expected_interval
+from quadriga.engine.console.pages.label import expected_interval
 from quadriga.monitor.report.schema import Metric
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.database.database import migrate

@@ -7,17 +7,17 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from quadriga.engine.console import object_cards as module
-from quadriga.engine.console.cards import card
-from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
-from quadriga.engine.console.inferences import time_links
-from quadriga.engine.console.object_cards import (
+from quadriga.engine.console import cards as module
+from quadriga.engine.console.cards import (
+    card,
     is_meant,
     meant_conditions,
     meant_labels,
     object_cards,
 )
+from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
+from quadriga.engine.console.pages.inferences import time_links
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.records import InputReference, ModelReference, StoredInference
 

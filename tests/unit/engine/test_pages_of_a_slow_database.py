@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from quadriga.engine.console.inference import SameImage, _usual_measures, find_same_image
 from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
-from quadriga.engine.console.inferences import BINS, VALUES, _hints, counted_facets
+from quadriga.engine.console.pages.inference import SameImage, _usual_measures, find_same_image
+from quadriga.engine.console.pages.inferences import BINS, VALUES, _hints, counted_facets
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.console import report_pages
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.report_pages import cell_list_link, with_links
+from quadriga.engine.console.pages import reports
+from quadriga.engine.console.pages.reports import cell_list_link, with_links
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import CellRequest
 from quadriga.monitor.report.page import render_page
@@ -78,7 +78,7 @@ def test_time_and_outcome_of_each_report_in_the_list_lead_to_it_by_names_of_thei
 
 def test_reports_are_listed_page_by_page(server, settings, monkeypatch):
     """Those that cannot be read are on the page of their time; what was removed meanwhile moves nothing."""
-    monkeypatch.setattr(report_pages, "SHOWN", 2)
+    monkeypatch.setattr(reports, "SHOWN", 2)
     folders = [keep_report(settings, drift_report(number)) for number in range(5)]
     (folders[2] / REPORT_FILE).write_bytes(b"{")
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.start_forms import drift_parameters
+from quadriga.engine.console.pages.start import drift_parameters
 from quadriga.monitor.drift.parameters import StoredWindow
 from quadriga.monitor.report.schema import ReportedModel
 from quadriga.proto.access import ROLES, Role

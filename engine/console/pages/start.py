@@ -15,9 +15,9 @@ from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.console.filter_line import joined
-from quadriga.engine.console.forms import form_fields, single_field
-from quadriga.engine.console.frame import Frame, opens, redirect
+from quadriga.engine.console.frame import form_fields, opens, redirect, single_field
 from quadriga.engine.console.search_words import explained
+from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.service import DriftService
@@ -27,7 +27,6 @@ from quadriga.quoting import quoted
 from quadriga.store.exchange.dataset_options import Annotated
 from quadriga.store.exchange.export import ExportParameters, Format
 from quadriga.store.exchange.export import check_parameters as check_export
-from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
@@ -37,7 +36,6 @@ from quadriga.store.records.errors import (
     QueryError,
     QueryTimeoutError,
 )
-from quadriga.store.records.scope import Scoped
 
 PERIODS = ("day", "today", "week", "seven_days")
 """Periods that a comparison offers: the last 24 hours, today, this week, and the last 7 days."""
@@ -117,14 +115,10 @@ def _kept_baselines(drift: DriftService, models: Iterable[str]) -> list[tuple[st
     return [(name, ", ".join(models_of[name])) for name in sorted(models_of)]
 
 
-def start_forms(
-    frame: Frame,
-    jobs: Scoped[Jobs],
-    inferences: Scoped[InferenceReader],
-    drift: Scoped[DriftService],
-    options: dict[str, Any],
-) -> list[HTTPRouteHandler]:
+def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
     """Return the handlers, each of which leads to the page of its job."""
+    frame, options = services.frame, services.options
+    jobs, inferences, drift = store.jobs, store.inferences, store.drift
     form_options = {**options, "status_code": 303, "sync_to_thread": True}
 
     def to_job(job_id: str) -> Response[bytes]:

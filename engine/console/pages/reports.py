@@ -15,28 +15,24 @@ from litestar.params import FromPath
 from msgspec.structs import replace
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import IntervalMarks, interval
-from quadriga.engine.console.drift_changes import (
-    image_links,
-    place_links,
-    signal_changes,
-    undecided_places,
-)
-from quadriga.engine.console.drift_links import (
-    WindowFilter,
-    model_comparisons,
-    slice_comparison,
-    window_filter,
-)
 from quadriga.engine.console.filter_line import comparison_text, field_and_rest, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
-from quadriga.engine.console.start_forms import start_choices
-from quadriga.engine.console.texts import TEXTS, text
-from quadriga.engine.console.word_texts import words_of_metrics
-from quadriga.monitor.drift.service import DriftService
+from quadriga.engine.console.pages.drift_report import (
+    WindowFilter,
+    image_links,
+    model_comparisons,
+    place_links,
+    signal_changes,
+    slice_comparison,
+    undecided_places,
+    window_filter,
+)
+from quadriga.engine.console.pages.start import start_choices
+from quadriga.engine.console.services import ConsoleStore, Services
+from quadriga.engine.console.texts import TEXTS, text, words_of_metrics
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
@@ -88,25 +84,10 @@ class MatrixRow(msgspec.Struct, frozen=True):
     cells: list[MatrixCell]
 
 
-def report_pages(
-    frame: Frame,
-    reports: Scoped[ReportStore],
-    inferences: Scoped[InferenceReader],
-    models: Callable[[], list[ModelEntry]],
-    drift: Scoped[DriftService],
-    *,
-    options: dict[str, Any],
-) -> list[HTTPRouteHandler]:
-    """Return the handlers.
-
-    Args:
-        frame: Renders the pages.
-        reports: The reports.
-        inferences: Has the images of cells.
-        models: Returns the models that the caller may see.
-        drift: Knows the baselines.
-        options: Options of the handlers.
-    """
+def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+    frame, options = services.frame, services.options
+    reports, inferences = store.reports, store.inferences
 
     @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
     def show_reports(request: PageRequest) -> Response[bytes]:
@@ -120,7 +101,9 @@ def report_pages(
             reports=listed.reports,
             unreadable=listed.unreadable,
             cursor=listed.cursor,
-            start=start_choices(models(), drift.within(caller_scope()), query_string(request)),
+            start=start_choices(
+                services.models(), store.drift.within(caller_scope()), query_string(request)
+            ),
             metric_name=lambda metric: metric_texts.titles([metric])[0],
             metric_value=lambda metric: metric_texts.format_number(metric.value),
         )

@@ -1,23 +1,79 @@
-"""Forms for administrators: a new key, whose secret is shown once, and the end of a key."""
+"""Page of the keys, for administrators: all of them, a new one whose secret is shown once, and the end of one."""
 
-from typing import Any, get_args
+import time
+from typing import get_args
 
-from litestar import Response, post
+import msgspec
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.access import check_sees_everything
-from quadriga.engine.console.forms import form_fields, single_field
-from quadriga.engine.console.frame import Frame, redirect
+from quadriga.engine.api.access import caller_scope, check_sees_everything
+from quadriga.engine.console.frame import form_fields, redirect, single_field
+from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS
 from quadriga.proto.access import ANYBODY, Role
 from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import current_caller, note_target
 from quadriga.store.database.database import writer_engine
-from quadriga.store.keys.access_keys import create_key, revoke_key
-from quadriga.store.keys.key_texts import rights_text
+from quadriga.store.keys.access_keys import create_key, read_keys, revoke_key
+from quadriga.store.keys.key_texts import AccessKey, rights_text
 from quadriga.store.records.errors import QueryError, StoreError
+from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import check_team
+
+
+class ListedKey(msgspec.Struct, frozen=True):
+    """A key, without its secret."""
+
+    key: AccessKey
+    state: str
+    """`valid`, `expired` or `revoked`."""
+    created: str
+    expires: str
+    used: str
+
+
+def keys_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
+    """Return the handler."""
+    frame, options = services.frame, services.options
+
+    @get("/console/keys", sync_to_thread=True, need="admin", **options)
+    def show_keys() -> Response[bytes]:
+        """Show all keys, the newest first."""
+        check_sees_everything("the keys are")
+        with store.inferences.within(caller_scope()).snapshot() as connection:
+            keys = read_keys(connection)
+        now_ms = time.time() * 1000
+        rows = [_row(key, now_ms) for key in reversed(keys)]
+        return frame.page(
+            "keys",
+            page="keys",
+            title=TEXTS["keys"],
+            rows=rows,
+            all_roles=get_args(Role),
+            max_days=MAX_DAYS,
+            may_change=may_change_keys(),
+            own_id=current_caller().key_id,
+        )
+
+    return show_keys
+
+
+def _row(key: AccessKey, now_ms: float) -> ListedKey:
+    expired = "valid" if key.is_valid(now_ms) else "expired"
+    created, expires, used = (
+        "" if not at_ms else timestamp_text(at_ms)
+        for at_ms in (key.created_ms, key.expires_ms, key.used_ms)
+    )
+    return ListedKey(
+        key,
+        expired if key.revoked_ms is None else "revoked",
+        created=created,
+        expires=expires,
+        used=used,
+    )
+
 
 MAX_DAYS = 36500
 MAX_NAME = 100
@@ -25,8 +81,10 @@ _MAX_FORM_BYTES = 10_000
 _DAY_MS = 86_400_000
 
 
-def key_forms(frame: Frame, database_url: str, options: dict[str, Any]) -> list[HTTPRouteHandler]:
-    """Return the handlers; `database_url` is that of the database, which has the keys."""
+def key_forms(services: Services) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+    frame, options = services.frame, services.options
+    database_url = services.settings.database_url
 
     @post(
         "/console/keys/new",

@@ -1,17 +1,15 @@
 """The page that says what the words of the other pages mean."""
 
-from typing import Any
-
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
-from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.texts import TEXTS
-from quadriga.engine.console.word_texts import WORD_GROUPS
+from quadriga.engine.console.services import Services
+from quadriga.engine.console.texts import TEXTS, WORD_GROUPS
 
 
-def words_page(frame: Frame, options: dict[str, Any]) -> HTTPRouteHandler:
+def words_page(services: Services) -> HTTPRouteHandler:
     """Return the handler."""
+    frame, options = services.frame, services.options
 
     @get("/console/words", sync_to_thread=True, need="read", **options)
     def show_words() -> Response[bytes]:

@@ -1,31 +1,88 @@
-"""The traffic of a model: which version answers how many requests."""
+"""Pages of models: all of them, and one with its versions, labels and what its monitoring last said."""
 
 from asyncio import to_thread
-from typing import Any
+from contextlib import suppress
 from urllib.parse import quote
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.traffic import TrafficControl, TrafficState
-from quadriga.engine.console.forms import form_fields, single_field
-from quadriga.engine.console.frame import Frame, opens, redirect
-from quadriga.engine.console.texts import text
+from quadriga.engine.api.session_cookies import server_url
+from quadriga.engine.api.traffic import TrafficState
+from quadriga.engine.console.frame import (
+    Frame,
+    PageRequest,
+    form_fields,
+    opens,
+    redirect,
+    single_field,
+)
+from quadriga.engine.console.services import ConsoleStore, Services
+from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.serving.traffic import MAX_KEY_CHARACTERS, TrafficRule
+from quadriga.proto.access import ANYBODY
+from quadriga.proto.errors import NotFound
 from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.records.errors import QueryError
+
+_SCORED = ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION")
+"""Tasks that take a lowest score."""
+
+
+def model_pages(services: Services, store: ConsoleStore | None) -> list[HTTPRouteHandler]:
+    """Return the handlers; `store` is None where nothing is stored."""
+    frame, models, options = services.frame, services.models, services.options
+
+    @get("/console/models", sync_to_thread=True, need="read", **options)
+    def show_models() -> Response[bytes]:
+        """Show all models."""
+        return frame.page(
+            "models",
+            page="models",
+            title=TEXTS["models"],
+            models=models(),
+            has_store=frame.has_store,
+        )
+
+    @get("/console/models/{name:str}", sync_to_thread=True, need="read", **options)
+    def show_model(name: FromPath[str], request: PageRequest) -> Response[bytes]:
+        """Show one model."""
+        entry = next((entry for entry in models() if entry.name.lower() == name.lower()), None)
+        if entry is None:
+            raise NotFound("expected a model that is served or has stored inferences")
+        state = None
+        if store is not None and any(version.state for version in entry.versions):
+            with suppress(NotFound):  # it was removed at this moment
+                state = services.traffic.show(entry.name)
+        caller = current_caller()
+        is_ready = any(version.state == "READY" for version in entry.versions)
+        return frame.page(
+            "model",
+            page="models",
+            title=entry.name,
+            m=entry,
+            has_store=frame.has_store,
+            traffic=state,
+            may_try=is_ready and entry.task is not None and opens(caller, "infer"),
+            has_score=entry.task in _SCORED,
+            needs_key=caller is not ANYBODY,
+            server=server_url(request, frame.public_url),
+        )
+
+    return [show_models, show_model]
+
 
 _MAX_FORM_BYTES = 12 * MAX_KEY_CHARACTERS + 4000
 _SHARE = "share-"
 """What the name of a share's field begins with, before the version."""
 
 
-def traffic_pages(
-    frame: Frame, control: TrafficControl, options: dict[str, Any]
-) -> list[HTTPRouteHandler]:
+def traffic_pages(services: Services) -> list[HTTPRouteHandler]:
     """Return the handlers."""
+    frame, control = services.frame, services.traffic
+    options = services.options
     form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
 
     # Not `sync_to_thread`: of two handlers of one path, litestar 2 wraps the first twice.

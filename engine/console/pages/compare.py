@@ -13,15 +13,23 @@ from litestar.params import RawBody
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.models import ModelEntry
-from quadriga.engine.api.store_queries import StoreQueries, query_string
+from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card, names_of
 from quadriga.engine.console.charts import IntervalMarks, difference_interval
-from quadriga.engine.console.drift_links import slice_comparison
 from quadriga.engine.console.filter_line import as_part, comparison_text, joined
 from quadriga.engine.console.filter_problems import absent
-from quadriga.engine.console.forms import form_fields, single_field
-from quadriga.engine.console.frame import Frame, PageRequest, opens, page_response, redirect
+from quadriga.engine.console.frame import (
+    Frame,
+    PageRequest,
+    form_fields,
+    opens,
+    page_response,
+    redirect,
+    single_field,
+)
+from quadriga.engine.console.pages.drift_report import slice_comparison
 from quadriga.engine.console.search_words import explained
+from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.evaluation.parameters import (
     MAX_SLICE_KEYS,
@@ -46,7 +54,6 @@ from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError, QueryTimeoutError
 from quadriga.store.records.records import replay_name
-from quadriga.store.records.scope import Scoped
 
 PATH = "/console/compare"
 SHOWN = 12
@@ -110,24 +117,20 @@ class ImageRows(msgspec.Struct, frozen=True, kw_only=True):
     is_partial: bool
 
 
-def compare_pages(
-    frame: Frame,
-    queries: StoreQueries,
-    models: Callable[[], list[ModelEntry]],
-    monitoring: "ComparedMonitoring",
-    options: dict[str, Any],
-) -> list[HTTPRouteHandler]:
-    """Return the handlers; `models` returns the models that the caller may see."""
+def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+    frame, options = services.frame, services.options
+    queries, models = store.queries, services.models
 
     @get(PATH, need="read", **options)
     async def show_comparison(request: PageRequest) -> Response[bytes]:
         """Show two models side by side."""
         comparison = _comparison_from_url(query_string(request))
 
-        def show(store: InferenceReader) -> tuple[str, int]:
+        def show(found: InferenceReader) -> tuple[str, int]:
             choices = _choices(models())
             pair = _pair(comparison, choices)
-            problem = explained(store, comparison.line) if comparison.line else None
+            problem = explained(found, comparison.line) if comparison.line else None
             content: dict[str, Any] = {
                 "quality": None,
                 "images": None,
@@ -137,7 +140,7 @@ def compare_pages(
             }
             if pair is not None and problem is None:
                 try:
-                    content = _content(store, monitoring, frame, pair=pair, comparison=comparison)
+                    content = _content(found, store, frame, pair=pair, comparison=comparison)
                 except (QueryError, NotFoundError) as error:
                     problem = absent(comparison.line, str(error))
             html = frame.html(
@@ -176,18 +179,10 @@ def compare_pages(
             compare=[OtherModel(first.name, first.version)],
         )
         check_parameters(parameters)
-        job = begin_evaluation(monitoring.jobs, monitoring.inferences, parameters)
+        job = begin_evaluation(store.jobs, store.inferences, parameters)
         return redirect(_link(frame, pair, line, job=job.id))
 
     return [show_comparison, evaluate_both]
-
-
-class ComparedMonitoring(msgspec.Struct, frozen=True):
-    """What evaluates two models, and has what was found."""
-
-    jobs: Scoped[Jobs]
-    inferences: Scoped[InferenceReader]
-    reports: Scoped[ReportStore]
 
 
 def _comparison_from_url(query: str) -> CompareOptions:
@@ -238,7 +233,7 @@ def _pair(comparison: CompareOptions, choices: list[Side]) -> tuple[Side, Side] 
 
 def _content(
     store: InferenceReader,
-    monitoring: ComparedMonitoring,
+    stored: ConsoleStore,
     frame: Frame,
     *,
     pair: tuple[Side, Side],
@@ -253,9 +248,9 @@ def _content(
         cursor=comparison.cursor or None,
     )
     scope = caller_scope()
-    job = _job(monitoring.jobs.within(scope), comparison.job)
+    job = _job(stored.jobs.within(scope), comparison.job)
     quality = find_quality(
-        monitoring.reports.within(scope),
+        stored.reports.within(scope),
         (first.name, first.version),
         (second.name, second.version),
         line=comparison.line,

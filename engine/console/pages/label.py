@@ -1,7 +1,6 @@
 """What to label next: the page of the queue, and the way from one inference of it to the next."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.models import ModelEntry
-from quadriga.engine.api.store_queries import StoreQueries, query_string
+from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import comparison_text, parts
 from quadriga.engine.console.filter_problems import Problem, absent
@@ -24,6 +23,7 @@ from quadriga.engine.console.inference_filter import (
     filter_from_url,
 )
 from quadriga.engine.console.search_words import explained, meant_lines
+from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.report.metric_texts import format_interval, format_number
 from quadriga.store.browsing.label_queue import (
@@ -49,13 +49,10 @@ class QueueRow(msgspec.Struct, frozen=True):
     reason: str
 
 
-def label_pages(
-    frame: Frame,
-    queries: StoreQueries,
-    models: Callable[[], list[ModelEntry]],
-    options: dict[str, Any],
-) -> list[HTTPRouteHandler]:
-    """Return the handlers; `models` returns the models that the caller may see."""
+def label_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+    frame, options = services.frame, services.options
+    queries, models = store.queries, services.models
 
     @get(PATH, need="annotate", **options)
     async def show_queue(request: PageRequest) -> Response[bytes]:

@@ -1,5 +1,6 @@
 """The overview: what is served, how it goes, what changed, and what arrived just now."""
 
+import asyncio
 import shlex
 import time
 from collections.abc import Iterable
@@ -7,13 +8,22 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
 
+from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.api.session_cookies import server_url
 from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import IntervalMarks, Timeline, interval, line, timeline
+from quadriga.engine.console.frame import PageRequest, page_response
+from quadriga.engine.console.services import ConsoleStore, Services
+from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.drift_texts import headline
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
+from quadriga.proto.access import ANYBODY
+from quadriga.proto.request import current_caller
 from quadriga.store.jobs.jobs import Job
 from quadriga.store.maintenance.aggregates import AggregateRequest, Metric, aggregate
 from quadriga.store.query.inferences import InferenceReader
@@ -237,3 +247,40 @@ def _row(entry: ModelEntry, day: _ModelDay | None) -> OverviewRow:
         if value is None or metric is None or is_other
         else interval(value, metric.ci95, _AXIS_WIDTH),
     )
+
+
+def overview_page(services: Services, store: ConsoleStore | None) -> HTTPRouteHandler:
+    """Return the handler of the first page; `store` is None where nothing is stored."""
+    frame, options = services.frame, services.options
+
+    @get("/console", need="read", **options)
+    async def show_overview(request: PageRequest) -> Response[bytes]:
+        """Show what is served, how it goes, what changed, and what arrived just now."""
+        url = server_url(request, frame.public_url)
+
+        def show(inferences: InferenceReader | None) -> str:
+            entries = services.models()
+            jobs = store.jobs.within(caller_scope()).all() if store else []
+            reports = store.reports.within(caller_scope()) if store else None
+            needs_key = current_caller() is not ANYBODY
+            command, model = image_command(url, entries, needs_key=needs_key)
+            return frame.html(
+                "overview",
+                page="overview",
+                title=TEXTS["overview"],
+                o=read_overview(inferences, entries, jobs, reports=reports),
+                has_store=store is not None,
+                command=command,
+                command_model=model,
+                needs_key=needs_key,
+                bar_minutes=BAR_MINUTES,
+                to_time=lambda bar: frame.link(
+                    "/console/inferences", q=f"ts=ge:{bar.start} & ts=lt:{bar.end}"
+                ),
+            )
+
+        if store is None:
+            return page_response(await asyncio.to_thread(show, None))
+        return page_response(await store.queries.run(request, show))
+
+    return show_overview

@@ -1,26 +1,25 @@
 """Pages of jobs: all of them, and one with its log, which can be cancelled."""
 
-from typing import Any
-
 import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.console.frame import Frame, opens, redirect
+from quadriga.engine.console.frame import opens, redirect
+from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import REPORT_FILE
 from quadriga.proto.request import current_caller
-from quadriga.store.jobs.jobs import ENDED, Jobs
-from quadriga.store.records.scope import Scoped
+from quadriga.store.jobs.jobs import ENDED
 
 SHOWN = 200
 """Jobs of the list."""
 
 
-def job_pages(frame: Frame, jobs: Scoped[Jobs], options: dict[str, Any]) -> list[HTTPRouteHandler]:
+def job_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
     """Return the handlers."""
+    frame, jobs, options = services.frame, store.jobs, services.options
 
     @get("/console/jobs", sync_to_thread=True, need="read", **options)
     def show_jobs() -> Response[bytes]:

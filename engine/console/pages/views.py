@@ -1,8 +1,5 @@
 """The page of saved views, which are filters with a name, and the forms that save and remove them."""
 
-from pathlib import Path
-from typing import Any
-
 import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -11,8 +8,15 @@ from litestar.params import RawBody
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.views import remove_view, save_view, undo_change
-from quadriga.engine.console.forms import form_fields, single_field
-from quadriga.engine.console.frame import Frame, PageRequest, opens, redirect
+from quadriga.engine.console.frame import (
+    Frame,
+    PageRequest,
+    form_fields,
+    opens,
+    redirect,
+    single_field,
+)
+from quadriga.engine.console.services import Services
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.saved_views import (
     MAX_QUERY_CHARACTERS,
@@ -32,9 +36,10 @@ _MAX_FORM_BYTES = 16 * MAX_QUERY_CHARACTERS
 """A character of a filter may take twelve bytes of a form."""
 
 
-def view_pages(frame: Frame, directory: Path, options: dict[str, Any]) -> list[HTTPRouteHandler]:
-    """Return the handlers; the views of all teams stand in `directory`."""
-    every_team = ViewStore(directory)
+def view_pages(services: Services) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
+    frame, options = services.frame, services.options
+    every_team = ViewStore(services.settings.views_directory)
     form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
 
     @get("/console/views", sync_to_thread=True, need="read", **options)

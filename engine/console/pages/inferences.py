@@ -3,26 +3,42 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
 
-from quadriga.engine.console.cards import Card, card, told_apart
+from quadriga.engine.api.access import caller_scope
+from quadriga.engine.api.store_queries import query_string
+from quadriga.engine.console.cards import (
+    INFERENCES,
+    Card,
+    ObjectCard,
+    card,
+    is_meant,
+    meant_conditions,
+    object_cards,
+    told_apart,
+)
 from quadriga.engine.console.charts import Timeline, timeline
 from quadriga.engine.console.filter_line import comparison_text, joined, same_value
 from quadriga.engine.console.filter_problems import Problem, absent
 from quadriga.engine.console.formats import task_words
-from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
-from quadriga.engine.console.object_cards import (
-    INFERENCES,
-    ObjectCard,
-    is_meant,
-    meant_conditions,
-    object_cards,
+from quadriga.engine.console.frame import PageRequest, opens, page_response, redirect
+from quadriga.engine.console.inference_filter import (
+    INFERENCES_PATH,
+    FilterLinks,
+    InferenceFilter,
+    filter_from_url,
 )
+from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
 from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
+from quadriga.engine.console.services import ConsoleStore, Services
+from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import ReportStore
+from quadriga.proto.request import current_caller
 from quadriga.store.browsing.facets import (
     LARGEST_EXACT,
     MAX_TEXT,
@@ -493,3 +509,48 @@ def _bin_link(field: str, low: float, high: float, links: FilterLinks) -> str:
     if field == "score":  # of one prediction, whatever its label
         return links.within("box", [f"box=score:ge:{low:.12g}:score:lt:{high:.12g}"])
     return links.between(field, low, high)
+
+
+def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
+    """Return the handler of the page of inferences."""
+    frame, options = services.frame, services.options
+
+    @get(INFERENCES_PATH, need="read", **options)
+    async def show_inferences(request: PageRequest) -> Response[bytes]:
+        """Show the inferences that a filter finds."""
+        filter_ = filter_from_url(query_string(request))
+        links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
+        if not filter_.is_canonical:
+            return redirect(links.current(cursor=filter_.cursor))
+
+        def show(inferences: InferenceReader) -> tuple[str, int]:
+            reports = store.reports.within(caller_scope())
+            content = read_inferences(inferences, filter_, links, reports)
+            html = frame.html(
+                "inferences",
+                page="inferences",
+                title=TEXTS["inferences"],
+                query=filter_.line,
+                chips=links.chips(),
+                filter_options=filter_.options,
+                p=content,
+                filter_example=content.example,
+                links_=links,
+                order=filter_.order,
+                order_option=filter_.options.get("order"),
+                to_label=frame.link("/console/label", q=filter_.line)
+                if opens(current_caller(), "annotate")
+                else "",
+                view_option=filter_.view,
+                may_save_view=opens(current_caller(), "annotate"),
+                may_evaluate=opens(current_caller(), "monitor"),
+                export_formats=EXPORT_FORMATS,
+                annotated=ANNOTATED,
+                to_time=lambda bar: links.between("ts", bar.start, bar.end),
+                times=time_links(links, datetime.now(UTC).date()),
+            )
+            return html, 400 if content.problem else 200
+
+        return page_response(*await store.queries.run(request, show))
+
+    return show_inferences

@@ -8,13 +8,14 @@ import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
-from quadriga.engine.api.store_queries import StoreQueries, query_string
+from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.tail import TAIL_PATH
 from quadriga.engine.console.cards import RATIOS, Card, card
 from quadriga.engine.console.filter_problems import Problem, absent
-from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
+from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS
 from quadriga.store.browsing.arrivals import settled
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
@@ -100,8 +101,9 @@ def _last_minute(store: InferenceReader, line: str, now_ms: int) -> LastMinute:
     )
 
 
-def live_page(frame: Frame, queries: StoreQueries, options: dict[str, Any]) -> HTTPRouteHandler:
-    """Return the handler of the live page."""
+def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
+    """Return the handler."""
+    frame, queries, options = services.frame, store.queries, services.options
 
     @get(LIVE_PATH, need="read", **options)
     async def show_live(request: PageRequest) -> Response[bytes]:

@@ -1,21 +1,20 @@
 """More like this: the page of the inferences that resemble one, within a filter."""
 
-from typing import Any
-
 import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
-from quadriga.engine.api.store_queries import StoreQueries, query_string
+from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.inference_filter import (
     INFERENCES_PATH,
     FilterLinks,
     InferenceFilter,
     filter_from_url,
 )
+from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import text
 from quadriga.store.browsing.similar import MAX_COMPARED, SimilarRequest, find_similar
 from quadriga.store.query.inferences import InferenceReader
@@ -41,8 +40,9 @@ class SimilarPage(msgspec.Struct, frozen=True):
     is_partial: bool
 
 
-def similar_page(frame: Frame, queries: StoreQueries, options: dict[str, Any]) -> HTTPRouteHandler:
+def similar_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
     """Return the handler."""
+    frame, queries, options = services.frame, store.queries, services.options
 
     @get(INFERENCES_PATH + "/{inference_id:str}/similar", need="read", **options)
     async def show_similar(inference_id: FromPath[str], request: PageRequest) -> Response[bytes]:

@@ -7,18 +7,30 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
-from quadriga.engine.console.cards import Card, card, has_tensors, tensor_texts
+from quadriga.engine.api.store_queries import query_string
+from quadriga.engine.console.cards import Card, card, has_tensors, meant_labels, tensor_texts
 from quadriga.engine.console.filter_line import comparison_text
 from quadriga.engine.console.filter_problems import Problem, absent
-from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
-from quadriga.engine.console.object_cards import meant_labels
+from quadriga.engine.console.frame import PageRequest, page_response, redirect
+from quadriga.engine.console.inference_filter import (
+    INFERENCES_PATH,
+    FilterLinks,
+    InferenceFilter,
+    filter_from_url,
+)
+from quadriga.engine.console.pages.label import links_of, next_link
 from quadriga.engine.console.search_words import explained
+from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
 from quadriga.proto.access import Caller
+from quadriga.proto.request import current_caller
 from quadriga.store.browsing.image_measures import UsualMeasures, find_usual_measures
 from quadriga.store.browsing.neighbours import (
     NeighboursRequest,
@@ -428,3 +440,43 @@ def _answer(other: StoredInference, links: FilterLinks) -> OtherAnswer:
         other.created_at,
         links.inference(other.id),
     )
+
+
+def inference_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
+    """Return the handler of the page of one inference."""
+    frame, models, options = services.frame, services.models, services.options
+
+    @get(INFERENCES_PATH + "/{inference_id:str}", need="read", **options)
+    async def show_inference(inference_id: FromPath[str], request: PageRequest) -> Response[bytes]:
+        """Show one inference, within a filter."""
+        filter_ = filter_from_url(query_string(request))
+        links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
+        if not filter_.is_canonical:
+            return redirect(links.inference(inference_id))
+
+        def show(inferences: InferenceReader) -> str:
+            model = inferences.get(inference_id).model.name
+            labels = next((entry.labels for entry in models() if entry.name == model), [])
+            content = read_inference(
+                inferences, inference_id, filter_, links, caller=current_caller(), labels=labels
+            )
+            to_list = links.current()
+            if filter_.queue is not None:
+                to_list = links_of(frame, filter_, filter_.queue)
+                following = next_link(frame, filter_, content.card.id)
+                content = msgspec.structs.replace(content, next_link=following)
+            return frame.html(
+                "inference",
+                page="inferences",
+                title=text("inference_title", id=content.card.id),
+                query=filter_.line,
+                chips=links.chips(),
+                filter_options=filter_.options,
+                p=content,
+                to_list=to_list,
+                inference_path=f"{frame.base}/api/inferences/{content.card.id}",
+            )
+
+        return page_response(await store.queries.run(request, show))
+
+    return show_inference

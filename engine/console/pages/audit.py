@@ -1,0 +1,49 @@
+"""Page of the audit log, for administrators."""
+
+import time
+
+import msgspec
+from litestar import Response, get
+from litestar.handlers import HTTPRouteHandler
+
+from quadriga.engine.api.access import check_sees_everything
+from quadriga.engine.console.formats import person
+from quadriga.engine.console.frame import PageRequest
+from quadriga.engine.console.services import Services
+from quadriga.engine.console.texts import TEXTS
+from quadriga.store.audit.reading import parse_since, read_page
+
+LINES = 100
+"""Lines of the audit log on a page."""
+
+
+def audit_page(services: Services) -> HTTPRouteHandler:
+    """Return the handler of the audit log."""
+    frame, options = services.frame, services.options
+
+    @get("/console/audit", sync_to_thread=True, need="admin", **options)
+    def show_audit(request: PageRequest) -> Response[bytes]:
+        """Show the audit log, the newest first, page by page."""
+        check_sees_everything("the audit log is")
+        sent = {name: request.query_params.get(name, "") for name in ("since", "key", "cursor")}
+        since = parse_since(sent["since"], time.time()) if sent["since"] else ""
+        page = read_page(
+            services.settings.audit_directory,
+            since=since,
+            key=sent["key"],
+            limit=LINES,
+            cursor=sent["cursor"],
+        )
+        named = [msgspec.structs.replace(line, name=person(line.name)) for line in page.entries]
+        page = msgspec.structs.replace(page, entries=named)
+        return frame.page(
+            "audit",
+            page="audit",
+            title=TEXTS["audit"],
+            lines=page.entries,
+            is_of_several=len({entry.host for entry in page.entries}) > 1,
+            cursor=page.cursor,
+            sent=sent,
+        )
+
+    return show_audit

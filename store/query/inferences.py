@@ -300,13 +300,15 @@ class InferenceReader:
                 return
             request = msgspec.structs.replace(request, cursor=page.cursor)
 
-    def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
-        """Yield the ids of all matches of a filter in batches, oldest first; errors as for `query`."""
+    def matching_ids(
+        self, where: Any, now_us: int | None = None, *, descending: bool = False
+    ) -> Iterator[list[int]]:
+        """Yield the ids of all matches of a filter in batches, oldest first, or newest first; errors as for `query`."""
         resolved, id_range = self.read_filter(QueryRequest(where=where), now_us), IdRange()
         while True:
             with self._readers.snapshot() as connection:
                 plan = self.planner(connection, resolved).plan
-                search = Search(connection, plan, descending=False)
+                search = Search(connection, plan, descending=descending)
                 rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self.budget)
             ids = [int(row[0]) for row in rows]
             yield ids
@@ -314,7 +316,7 @@ class InferenceReader:
                 resume_id = ids[-1]
             if resume_id is None:
                 return
-            id_range = id_range.after(resume_id, descending=False)
+            id_range = id_range.after(resume_id, descending=descending)
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""

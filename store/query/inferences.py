@@ -65,12 +65,10 @@ from quadriga.store.records.errors import (
 from quadriga.store.records.ids import LARGEST_ID, time_ms
 from quadriga.store.records.records import (
     JournaledRecord,
-    ShortInference,
     StoredFeedback,
     StoredInference,
     StoredSignals,
     is_change,
-    short_inference,
     timestamp_text,
 )
 from quadriga.store.records.scope import EVERYTHING, Scope
@@ -361,7 +359,7 @@ class InferenceReader:
             raise NotFoundError(f"inference not found: {inference_id}")
         return inference
 
-    def read_short(self, ids: Sequence[int]) -> list[ShortInference]:
+    def read_short(self, ids: Sequence[int]) -> list[StoredInference]:
         """Return those of some inferences that may be seen and are still there, oldest first, without large JSON."""
         with self._readers.snapshot() as connection:
             rows = [RecordRow(*row) for row in execute_in(connection, _SELECT_SHORT, ids)]
@@ -371,7 +369,13 @@ class InferenceReader:
             for row in sorted(rows, key=lambda row: row.seq)
             if self.scope.admits(models[row.model_id].reference.name, models[row.model_id].team)
         ]
-        return [short_inference(stored_inference(row, models[row.model_id])) for row in admitted]
+        found = [stored_inference(row, models[row.model_id]) for row in admitted]
+        return [
+            msgspec.structs.replace(inference, **dict.fromkeys(inference.left_out))
+            if inference.left_out
+            else inference
+            for inference in found
+        ]
 
     def oldest_waiting_id(self) -> int | None:
         """Return the oldest id at the front of the journal, as `quadriga.store.journal.journal_lag.oldest_waiting_id`."""

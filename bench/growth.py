@@ -4,8 +4,9 @@ A model and its canary answer images of their own but for one, beside as many ot
 store is made once, by the real writer, and kept. A question is asked in this process, as a request would ask it, until it was
 asked five times or for some seconds; its figure is the median of the CPU of this process, and of PostgreSQL's that serves it.
 `partial` marks answers of what was looked at in the time that a search has; the status is 1 where a question was refused.
+The last two rows are 250 inferences that are stored, and as many of the oldest that retention removes, both rolled back.
 
-Flags: `--folder DIR` (bench-data/growth), `--records N ...`, `--models N` (3), `--database sqlite` or `postgresql`, `--only NAME`.
+Flags: `--folder DIR` (bench-data/growth), `--records N ...`, `--models N` (3), `--database sqlite postgresql`, `--only NAME`.
 """
 
 import argparse
@@ -14,14 +15,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 from store_records import CAMERAS, END_MS, SPAN_MS, Clock, build, databases, record
 
+from quadriga.engine.console.pages.inferences import BINS, VALUES
 from quadriga.engine.measures.metrics import request_metrics
 from quadriga.engine.measures.model_counts import ModelCounts
 from quadriga.engine.measures.shared_counts import SharedCounts
@@ -33,14 +37,19 @@ from quadriga.store.browsing.comparison import (
     find_disagreements,
 )
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
+from quadriga.store.changes.applying import delete_inferences
+from quadriga.store.database.database import execute, writer_engine
+from quadriga.store.database.rows import NameIds, RowBatch
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
+from quadriga.store.maintenance.retention import STEP_ROWS
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.model_counts import stored_versions
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import QueryError, QueryTimeoutError
 from quadriga.store.records.ids import smallest_id_at
-from quadriga.store.records.records import InferenceRecord, ModelReference
+from quadriga.store.records.records import InferenceRecord, JournaledRecord, ModelReference
 
+KINDS = ("sqlite", "postgresql")
 SIZES = (3_000, 30_000, 300_000)
 REPEATS, SECONDS = 5, 20.0
 MOST_TIMES = 2.0
@@ -60,7 +69,7 @@ def made(count: int, models: int) -> Iterator[InferenceRecord]:
         moment = END_MS - SPAN_MS + number * SPAN_MS // count
         inference = record(smallest_id_at(moment) + number % 4096, chance)
         is_canary = number % CANARY_SHARE == CANARY_SHARE - 1
-        model = canary if is_canary else chance.choice([live, live, *names])
+        model = canary if is_canary else chance.choice([live, live, *names]) if number else live
         if model is live and shared is None:
             shared = inference.input
         image = shared if is_canary and number < CANARY_SHARE else inference.input
@@ -105,8 +114,14 @@ def questions(
         {"ts": {"ge": f"{begin}T00:00:00Z", "lt": "2026-02-02T00:00:00Z"}}
         for begin in ("2026-02-01", "2026-01-03", "2025-02-02")
     )
+
+    def list_page(_: random.Random) -> None:
+        page({})
+        find_facets(reader, FacetsRequest({}, None, VALUES, BINS))
+
     return {
         "newest": lambda _: page({}),
+        "list page": list_page,
         "equality": lambda chance: page({"meta.camera_id": f"camera-{chance.randrange(CAMERAS)}"}),
         "not": lambda _: page({"not": {"meta.camera_id": {"exists": True}}}),
         "contains": lambda chance: page(
@@ -152,6 +167,34 @@ def cost_ms(ask: Callable[[random.Random], Any], clock: Clock) -> tuple[float, f
     return statistics.median(spent), longest * 1000, remark
 
 
+def keeping(url: str, clock: Clock) -> Iterator[tuple[str, Callable[[random.Random], None]]]:
+    """Yield what storing a step of retention's rows takes, and what removing as many does."""
+    encode, decoder = msgspec.json.encode, msgspec.json.Decoder(JournaledRecord)
+    ids = (smallest_id_at(END_MS + number) for number in range(STEP_ROWS))
+    made_now = zip(ids, made(STEP_ROWS, 3), strict=True)
+    journaled = [encode(msgspec.structs.replace(record, seq=id_)) for id_, record in made_now]
+
+    def rolled_back(engine: sa.Engine, change: Callable[[sa.Connection, NameIds], object]) -> None:
+        with engine.connect() as connection:
+            names = NameIds(connection)
+            clock.find()
+            clock.start()
+            change(connection, names)
+            connection.rollback()
+
+    def store(connection: sa.Connection, names: NameIds) -> None:
+        RowBatch(names).insert(connection, map(decoder.decode, journaled))
+
+    def remove(connection: sa.Connection, names: NameIds) -> None:
+        oldest = "SELECT seq FROM inference ORDER BY seq LIMIT ?"
+        seqs = execute(connection, oldest, (STEP_ROWS,)).scalars().all()
+        delete_inferences(connection, names, seqs)
+
+    with writer_engine(url) as engine:
+        yield "storing", lambda _: rolled_back(engine, store)
+        yield "retention", lambda _: rolled_back(engine, remove)
+
+
 def measure(
     url: str, folder: Path, models: int, only: str | None
 ) -> dict[str, tuple[float, float, str]]:
@@ -163,12 +206,29 @@ def measure(
         clock.find()
         return {
             name: cost_ms(ask, clock)
-            for name, ask in questions(reader, models).items()
+            for name, ask in chain(questions(reader, models).items(), keeping(url, clock))
             if only in (None, name)
         }
     finally:
         clock.close()
         reader.close()
+
+
+def sizes(
+    database: str, options: argparse.Namespace
+) -> dict[int, dict[str, tuple[float, float, str]]]:
+    """Return the cost of each question at each size of the stores of a database, which are made where they are missing."""
+    costs = {}
+    for count in options.records:
+        folder = options.folder / f"{count}-{options.models}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with databases(folder, [database]) as urls:
+            marker = folder / f"{database}.made"
+            if not marker.exists():
+                build(urls[database], folder, made(count, options.models))
+                marker.touch()
+            costs[count] = measure(urls[database], folder, options.models, options.only)
+    return costs
 
 
 def main() -> None:
@@ -177,38 +237,24 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("bench-data/growth"))
     parser.add_argument("--records", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--models", type=int, default=3)
-    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--database", choices=KINDS, nargs="+", default=KINDS)
     parser.add_argument("--only")
     options = parser.parse_args()
-    sizes: dict[int, dict[str, tuple[float, float, str]]] = {}
-    for count in options.records:
-        folder = options.folder / f"{count}-{options.models}"
-        is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        with databases(folder, [options.database]) as urls:
-            url = urls[options.database]
-            marker = folder / f"{options.database}.made"
-            if is_new or not marker.exists():
-                build(url, folder, made(count, options.models))
-                marker.touch()
-            sizes[count] = measure(url, folder, options.models, options.only)
-    first, last = sizes[options.records[0]], sizes[options.records[-1]]
-    print(
-        f"{'CPU ms':22}"
-        + "".join(f"{count:>12,}" for count in sizes)
-        + f"{'times':>8}{'longest s':>11}"
-    )
-    for name, (least, _, _) in first.items():
-        figures = "".join(f"{cost[name][0]:12.2f}" for cost in sizes.values())
-        most, longest, remark = last[name]
-        print(f"{name:22}{figures}{most / least:8.1f}{longest / 1000:11.2f}  {remark}")
-    refused = [
-        name
-        for cost in sizes.values()
-        for name, (_, _, remark) in cost.items()
-        if "refused" in remark
-    ]
-    sys.exit(1 if refused else 0)
+    is_refused = False
+    for database in options.database:
+        costs = sizes(database, options)
+        first, last = costs[options.records[0]], costs[options.records[-1]]
+        print(
+            f"{database + ', CPU ms':22}"
+            + "".join(f"{count:>12,}" for count in costs)
+            + f"{'times':>8}{'longest s':>11}"
+        )
+        for name, (least, _, _) in first.items():
+            figures = "".join(f"{cost[name][0]:12.2f}" for cost in costs.values())
+            most, longest, remark = last[name]
+            print(f"{name:22}{figures}{most / least:8.1f}{longest / 1000:11.2f}  {remark}")
+            is_refused |= "refused" in remark
+    sys.exit(1 if is_refused else 0)
 
 
 if __name__ == "__main__":

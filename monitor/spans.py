@@ -5,14 +5,14 @@ import time
 
 from quadriga.store.query.filters.comparisons import (
     EXPECTED_MOMENT,
+    UNITS_S,
     parse_moment_us,
     unexpected_value,
 )
 from quadriga.store.records.errors import QueryError
 from quadriga.store.records.records import timestamp_text
 
-DAY_S = 86_400
-_SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
+DAY_S = UNITS_S["d"]
 _SPAN_PATTERN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 
 
@@ -44,4 +44,4 @@ def parse_span_s(text: str, name: str = "") -> int:
         raise QueryError(
             f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
         )
-    return int(match[1]) * _SECONDS_BY_UNIT[match[2]]
+    return int(match[1]) * UNITS_S[match[2]]

@@ -12,11 +12,11 @@ from pycocotools.cocoeval import COCOeval
 from quadriga.monitor.evaluation.objects.average_precision import (
     AREA_RANGES,
     MAX_DETECTIONS,
+    coco_numbers,
     precision_recall_curves,
 )
 from quadriga.monitor.evaluation.objects.matching import OverlapFunction, RankedPredictions
 from quadriga.monitor.evaluation.objects.object_metrics import ObjectMetrics
-from quadriga.monitor.evaluation.objects.weighted import coco_numbers
 from quadriga.monitor.evaluation.state import EvaluationState
 from quadriga.tasks.arrays import Float64Array
 

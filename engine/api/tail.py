@@ -43,7 +43,7 @@ from quadriga.store.browsing.arrivals import (
 from quadriga.store.query.inferences import MAX_SHORT_CHARACTERS
 from quadriga.store.query.request import request_from_url
 from quadriga.store.records.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.records.records import ShortInference
+from quadriga.store.records.records import StoredInference
 
 TAIL_PATH = "/api/inferences/tail"
 LOOK_INTERVAL_S = 0.5
@@ -130,7 +130,7 @@ class Tail:
             except _PASSING:
                 arrived = Arrived([])
 
-    async def _read(self, ids: list[int]) -> list[ShortInference]:
+    async def _read(self, ids: list[int]) -> list[StoredInference]:
         """Read inferences, as soon as the store answers."""
         while True:
             try:
@@ -138,7 +138,7 @@ class Tail:
             except _PASSING:
                 await asyncio.sleep(LOOK_INTERVAL_S)
 
-    def _event(self, inference: ShortInference) -> bytes:
+    def _event(self, inference: StoredInference) -> bytes:
         """Return the event of an inference; one that is late has no id, so that its listener does not go back behind it."""
         seq = int(inference.id)
         is_late = seq <= self._sent_id

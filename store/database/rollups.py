@@ -12,7 +12,7 @@ from itertools import chain
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database.database import execute, execute_in, placeholders, upsert
+from quadriga.store.database.database import execute, execute_in, fetch_all, placeholders, upsert
 from quadriga.store.database.schema import COLUMNS, key_columns
 from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import json_text
@@ -102,15 +102,17 @@ class RollupChanges:
 
         If several servers share a database, the rows are locked, in order, until the commit.
         """
-        sums: dict[tuple[int, ...], Tally] = defaultdict(Tally)
+        sums: dict[tuple[int, ...], list[Tally]] = defaultdict(list)
         for (model_id, minute), change in self._tallies.items():
             if change.n:  # sums have no sizes of inputs
                 for period in PERIODS:
-                    sums[model_id, period, minute - minute % period].add(change)
-        for table, changes in (("rollup", self._tallies), ("rollup_sum", sums)):
+                    sums[model_id, period, minute - minute % period].append(change)
+        minutes = {key: [change] for key, change in self._tallies.items()}
+        for table, changes in (("rollup", minutes), ("rollup_sum", sums)):
             tallies = lock_tallies(connection, changes, table)
-            for key, change in changes.items():
-                tallies[key].add(change, sign)
+            for key, tally in tallies.items():
+                for change in changes[key]:
+                    tally.add(change, sign)
             write_tallies(connection, tallies, table)
 
 
@@ -145,21 +147,24 @@ def drop_input_sizes(
 def lock_tallies(
     connection: sa.Connection, keys: Iterable[tuple[int, ...]], table: str = "rollup"
 ) -> dict[tuple[int, ...], Tally]:
-    """Return the tallies of the keys of a table, creating missing rows, locked until the commit."""
+    """Return the tallies of the keys of a table, empty ones of missing rows, locked until the commit."""
     columns, key_list = ", ".join(COLUMNS[table]), ", ".join(key_columns(table))
     width, zeros = len(key_columns(table)), (0, 0, "{}", "{}", 0)
-    ordered, tallies = sorted(keys), {}
+    ordered = sorted(keys)
+    tallies = {key: Tally() for key in ordered}
     for start in range(0, len(ordered), _KEYS_AT_ONCE):
         chunk = ordered[start : start + _KEYS_AT_ONCE]
-        rows = [(*key, *zeros)[: len(COLUMNS[table])] for key in chunk]
-        empty = ", ".join([f"({placeholders(rows[0])})"] * len(rows))
-        statement = f"INSERT INTO {table} ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
-        execute(connection, statement, (*chain.from_iterable(rows),))
-        for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
+        for_update = ""
+        if connection.dialect.name == "postgresql":  # what is locked has to be there
+            rows = [(*key, *zeros)[: len(COLUMNS[table])] for key in chunk]
+            empty = ", ".join([f"({placeholders(rows[0])})"] * len(rows))
+            statement = f"INSERT INTO {table} ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
+            execute(connection, statement, (*chain.from_iterable(rows),))
+            for_update = " FOR UPDATE"
         values = ", ".join([f"({placeholders(chunk[0])})"] * len(chunk))
         statement = f"SELECT {columns} FROM {table} WHERE ({key_list}) IN (VALUES {values})"
         statement += f" ORDER BY {key_list}{for_update}"
-        for row in execute(connection, statement, (*chain.from_iterable(chunk),)):
+        for row in fetch_all(connection, statement, (*chain.from_iterable(chunk),)):
             tallies[(*row[:width],)] = _tally(*row[width:])
     return tallies
 

@@ -127,6 +127,19 @@ class LabelScore(msgspec.Struct, frozen=True):
 
 
 _PREDICTIONS = msgspec.json.Decoder(list[LabelScore])
+_raw = msgspec.json.Decoder(msgspec.Raw).decode
+"""Checks JSON, and leaves it as it is: hardly slower than not to look at it."""
+
+_EMPTY_TEXTS: dict[str, Any] = {
+    "predictions": "null",
+    "meta": "{}",
+    "standard": "{}",
+    "annotations": None,
+}
+"""Columns of JSON, and what stands in place of JSON that is left out."""
+
+_FIELDS = {"meta": "metadata", "standard": "standard_metadata", "annotations": "ground_truth"}
+"""Fields of `StoredInference` whose columns have other names."""
 
 
 class NameIds:
@@ -447,7 +460,15 @@ def decode_label_scores(predictions: msgspec.Raw) -> list[LabelScore] | None:
 
 
 def stored_inference(row: RecordRow, model: StoredModel) -> StoredInference:
-    """Convert a row of the database."""
+    """Convert a row of the database; JSON that was not read, or is damaged, is left out and named."""
+    try:
+        predictions, meta, standard = _raw(row.predictions), _raw(row.meta), _raw(row.standard)
+        ground_truth = None if row.annotations is None else _raw(row.annotations)
+    except msgspec.DecodeError:
+        names = [name for name in _EMPTY_TEXTS if _is_damaged(getattr(row, name))]
+        whole = row._replace(**{name: _EMPTY_TEXTS[name] for name in names})
+        left_out = [_FIELDS.get(name, name) for name in names]
+        return msgspec.structs.replace(stored_inference(whole, model), left_out=left_out)
     return StoredInference(
         id=str(row.seq),
         request_id=row.request_id,
@@ -458,14 +479,22 @@ def stored_inference(row: RecordRow, model: StoredModel) -> StoredInference:
         created_at=timestamp_text(time_ms(row.seq)),
         latency_ms=row.latency_us / 1000,
         input=row.input(),
-        predictions=msgspec.Raw(row.predictions),
-        metadata=msgspec.Raw(row.meta),
+        predictions=predictions,
+        metadata=meta,
         status=row.status,
-        standard_metadata=msgspec.Raw(row.standard),
+        standard_metadata=standard,
         team=model.team or msgspec.UNSET,
-        ground_truth=None if row.annotations is None else msgspec.Raw(row.annotations),
+        ground_truth=ground_truth,
         ground_truth_review=row.review or msgspec.UNSET,
     )
+
+
+def _is_damaged(text: str | None) -> bool:
+    try:
+        _raw("null" if text is None else text)
+    except msgspec.DecodeError:
+        return True
+    return False
 
 
 def uncommitted_inference(record: JournaledRecord) -> StoredInference:

@@ -113,8 +113,7 @@ def write_dataset(
     """Write a dataset in the format of a name, a picture at a time.
 
     Returns:
-        How many pictures have each kind of annotations, and how many inferences were left out, by reason: of Chariot's
-        archive and COCO none are counted.
+        How many pictures have each kind of annotations, and how many inferences were left out, by reason.
 
     Raises:
         QueryError: There is no such format.
@@ -135,8 +134,7 @@ def write_dataset(
             if sidecar is not None:
                 sidecar.write(msgspec.json.encode(_about(picture, path)) + b"\n")
         writer.finish()
-    # Reports of these two count what is left out as written, as they always did.
-    return sources, Counter() if name in _DESCRIBING else left_out
+    return sources, left_out
 
 
 def _write(

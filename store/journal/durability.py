@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from quadriga.store.journal.commit_pace import ask_for_commit
 from quadriga.store.journal.journal import AppendPosition
-from quadriga.store.journal.journal_lag import read_offsets
+from quadriga.store.journal.journal_lag import ask_for_commit, read_offsets
 from quadriga.store.records.disk import sync_path
 from quadriga.store.records.errors import JournalError, UnconfirmedError
 

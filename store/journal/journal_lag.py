@@ -1,13 +1,16 @@
-"""Journal lag: the bytes of the journal that are not in the database, read without the database.
+"""Journal lag: the bytes of the journal that are not in the database, read without the database, and when they are moved.
 
-The writer publishes its offsets in a file beside the journal after each commit; workers read it.
+The writer publishes its offsets in a file beside the journal after each commit; workers read it. It moves what is in the
+journal soon if somebody waits for it, else a few times a second: a transaction costs as much as dozens of records, so the
+records of a quarter of a second share one. Whoever waits for what is in the journal, as for a change or for the durability
+`database`, asks for it by another file.
 """
 
-import logging
+import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -15,19 +18,24 @@ from pathlib import Path
 import msgspec
 
 from quadriga.store.journal import journal
-from quadriga.store.journal.commit_pace import ask_for_commit
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import NotReadyError
 from quadriga.store.records.ids import IMPORT_WORKER, worker_of
 from quadriga.store.records.records import is_change
 
+GATHER_S = 0.25
+"""Time from one commit to the next, as long as nobody asks for it."""
+
+GATHER_BYTES = 256 << 10
+"""Bytes of the journal that do not wait any longer, as their transaction is large enough."""
+
 SAMPLE_INTERVAL_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30
 SMALLEST_LIMIT_BYTES = 1 << 20
 _FILE = "journal.offsets"
+_WANTED = "journal.wanted"
 _MAX_LOOKED_AT = 1000  # frames of a segment in which the first id of a worker is searched
 _IMPORTED = f"{IMPORT_WORKER:04d}-"
-_log = logging.getLogger(__name__)
 
 
 def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
@@ -111,6 +119,42 @@ def _first_own_id(path: Path, offset: int) -> int | None:
     return next((seq for seq, *_ in frames if worker_of(seq) != IMPORT_WORKER), None)
 
 
+def ask_for_commit(journal_directory: Path) -> None:
+    """Ask the writer to move at once what was appended before; where that fails, it does so a little later."""
+    with suppress(OSError):
+        flags = os.O_WRONLY | os.O_CREAT
+        os.close(os.open(journal_directory.parent / _WANTED, flags, 0o644))
+
+
+class CommitPace:
+    """Says when to commit; for one writer."""
+
+    def __init__(self, journal_directory: Path) -> None:
+        self._path = os.fsencode(journal_directory.parent / _WANTED)
+        self._due_s = 0.0
+
+    def is_due(self, waiting_bytes: int) -> bool:
+        """Check whether to commit now, given the bytes of the journal that wait, looked up after `take_request`."""
+        return waiting_bytes >= GATHER_BYTES or (
+            waiting_bytes > 0 and time.monotonic() >= self._due_s
+        )
+
+    def take_request(self) -> bool:
+        """Check whether somebody asked for a commit since the last call.
+
+        What it is about was appended before, so it is seen by whoever looks into the journal after this.
+        """
+        try:
+            os.unlink(self._path)  # noqa: PTH108 - as bytes, 25 times a second
+        except FileNotFoundError:
+            return False
+        return True
+
+    def note_commit(self) -> None:
+        """Begin to gather anew."""
+        self._due_s = time.monotonic() + GATHER_S
+
+
 def default_limit_bytes(directory: Path) -> int:
     """Return the default limit of the lag in bytes: 1 GiB, or 10 % of the disk space without the journal."""
     waiting = journal.lag_bytes(directory, {})
@@ -139,47 +183,3 @@ class JournalLag:
             finally:
                 self._lock.release()
         return self._bytes
-
-
-class LeftOver:
-    """What is in the journal when a writer starts, of a server or after a crash: says in one line how much of it was moved.
-
-    Args:
-        directory: The journal.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._sizes = journal.segment_sizes(directory)
-        self._moved = 0
-        self._began_s: float | None = None
-
-    def begin(self, offsets: Mapping[str, int]) -> None:
-        """Note that moving begins; `offsets` is how far each segment is in the database."""
-        self._began_s = self._began_s or time.monotonic()
-        self._forget_moved(offsets)
-
-    def note_moved(self, ends: Iterable[tuple[str, int]], offsets: Mapping[str, int]) -> None:
-        """Count what a transaction has moved, given by segment and end, and say the sum once all of it is moved."""
-        if self._sizes:
-            self._moved += sum(end <= self._sizes.get(segment, 0) for segment, end in ends)
-            self._forget_moved(offsets)
-            if not self._sizes:
-                self._say()
-
-    def end(self) -> None:
-        """Say the sum now, as nothing that can be read is left."""
-        if self._sizes:
-            self._sizes = {}
-            self._say()
-
-    def _forget_moved(self, offsets: Mapping[str, int]) -> None:
-        self._sizes = {
-            name: size for name, size in self._sizes.items() if offsets.get(name, 0) < size
-        }
-
-    def _say(self) -> None:
-        if self._moved and self._began_s is not None:
-            _log.info(
-                "moved %d records and changes into the database in %.2f s, which were in the journal when the writer started",
-                self._moved, time.monotonic() - self._began_s,
-            )  # fmt: skip

@@ -22,11 +22,10 @@ from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import Scope
 
-MAX_ROWS = 250_000  # inferences that are counted one by one
+MAX_S = 2.5  # of inferences that are counted one by one, the newest first
 MAX_ROLLUPS = 250_000  # counts of models and times whose latencies or labels are added up
 MAX_GROUPS = 10_000
 GROUP_COLUMNS = ("model", "version", "task")  # what inferences are grouped by beside time and label
-_ROWS_AT_ONCE = 10_000
 _NOTHING = "'{}'"
 
 Metric = Literal[
@@ -38,9 +37,6 @@ _DEFAULT: tuple[Metric, ...] = ("count", "error_rate", "latency_p50", "latency_p
 _WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
 _MONDAY_MS = 4 * 86_400_000  # the first of all, in 1970: weeks begin with it
 _MINUTE_US = MINUTE_MS * 1000
-_INSTEAD = (
-    "narrow it, or filter by model, version, task and ts alone: ts with ge and lt, on whole minutes"
-)
 
 
 class AggregateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +56,8 @@ class Aggregates(msgspec.Struct, frozen=True):
     groups: list[dict[str, Any]]
     """What tells each, then its metrics; by time, then by name. Latencies are milliseconds."""
     source: Literal["rollups", "inferences"]
+    partial: bool = False
+    """Whether older inferences were not counted, as there was no time for them."""
 
 
 class _Grouping(NamedTuple):
@@ -131,8 +129,8 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
         groups.of(0, {})  # there, however few match
     labels = "labels" in metrics or grouping.by_label
     if span is None or grouping.width_ms % MINUTE_MS or grouping.metadata_names:
-        _add_rows(inferences, request.where, now_us, groups, with_labels=labels)
-        return Aggregates(_shown(groups, metrics), "inferences")
+        is_partial = _add_rows(inferences, request.where, now_us, groups, with_labels=labels)
+        return Aggregates(_shown(groups, metrics), "inferences", partial=is_partial)
     latency = bool(metrics & _LATENCIES)
     with inferences.snapshot() as connection:
         catalog = Catalog(connection, inferences.scope, with_replays=resolved.with_replays)
@@ -144,15 +142,8 @@ def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggrega
 
 def _add_rows(
     inferences: InferenceReader, where: Any, now_us: int, groups: _Groups, *, with_labels: bool
-) -> None:
-    """Count the rows that match one by one; they are refused before they are read, if they are too many."""
-    ids: list[int] = []
-    for batch in inferences.matching_ids(where, now_us):
-        ids += batch
-        if len(ids) > MAX_ROWS:
-            raise QueryError(
-                f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
-            )
+) -> bool:
+    """Count the rows that match one by one, the newest first; return whether the time ended before the last."""
     metadata_names = groups.grouping.metadata_names
     columns = ", ".join(
         (
@@ -164,9 +155,12 @@ def _add_rows(
         f"SELECT seq, model_id, status, latency_us, {columns} FROM inference WHERE seq IN ({{}})"
     )
     labels: dict[str, int] = {}
-    for start in range(0, len(ids), _ROWS_AT_ONCE):
+    deadline_s, is_partial = time.monotonic() + MAX_S, False
+    for ids in inferences.matching_ids(where, now_us, descending=True):
+        if is_partial := time.monotonic() > deadline_s:
+            break
         with inferences.snapshot() as connection:
-            rows = fetch_in(connection, statement, ids[start : start + _ROWS_AT_ONCE])
+            rows = fetch_in(connection, statement, ids)
             models = {
                 id_: dict(zip(GROUP_COLUMNS, names, strict=True))
                 for id_, *names in execute(connection, "SELECT id, name, version, task FROM model")
@@ -187,6 +181,7 @@ def _add_rows(
                     number = labels.setdefault(storable_text(prediction.label), len(labels))
                     tally.count_label(number, 1)
     groups.labels = {number: name for name, number in labels.items()}
+    return is_partial
 
 
 class _MetadataValue(NamedTuple):

@@ -65,12 +65,10 @@ from quadriga.store.records.errors import (
 from quadriga.store.records.ids import LARGEST_ID, time_ms
 from quadriga.store.records.records import (
     JournaledRecord,
-    ShortInference,
     StoredFeedback,
     StoredInference,
     StoredSignals,
     is_change,
-    short_inference,
     timestamp_text,
 )
 from quadriga.store.records.scope import EVERYTHING, Scope
@@ -300,13 +298,15 @@ class InferenceReader:
                 return
             request = msgspec.structs.replace(request, cursor=page.cursor)
 
-    def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
-        """Yield the ids of all matches of a filter in batches, oldest first; errors as for `query`."""
+    def matching_ids(
+        self, where: Any, now_us: int | None = None, *, descending: bool = False
+    ) -> Iterator[list[int]]:
+        """Yield the ids of all matches of a filter in batches, oldest first, or newest first; errors as for `query`."""
         resolved, id_range = self.read_filter(QueryRequest(where=where), now_us), IdRange()
         while True:
             with self._readers.snapshot() as connection:
                 plan = self.planner(connection, resolved).plan
-                search = Search(connection, plan, descending=False)
+                search = Search(connection, plan, descending=descending)
                 rows, resume_id = search.first_matches(IDS_PER_BATCH, id_range, self.budget)
             ids = [int(row[0]) for row in rows]
             yield ids
@@ -314,7 +314,7 @@ class InferenceReader:
                 resume_id = ids[-1]
             if resume_id is None:
                 return
-            id_range = id_range.after(resume_id, descending=False)
+            id_range = id_range.after(resume_id, descending=descending)
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as for `query`."""
@@ -359,7 +359,7 @@ class InferenceReader:
             raise NotFoundError(f"inference not found: {inference_id}")
         return inference
 
-    def read_short(self, ids: Sequence[int]) -> list[ShortInference]:
+    def read_short(self, ids: Sequence[int]) -> list[StoredInference]:
         """Return those of some inferences that may be seen and are still there, oldest first, without large JSON."""
         with self._readers.snapshot() as connection:
             rows = [RecordRow(*row) for row in execute_in(connection, _SELECT_SHORT, ids)]
@@ -369,7 +369,13 @@ class InferenceReader:
             for row in sorted(rows, key=lambda row: row.seq)
             if self.scope.admits(models[row.model_id].reference.name, models[row.model_id].team)
         ]
-        return [short_inference(stored_inference(row, models[row.model_id])) for row in admitted]
+        found = [stored_inference(row, models[row.model_id]) for row in admitted]
+        return [
+            msgspec.structs.replace(inference, **dict.fromkeys(inference.left_out))
+            if inference.left_out
+            else inference
+            for inference in found
+        ]
 
     def oldest_waiting_id(self) -> int | None:
         """Return the oldest id at the front of the journal, as `quadriga.store.journal.journal_lag.oldest_waiting_id`."""

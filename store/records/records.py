@@ -14,7 +14,6 @@ from quadriga.store.records.ids import COUNTER_BITS, replacement_id, worker_of
 
 _EPOCH = date(1970, 1, 1)
 _DAY_MS = 86_400_000
-_NOT_READ = msgspec.Raw(b"")
 
 
 class ModelReference(msgspec.Struct, frozen=True):
@@ -247,23 +246,8 @@ class StoredInference(msgspec.Struct, frozen=True):
     """Review status of the ground truth, one of `REVIEWS`; left out where it has none."""
     feedback: Any = msgspec.UNSET
     """A list of `StoredFeedback`, oldest first; not in pages."""
-
-
-class ShortInference(StoredInference, frozen=True):
-    """One inference as the API answers it, but for JSON that is large."""
-
     left_out: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Names of the fields, of predictions, metadata and ground truth, that are null as they are large; left out for none."""
-
-
-def short_inference(inference: StoredInference) -> ShortInference:
-    """Return an inference with null in place of JSON that is an empty text, as large JSON was not read."""
-    values = msgspec.structs.asdict(inference)
-    left_out = [
-        name for name in ("predictions", "metadata", "ground_truth") if values[name] == _NOT_READ
-    ]
-    values |= dict.fromkeys(left_out)
-    return ShortInference(**values, left_out=left_out or msgspec.UNSET)
+    """Names of the fields whose JSON is damaged, or too large where that is said, and not here; left out for none."""
 
 
 def json_text(value: Any) -> str:
@@ -288,7 +272,8 @@ def timestamp_text(milliseconds: int) -> str:
     """Format milliseconds since the epoch as RFC 3339 in UTC, as `2026-01-31T12:00:00.000Z`."""
     day, rest = divmod(milliseconds, _DAY_MS)
     minute, rest = divmod(rest, 60_000)
-    return f"{_day_text(day)}T{_minute_text(minute)}:{rest / 1000:06.3f}Z"
+    second, rest = divmod(rest, 1000)
+    return f"{_day_text(day)}T{_minute_text(minute)}:{second:02}.{rest:03}Z"
 
 
 @lru_cache(1440)

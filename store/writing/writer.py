@@ -27,8 +27,7 @@ from quadriga.store.database.lease import Lease
 from quadriga.store.database.rows import NameIds, RowBatch, read_records, storable_text
 from quadriga.store.database.sqlite import database_path
 from quadriga.store.journal import dead_records, journal
-from quadriga.store.journal.commit_pace import CommitPace
-from quadriga.store.journal.journal_lag import LeftOver, write_offsets
+from quadriga.store.journal.journal_lag import CommitPace, write_offsets
 from quadriga.store.maintenance.eraser import Eraser
 from quadriga.store.maintenance.retention import RetentionCleaner
 from quadriga.store.records.disk import try_lock
@@ -127,7 +126,6 @@ class Writer:
         self._lock = _lock(self._data_directory / "writer.lock")
         self._new_ids: dict[int, int] = {}  # of records whose id another record had
         self._pace = CommitPace(journal_directory)
-        self._left_over = LeftOver(journal_directory)
         self._offsets: dict[str, int] | None = None
         self._published_offsets: dict[str, int] | None = None  # offsets that workers can read
         self._names: NameIds | None = None
@@ -266,7 +264,8 @@ class Writer:
             self._journal_id, self._offsets = journal_id, None
         if self._offsets is None:
             self._offsets = self._begin()
-            self._left_over.begin(self._offsets)
+            if waiting_bytes := journal.lag_bytes(self._directory, self._offsets):
+                _log.info("%d bytes of the journal are to be moved since before", waiting_bytes)
         while True:
             if self._lease is not None:
                 self._lease.hold(self._engine)
@@ -278,8 +277,6 @@ class Writer:
             if batch:
                 self._commit(batch, self._offsets)
                 self._pace.note_commit()
-            else:
-                self._left_over.end()
             if not batch or (may_pause and len(batch) < SMALL_BATCH):
                 self._remove(closed, self._offsets)
                 self._publish(self._offsets)
@@ -370,8 +367,6 @@ class Writer:
             committed = 0
         offsets.update(ends)
         self.records_committed += committed
-        moved = [(frame.segment, frame.end) for frame in batch] if committed else []
-        self._left_over.note_moved(moved, offsets)
         if self._on_commit is not None and committed:
             self._on_commit([frame.payload for frame in batch], begun_ns, time.time_ns())
 

@@ -42,8 +42,6 @@ SOURCE_KEYS = ("camera_id", "stream", "recording")
 TIME_COLUMNS = ("created_at", "timestamp")
 """Columns that hold the time if none is named."""
 _ID_COLUMNS = ("id", "inference_id", "request_id")
-_MAX_LABELS = 50
-"""Number of distinct texts above which a column holds identifiers, not labels, if they are also more than half of all."""
 
 
 class ColumnOptions(msgspec.Struct, frozen=True):
@@ -215,9 +213,6 @@ def _columns(
             continue
         if any(len(side.others) < side.present for side in numbers):
             others[name] = "; ".join(filter(None, map(others_text, numbers)))
-        if kind == "categorical" and name not in named_kinds and _are_identifiers(sides):
-            left_out[name] = others.get(name) or "hardly any text is there twice"
-            continue
         for columns, values in zip(columns_by_side, sides, strict=True):
             columns[name] = values
         if name in named_kinds or kind != "numeric":
@@ -265,13 +260,6 @@ def _infer_kind(numbers: list[Numbers]) -> Kind:
             "expected numbers, labels, or lists of numbers of one length, got others"
         )
     return "categorical"
-
-
-def _are_identifiers(sides: list[ColumnValues]) -> bool:
-    """Check whether each side has too many distinct texts for labels."""
-    texts = [[text for text in side if text is not None] for side in sides]
-    counts = [(len(set(side)), len(side)) for side in texts if side]
-    return all(distinct > max(_MAX_LABELS, n / 2) for distinct, n in counts) and bool(counts)
 
 
 def _column_values(numbers: Numbers, kind: Kind, *, with_missing: bool) -> ColumnValues:

@@ -28,8 +28,7 @@ from quadriga.monitor.evaluation.labels.label_counts import (
     label_metrics,
     without_values,
 )
-from quadriga.monitor.evaluation.labels.label_scores import LabelScores, score_curves
-from quadriga.monitor.evaluation.labels.stored_scores import StoredScores
+from quadriga.monitor.evaluation.labels.label_scores import LabelScores, StoredScores, score_curves
 from quadriga.monitor.evaluation.metric_settings import (
     DEFAULT_SETTINGS,
     MetricSettings,

@@ -23,6 +23,7 @@ from quadriga.monitor.evaluation.objects.average_precision import (
     MAX_DETECTIONS,
     MEAN_IOU,
     average_precisions,
+    coco_numbers,
     coco_parameters,
     label_parameters,
     label_precision_metrics,
@@ -40,7 +41,6 @@ from quadriga.monitor.evaluation.objects.matching import (
     match_objects,
     near_pairs,
 )
-from quadriga.monitor.evaluation.objects.weighted import coco_numbers
 from quadriga.monitor.evaluation.state import EvaluationState, Table, nonzero_counts
 from quadriga.monitor.report.cells import PairedLabels
 from quadriga.monitor.report.schema import Confusion, Example, Metric

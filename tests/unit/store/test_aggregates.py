@@ -1,9 +1,12 @@
+import itertools
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -225,12 +228,23 @@ def test_relative_moments_are_cut_to_the_minute(
     counted.close()
 
 
-def test_too_many_rows_are_refused_with_the_reason(
+def test_the_newest_are_counted_where_the_time_ends(
     counted: AggregateHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aggregates, "MAX_ROWS", 10)
-    with pytest.raises(QueryError, match="at most 10 inferences to count one by one"):
-        counted.aggregate(where={"meta.site": "a"})
+    everything = {"group": ["meta.site"], "metrics": ["count"]}
+    whole = counted.aggregate(**everything)
+    assert not whole.partial
+    assert sum(group["count"] for group in whole.groups) == len(RECORDS)
+    monkeypatch.setattr("quadriga.store.query.inferences.IDS_PER_BATCH", 1)
+    moments = itertools.chain([0.0, 0.0, 0.0], itertools.repeat(99.0))
+    monkeypatch.setattr(
+        aggregates, "time", SimpleNamespace(time_ns=time.time_ns, monotonic=lambda: next(moments))
+    )
+    some = counted.aggregate(**everything)
+    assert some.partial
+    newest = sorted(RECORDS, key=lambda record: record.seq)[-2:]
+    sites = Counter(record.metadata.get("site") for record in newest)
+    assert {group["meta.site"]: group["count"] for group in some.groups} == sites
 
 
 def test_too_many_groups_are_refused(

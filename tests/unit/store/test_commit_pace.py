@@ -6,10 +6,10 @@ import pytest
 
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database.database import ReaderPool, execute
-from quadriga.store.journal import commit_pace
-from quadriga.store.journal.commit_pace import GATHER_BYTES, CommitPace, ask_for_commit
+from quadriga.store.journal import journal_lag
 from quadriga.store.journal.durability import wait_until_committed
 from quadriga.store.journal.journal import Journal
+from quadriga.store.journal.journal_lag import GATHER_BYTES, CommitPace, ask_for_commit
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.writing.writer import Writer
 from tests.background import in_background, until
@@ -29,7 +29,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def gathers_for_a_minute(monkeypatch) -> None:
-    monkeypatch.setattr(commit_pace, "GATHER_S", A_MINUTE)
+    monkeypatch.setattr(journal_lag, "GATHER_S", A_MINUTE)
     monkeypatch.setattr("quadriga.store.writing.writer.CLEANUP_INTERVAL_S", A_MINUTE)
 
 

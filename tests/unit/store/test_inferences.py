@@ -29,6 +29,7 @@ from quadriga.store.records.errors import (
 )
 from quadriga.store.records.records import InputReference, ModelReference
 from tests.background import at_once, in_background
+from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
 
 
@@ -436,3 +437,30 @@ def test_what_was_said_afterwards_is_found(store: StoreHarness, record) -> None:
     }.items():
         assert store.page_ids(where=where) == ids, where
         assert store.inferences.count(QueryRequest(where)).count == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("column", "field", "text"),
+    [
+        ("predictions", "predictions", '[{"label":"a","scorg":0.5},'),
+        ("predictions", "predictions", ""),
+        ("meta", "metadata", '{"site" "a"}'),
+        ("standard", "standard_metadata", "{}}"),
+    ],
+)
+def test_damaged_json_is_left_out_and_named(
+    store: StoreHarness, column: str, field: str, text: str
+) -> None:
+    store.commit(make_record(1, metadata={"site": "a"}), make_record(2))
+    store.execute(f"UPDATE inference SET {column} = '{text}' WHERE seq = 1")
+    page = store.inferences.query(QueryRequest({}, order="ts"))
+    for damaged in (page.inferences[0], store.inferences.get("1")):
+        assert damaged.left_out == [field]
+        shown = msgspec.json.decode(msgspec.json.encode(damaged))
+        assert not shown[field]
+        whole = {
+            key: value for key, value in shown.items() if key not in (field, "left_out", "feedback")
+        }
+        expected = msgspec.json.decode(msgspec.json.encode(page.inferences[1]))
+        assert whole.keys() == expected.keys() - {field}
+    assert page.inferences[1].left_out is msgspec.UNSET

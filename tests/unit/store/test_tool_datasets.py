@@ -61,7 +61,7 @@ def test_what_a_form_cannot_hold_is_left_out_and_counted(file_store, tmp_path, r
     assert left_out(file_store, record, tmp_path, "yolo") == {NO_LABEL: 1, IMAGE_GONE: 1, shape: 1}
 
 
-COUNTS = [  # whose annotations, those of 4 images with ground truth and 3 without, how many are left out of YOLO
+COUNTS = [  # whose annotations, those of 4 images with ground truth and 3 without, how many are left out
     ("either", {"ground_truth": 4, "predictions": 3}, 0),
     ("ground_truth", {"ground_truth": 4}, 3),
     ("predictions", {"predictions": 7}, 0),
@@ -81,7 +81,7 @@ def test_an_export_counts_whose_annotations_it_has(  # noqa: PLR0917 - fixtures 
     )
     exported = export(file_store.inferences, file_store.blobs, parameters, tmp_path / "set.zip")
     assert exported.annotated == annotated
-    assert sum(exported.left_out.values()) == (left_out if form == "yolo" else 0)
+    assert sum(exported.left_out.values()) == left_out
     truths_, predictions = (annotated.get(key, 0) for key in ("ground_truth", "predictions"))
     assert exported.lines()[0] == (
         f"annotated by ground truth: {truths_}, by predictions: {predictions}"

@@ -81,6 +81,7 @@ def test_statistics_are_answered(client: TestClient[Litestar], store: StoreHarne
                 }
             ],
             "source": "rollups",
+            "partial": False,
         },
     )
     status, answer = call(client, "POST", "inferences/aggregate", {"group": ["x"]})

@@ -5,9 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quadriga.monitor.evaluation.objects.average_precision import AREA_RANGES, IOU_THRESHOLDS
+from quadriga.monitor.evaluation.objects.average_precision import (
+    AREA_RANGES,
+    IOU_THRESHOLDS,
+    RECALLS,
+    _steps,
+    coco_numbers,
+)
 from quadriga.monitor.evaluation.objects.matching import match_objects
-from quadriga.monitor.evaluation.objects.weighted import coco_numbers
 from quadriga.tasks.arrays import Float64Array, Int64Array
 from tests import coco_reference
 from tests.coco_reference import Arrays
@@ -167,3 +172,11 @@ def test_no_predictions_are_no_precision_and_no_objects_are_nothing() -> None:
     assert numbers[[0, 8]].tolist() == [0, 0]
     *_, numbers = ours([], [found(1, 1, SQUARE, 0.5)])
     assert np.isnan(numbers).all()
+
+
+def test_each_recall_is_reached_where_pycocotools_finds_it():
+    for to_find in (1, 3, 7, 50, 100, 300, 1000, 99_999):
+        recalls = np.arange(1, to_find + 1) / to_find
+        reached = np.cumsum(_steps(recalls[:, None], np.array([0])))
+        expected = np.searchsorted(RECALLS, recalls, "right")
+        np.testing.assert_array_equal(reached, expected)

@@ -65,7 +65,7 @@ EVERYDAY_WORDS = (
     Word(("last 24 hours", "last day"), "ts=ge:-24h", "the last 24 hours"),
     Word(("last week", "last 7 days"), "ts=ge:-7d", "the last 7 days"),
     Word(("missed", "not found", "false negatives"), "", "missed"),
-    Word(("false positives", "false alarms"), "", "false"),
+    Word(("false positives", "false alarms"), "", "predicted where nothing is"),
     Word(("wrong", "mistakes", "incorrect"), "", "missed, false or taken for another label"),
 )  # fmt: skip
 """All words that are understood without a comparison; a label beside them narrows what they find."""
@@ -252,9 +252,7 @@ def meant_lines(store: InferenceReader, line: str, links: FilterLinks, reports: 
         reports: The reports that the caller may see; None to do without those of evaluations.
     """
     meant: list[tuple[bool, MeantLine]] = []
-    with suppress(
-        StoreError
-    ):  # as a database that is away: the page says without them what is wrong
+    with suppress(StoreError):  # the database is away: the page says without them what is wrong
         stored = StoredWords(find_facets(store, FacetsRequest({}, None, _VALUES, _BINS)).facets)
         for other, meaning in corrections(line, stored, reports):
             with suppress(QueryError, NotFoundError):
@@ -297,7 +295,7 @@ def _meanings(typed: str, stored: StoredWords, reports: ReportStore | None) -> l
     for field in [name] if is_known else stored.fields_like(name):
         head = field_and_rest(comparison_text(field, 0))[0]
         if field == "box=score":
-            head, operator = "box=score:", operator or ("" if _OPERATOR.match(operand) else "ge:")
+            head = "box=score:" if operator or _OPERATOR.match(operand) else "box=score:ge:"
         values = [] if operator else stored.values_like(field, value.strip().strip('"'))
         lines += [comparison_text(field, known) + rest for known in values] or [f"{head}{operator}{operand}"]  # fmt: skip
     return [(other, "") for other in lines if other.replace(" ", "") != typed.replace(" ", "")]

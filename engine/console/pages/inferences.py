@@ -1,9 +1,10 @@
 """The page of inferences: those that a filter finds, as a grid or a table, with their facets and times."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -228,7 +229,7 @@ def read_inferences(
     store: InferenceReader,
     filter_: InferenceFilter,
     links: FilterLinks,
-    reports: ReportStore | None = None,
+    reports: Callable[[], ReportStore] | None = None,
 ) -> InferencesPage:
     """Read the content of the page.
 
@@ -236,11 +237,11 @@ def read_inferences(
         store: What the caller sees of the store.
         filter_: What the URL says.
         links: Makes the links of the page.
-        reports: The reports that the caller may see.
+        reports: Returns the reports that the caller may see: only a line that is no filter asks for them.
     """
     problem = check(filter_.line)
     if problem is not None:
-        meant = meant_lines(store, filter_.line, links, reports)
+        meant = meant_lines(store, filter_.line, links, reports() if reports else None)
         return InferencesPage(problem=problem, meant=meant)
     where: Any = filter_.line or {}
     limit = {"table": TABLE_SIZE, "objects": INFERENCES}.get(filter_.view, GRID_SIZE)
@@ -571,7 +572,7 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
             return redirect(links.current(cursor=filter_.cursor))
 
         def show(inferences: InferenceReader) -> tuple[str, int]:
-            reports = store.reports.within(caller_scope())
+            reports = partial(store.reports.within, caller_scope())
             content = read_inferences(inferences, filter_, links, reports)
             html = frame.html(
                 "inferences",

@@ -117,6 +117,10 @@ def test_a_stored_key_comes_before_the_field_that_its_name_also_stands_for():
     offered = [line for line, _ in corrections("category=Food", words)]
     assert offered == ["meta.category=food", "label=Food"]
 
+    words = StoredWords([stored("label", "star"), stored("meta.score"), stored("score")])
+    assert [line for line, _ in corrections("score=3", words)] == ["meta.score=3", "box=score:ge:3"]
+    assert [line for line, _ in corrections("score=0.3", words)] == ["meta.score=0.3", "box=score:ge:0.3"]  # fmt: skip
+
 
 def test_a_stored_name_that_begins_with_not_is_found():
     words = StoredWords([stored("label", "working", "not working")])

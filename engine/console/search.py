@@ -342,11 +342,13 @@ def _outcomes(reports: ReportStore, word: Word, beside: str) -> Iterator[tuple[s
     newest = {report.model.name: report.id for report in reversed(reports.all()) if report.kind == "evaluation"}  # fmt: skip
     for report_id in sorted(newest.values(), reverse=True)[:_MAX_EVALUATIONS]:
         with suppress(StoreError):
-            found = reports.decode(report_id, _Evaluation)
-            labels = {label.lower(): label for label in found.confusion.labels} if beside else {"": ""}  # fmt: skip
+            evaluation = reports.decode(report_id, _Evaluation)
+            labels = {label.lower(): label for label in evaluation.confusion.labels} if beside else {"": ""}  # fmt: skip
             for label in _near(beside, labels)[:1]:
-                if line := outcome_line(report_id, found.confusion, word.names[0], labels[label]):
-                    yield line, f"{word.meaning} in the evaluation of {found.model.name} {found.model.version}, {day(found.created)}"  # fmt: skip
+                if line := outcome_line(
+                    report_id, evaluation.confusion, word.names[0], labels[label]
+                ):
+                    yield line, f"{word.meaning} in the evaluation of {evaluation.model.name} {evaluation.model.version}, {day(evaluation.created)}"  # fmt: skip
 
 
 def outcome_line(report_id: str, confusion: Confusion, outcome: str, label: str = "") -> str:

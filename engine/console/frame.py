@@ -10,9 +10,8 @@ from litestar import Request, Response
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console import formats
-from quadriga.engine.console.filter_line import comparison_text
-from quadriga.engine.console.inference_filter import INFERENCES_PATH
-from quadriga.engine.console.search_words import filter_words
+from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text
+from quadriga.engine.console.search import filter_words
 from quadriga.engine.console.static_files import StaticFiles
 from quadriga.engine.console.texts import TEXTS, WORDS, text
 from quadriga.proto.access import ANYBODY, Caller, Need

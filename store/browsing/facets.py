@@ -1,6 +1,7 @@
 """Facets: which fields the matches of a filter have, their frequent values and how numbers are spread."""
 
 import math
+import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -10,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store.browsing.sample import MatchSample, SampledRow, take_sample
-from quadriga.store.database.database import execute
+from quadriga.store.database.database import execute, execute_in
 from quadriga.store.database.rows import (
     LabelScore,
     StoredModel,
@@ -19,6 +20,7 @@ from quadriga.store.database.rows import (
     models_by_id,
 )
 from quadriga.store.database.schema import KeyType
+from quadriga.store.query.filters.syntax import SIGNAL_FIELDS
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.sql.catalog import CLASSIFICATION
@@ -36,6 +38,12 @@ FIELDS = (
 )  # fmt: skip
 """Fields beside `meta.<path>`."""
 
+MEASURES = ("sig.image.blur", "sig.image.brightness", "sig.image.contrast")
+"""Numbers measured on the image that facets have, as histograms."""
+
+MEASURED = 500
+"""Maximum images whose measures are read; of more matches their facets are estimates."""
+
 MAX_TEXT = 256
 """Characters of a value; of a longer text the beginning is counted."""
 _MAX_NAMES = 64  # names of fields in a request
@@ -51,6 +59,11 @@ _TYPES: dict[int, FacetType] = {
 
 LARGEST_EXACT = 1 << 53
 """Largest whole number up to which a float has all."""
+
+
+_PICTURES = "SELECT seq, picture FROM signal WHERE seq IN ({})"
+_PICTURE = struct.Struct(f"<{len(SIGNAL_FIELDS)}f")
+"""Numbers of an image as they are stored; those of other releases had another length."""
 
 
 class FacetsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,9 +150,15 @@ def find_facets(inferences: InferenceReader, request: FacetsRequest) -> Facets:
         sample = take_sample(connection, inferences.planner(connection, tree))
         models = models_by_id(connection, {row.model_id for row in sample.rows})
         stored_keys = [] if sample.is_exact else _known_keys(connection, inferences.scope)
+        measures = [name for name in MEASURES if not fields or name in fields]
+        step = -(-len(sample.rows) // MEASURED) or 1
+        measured = [row.seq for row in sample.rows[::step]] if measures else []
+        pictures = dict(execute_in(connection, _PICTURES, measured))
     tallies = _Tallies(fields)
     for row, weight in zip(sample.rows, sample.weights, strict=True):
         tallies.add(row, models[row.model_id], weight)
+        if len(picture := pictures.get(row.seq) or b"") == _PICTURE.size:
+            tallies.add_measures(_PICTURE.unpack(picture), measures, weight * step)
     unsampled = [
         Facet(field, type_, None, distinct=0, values=[], histogram=[])
         for field, type_ in stored_keys
@@ -198,6 +217,11 @@ class _Tallies:
             for path, value in metadata.decode(row.flat_meta).items():
                 self._add(f"meta.{path}", value, weight)
 
+    def add_measures(self, numbers: Sequence[float], names: Iterable[str], weight: float) -> None:
+        """Add the numbers of an image, in the order of `SIGNAL_FIELDS`."""
+        for name in names:
+            self._add(name, numbers[SIGNAL_FIELDS.index(name)], weight)
+
     def facets(self, request: FacetsRequest) -> list[Facet]:
         """Return the first fields, those that most have first, those of the engine before others."""
         rank = {field: number for number, field in enumerate(FIELDS)}
@@ -247,7 +271,8 @@ def _typed(value: Any) -> tuple[FacetType, Any]:
 
 def _facet(field: str, type_: FacetType, tally: _Tally, *, values: int, bins: int) -> Facet:
     shown: list[FacetValue] = []
-    if type_ in ("string", "boolean") or (type_ == "number" and len(tally.weights) <= values):
+    is_listed = type_ == "number" and len(tally.weights) <= values and field not in MEASURES
+    if type_ in ("string", "boolean") or is_listed:
         ordered = sorted(tally.weights.items(), key=lambda item: (-item[1], item[0]))
         shown = [FacetValue(value, round(weight)) for value, weight in ordered[:values]]
     return Facet(
@@ -280,6 +305,21 @@ def histogram(weights: Iterable[tuple[float, float]], bins: int) -> list[Histogr
         HistogramBin(_bound(position, step), _bound(position + 1, step), round(count))
         for position, count in sorted(counts.items())
     ]
+
+
+TAIL = 0.25
+"""Share of numbers, at most, that an end of them has."""
+
+
+def tail_bound(bins: Sequence[HistogramBin], *, is_low: bool) -> float | None:
+    """Return where the low or the high end of some numbers begins: a quarter of them at most, but at least a bin; None without bins."""
+    most, count, bound = TAIL * sum(bin_.count for bin_ in bins), 0, None
+    for bin_ in bins if is_low else reversed(bins):
+        count += bin_.count
+        if bound is not None and count > most:
+            break
+        bound = bin_.high if is_low else bin_.low
+    return bound
 
 
 def _round_step(width: float) -> float:
@@ -330,8 +370,10 @@ def _fields(requested: list[str] | str | None) -> frozenset[str]:
     if len(names) > _MAX_NAMES:
         raise QueryError(f"expected at most {_MAX_NAMES} fields, got {len(names)}")
     for position, name in enumerate(names):
-        if name not in FIELDS and not (name.startswith("meta.") and len(name) > len("meta.")):
+        if name not in (*FIELDS, *MEASURES) and not (
+            name.startswith("meta.") and len(name) > len("meta.")
+        ):
             raise QueryError(
-                f"expected fields[{position}] to be one of {', '.join(FIELDS)} and meta.<key>, got {name[:80]!r}"
+                f"expected fields[{position}] to be one of {', '.join((*FIELDS, *MEASURES))} and meta.<key>, got {name[:80]!r}"
             )
     return frozenset(names)

@@ -39,10 +39,11 @@ def server(tmp_path_factory):
     [
         ("miss", "missed"),
         ("missed", "missed"),
-        ("false pos", "wrong"),
+        ("blurr", "blurred"),
+        ("false pos", "false positives"),
         ("label=ship & wro", "label=ship & wrong"),
-        ("no truth", "ground_truth=exists:false"),
-        ("has tr", "ground_truth=exists:true"),
+        ("not label", "ground_truth=exists:false"),
+        ("annot", "ground_truth=exists:true"),
     ],
 )
 def test_words_for_what_was_wrong_are_offered(browser, server, text, first):

@@ -17,7 +17,7 @@ REQUESTS = {
     "the list page": ("GET", "/console/inferences"),
     "an evaluation": ("POST", "/api/evaluations"),
 }
-MOST = {"an inference of a JPEG": 37, "a query": 26, "the list page": 50, "an evaluation": 65}
+MOST = {"an inference of a JPEG": 37, "a query": 26, "the list page": 46, "an evaluation": 65}
 """Files entered at most. Lower a figure when the code goes below it; never raise it without a reason."""
 
 

@@ -17,7 +17,6 @@ from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card, names_of
 from quadriga.engine.console.charts import IntervalMarks, difference_interval
 from quadriga.engine.console.filter_line import as_part, comparison_text, joined
-from quadriga.engine.console.filter_problems import absent
 from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
@@ -28,7 +27,7 @@ from quadriga.engine.console.frame import (
     single_field,
 )
 from quadriga.engine.console.pages.drift_report import slice_comparison
-from quadriga.engine.console.search_words import explained
+from quadriga.engine.console.search import absent, check
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.evaluation.parameters import (
@@ -130,7 +129,7 @@ def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHand
         def show(found: InferenceReader) -> tuple[str, int]:
             choices = _choices(models())
             pair = _pair(comparison, choices)
-            problem = explained(found, comparison.line) if comparison.line else None
+            problem = check(comparison.line) if comparison.line else None
             content: dict[str, Any] = {
                 "quality": None,
                 "images": None,

@@ -8,9 +8,9 @@ import msgspec
 
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import as_part, comparison_text, joined
-from quadriga.engine.console.filter_problems import check
 from quadriga.engine.console.formats import number
 from quadriga.engine.console.frame import Frame
+from quadriga.engine.console.search import check
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
 from quadriga.monitor.report.drift_texts import (

@@ -13,17 +13,17 @@ from litestar.params import FromPath
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card, has_tensors, meant_labels, tensor_texts
-from quadriga.engine.console.filter_line import comparison_text
-from quadriga.engine.console.filter_problems import Problem, absent
-from quadriga.engine.console.frame import PageRequest, page_response, redirect
-from quadriga.engine.console.inference_filter import (
+from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
     InferenceFilter,
+    comparison_text,
     filter_from_url,
 )
+from quadriga.engine.console.formats import measure
+from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.pages.label import links_of, next_link
-from quadriga.engine.console.search_words import explained
+from quadriga.engine.console.search import Problem, absent, check
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
@@ -236,7 +236,7 @@ def _around(
 ) -> tuple[Surroundings, Problem | None]:
     """Find the neighbours of an inference within a filter; say why there are none if the filter is none."""
     nothing = Surroundings([], [], partial=False)
-    problem = explained(store, filter_.line)
+    problem = check(filter_.line)
     if problem is not None or filter_.queue is not None:
         return nothing, problem
     try:
@@ -321,13 +321,13 @@ def _usual_measures(
     return UsualMeasures(0, {})
 
 
-def _scale(name: str, usual: UsualMeasures) -> str:
+def _scale(name: str, usual: UsualMeasures, number: float) -> str:
     """Return the scale of a number that was measured on the image, with what is usual for the model."""
     span = usual.spans.get(name)
-    scale = text(f"measure_{name}")
+    scale = text(f"measure_{name}", value=f"{number:.4g}")
     if span is None:
         return scale
-    low, high = (f"{bound:.4g}" for bound in span)
+    low, high = (f"{measure(f'sig.image.{name}', bound):.4g}" for bound in span)
     return f"{scale}; {text('measure_usual', low=low, high=high)}"
 
 
@@ -351,7 +351,8 @@ def _pairs(
     if signals and signals.picture and len(signals.picture) == 4 * len(IMAGE_STATISTICS):
         numbers = np.frombuffer(signals.picture, "<f4").tolist()
         for name, number in zip(IMAGE_STATISTICS, numbers, strict=True):
-            yield Pair(f"sig.image.{name}", f"{number:.4g}", scale=_scale(name, usual))
+            field = f"sig.image.{name}"
+            yield Pair(field, f"{measure(field, number):.4g}", scale=_scale(name, usual, number))
     source = inference.input
     if source.width and source.height:
         yield Pair("size", f"{source.width} \N{MULTIPLICATION SIGN} {source.height} px")

@@ -1,9 +1,10 @@
 """The page of inferences: those that a filter finds, as a grid or a table, with their facets and times."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,18 +24,19 @@ from quadriga.engine.console.cards import (
     told_apart,
 )
 from quadriga.engine.console.charts import Timeline, timeline
-from quadriga.engine.console.filter_line import comparison_text, joined, same_value
-from quadriga.engine.console.filter_problems import Problem, absent
-from quadriga.engine.console.formats import task_words
-from quadriga.engine.console.frame import PageRequest, opens, page_response, redirect
-from quadriga.engine.console.inference_filter import (
+from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
     InferenceFilter,
+    comparison_text,
     filter_from_url,
+    joined,
+    same_value,
 )
+from quadriga.engine.console.formats import measure, task_words
+from quadriga.engine.console.frame import PageRequest, opens, page_response, redirect
 from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
-from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
+from quadriga.engine.console.search import MeantLine, Problem, absent, check, meant_lines
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import ReportStore
@@ -42,11 +44,14 @@ from quadriga.proto.request import current_caller
 from quadriga.store.browsing.facets import (
     LARGEST_EXACT,
     MAX_TEXT,
+    MEASURED,
+    MEASURES,
     Facet,
     Facets,
     FacetsRequest,
     FacetValue,
     find_facets,
+    tail_bound,
 )
 from quadriga.store.query.filters.syntax import Scalar
 from quadriga.store.query.inferences import InferenceReader, Page
@@ -69,12 +74,22 @@ VALUES, BINS = 8, 16
 
 MAX_GROUPS = 14
 
+MOST_TAGGED = 5000
+"""Inferences that the page tags at once: each is a request of its own, so that its history says who set the tag."""
+
 MAX_WIDER = 3
 """Fields with chosen values that are counted without their choice: each costs a search. Others have the chosen values alone."""
 
 _BAR_WIDTH = 36
 _HISTOGRAM_WIDTH, _HISTOGRAM_HEIGHT = 208, 32
 _FIRST_FACETS = ("model", "version", "label", "score")
+
+_ENDS = {
+    "sig.image.blur": ("sharp", "blurred"),
+    "sig.image.brightness": ("dark", "bright"),
+    "sig.image.contrast": ("low contrast", "high contrast"),
+}
+"""What the low and the high end of the numbers of an image look like."""
 
 _LAST_FACETS = (
     "ground_truth", "ground_truth.review", "status", "latency_ms", "predictions", "task",
@@ -104,6 +119,14 @@ class BinLink(msgspec.Struct, frozen=True, kw_only=True):
     link: str
 
 
+class EndLink(msgspec.Struct, frozen=True):
+    """One end of the numbers measured on images, in words, such as sharp or blurred."""
+
+    name: str
+    link: str
+    is_chosen: bool
+
+
 class FacetGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A field with its values, or its histogram."""
 
@@ -117,6 +140,8 @@ class FacetGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Further values."""
     is_exact: bool
     """Whether its numbers are counted, not estimated."""
+    ends: tuple[EndLink, ...] = ()
+    """The low and the high end of what was measured on the images; none of other fields."""
 
 
 class CountedFacet(msgspec.Struct, frozen=True):
@@ -204,7 +229,7 @@ def read_inferences(
     store: InferenceReader,
     filter_: InferenceFilter,
     links: FilterLinks,
-    reports: ReportStore | None = None,
+    reports: Callable[[], ReportStore] | None = None,
 ) -> InferencesPage:
     """Read the content of the page.
 
@@ -212,11 +237,11 @@ def read_inferences(
         store: What the caller sees of the store.
         filter_: What the URL says.
         links: Makes the links of the page.
-        reports: The reports that the caller may see.
+        reports: Returns the reports that the caller may see: only a line that is no filter asks for them.
     """
-    problem = explained(store, filter_.line)
+    problem = check(filter_.line)
     if problem is not None:
-        meant = meant_lines(store, filter_.line, links, reports)
+        meant = meant_lines(store, filter_.line, links, reports() if reports else None)
         return InferencesPage(problem=problem, meant=meant)
     where: Any = filter_.line or {}
     limit = {"table": TABLE_SIZE, "objects": INFERENCES}.get(filter_.view, GRID_SIZE)
@@ -346,7 +371,10 @@ def counted_facets(
 ) -> list[CountedFacet]:
     """Return the facets of a filter; those of which it chooses values have their other values, too."""
     counted = {
-        (facet.field, facet.type): CountedFacet(facet, facets.exact) for facet in facets.facets
+        (facet.field, facet.type): CountedFacet(
+            facet, facets.exact and (facet.field not in MEASURES or facets.sampled <= MEASURED)
+        )
+        for facet in facets.facets
     }
     for field in links.chosen_fields()[:MAX_WIDER]:
         where: Any = links.without_choice(field) or {}
@@ -410,6 +438,8 @@ def _facet_rank(facet: Facet) -> tuple[int, int]:
         return 0, _FIRST_FACETS.index(facet.field)
     if facet.field in _LAST_FACETS:
         return 2, _LAST_FACETS.index(facet.field)
+    if facet.field in _ENDS:
+        return 1, 1
     return 1, 0  # in the order of the answer
 
 
@@ -430,16 +460,34 @@ def _facet_group(counted: CountedFacet, links: FilterLinks, label_field: str) ->
         return None
     return FacetGroup(
         field=facet.field,
-        note="of each prediction"
-        if facet.field == "score"
-        else {"string": "text", "number": "number", "boolean": "yes or no"}[facet.type],
+        note=_note(facet),
         values=values,
         bins=bins,
         low=bins[0].low if bins else 0,
         high=bins[-1].high if bins else 0,
+        ends=_end_links(facet, links),
         more=max(facet.distinct - len(values), 0) if values else 0,
         is_exact=counted.is_exact,
     )
+
+
+def _note(facet: Facet) -> str:
+    if facet.field == "score":
+        return "of each prediction"
+    if facet.field in _ENDS:
+        return "measured"
+    return {"string": "text", "number": "number", "boolean": "yes or no"}[facet.type]
+
+
+def _end_links(facet: Facet, links: FilterLinks) -> tuple[EndLink, ...]:
+    """Return the links to both ends of the numbers measured on images: a quarter of them each, at most."""
+    ends = []
+    for name, operator in zip(_ENDS.get(facet.field, ()), ("lt", "ge"), strict=False):
+        bound = tail_bound(facet.histogram, is_low=operator == "lt")
+        text = comparison_text(facet.field, bound or 0, operator)
+        link = links.toggled(text) if links.has(text) else links.within(facet.field, [text])
+        ends.append(EndLink(name, link, links.has(text)))
+    return tuple(ends)
 
 
 def _value_links(facet: Facet, links: FilterLinks, label_field: str) -> list[ValueLink]:
@@ -496,8 +544,8 @@ def _bin_links(facet: Facet, links: FilterLinks) -> list[BinLink]:
                 y=round(_HISTOGRAM_HEIGHT - height, 2),
                 width=round(max((bin_.high - bin_.low) * scale - 1, 1), 2),
                 height=round(height, 2),
-                low=bin_.low,
-                high=bin_.high,
+                low=measure(facet.field, bin_.low),
+                high=measure(facet.field, bin_.high),
                 count=bin_.count,
                 link=_bin_link(facet.field, bin_.low, bin_.high, links),
             )
@@ -524,7 +572,7 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
             return redirect(links.current(cursor=filter_.cursor))
 
         def show(inferences: InferenceReader) -> tuple[str, int]:
-            reports = store.reports.within(caller_scope())
+            reports = partial(store.reports.within, caller_scope())
             content = read_inferences(inferences, filter_, links, reports)
             html = frame.html(
                 "inferences",
@@ -546,6 +594,7 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
                 may_evaluate=opens(current_caller(), "monitor"),
                 export_formats=EXPORT_FORMATS,
                 annotated=ANNOTATED,
+                most_tagged=MOST_TAGGED,
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
                 times=time_links(links, datetime.now(UTC).date()),
             )

@@ -11,18 +11,18 @@ from litestar.handlers import HTTPRouteHandler
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.filter_line import comparison_text, parts
-from quadriga.engine.console.filter_problems import Problem, absent
-from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
-from quadriga.engine.console.inference_filter import (
+from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     QUEUE_ORDERS,
     FilterLinks,
     InferenceFilter,
     QueuePlace,
+    comparison_text,
     filter_from_url,
+    parts,
 )
-from quadriga.engine.console.search_words import explained, meant_lines
+from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
+from quadriga.engine.console.search import Problem, absent, check, meant_lines
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.report.metric_texts import format_interval, format_number
@@ -169,7 +169,7 @@ def _kept_options(place: QueuePlace) -> dict[str, str]:
 
 def _read_queue(store: InferenceReader, filter_: InferenceFilter) -> LabelQueue | Problem:
     """Return the beginning of the queue of a filter, or why it is no filter."""
-    if (problem := explained(store, filter_.line)) is not None:
+    if (problem := check(filter_.line)) is not None:
         return problem
     try:
         return find_label_queue(store, _request(filter_, limit=SHOWN))

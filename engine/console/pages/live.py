@@ -11,10 +11,9 @@ from litestar.handlers import HTTPRouteHandler
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.tail import TAIL_PATH
 from quadriga.engine.console.cards import RATIOS, Card, card
-from quadriga.engine.console.filter_problems import Problem, absent
+from quadriga.engine.console.filter_line import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.frame import PageRequest, page_response, redirect
-from quadriga.engine.console.inference_filter import INFERENCES_PATH, FilterLinks, filter_from_url
-from quadriga.engine.console.search_words import MeantLine, explained, meant_lines
+from quadriga.engine.console.search import MeantLine, Problem, absent, check, meant_lines
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS
 from quadriga.store.browsing.arrivals import settled
@@ -68,7 +67,7 @@ def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int
         links: Makes the links of the page.
         now_ms: Milliseconds since 1970.
     """
-    problem = explained(store, line)
+    problem = check(line)
     if problem is not None:
         return LivePage(problem=problem, meant=meant_lines(store, line, links))
     after = settled(

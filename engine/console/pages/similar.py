@@ -7,13 +7,13 @@ from litestar.params import FromPath
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.frame import PageRequest, page_response, redirect
-from quadriga.engine.console.inference_filter import (
+from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
     InferenceFilter,
     filter_from_url,
 )
+from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import text
 from quadriga.store.browsing.similar import MAX_COMPARED, SimilarRequest, find_similar

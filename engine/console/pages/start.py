@@ -16,7 +16,7 @@ from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.console.filter_line import joined
 from quadriga.engine.console.frame import form_fields, opens, redirect, single_field
-from quadriga.engine.console.search_words import explained
+from quadriga.engine.console.search import check
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
@@ -128,7 +128,7 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
     def compare_times(body: RawBody) -> Response[bytes]:
         """Compare a period of a model with the one before it, or with a baseline."""
         fields = form_fields(body)
-        _check_filter(inferences.within(caller_scope()), single_field(fields, "q"))
+        _check_filter(single_field(fields, "q"))
         parameters = drift_parameters(fields, datetime.now(UTC))
         job = drift.within(caller_scope()).submit(msgspec.json.encode(parameters))
         note_target(job.id)
@@ -143,7 +143,7 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
             raise QueryError("expected a model and its version, as name:version")
         line = single_field(fields, "q")
         store = inferences.within(caller_scope())
-        _check_filter(store, line)
+        _check_filter(line)
         parameters = EvaluationParameters(name, version, where=line or None)
         check_parameters(parameters)
         _check_has_truth(store, parameters)
@@ -153,16 +153,16 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
     def export_found(body: RawBody) -> Response[bytes]:
         """Export what a filter finds."""
         fields = form_fields(body)
-        _check_filter(inferences.within(caller_scope()), single_field(fields, "q"))
+        _check_filter(single_field(fields, "q"))
         parameters = export_parameters(fields)
         return to_job(begin_export(jobs, inferences, parameters).id)
 
     return [compare_times, evaluate_one, export_found]
 
 
-def _check_filter(store: InferenceReader, line: str) -> None:
+def _check_filter(line: str) -> None:
     """Raise a `QueryError` in the words of the list of inferences if a line is no filter."""
-    if line and (problem := explained(store, line)) is not None:
+    if line and (problem := check(line)) is not None:
         raise QueryError(problem.message)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.filter_line import FilterLinks, InferenceFilter
 from quadriga.engine.console.pages.inferences import CountedFacet, facet_groups
 from quadriga.store.browsing.facets import Facet, FacetValue
 

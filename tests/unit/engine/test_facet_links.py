@@ -11,8 +11,7 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.filter_line import choice_text, choices
-from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.filter_line import FilterLinks, InferenceFilter, choice_text, choices
 from quadriga.engine.console.pages import inferences
 from quadriga.store.browsing import sample
 from quadriga.store.browsing.facets import FacetsRequest, find_facets

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.filter_line import FilterLinks, InferenceFilter
 from quadriga.engine.console.pages.inferences import FacetGroup, counted_facets, facet_groups
 from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.query.request import QueryRequest

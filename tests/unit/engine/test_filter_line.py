@@ -3,14 +3,16 @@
 import pytest
 
 from quadriga.engine.console.filter_line import (
+    MAX_CHIPS,
+    FilterLinks,
     as_part,
     comparison_text,
     field_and_rest,
+    filter_from_url,
     joined,
     number_text,
     parts,
 )
-from quadriga.engine.console.inference_filter import MAX_CHIPS, FilterLinks, filter_from_url
 from quadriga.store.query.filters.syntax import And, Compare, conjuncts
 from quadriga.store.query.request import QueryRequest
 

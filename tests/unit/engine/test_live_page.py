@@ -10,8 +10,8 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
+from quadriga.engine.console.filter_line import FilterLinks, InferenceFilter
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
 from quadriga.engine.console.pages.live import LIVE_PATH, NEWEST, read_live
 from quadriga.store.database.database import migrate, writer_engine
 from quadriga.store.keys.access_keys import create_key

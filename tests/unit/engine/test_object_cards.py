@@ -15,8 +15,8 @@ from quadriga.engine.console.cards import (
     meant_labels,
     object_cards,
 )
+from quadriga.engine.console.filter_line import FilterLinks, filter_from_url
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.inference_filter import FilterLinks, filter_from_url
 from quadriga.engine.console.pages.inferences import time_links
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.records import InputReference, ModelReference, StoredInference

@@ -7,8 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.console.filter_problems import OUTCOME_NAMES, check
-from quadriga.engine.console.search_words import outcome_lines
+from quadriga.engine.console.search import check, outcome_line
 from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import Cell, save_cells
 from quadriga.monitor.report.schema import Confusion, ReportedModel
@@ -33,12 +32,13 @@ HOSTILE = '<b>"a", b & (c)'
         ),
         (
             Confusion(["a"], [[5]], hallucinations={"a": 2}),
-            {"wrong": 'report=R & truth=""'},
+            {"false positives": 'report=R & truth=""', "wrong": 'report=R & truth=""'},
         ),
         (
             Confusion(["a", "b", "c"], [[5, 1, 2], [0, 3, 0], [4, 0, 0]], {"a": 1}, {"b": 7, "c": 0}),
             {
                 "missed": 'report=R & predicted=""',
+                "false positives": 'report=R & truth=""',
                 "wrong": '(report=R & predicted="") | (report=R & truth="") | (report=R & truth=a & predicted=in:b,c)'
                 " | (report=R & truth=c & predicted=a)",
             },
@@ -51,10 +51,32 @@ HOSTILE = '<b>"a", b & (c)'
     ],
 )  # fmt: skip
 def test_the_cells_of_a_report_are_a_filter(confusion, lines):
-    made = outcome_lines(REPORT, confusion)
+    made = {
+        kind: outcome_line(REPORT, confusion, kind)
+        for kind in ("missed", "false positives", "wrong")
+    }
     report = f'report="{REPORT}"'
-    assert made == {kind: line.replace("report=R", report) for kind, line in lines.items()}
+    expected = {kind: lines.get(kind, "").replace("report=R", report) for kind in made}
+    assert made == expected
     assert all(check(line) is None for line in made.values())
+
+
+def test_the_cells_of_one_label():
+    confusion = Confusion(
+        ["a", "b", "c"],
+        [[5, 1, 2], [0, 3, 0], [4, 0, 0]],
+        misses={"a": 1, "b": 2},
+        hallucinations={"b": 7},
+    )
+    report = f'report="{REPORT}"'
+    assert outcome_line(REPORT, confusion, "missed", "a") == f'{report} & truth=a & predicted=""'
+    assert outcome_line(REPORT, confusion, "missed", "c") == ""
+    assert (
+        outcome_line(REPORT, confusion, "false positives", "b")
+        == f'{report} & truth="" & predicted=b'
+    )
+    wrong = f"({report} & truth=a & predicted=c) | ({report} & truth=c & predicted=a)"
+    assert outcome_line(REPORT, confusion, "wrong", "c") == wrong
 
 
 def meant(page: str) -> list[tuple[str, str]]:
@@ -82,22 +104,29 @@ def test_each_word_leads_to_the_images_of_the_newest_evaluation(settings, server
     keep_evaluation(settings, 1, confusion, cells)
     folder = keep_evaluation(settings, 2, confusion, cells, model=ReportedModel("damaged", "1"))
     (folder / "report.json").write_bytes(b"{")
-    for kind, found in (("missed", 2), ("wrong", 3)):
-        for word in OUTCOME_NAMES[kind]:
-            page = open_page(server, f"/console/inferences?q={word.replace(' ', '+').upper()}")
-            assert page.status == 400
-            ((line, words),) = meant(page.text)
-            assert f'report="{report_id(1)}"' in line
-            assert words.endswith(
-                f"in the evaluation of shapes-detector 1, 21 September 2026, finds {found}"
-            )
-            assert html.escape(TEXTS["problem_outcome"].partition("“")[0]) in page.text
-            narrowed = open_page(
-                server, f"/console/inferences?q=id={FIRST}+%26+{word.replace(' ', '+')}"
-            )
-            ((line, words),) = meant(narrowed.text)
-            assert line.startswith(f"id={FIRST} & ")
-            assert words.endswith(f", finds {1}")
+    kinds = {
+        "missed": 2,
+        "not found": 2,
+        "false positives": 2,
+        "false positives star": 2,
+        "Stars missed": 2,
+        "wrong": 3,
+        "mistakes": 3,
+    }
+    for word, found in kinds.items():
+        page = open_page(server, f"/console/inferences?q={word.replace(' ', '+').upper()}")
+        assert page.status == 400
+        ((line, words),) = meant(page.text)
+        assert f'report="{report_id(1)}"' in line
+        assert words.endswith(
+            f"in the evaluation of shapes-detector 1, 21 September 2026, finds {found}"
+        )
+        narrowed = open_page(
+            server, f"/console/inferences?q=id={FIRST}+%26+{word.replace(' ', '+')}"
+        )
+        ((line, words),) = meant(narrowed.text)
+        assert line.startswith(f"id={FIRST} & ")
+        assert words.endswith(", finds 0" if "false" in word else ", finds 1")
 
 
 def test_without_an_evaluation_the_page_says_what_is_needed(settings, server):
@@ -108,11 +137,9 @@ def test_without_an_evaluation_the_page_says_what_is_needed(settings, server):
 
 
 @pytest.mark.parametrize("path", ["inferences", "live", "label"])
-def test_examples_have_keys_that_the_store_has(settings, server, path):
-    empty = open_page(server, f"/console/{path}?q=nothing%3D5")
-    assert (empty.status, "as in meta.KEY=VALUE." in empty.text) == (400, True)
-    record = make_record(FIRST, metadata={"altitude": 5, "lens": "wide angle"})
-    store_entries(settings.database_url, settings.journal_directory, [record])
+def test_an_error_leads_to_the_syntax_and_names_no_key_that_is_not_there(server, path):
     page = open_page(server, f"/console/{path}?q=nothing%3D5")
-    assert (page.status, "as in meta.lens=wide angle." in page.text) == (400, True)
+    assert (page.status, "as in meta.KEY=VALUE." in page.text) == (400, True)
+    assert 'href="/console/words#filter"' in page.text
+    assert 'id="filter"' in open_page(server, "/console/words").text
     assert "meta.camera" not in page.text.partition("<main")[2]

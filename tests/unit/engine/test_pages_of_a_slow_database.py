@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quadriga.engine.console.inference_filter import FilterLinks, InferenceFilter
+from quadriga.engine.console.filter_line import FilterLinks, InferenceFilter
 from quadriga.engine.console.pages.inference import SameImage, _usual_measures, find_same_image
 from quadriga.engine.console.pages.inferences import BINS, VALUES, _hints, counted_facets
 from quadriga.store.browsing.facets import FacetsRequest, find_facets

@@ -10,7 +10,6 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.texts import TEXTS
 from quadriga.proto.access import ROLES, Role
 from quadriga.store.database.database import migrate
 from quadriga.store.records.records import (
@@ -88,17 +87,17 @@ def test_a_team_sees_its_own_alone(keyed):
     assert show(keyed, f"{FIRST + 1}/similar", "b").status == 404
     page = show(keyed, f"{FIRST + 6}/similar", "b")
     assert (page.status, shown(page)) == (200, [])
-    assert TEXTS["nothing_similar"] in page.text
+    assert "Nothing to compare with." in page.text
 
 
 def test_the_filter_stays_and_can_be_left(keyed):
     inference = show(keyed, f"{FIRST + 1}?q=meta.camera%3Dnorth")
-    link = re.search(rf'href="([^"]*)" rel="nofollow">{TEXTS["more_like_this"]}<', inference.text)
+    link = re.search(rf'href="([^"]*)" rel="nofollow">{"More like this"}<', inference.text)
     assert link is not None
     assert html.unescape(link[1]) == f"/console/inferences/{FIRST + 1}/similar?q=meta.camera%3Dnorth"  # fmt: skip
     page = show(keyed, f"{FIRST + 1}/similar?q=meta.camera%3Dnorth")
     assert shown(page) == [6, 4, 2]
-    assert f'href="/console/inferences/{FIRST + 1}/similar" rel="nofollow">{TEXTS["among_all"]}<' in page.text  # fmt: skip
+    assert f'href="/console/inferences/{FIRST + 1}/similar" rel="nofollow">{"Among all"}<' in page.text  # fmt: skip
     assert f'href="/console/inferences/{FIRST + 4}?q=meta.camera%3Dnorth"' in page.text
     by_fields = show(keyed, f"{FIRST + 1}/similar?meta.camera=north")
     assert by_fields.status == 303
@@ -109,7 +108,7 @@ def test_the_filter_stays_and_can_be_left(keyed):
 def test_the_link_is_there_where_an_embedding_is(keyed, number, is_there):
     page = show(keyed, str(FIRST + number))
     assert page.status == 200
-    assert (TEXTS["more_like_this"] in page.text) is is_there
+    assert ("More like this" in page.text) is is_there
 
 
 def test_a_hostile_filter_is_no_markup_and_goes_into_the_link_as_it_is(keyed):

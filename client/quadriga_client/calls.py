@@ -125,6 +125,9 @@ def new_key() -> str:
 Read = Callable[[Response], Any]
 """Reads an answer that is no error."""
 
+Sink = Callable[[bytes], object]
+"""Takes the parts of the body of an answer."""
+
 
 def read_json(response: Response) -> Any:
     """Return the JSON of an answer; None for an empty one.

@@ -2,6 +2,7 @@
 
 import os
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from .errors import InputError
@@ -36,10 +37,10 @@ def chosen_key(key: str | None) -> str:
     return key
 
 
-def tls_context(
+def tls_contexts(
     ca: str | os.PathLike[str] | None, certificate: Certificate | None
-) -> ssl.SSLContext:
-    """Return the context of connections with https.
+) -> Callable[[], ssl.SSLContext]:
+    """Return a function that returns the context of a new connection with https.
 
     Args:
         ca: File of the authorities that are trusted; None for that of the environment, or those of the system.
@@ -60,7 +61,7 @@ def tls_context(
             context.load_cert_chain(*files)
         except OSError as error:
             raise InputError(f"cannot use the certificate {files[0]}: {_reason(error)}") from error
-    return context
+    return lambda: context
 
 
 def _reason(error: OSError) -> str:

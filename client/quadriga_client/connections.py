@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException, HTTPResponse, IncompleteRead
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import BadAnswer, InputError, Unreachable
@@ -46,14 +46,16 @@ class Connections:
 
     Args:
         url: `http://host:port` or `https://…`, maybe with a path.
-        tls: Context of connections with https.
+        tls: Returns the context of a new connection; None for connections without TLS.
         max_answer_bytes: Maximum bytes of an answer that is held in memory.
 
     Raises:
         InputError: The URL is none.
     """
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None, max_answer_bytes: int) -> None:
+    def __init__(
+        self, url: str, tls: Callable[[], ssl.SSLContext] | None, max_answer_bytes: int
+    ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
             port = parts.port
@@ -83,7 +85,7 @@ class Connections:
         body: Sequence[bytes],
         *,
         deadline_s: float,
-        sink: IO[bytes] | None = None,
+        sink: Callable[[bytes], object] | None = None,
         sink_timeout_s: float = 60.0,
     ) -> Response:
         """Send a request and return its answer.
@@ -94,7 +96,7 @@ class Connections:
             headers: Further headers.
             body: Parts of the body.
             deadline_s: End of all of it, in seconds of `time.monotonic`.
-            sink: Takes the body of an answer with a status below 300, of any size; then the deadline is that of its headers,
+            sink: Takes the parts of the body of an answer with a status below 300, of any size; then the deadline is that of its headers,
                 and each MiB of it has `sink_timeout_s`.
             sink_timeout_s: Seconds.
 
@@ -199,7 +201,7 @@ class Connections:
             if self._tls is None:
                 return _Connection(plain)
             plain.settimeout(max(deadline_s - time.monotonic(), 0.001))
-            return _Connection(self._tls.wrap_socket(plain, server_hostname=self._host))
+            return _Connection(self._tls().wrap_socket(plain, server_hostname=self._host))
         except BaseException:
             plain.close()
             raise
@@ -343,11 +345,13 @@ def _read(response: HTTPResponse, max_bytes: int) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _copy(response: HTTPResponse, sink: IO[bytes], extend: Callable[[], None]) -> bytes:
-    """Write the body of a response to a file; `extend` gives each part its time."""
+def _copy(
+    response: HTTPResponse, sink: Callable[[bytes], object], extend: Callable[[], None]
+) -> bytes:
+    """Hand on the body of a response in parts; `extend` gives each part its time."""
     extend()
     while chunk := response.read(CHUNK_BYTES):
-        sink.write(chunk)
+        sink(chunk)
         extend()
     if response.length:
         raise IncompleteRead(b"", response.length)

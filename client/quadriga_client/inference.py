@@ -27,6 +27,7 @@ def infer_call(
     parameters: Mapping[str, Any] | None,
     request_id: str | None,
     idempotency_key: str | None,
+    input_name: str = INPUT_NAME,
 ) -> Call:
     """Make a request for an inference of one image.
 
@@ -38,6 +39,7 @@ def infer_call(
         parameters: Further parameters of the input, such as `score_threshold`.
         request_id: Id of the request, as it is stored; None for a random one.
         idempotency_key: Key under which the request is stored once; None for a random one.
+        input_name: Name of the image, as it is stored.
 
     Raises:
         InputError: A value cannot be sent.
@@ -48,7 +50,7 @@ def infer_call(
             raise InputError(f"expected metadata to be a dict, got {type(metadata).__name__}")
         sent["metadata"] = encode_json(metadata, "metadata").decode()
     sent["binary_data_size"] = len(image) + 4
-    tensor = {"name": INPUT_NAME, "shape": [1], "datatype": "BYTES", "parameters": sent}
+    tensor = {"name": input_name, "shape": [1], "datatype": "BYTES", "parameters": sent}
     body: dict[str, Any] = {"inputs": [tensor]}
     if request_id is not None:
         body["id"] = request_id

@@ -1,13 +1,14 @@
 """Jobs and their reports."""
 
 import os
-import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .calls import json_call, read_bytes, read_call, read_text
 from .errors import InputError, JobFailed
+from .progress import ProgressLine
 from .reports import Report
 from .resources import Resource, Rows
 
@@ -40,10 +41,21 @@ class Jobs(Resource):
         call = json_call("POST", "/api/jobs/{}/cancel", job_id, is_repeatable=True)
         return Job(self._send(call))
 
-    def result(self, job_id: str, path: str | os.PathLike[str] | None = None) -> bytes | Path:
+    def result(
+        self,
+        job_id: str,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        progress: bool | None = None,
+    ) -> bytes | Path:
         """Return the result file of a job, or write it to a path and return that; then it may be of any size.
 
         A file that cannot be fetched to its end leaves nothing at the path.
+
+        Args:
+            job_id: Id of the job.
+            path: File to write.
+            progress: Whether stderr shows how much of the file is there; None for yes on a terminal.
         """
         call = read_call("/api/jobs/{}/result", job_id)
         if path is None:
@@ -51,9 +63,16 @@ class Jobs(Resource):
             return data
         target = Path(path)
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        line = ProgressLine(progress)
         try:
             with part.open("wb") as file:
-                self._send(call, read_bytes, sink=file)
+
+                def write(data: bytes) -> None:
+                    file.write(data)
+                    line.show(lambda: f"{target.name}: {file.tell() >> 20} MiB")
+
+                self._send(call, read_bytes, sink=write)
+                line.end(lambda: f"{target.name}: {file.tell() >> 20} MiB")
             part.replace(target)
         except OSError as error:
             if isinstance(error, ConnectionError):
@@ -64,14 +83,18 @@ class Jobs(Resource):
         return target
 
     def wait(
-        self, job_id: str | dict[str, Any], *, timeout: float | None = None, progress: bool = False
+        self,
+        job_id: str | dict[str, Any],
+        *,
+        timeout: float | None = None,
+        progress: bool | None = None,
     ) -> Job:
         """Wait for the end of a job, and return it.
 
         Args:
             job_id: Id of the job, or the job.
             timeout: Seconds; None for no limit. The job goes on after it.
-            progress: Whether stderr shows how far it is.
+            progress: Whether stderr shows how far it is; None for yes on a terminal.
 
         Raises:
             JobFailed: It failed or was cancelled.
@@ -79,12 +102,11 @@ class Jobs(Resource):
         """
         id_ = job_id["id"] if isinstance(job_id, dict) else job_id
         until_s = None if timeout is None else time.monotonic() + timeout
-        pause_s = FIRST_LOOK_S
+        pause_s, line, job = FIRST_LOOK_S, ProgressLine(progress), Job(id=id_)
         try:
             while True:
                 job = self.get(id_)
-                if progress:
-                    _show(job)
+                line.show(partial(_progress, job))
                 if job["state"] not in _GOES_ON:
                     break
                 if until_s is not None and time.monotonic() + pause_s > until_s:
@@ -92,8 +114,7 @@ class Jobs(Resource):
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 1.5, MAX_LOOK_S)
         finally:
-            if progress:
-                print(file=sys.stderr)  # noqa: T201
+            line.end(partial(_progress, job))
         if job["state"] != "succeeded":
             raise JobFailed(f"job {id_}: {job.get('error') or job['state']}", job)
         return job
@@ -140,10 +161,6 @@ class Reports(Resource):
         """Say that a report was seen, and what is known or done."""
         body = {"note": note}
         return self._send(json_call("POST", "/api/reports/{}/acknowledge", report_id, body=body))
-
-
-def _show(job: dict[str, Any]) -> None:
-    print(f"\r{_progress(job)}   ", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _progress(job: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """What all groups of methods stand on: `client.models`, `client.truth` and so on."""
 
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
-from .calls import Call, Read, read_json
+from .calls import Call, Read, Sink, read_json
 
 Rows = list[dict[str, Any]]
 Names = list[str]
@@ -12,7 +12,7 @@ Names = list[str]
 class Sender(Protocol):
     """Sends requests; `Client` does."""
 
-    def send(self, call: Call, read: Read = read_json, *, sink: IO[bytes] | None = None) -> Any:
+    def send(self, call: Call, read: Read = read_json, *, sink: Sink | None = None) -> Any:
         """Send a request, and return what `read` makes of the answer."""
 
     def open_stream(self, call: Call) -> Iterator[bytes]:

@@ -9,9 +9,9 @@ import msgspec
 import rich_click as click
 
 from quadriga.engine.commands.options import (
-    DEFAULT_SERVER,
     PATH,
     SERVER_NAMES,
+    connect,
     dataset_options,
     name_and_version,
     option,
@@ -20,7 +20,6 @@ from quadriga.engine.commands.options import (
     store_settings,
 )
 from quadriga.engine.commands.output import echo_json, print_progress
-from quadriga.engine.commands.server_client import ServerClient, model_path, wait_for_job
 from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.report import metric_texts
 
@@ -83,20 +82,17 @@ def baseline_command(**values: Any) -> None:
 
 def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
     """Have the server save the baseline, and return it."""
-    server = ServerClient(options.server or DEFAULT_SERVER)
+    client = connect(options.server)
     model, version = name_and_version(options.model)
     filter_ = parse_filter(options.where, "--where")
     if options.dataset is not None:
-        model, version, filter_ = _run_over_dataset(server, (model, version), options)
-    request = _to_request(options, version, filter_)
-    path = f"/api/models/{model_path(model, None)}/baseline"
-    response = server.request_json("PUT", path, request)
-    if response["job"] is not None:
-        job = server.request_json("GET", f"/api/jobs/{response['job']}")
-        wait_for_job(server, job, _print_read)
-    baselines = server.request_json("GET", path)["baselines"]
+        model, version, filter_ = _run_over_dataset(client, (model, version), options)
+    saved = client.models.set_baseline(model, **_to_request(options, version, filter_))
+    if saved["job"] is not None:
+        client.jobs.wait(saved["job"])
+    baselines = client.models.baselines(model)["baselines"]
     baseline: dict[str, Any] = next(
-        (candidate for candidate in baselines if candidate["name"] == options.name), response
+        (candidate for candidate in baselines if candidate["name"] == options.name), saved
     )
     return baseline
 
@@ -136,12 +132,8 @@ def _to_request(options: SimpleNamespace, version: str | None, where: Any) -> di
     return {"name": options.name, "version": version, "where": where, **window}
 
 
-def _print_read(read: int, total: int | None) -> None:
-    print_progress(f"read {read} of {total or '?'} inferences")
-
-
 def _run_over_dataset(
-    server: ServerClient, name_version: tuple[str, str | None], options: SimpleNamespace
+    client: Any, name_version: tuple[str, str | None], options: SimpleNamespace
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its inferences."""
     from quadriga.engine.commands.datasets import (
@@ -152,11 +144,11 @@ def _run_over_dataset(
     )
     from quadriga.monitor.evaluation.files.datasets import read_dataset
 
-    model, version, task = resolve_model(server, *name_version)
+    model, version, task = resolve_model(client, *name_version)
     images = read_dataset(options.dataset, task, dataset_formats())
     snapshot = options.snapshot or snapshot_hash(images, options.threads)
     run = DatasetRun(
         model, version, task, snapshot=snapshot, parameters={}, threads=options.threads
     )
-    run_model(server, run, images)
+    run_model(client, run, images)
     return model, version, run.snapshot_filter

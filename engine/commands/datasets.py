@@ -5,30 +5,32 @@ parameters, is stored already. Then the ground truth follows, joined by id.
 """
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import msgspec
 import rich_click as click
 from blake3 import blake3
 
-from quadriga.engine.commands.options import DEFAULT_SERVER, name_and_version
-from quadriga.engine.commands.output import RenderPage, print_progress
-from quadriga.engine.commands.server_client import (
-    BUSY_TIMEOUT_S,
-    POLL_INTERVAL_S,
-    ServerClient,
-    ServerError,
-    ServerRefused,
-    model_path,
-    own_server,
+from quadriga.client import Client
+from quadriga.client.calls import json_call
+from quadriga.client.errors import InputError, NotFound, ServerBusy, ServerRefused
+from quadriga.engine.commands.options import connect, name_and_version
+from quadriga.engine.commands.output import (
+    RenderPage,
+    error_text,
+    print_progress,
     wait_for_report,
 )
 from quadriga.engine.config.extras import dataset_formats
@@ -43,8 +45,19 @@ STATEMENTS_PER_REQUEST = 500
 """Statements of ground truth in one request."""
 
 _MAX_FAILURES_SHOWN = 10
-_FATAL_STATUSES = {404, 429, 503}
-"""Statuses after which no other image needs to be tried."""
+_BUSY_RETRIES = 16
+"""Repetitions of a request to a busy server, which last about a minute."""
+
+_LOADING_TIMEOUT_S = 60.0
+_LOOK_INTERVAL_S = 0.2
+_STOP_TIMEOUT_S = 30.0
+_MAX_LOG_BYTES = 2000
+_NO_TLS = ("--tls-certificate=", "--tls-key=", "--tls-client-ca=")
+"""Flags of a server of a command's own, which only this machine reaches, whatever quadriga.toml says."""
+
+
+class NotServed(OSError):
+    """A server of a command's own does not start, or does not load the model."""
 
 
 class DatasetRun(NamedTuple):
@@ -94,25 +107,26 @@ class _StoredPrediction(NamedTuple):
     """The annotations that are stored; None for none."""
 
 
-def resolve_model(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
+def resolve_model(client: Client, name: str, version: str | None) -> tuple[str, str, str]:
     """Return a model's name, the version that serves requests, and its task.
 
     Raises:
-        ServerError: The model is not found, or does not load.
+        NotServed: The model does not load.
+        quadriga.client.ClientError: It is not found, or the server does not respond.
     """
-    _wait_until_loaded(server, name)
-    info = server.request_json("GET", f"/v2/models/{model_path(name, version)}")
+    _wait_until_loaded(client, name)
+    info = client.models.metadata(name, version)
     if version is None:
-        index = server.request_json("POST", "/v2/repository/index", {"ready": True})
+        index = client.models.index(ready=True)
         ready = (entry["version"] for entry in index if entry["name"] == info["name"])
         version = next(ready, info["versions"][0])
     return info["name"], version, info["properties"]["task"]
 
 
-def _wait_until_loaded(server: ServerClient, name: str) -> None:
-    deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+def _wait_until_loaded(client: Client, name: str) -> None:
+    deadline_s = time.monotonic() + _LOADING_TIMEOUT_S
     while True:
-        index = server.request_json("POST", "/v2/repository/index", {})
+        index = client.models.index()
         versions = [entry for entry in index if entry["name"] == name]  # none of an alias
         states = {entry["state"] for entry in versions}
         if not versions or "READY" in states:
@@ -121,9 +135,9 @@ def _wait_until_loaded(server: ServerClient, name: str) -> None:
             reasons = "; ".join(
                 f"{entry['state']}: {entry.get('reason', '')}" for entry in versions
             )
-            raise ServerError(f"expected {name} to be loaded, got {reasons}")
+            raise NotServed(f"expected {name} to be loaded, got {reasons}")
         print_progress(f"waiting for {name}")
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(_LOOK_INTERVAL_S)
 
 
 def snapshot_hash(images: Sequence[DatasetImage], threads: int) -> str:
@@ -140,19 +154,20 @@ def snapshot_hash(images: Sequence[DatasetImage], threads: int) -> str:
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
 
 
-def run_model(server: ServerClient, run: DatasetRun, images: Sequence[DatasetImage]) -> None:
+def run_model(client: Client, run: DatasetRun, images: Sequence[DatasetImage]) -> None:
     """Run a model over images concurrently, send their ground truth, and print which failed.
 
     Raises:
-        ServerError: The server is away; stored predictions remain, and running requests are finished.
+        quadriga.client.ClientError: The server is away; stored predictions remain, and running requests are finished.
     """
-    predictions = dict(_stored_predictions(server, run))
+    predictions = dict(_stored_predictions(client, run))
     pending = [image for image in images if image.path not in predictions]
     already_stored = len(images) - len(pending)
     failed: dict[str, str] = {}
     pool = ThreadPoolExecutor(run.threads)
+    patient = connect(client.url, retries=_BUSY_RETRIES)
     try:
-        results = pool.map(partial(_infer_image, server, run), pending)
+        results = pool.map(partial(_infer_image, patient, run), pending)
         for image, result in zip(pending, results, strict=True):
             if isinstance(result, str):
                 failed[image.path] = result
@@ -163,8 +178,8 @@ def run_model(server: ServerClient, run: DatasetRun, images: Sequence[DatasetIma
             )
     finally:
         pool.shutdown(cancel_futures=True)
-        server.close()
-    _add_ground_truth(server, images, predictions)
+        patient.close()
+    _add_ground_truth(client, images, predictions)
     print_progress("")
     summary = f"{run.model} {run.version}: {len(pending) - len(failed)} images sent"
     summary += f", {already_stored} stored before" if already_stored else ""
@@ -175,25 +190,15 @@ def run_model(server: ServerClient, run: DatasetRun, images: Sequence[DatasetIma
         click.echo(f"  and {len(failed) - _MAX_FAILURES_SHOWN} more", err=True)
 
 
-def _stored_predictions(
-    server: ServerClient, run: DatasetRun
-) -> Iterator[tuple[str, _StoredPrediction]]:
+def _stored_predictions(client: Client, run: DatasetRun) -> Iterator[tuple[str, _StoredPrediction]]:
     """Yield the predictions that are stored already, with the paths of their images."""
-    body: dict[str, Any] = {"where": run.filter, "limit": 1000, "consistency": "journal"}
-    while True:
-        page = server.request_json("POST", "/api/inferences/query", body)
-        for record in page["inferences"]:
-            if record["status"] == 200:
-                path = record["metadata"].get("dataset_path", "")
-                yield path, _StoredPrediction(record["id"], record["ground_truth"])
-        if page["cursor"] is None:
-            return
-        body["cursor"] = page["cursor"]
+    for inference in client.query(run.filter, consistency="journal"):
+        if inference.raw["status"] == HTTPStatus.OK:
+            path = inference.metadata.get("dataset_path", "")
+            yield path, _StoredPrediction(inference.id, inference.ground_truth)
 
 
-def _infer_image(
-    server: ServerClient, run: DatasetRun, image: DatasetImage
-) -> _StoredPrediction | str:
+def _infer_image(client: Client, run: DatasetRun, image: DatasetImage) -> _StoredPrediction | str:
     """Send an image; return the stored prediction, or why there is none."""
     parameters = {**run.parameters, "metadata": json.dumps(run.metadata(image))}
     if run.task == "IMAGE_TEXT_TO_TEXT" and "prompts" not in parameters:
@@ -207,21 +212,22 @@ def _infer_image(
     except OSError as error:
         return f"cannot read the image: {error}"
     try:
-        response = server.infer(model_path(run.model, run.version), data, name, parameters)
-    except ServerRefused as error:
-        if error.status in _FATAL_STATUSES:
-            raise
-        return str(error)
-    inference_id = response["outputs"][0]["parameters"].get("inference_id")
+        result = client.infer(
+            run.model, data, version=run.version, parameters=parameters, input_name=name
+        )
+    except (NotFound, ServerBusy):  # no other image needs to be tried
+        raise
+    except (ServerRefused, InputError) as error:
+        return error_text(error)
     return (
-        _StoredPrediction(inference_id, None)
-        if inference_id
+        _StoredPrediction(result.id, None)
+        if result.id
         else "the server did not store the inference: does it run with store off?"
     )
 
 
 def _add_ground_truth(
-    server: ServerClient, images: Sequence[DatasetImage], predictions: dict[str, _StoredPrediction]
+    client: Client, images: Sequence[DatasetImage], predictions: dict[str, _StoredPrediction]
 ) -> None:
     """Send the ground truth of the predictions, where it is not stored yet."""
     items = []
@@ -235,7 +241,7 @@ def _add_ground_truth(
             "source": "dataset",
             "items": items[start : start + STATEMENTS_PER_REQUEST],
         }
-        answer = server.request_json("POST", "/api/ground-truth", body)
+        answer = client.send(json_call("POST", "/api/ground-truth", body=body, is_repeatable=True))
         for refusal in answer["refused"][:_MAX_FAILURES_SHOWN]:
             click.echo(f"  ground truth refused: {refusal['reason']}", err=True)
         print_progress(f"{start} of {len(items)} ground truths")
@@ -252,12 +258,12 @@ def evaluate_dataset(
 
     Raises:
         EvaluationError: The dataset cannot be read, or does not fit the model's task.
-        ServerError: The server does not respond, or refuses; stored predictions remain.
+        quadriga.client.ClientError: The server does not respond, or refuses; stored predictions remain.
     """
     request_parameters = _parse_parameters(options.parameters)
-    with _open_server(options) as (server, model):
+    with _open_server(options) as (client, model):
         names = [name_and_version(text) for text in (model, *options.compare)]
-        models = [resolve_model(server, name, version) for name, version in names]
+        models = [resolve_model(client, name, version) for name, version in names]
         task = models[0][2]
         images, has_splits = _read_images(options, task)
         if count := sum(image.is_background for image in images):
@@ -274,9 +280,9 @@ def evaluate_dataset(
             for model in models
         ]
         for run in runs:
-            run_model(server, run, images)
-        job = _submit_evaluation(server, request, runs, options.split if has_splits else None)
-        return wait_for_report(server, job, _print_read)
+            run_model(client, run, images)
+        job = _submit_evaluation(client, request, runs, options.split if has_splits else None)
+        return wait_for_report(client, job)
 
 
 def _parse_parameters(text: str) -> dict[str, Any]:
@@ -330,7 +336,7 @@ def _check_annotations(images: Sequence[DatasetImage], task: str, settings: Metr
 
 
 def _submit_evaluation(
-    server: ServerClient, parameters: dict[str, Any], runs: Sequence[DatasetRun], split: str | None
+    client: Client, parameters: dict[str, Any], runs: Sequence[DatasetRun], split: str | None
 ) -> Any:
     """Have the server evaluate the predictions of the runs; return the job."""
     conditions = [runs[0].snapshot_filter, parameters["where"]]
@@ -343,15 +349,11 @@ def _submit_evaluation(
         {"model": run.model, "version": run.version, "where": run.snapshot_filter}
         for run in runs[1:]
     ]
-    return server.request_json("POST", "/api/evaluations", parameters)
-
-
-def _print_read(read: int, total: int | None) -> None:
-    print_progress(f"read {read} of {total or '?'} inferences" + ", computing" * (read == total))
+    return client.evaluate(wait=False, **parameters)
 
 
 @contextmanager
-def _open_server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]:
+def _open_server(options: SimpleNamespace) -> Iterator[tuple[Client, str]]:
     """Yield a server and the name of the model there; start an own server if the model is a folder."""
     model, path = options.model, Path(options.model)
     is_model = path.suffix == ".onnx" or (path.is_dir() and any(path.rglob("*.onnx")))
@@ -363,7 +365,7 @@ def _open_server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]
         if options.data is not None:
             raise click.UsageError("--data can only be used with a model folder")
         options.is_kept = True
-        yield ServerClient(options.server or DEFAULT_SERVER), model
+        yield connect(options.server), model
         return
     with (
         TemporaryDirectory() as data,
@@ -371,8 +373,50 @@ def _open_server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]
         own_server(path, options.data or data, log) as (url, _),
     ):
         options.is_kept = options.data is not None
-        server = ServerClient(url)
-        names = server.request_json("GET", "/v2/models")["models"]
+        client = connect(url)
+        names = client.models.names()
         if len(names) != 1:
             raise EvaluationError(f"expected a folder of one model, got {', '.join(names)}")
-        yield server, names[0]
+        yield client, names[0]
+
+
+@contextmanager
+def own_server(
+    models: Path, data: Path | str, log: IO[bytes]
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Serve models on a free port while the block lasts; yields the URL and the process.
+
+    Raises:
+        NotServed: The server does not start; the message has the end of its log.
+    """
+    command = [
+        sys.executable,
+        "-P",  # a quadriga.py in the current folder is not ours
+        "-m",
+        "quadriga.engine.cli",
+        "serve",
+        str(models),
+        "--data",
+        str(data),
+    ]
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [*command, "--port", "0", "--grpc-port", "-1", *_NO_TLS],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        start_new_session=True,  # Ctrl-C ends who started it, which then ends the server
+    ) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            if "http" not in line:
+                process.wait(_STOP_TIMEOUT_S)
+                log.seek(0)
+                reason = log.read()[-_MAX_LOG_BYTES:].decode(errors="replace").strip()
+                raise NotServed(f"cannot serve {models}: {reason}")
+            yield line.split()[-1], process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -13,6 +13,7 @@ import rich_click as click
 from quadriga.engine.commands.options import (
     PATH,
     SERVER_NAMES,
+    connect,
     name_and_version,
     option,
     parse_filter,
@@ -28,9 +29,9 @@ from quadriga.engine.commands.output import (
     image_from_store,
     page_writer,
     print_progress,
+    wait_for_report,
     write_report,
 )
-from quadriga.engine.commands.server_client import ServerClient, wait_for_report
 from quadriga.monitor.report.checks import signal_checks
 from quadriga.monitor.report.schema import Report
 
@@ -154,11 +155,9 @@ def _compare_files(options: SimpleNamespace) -> tuple[Report, RenderPage]:
 
 
 def _compare_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
-    server = ServerClient(options.server)
+    client = connect(options.server)
     options.is_kept = True
-    return wait_for_report(
-        server, server.request_json("POST", "/api/drift", _to_parameters(options)), _print_read
-    )
+    return wait_for_report(client, client.drift(wait=False, **_to_parameters(options)))
 
 
 def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:

@@ -15,6 +15,7 @@ import rich_click as click
 from quadriga.engine.commands.options import (
     PATH,
     SERVER_NAMES,
+    connect,
     dataset_options,
     name_and_version,
     option,
@@ -32,9 +33,9 @@ from quadriga.engine.commands.output import (
     image_from_store,
     page_writer,
     print_progress,
+    wait_for_report,
     write_report,
 )
-from quadriga.engine.commands.server_client import ServerClient, wait_for_report
 from quadriga.monitor.report.checks import Check
 from quadriga.monitor.report.schema import Report
 
@@ -324,10 +325,9 @@ def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
 
 
 def _evaluate_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
-    server = ServerClient(options.server)
-    job = server.request_json("POST", "/api/evaluations", _to_parameters(options))
+    client = connect(options.server)
     options.is_kept = True
-    return wait_for_report(server, job, _print_read)
+    return wait_for_report(client, client.evaluate(wait=False, **_to_parameters(options)))
 
 
 def _evaluate_dataset(options: SimpleNamespace) -> tuple[Report, RenderPage]:

@@ -19,6 +19,7 @@ from quadriga.store.records.disk import create_privately
 Decorator = Callable[[Any], Any]
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
+_RESPONSE_TIMEOUT_S = 300.0
 PATH = click.Path(path_type=Path)
 
 
@@ -83,6 +84,25 @@ server_option = click.option(
 """Option of the commands that ask a server; a command of a group takes that of the group."""
 
 json_option = option("--json as_json", "Print JSON, and nothing else.", is_flag=True)
+
+
+def connect(url: str | None, **options: Any) -> Any:
+    """Return the client of a server, with the key and the TLS files that the environment names.
+
+    Args:
+        url: URL of the server; None for the default.
+        options: Further arguments of `quadriga.client.Client`.
+    """
+    from quadriga.client import Client
+
+    return Client(
+        url or DEFAULT_SERVER,
+        timeout=_RESPONSE_TIMEOUT_S,
+        total_timeout=_RESPONSE_TIMEOUT_S,
+        **options,
+    )
+
+
 report_output_option = option(
     "--output",
     "Also write the report to a file; repeat for more: .html for people, .json for programs, .md for the "

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from quadriga.engine.config.settings import API_KEY_VARIABLE, FILE_SUFFIX
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.checks import Check, render_junit, render_markdown
 from quadriga.monitor.report.schema import (
@@ -35,6 +37,7 @@ _MAX_LABELS = 10
 _MAX_MOVED = 5
 _MAX_SLICES = 24
 _PIPED_COLUMNS = 400
+_KEYS = (API_KEY_VARIABLE, API_KEY_VARIABLE + FILE_SUFFIX)
 
 RenderPage = Callable[[Report], str]
 """Function that renders a report as an HTML page."""
@@ -70,8 +73,19 @@ def fail(error: Exception) -> NoReturn:
     print_progress("")
     secrets = {word.rpartition("=")[2] for word in sys.argv if "://" in word}
     secrets |= {text for text in os.environ.values() if "://" in text}
-    click.echo(f"quadriga: {redact(full_text(error), secrets)}", err=True)
+    click.echo(f"quadriga: {redact(error_text(error), secrets)}", err=True)
     sys.exit(2)
+
+
+def error_text(error: Exception) -> str:
+    """Return what an error says; that of a server as its text and status, and where its key would come from."""
+    from quadriga.client.errors import ServerRefused
+
+    if not isinstance(error, ServerRefused):
+        return full_text(error)
+    is_without_key = error.status == HTTPStatus.UNAUTHORIZED and not any(map(os.environ.get, _KEYS))
+    hint = f": set {' or '.join(_KEYS)}" if is_without_key else ""
+    return f"{error.text} ({error.status}){hint}"
 
 
 def echo_json(value: Any) -> None:
@@ -141,6 +155,22 @@ def _in_form_of(output: Path, report: Report, page: RenderPage, checks: Sequence
     if output.suffix == ".xml":
         return render_junit(report, checks)
     return _to_json(report) + b"\n"
+
+
+def wait_for_report(client: Any, job: Any) -> tuple[Report, RenderPage]:
+    """Wait for a job of a server, and return its report, and the function that returns its page.
+
+    Raises:
+        quadriga.client.ClientError: The server does not respond, or the job ends without a report.
+    """
+    report_id = client.jobs.wait(job)["id"]
+    page = client.reports.page(report_id)
+    return read_report(client, report_id), lambda _: page
+
+
+def read_report(client: Any, report_id: str) -> Report:
+    """Return a report of a server."""
+    return msgspec.convert(dict(client.reports.get(report_id)), Report)
 
 
 def page_writer(image_bytes: Callable[[str], bytes | None]) -> RenderPage:

@@ -3,21 +3,24 @@
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote
 
-import msgspec
 import rich_click as click
 from rich.console import Console
 
 from quadriga.engine.commands.options import (
+    connect,
     json_option,
     option,
     report_output_option,
     server_option,
 )
-from quadriga.engine.commands.output import echo_json, plain_table, short_time, write_report
-from quadriga.engine.commands.server_client import NOT_FOUND, ServerClient, ServerRefused
-from quadriga.monitor.report.schema import Report
+from quadriga.engine.commands.output import (
+    echo_json,
+    plain_table,
+    read_report,
+    short_time,
+    write_report,
+)
 
 _COLUMNS = ("id", "kind", "model", "version", "status", "made", "images")
 
@@ -36,8 +39,8 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
     """  # noqa: D301 - click leaves lines after a backspace as they are
     if context.invoked_subcommand is not None:
         return
-    client = ServerClient(server)
-    listed = client.request_json("GET", "/api/reports")
+    client = connect(server)
+    listed = client.reports.list()
     reports = listed["reports"]
     unreadable = listed["unreadable"]
     if model is not None:
@@ -58,22 +61,21 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
 @json_option
 def show_report(report_id: str, output: tuple[Path, ...], server: str, as_json: bool) -> None:
     """Show a report as the command that makes one does, and write it to files."""
-    client, path = ServerClient(server), f"/api/reports/{quote(report_id, safe='')}"
-    report = msgspec.json.decode(client.read_bytes("GET", path), type=Report)
+    client = connect(server)
     write_report(
-        report,
-        lambda _: client.read_bytes("GET", f"{path}/page").decode(),
+        read_report(client, report_id),
+        lambda _: client.reports.page(report_id),
         SimpleNamespace(output=output, as_json=as_json),
     )
 
 
-def _name_of(client: ServerClient, model: str) -> str:
+def _name_of(client: Any, model: str) -> str:
     """Return the name of a model that the server knows under this spelling; the spelling itself for one that is gone."""
+    from quadriga.client.errors import NotFound
+
     try:
-        return str(client.request_json("GET", f"/api/models/{quote(model, safe='')}")["name"])
-    except ServerRefused as error:
-        if error.status != NOT_FOUND:
-            raise
+        return str(client.models.get(model)["name"])
+    except NotFound:
         return model
 
 

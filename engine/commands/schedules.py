@@ -1,17 +1,15 @@
 """The command `quadriga schedules`: which models a server watches, by drift and by evaluation."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 import rich_click as click
 from rich.console import Console
 
-from quadriga.engine.commands.options import json_option, server_option
+from quadriga.engine.commands.options import connect, json_option, server_option
 from quadriga.engine.commands.output import echo_json, plain_table, short_time
-from quadriga.engine.commands.server_client import NOT_FOUND, ServerClient, ServerRefused
 
-_KINDS = ("drift", "evaluation")
 _COLUMNS = ("model", "kind", "every", "next report", "alerts go to", "waiting alerts")
 
 
@@ -20,7 +18,7 @@ _COLUMNS = ("model", "kind", "every", "next report", "alerts go to", "waiting al
 @json_option
 def schedules_command(server: str, as_json: bool) -> None:
     """List the schedules of drift and of evaluation that a server has for its models."""
-    schedules = list(_schedules(ServerClient(server)))
+    schedules = list(_schedules(connect(server)))
     if as_json:
         echo_json({"schedules": [{"kind": kind, **schedule} for kind, schedule in schedules]})
         return
@@ -28,15 +26,14 @@ def schedules_command(server: str, as_json: bool) -> None:
     Console().print(plain_table(_COLUMNS, rows) if schedules else "no schedules")
 
 
-def _schedules(client: ServerClient) -> Iterator[tuple[str, dict[str, Any]]]:
-    for model in client.request_json("GET", "/api/models")["models"]:
-        name = quote(model["name"], safe="")
-        for kind in _KINDS:
-            try:
-                yield kind, client.request_json("GET", f"/api/models/{name}/{kind}-schedule")
-            except ServerRefused as error:
-                if error.status != NOT_FOUND:
-                    raise
+def _schedules(client: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    from quadriga.client.errors import NotFound
+
+    kinds = {"drift": client.schedules.drift, "evaluation": client.schedules.evaluation}
+    for model in client.models.list():
+        for kind, read in kinds.items():
+            with suppress(NotFound):
+                yield kind, read(model["name"])
 
 
 def _cells(kind: str, schedule: dict[str, Any]) -> tuple[str, ...]:

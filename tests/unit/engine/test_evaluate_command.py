@@ -349,7 +349,7 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--model", "a", "--dataset", "b", "--database", "c"], "--database cannot be used"),
         (["--model", "a", "--server", "b", "--data", "c"], "--data cannot be used with --server"),
         (["--model", "a", "--server", "b", "--no-keep"], "--no-keep cannot be used with --server"),
-        (["--model", "a", "--server", "127.0.0.1:1"], "expected a server at"),
+        (["--model", "a", "--server", "127.0.0.1:1"], "no answer from"),
         (
             ["--model", "a", "--output", "b.pdf"],
             "expected a file ending in .html, .json, .md or .xml, got b.pdf",
@@ -380,7 +380,7 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         ),
         (["--model", "no/a", "--dataset", "b"], "model folder not found: no/a"),
         (["--model", "a", "--dataset", "b", "--server", "ftp://x"], "expected a URL such as"),
-        (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "expected a server at"),
+        (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "no answer from"),
     ],
 )
 def test_invalid_arguments_are_reported(tmp_path, monkeypatch, arguments, message: str) -> None:

@@ -12,16 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
-from quadriga.engine.commands.server_client import (
-    ServerClient,
-    ServerError,
-    ServerRefused,
-    model_path,
-)
+from quadriga.client import Client
+from quadriga.client.errors import ClientError, NotFound, ServerBusy, ServerRefused, Unreachable
 from quadriga.engine.jobs.bulk_source import BulkParameters, BulkSource
+from quadriga.proto.access import TEAM_HEADER
 from quadriga.proto.messages import MAX_NAME_BYTES
 from quadriga.store.jobs.runner import JobRun
 from quadriga.store.query.request import QueryRequest
@@ -45,7 +43,8 @@ RESULT = "images.jsonl"
 _PROGRESS = "progress.jsonl"
 _RETRY_S = 1.0
 _MAX_FAILURES_LOGGED = 20
-_BUSY = {429, 503}
+_RESPONSE_TIMEOUT_S = 300.0
+_NO_ANSWER = (Unreachable, ServerBusy)
 
 
 class ImageOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,7 +84,7 @@ def run_bulk_inference(
     parameters = msgspec.convert(run.job.parameters, BulkParameters)
     run.report_progress(0, None)
     source = BulkSource(folder, parameters.source, max_bytes)
-    server = ServerClient(url, busy_timeout_s=0, key=key, tls=tls, team=run.job.team)
+    server = client_of_team(url, key, tls, run.job.team)
     try:
         outcomes = _BulkRun(run, parameters, source, server).run()
     finally:
@@ -108,6 +107,19 @@ def run_bulk_inference(
     return RESULT
 
 
+def client_of_team(url: str, key: str, tls: Callable[[], SSLContext] | None, team: str) -> Client:
+    """Return the client of a job that works for a team; it sends each request once. Arguments are as of `run_bulk_inference`."""
+    return Client(
+        url,
+        key,
+        timeout=_RESPONSE_TIMEOUT_S,
+        retries=0,
+        total_timeout=_RESPONSE_TIMEOUT_S,
+        headers={TEAM_HEADER.decode(): quote(team)} if team else None,
+        tls=tls,
+    )
+
+
 class ImageToAsk(NamedTuple):
     """An image as a request asks for it."""
 
@@ -122,7 +134,7 @@ class ImageRequests:
 
     Args:
         server: The server.
-        model: The model, as `model_path` names it.
+        model: Name of the model, or `name@version`.
         prepare: Returns an image by its path; raises OSError where there is none.
         report: Reports the progress of the job, which may end here.
         stored: Returns the outcomes of those images whose answers are stored, though no response came.
@@ -130,7 +142,7 @@ class ImageRequests:
 
     def __init__(
         self,
-        server: ServerClient,
+        server: Client,
         model: str,
         prepare: Callable[[str], ImageToAsk],
         report: Callable[[], None],
@@ -158,7 +170,7 @@ class ImageRequests:
         """Ask for an image; return None if the server did not answer, or is busy."""
         try:
             return self._ask(path)
-        except ServerError:
+        except _NO_ANSWER:
             return None
 
     def _ask(self, path: str) -> ImageOutcome:
@@ -167,14 +179,16 @@ class ImageRequests:
         except OSError as error:
             return ImageOutcome(path, error=error.strerror or str(error))
         try:
-            answer = self._server.infer(self._model, *image)
-        except ServerRefused as error:
-            if error.status == 404:
-                raise StoreError(str(error)) from error
-            if error.status in _BUSY:
-                raise
-            return ImageOutcome(path, error=str(error))
-        return ImageOutcome(path, answer["outputs"][0]["parameters"].get("inference_id"))
+            result = self._server.infer(
+                self._model, image.data, parameters=image.parameters, input_name=image.name
+            )
+        except NotFound as error:
+            raise StoreError(_text(error)) from error
+        except _NO_ANSWER:
+            raise
+        except ClientError as error:
+            return ImageOutcome(path, error=_text(error))
+        return ImageOutcome(path, result.id)
 
     def _retry(self, path: str) -> ImageOutcome:
         """Ask for an image again, alone: it may be the one that ends the server's worker."""
@@ -185,12 +199,12 @@ class ImageRequests:
                 return stored[0]
             try:
                 return self._ask(path)
-            except ServerRefused as error:
+            except ServerBusy as error:
                 if time.monotonic() > deadline_s:
                     raise StoreError(
-                        f"the server is busy for more than {PATIENCE_S:.0f} s: {error}"
+                        f"the server is busy for more than {PATIENCE_S:.0f} s: {_text(error)}"
                     ) from error
-            except ServerError:
+            except Unreachable:
                 attempts += 1
         return ImageOutcome(path, error=f"the server did not answer {MAX_ATTEMPTS} times")
 
@@ -200,11 +214,11 @@ class ImageRequests:
             self._report()
             time.sleep(_RETRY_S)
             try:
-                self._server.read_bytes("GET", f"/v2/models/{self._model}/ready")
-            except ServerError as error:
+                self._server.models.ready(self._model)
+            except ClientError as error:
                 if time.monotonic() > deadline_s:
                     raise StoreError(
-                        f"the server is not ready after {PATIENCE_S:.0f} s: {error}"
+                        f"the server is not ready after {PATIENCE_S:.0f} s: {_text(error)}"
                     ) from error
             else:
                 return
@@ -214,12 +228,12 @@ class _BulkRun:
     """One run of a job, from what earlier runs noted to the outcomes of all images."""
 
     def __init__(
-        self, run: JobRun, parameters: BulkParameters, source: BulkSource, server: ServerClient
+        self, run: JobRun, parameters: BulkParameters, source: BulkSource, server: Client
     ) -> None:
         self._run = run
         self._parameters = parameters
         self._source = source
-        model = model_path(parameters.model, parameters.version)
+        model = model_text(parameters.model, parameters.version)
         self._requests = ImageRequests(server, model, self._prepare, self._report, self._stored)
         self._outcomes: dict[str, ImageOutcome] = {}
         self._done = 0
@@ -287,6 +301,16 @@ class _BulkRun:
         text = json.dumps(parameters.metadata | own)
         request = {**parameters.parameters, "metadata": text}
         return ImageToAsk(self._source.read(path), name, request)
+
+
+def model_text(name: str, version: str | None) -> str:
+    """Return a model as the client takes it."""
+    return name if version is None else f"{name}@{version}"
+
+
+def _text(error: ClientError) -> str:
+    """Return what the server said with its status, or what happened."""
+    return f"{error.text} ({error.status})" if isinstance(error, ServerRefused) else str(error)
 
 
 def _read_progress(directory: Path) -> Iterator[ImageOutcome]:

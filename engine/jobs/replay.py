@@ -13,14 +13,16 @@ from typing import Any
 
 import msgspec
 
-from quadriga.engine.commands.bulk_inference import (
+from quadriga.client import Client
+from quadriga.engine.jobs.bulk_inference import (
     BATCH_IMAGES,
     THREADS,
     ImageOutcome,
     ImageRequests,
     ImageToAsk,
+    client_of_team,
+    model_text,
 )
-from quadriga.engine.commands.server_client import ServerClient, model_path
 from quadriga.engine.jobs.job_kinds import ReplayParameters
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
 from quadriga.monitor.evaluation.state import EvaluationError
@@ -79,11 +81,11 @@ def run_replay(
     Raises:
         StoreError: There is nothing to replay, no image was answered, or the server is away for too long.
     """
-    servers: dict[str, ServerClient] = {}
+    servers: dict[str, Client] = {}
 
-    def server_of(team: str) -> ServerClient:
+    def server_of(team: str) -> Client:
         if team not in servers:
-            servers[team] = ServerClient(url, busy_timeout_s=0, key=key, tls=tls, team=team)
+            servers[team] = client_of_team(url, key, tls, team)
         return servers[team]
 
     parameters = msgspec.convert(run.job.parameters, ReplayParameters)
@@ -100,7 +102,7 @@ class _ReplayRun:
     """One run of a job; see `run_replay`."""
 
     def __init__(
-        self, run: JobRun, parameters: ReplayParameters, server_of: Callable[[str], ServerClient]
+        self, run: JobRun, parameters: ReplayParameters, server_of: Callable[[str], Client]
     ) -> None:
         if parameters.end is None:  # or a job under steady load would never end
             parameters = msgspec.structs.replace(parameters, end=run.job.created_at)
@@ -204,7 +206,7 @@ class _ReplayRun:
                 by_team.setdefault(team, {})[original.id] = original
             else:
                 self._counts.gone += 1
-        model = model_path(self._parameters.model, self._parameters.version)
+        model = model_text(self._parameters.model, self._parameters.version)
         for team, self._asked in by_team.items():
             server = self._server_of(team)
             requests = ImageRequests(server, model, self._prepare, self._report)

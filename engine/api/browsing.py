@@ -1,15 +1,17 @@
 """HTTP routes for who looks around in the store: facets, neighbours, what resembles one, two models side by side, what to label next."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import msgspec
 from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Operation, Parameter, Reference, Schema
-from litestar.openapi.spec.enums import OpenAPIType
+from litestar.openapi import ResponseSpec
+from litestar.openapi.spec import Operation
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.openapi_bodies import json_body, url_parameters
+from quadriga.engine.api.openapi_bodies import json_body, url_query
 from quadriga.engine.api.responses import (
     NOT_READY,
     QUERY_ERRORS,
@@ -87,148 +89,90 @@ _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
 _LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_DESCRIPTIONS)
 
 
+_Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
 _URL_ERRORS = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
-_QUERY: dict[str, Any] = {"status_code": 200, "responses": QUERY_ERRORS}
-
-
-@dataclass
-class _FacetsUrl(Operation):
-    """Query parameters of facets; any other name is a field with its comparison."""
-
-    def __post_init__(self) -> None:
-        self.parameters = url_parameters(FacetsRequest, **_DESCRIPTIONS)
-
-
-@dataclass
-class _LabelQueueUrl(Operation):
-    """Query parameters of what to label next; any other name is a field with its comparison."""
-
-    def __post_init__(self) -> None:
-        self.parameters = url_parameters(LabelQueueRequest, **_DESCRIPTIONS)
-
-
-def _inference_parameters(struct: type[Any]) -> list[Parameter | Reference]:
-    """Return the parameters of a request in a URL whose path names an inference."""
-    path = Parameter(
-        name="inference_id",
-        param_in="path",
-        required=True,
-        schema=Schema(type=OpenAPIType.STRING),
-    )
-    return [path, *url_parameters(struct, **_DESCRIPTIONS)]
-
-
-@dataclass
-class _NeighboursUrl(Operation):
-    """Query parameters of neighbours; any other name is a field with its comparison."""
-
-    def __post_init__(self) -> None:
-        self.parameters = _inference_parameters(NeighboursRequest)
-
-
-@dataclass
-class _SimilarUrl(Operation):
-    """Query parameters of what resembles an inference; any other name is a field with its comparison."""
-
-    def __post_init__(self) -> None:
-        self.parameters = _inference_parameters(SimilarRequest)
 
 
 def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     """Return the handlers, whose searches `queries` runs."""
-    return [*_search_routes(queries), *_label_queue_routes(queries), *_comparison_routes(queries)]
+    return [
+        options_route(_FACETS, "GET", "POST"),
+        options_route(_LABEL_QUEUE, "GET", "POST"),
+        *_searches_by_url(queries),
+        *_searches_by_body(queries),
+    ]
 
 
-def _search_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
-    @get(_FACETS, operation_class=_FacetsUrl, responses=_URL_ERRORS, need="read")
+def _searches_by_url(queries: StoreQueries) -> list[HTTPRouteHandler]:
+    """Return the handlers of searches by fields of the URL."""
+
+    def route(
+        url: str, struct: type[msgspec.Struct], unknown: ResponseSpec, **names: Any
+    ) -> _Decorator:
+        operation = url_query(struct, **names, **_DESCRIPTIONS)
+        responses = _URL_ERRORS | {404: unknown}
+        return get(url, operation_class=operation, responses=responses, need="read")
+
+    def of_inference(name: str) -> str:
+        return f"/api/inferences/{{inference_id:str}}/{name}"
+
+    @route(_FACETS, FacetsRequest, UNKNOWN_MODEL)
     async def find_facets_by_url(request: Request[Any, Any, Any]) -> Facets:
         """Return the fields, frequent values and histograms of the inferences that fields of the URL find."""
-        text = query_string(request)
+        wanted = partial(request_from_url, query_string(request), FacetsRequest)
+        return await queries.run(request, lambda store: find_facets(store, wanted()))
+
+    @route(of_inference("neighbours"), NeighboursRequest, _NO_INFERENCE, path="inference_id")
+    async def get_neighbours(
+        inference_id: FromPath[str], request: Request[Any, Any, Any]
+    ) -> Neighbours:
+        """Return what comes before and after an inference among those that fields of the URL find."""
+        wanted = partial(request_from_url, query_string(request), NeighboursRequest)
         return await queries.run(
-            request, lambda store: find_facets(store, request_from_url(text, FacetsRequest))
+            request, lambda store: find_neighbours(store, inference_id, wanted())
         )
 
-    @post(_FACETS, operation_class=_FACETS_BODY, need="read", **_QUERY)
+    @route(of_inference("similar"), SimilarRequest, _NO_EMBEDDING, path="inference_id")
+    async def get_similar(
+        inference_id: FromPath[str], request: Request[Any, Any, Any]
+    ) -> SimilarInferences:
+        """Return what resembles an inference most, by embeddings, among those that fields of the URL find."""
+        wanted = partial(request_from_url, query_string(request), SimilarRequest)
+        return await queries.run(request, lambda store: find_similar(store, inference_id, wanted()))
+
+    @route(_LABEL_QUEUE, LabelQueueRequest, _NO_INFERENCE)
+    async def find_label_queue_by_url(request: Request[Any, Any, Any]) -> LabelQueue:
+        """Return what to label next among the inferences that fields of the URL find."""
+        wanted = partial(request_from_url, query_string(request), LabelQueueRequest)
+        return await queries.run(request, lambda store: find_label_queue(store, wanted()))
+
+    return [find_facets_by_url, get_neighbours, get_similar, find_label_queue_by_url]
+
+
+def _searches_by_body(queries: StoreQueries) -> list[HTTPRouteHandler]:
+    """Return the handlers of searches whose body is JSON."""
+
+    def route(
+        path: str, body: type[Operation], unknown: ResponseSpec = UNKNOWN_MODEL
+    ) -> _Decorator:
+        responses = QUERY_ERRORS | {404: unknown}
+        return post(path, operation_class=body, responses=responses, status_code=200, need="read")
+
+    @route(_FACETS, _FACETS_BODY)
     async def query_facets(request: Request[Any, Any, Any], body: RawBody) -> Facets:
         """Return fields, frequent values and histograms; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: find_facets(store, decode_body(body, FacetsRequest))
         )
 
-    @get(
-        "/api/inferences/{inference_id:str}/neighbours",
-        operation_class=_NeighboursUrl,
-        responses=_URL_ERRORS | {404: _NO_INFERENCE},
-        need="read",
-    )
-    async def get_neighbours(
-        inference_id: FromPath[str], request: Request[Any, Any, Any]
-    ) -> Neighbours:
-        """Return what comes before and after an inference among those that fields of the URL find."""
-        text = query_string(request)
-        return await queries.run(
-            request,
-            lambda store: find_neighbours(
-                store, inference_id, request_from_url(text, NeighboursRequest)
-            ),
-        )
-
-    @get(
-        "/api/inferences/{inference_id:str}/similar",
-        operation_class=_SimilarUrl,
-        responses=_URL_ERRORS | {404: _NO_EMBEDDING},
-        need="read",
-    )
-    async def get_similar(
-        inference_id: FromPath[str], request: Request[Any, Any, Any]
-    ) -> SimilarInferences:
-        """Return what resembles an inference most, by embeddings, among those that fields of the URL find."""
-        text = query_string(request)
-        return await queries.run(
-            request,
-            lambda store: find_similar(store, inference_id, request_from_url(text, SimilarRequest)),
-        )
-
-    options = options_route(_FACETS, "GET", "POST")
-    return [options, find_facets_by_url, query_facets, get_neighbours, get_similar]
-
-
-def _label_queue_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
-    @get(
-        _LABEL_QUEUE,
-        operation_class=_LabelQueueUrl,
-        responses=_URL_ERRORS | {404: _NO_INFERENCE},
-        need="read",
-    )
-    async def find_label_queue_by_url(request: Request[Any, Any, Any]) -> LabelQueue:
-        """Return what to label next among the inferences that fields of the URL find."""
-        text = query_string(request)
-        return await queries.run(
-            request,
-            lambda store: find_label_queue(store, request_from_url(text, LabelQueueRequest)),
-        )
-
-    @post(
-        _LABEL_QUEUE,
-        operation_class=_LABEL_QUEUE_BODY,
-        responses=QUERY_ERRORS | {404: _NO_INFERENCE},
-        status_code=200,
-        need="read",
-    )
+    @route(_LABEL_QUEUE, _LABEL_QUEUE_BODY, _NO_INFERENCE)
     async def query_label_queue(request: Request[Any, Any, Any], body: RawBody) -> LabelQueue:
         """Return what to label next; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: find_label_queue(store, decode_body(body, LabelQueueRequest))
         )
 
-    options = options_route(_LABEL_QUEUE, "GET", "POST")
-    return [options, find_label_queue_by_url, query_label_queue]
-
-
-def _comparison_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
-    @post(
-        "/api/inferences/disagreements", operation_class=_DISAGREEMENTS_BODY, need="read", **_QUERY
-    )
+    @route("/api/inferences/disagreements", _DISAGREEMENTS_BODY)
     async def query_disagreements(request: Request[Any, Any, Any], body: RawBody) -> Disagreements:
         """Find images on which two models or versions answer differently; the body is JSON whatever its content type."""
         return await queries.run(
@@ -236,11 +180,11 @@ def _comparison_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
             lambda store: find_disagreements(store, decode_body(body, DisagreementsRequest)),
         )
 
-    @post("/api/inferences/comparison", operation_class=_COMPARISON_BODY, need="read", **_QUERY)
+    @route("/api/inferences/comparison", _COMPARISON_BODY)
     async def query_comparison(request: Request[Any, Any, Any], body: RawBody) -> ModelComparison:
         """Compare two models or versions on what both answered, live or in a replay; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: compare(store, decode_body(body, ComparisonRequest))
         )
 
-    return [query_disagreements, query_comparison]
+    return [query_facets, query_label_queue, query_disagreements, query_comparison]

@@ -1,16 +1,13 @@
 """HTTP routes for evaluations, which are jobs, and for the reports of evaluations and drift."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from litestar import Request, Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Operation, Parameter, Schema
-from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import FromPath, QueryParameter, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import body_schema, json_body
+from quadriga.engine.api.openapi_bodies import json_body, url_query
 from quadriga.engine.api.responses import (
     NOT_READY,
     UNREADABLE_QUERY,
@@ -64,26 +61,15 @@ _EVALUATION = json_body(
     single_label="true: images with none or several true labels are left out; false: the set is multi-label; null: it is "
     "as soon as one image has none or several",
 )
-_CELL_DESCRIPTIONS = {
-    "truth": "True label; empty for predictions without an object; any if it is left out",
-    "predicted": "Predicted label; empty for objects without a prediction; any if it is left out",
-    "order": "Newest or oldest first",
-    "cursor": "The cursor that came with the previous page",
-}
-
-
-@dataclass
-class _Cells(Operation):
-    """Parameters of the inferences of cells; any other name is a field with its comparison."""
-
-    def __post_init__(self) -> None:
-        properties = body_schema(CellRequest, **_CELL_DESCRIPTIONS)["properties"]
-        schemas = {name: properties[name] for name in URL_OPTIONS} | {"q": properties["where"]}
-        text = Schema(type=OpenAPIType.STRING)
-        self.parameters = [
-            Parameter(name="report_id", param_in="path", required=True, schema=text),
-            *(Parameter(name, param_in="query", schema=schema) for name, schema in schemas.items()),
-        ]
+_CELLS = url_query(
+    CellRequest,
+    URL_OPTIONS,
+    path="report_id",
+    truth="True label; empty for predictions without an object; any if it is left out",
+    predicted="Predicted label; empty for objects without a prediction; any if it is left out",
+    order="Newest or oldest first",
+    cursor="The cursor that came with the previous page",
+)
 
 
 def begin_evaluation(
@@ -149,7 +135,7 @@ def evaluation_routes(
 
     @get(
         "/api/reports/{report_id:str}/inferences",
-        operation_class=_Cells,
+        operation_class=_CELLS,
         sync_to_thread=True,
         responses={400: UNREADABLE_QUERY, 404: _UNKNOWN, 503: NOT_READY},
         need="read",

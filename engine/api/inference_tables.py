@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -17,7 +16,6 @@ import msgspec
 from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import Operation
 from litestar.response.streaming import Stream
 from litestar.types import Receive, Send
 
@@ -27,7 +25,7 @@ from quadriga.engine.api.event_streams import (
     StreamPlace,
     StreamResponse,
 )
-from quadriga.engine.api.openapi_bodies import url_parameters
+from quadriga.engine.api.openapi_bodies import url_query
 from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL, error_response
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.models.runners.bounded_threads import ThreadsFull
@@ -206,14 +204,7 @@ async def _send_table(table: _Table, first: bytes, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-@dataclass
-class _TableUrl(Operation):
-    """Query parameters of a table; any other name is a field with its comparison."""
-
-    def __post_init__(self) -> None:
-        self.parameters = url_parameters(
-            TableRequest, order="Oldest or newest first", limit="Maximum number of rows"
-        )
+_TABLE_URL = url_query(TableRequest, order="Oldest or newest first", limit="Maximum number of rows")
 
 
 def table_routes(
@@ -258,7 +249,7 @@ def table_routes(
             bytes, generate_examples=False, media_type=media_type, description="The table"
         )
         return {
-            "operation_class": _TableUrl,
+            "operation_class": _TABLE_URL,
             "responses": {200: table, 400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY},
             "media_type": media_type,
             "audited": True,

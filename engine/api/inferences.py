@@ -1,16 +1,14 @@
 """HTTP routes for reading inferences, their inputs and statistics."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from litestar import Request, Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import Operation, Parameter
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import body_schema, json_body
+from quadriga.engine.api.openapi_bodies import json_body, url_query
 from quadriga.engine.api.responses import (
     NOT_READY,
     QUERY_ERRORS,
@@ -59,23 +57,11 @@ _DESCRIPTIONS = {
     "pagination": "Chariot's limit, offset and direction",
 }
 _QUERY = json_body(QueryRequest, **_DESCRIPTIONS)
+_URL_QUERY = url_query(QueryRequest, URL_OPTIONS, **_DESCRIPTIONS)
 _COUNT = json_body(CountRequest, **_DESCRIPTIONS)
 _AGGREGATE = json_body(
     AggregateRequest, group='Any of {"time": "1h"}, model, version, task, label and meta.<key>'
 )
-
-
-@dataclass
-class _UrlQuery(Operation):
-    """Query parameters of a URL query; any other name is a field with its comparison."""
-
-    def __post_init__(self) -> None:
-        properties = body_schema(QueryRequest, **_DESCRIPTIONS)["properties"]
-        schemas = {name: properties[name] for name in URL_OPTIONS} | {"q": properties["where"]}
-        self.parameters = [
-            Parameter(name=name, param_in="query", schema=schema)
-            for name, schema in schemas.items()
-        ]
 
 
 def inference_routes(
@@ -109,7 +95,7 @@ def inference_routes(
 
     find_errors = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
 
-    @get("/api/inferences", operation_class=_UrlQuery, responses=find_errors, need="read")
+    @get("/api/inferences", operation_class=_URL_QUERY, responses=find_errors, need="read")
     async def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
         text = query_string(request)

@@ -1,10 +1,19 @@
 """Request bodies and queries of URLs in the OpenAPI document, described by the Structs that they are decoded as."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from litestar.openapi.spec import OpenAPIMediaType, Operation, Parameter, Reference, RequestBody
+from litestar.openapi.spec import (
+    OpenAPIMediaType,
+    Operation,
+    Parameter,
+    Reference,
+    RequestBody,
+    Schema,
+)
+from litestar.openapi.spec.enums import OpenAPIType
 
 from quadriga.store.query.filters.chariot_form import ChariotFilter
 
@@ -83,11 +92,37 @@ def _inlined(schema: Any, components: dict[str, Any], descriptions: dict[str, st
     return result
 
 
-def url_parameters(struct: type[Any], **descriptions: str) -> list[Parameter | Reference]:
-    """Return the query parameters of a request in a URL, with `q` for its filter; descriptions are by field."""
-    properties = dict(body_schema(struct, **descriptions)["properties"])
-    schemas = {"q": properties.pop("where")}
-    schemas |= {name: properties[name] for name in struct.__struct_fields__ if name != "where"}
-    return [
-        Parameter(name=name, param_in="query", schema=schema) for name, schema in schemas.items()
+def url_query(
+    struct: type[msgspec.Struct],
+    names: Iterable[str] | None = None,
+    *,
+    path: str | None = None,
+    **descriptions: str,
+) -> type[Operation]:
+    """Return the operation whose query is a Struct, with `q` for its filter; any other name is a field with its comparison.
+
+    Args:
+        struct: The Struct.
+        names: Fields that are in the query before `q`; None for `q` and all others.
+        path: Name of a parameter of the path.
+        descriptions: Descriptions of fields, by name.
+    """
+    properties = body_schema(struct, **descriptions)["properties"]
+    where = {"q": properties["where"]}
+    if names is None:
+        others = (name for name in struct.__struct_fields__ if name != "where")
+        schemas = where | {name: properties[name] for name in others}
+    else:
+        schemas = {name: properties[name] for name in names} | where
+    text = Schema(type=OpenAPIType.STRING)
+    parameters: list[Parameter | Reference] = [
+        *([] if path is None else [Parameter(path, param_in="path", required=True, schema=text)]),
+        *(Parameter(name, param_in="query", schema=schema) for name, schema in schemas.items()),
     ]
+
+    @dataclass
+    class WithQuery(Operation):
+        def __post_init__(self) -> None:
+            self.parameters = parameters
+
+    return WithQuery

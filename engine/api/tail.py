@@ -7,7 +7,6 @@ worker, and any server beside the same database, has stored.
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,6 @@ import msgspec
 from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import Operation
 from litestar.response.streaming import Stream
 
 from quadriga.engine.api.event_streams import (
@@ -24,7 +22,7 @@ from quadriga.engine.api.event_streams import (
     event_response,
     event_text,
 )
-from quadriga.engine.api.openapi_bodies import url_parameters
+from quadriga.engine.api.openapi_bodies import url_query
 from quadriga.engine.api.responses import (
     NOT_READY,
     UNKNOWN_MODEL,
@@ -151,16 +149,11 @@ class Tail:
         return b": waiting\nid: %d\n\n" % self._sent_id
 
 
-@dataclass
-class _TailUrl(Operation):
-    """Query parameters of a tail; any other name is a field with its comparison."""
-
-    def __post_init__(self) -> None:
-        self.parameters = url_parameters(
-            ArrivalsRequest,
-            after="Id of the last inference that was received: the events go on behind it. The header Last-Event-ID "
-            "says the same, and goes first",
-        )
+_TAIL_URL = url_query(
+    ArrivalsRequest,
+    after="Id of the last inference that was received: the events go on behind it. The header Last-Event-ID says the same, "
+    "and goes first",
+)
 
 
 def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler:
@@ -181,7 +174,7 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
 
     @get(
         TAIL_PATH,
-        operation_class=_TailUrl,
+        operation_class=_TAIL_URL,
         description=_DESCRIPTION,
         responses=responses,
         media_type=EVENT_STREAM,

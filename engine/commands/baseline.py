@@ -21,7 +21,6 @@ from quadriga.engine.commands.options import (
 )
 from quadriga.engine.commands.output import echo_json, print_progress
 from quadriga.engine.config.extras import dataset_formats
-from quadriga.monitor.report import metric_texts
 
 _DEFAULT_NAME = "default"
 """Name of the baseline that the semantic score compares with."""
@@ -51,6 +50,8 @@ def baseline_command(**values: Any) -> None:
     quadriga baseline --model NAME --dataset FOLDER
     quadriga baseline --model NAME --from -7d --data FOLDER
     """  # noqa: D301 - click leaves lines after a backspace as they are
+    from quadriga.monitor.report.metric_texts import excluded_text
+
     options = SimpleNamespace(**values)
     windows = (options.start, options.end, options.rolling)
     if options.dataset is not None and (windows != (None, None, None) or options.where):
@@ -69,7 +70,7 @@ def baseline_command(**values: Any) -> None:
         click.echo(f"{summary}, the {baseline['rolling']} before each window")
         return
     click.echo(f"{summary}, {baseline['n']:,} images")
-    for count, reason in metric_texts.excluded_text(baseline["excluded"]):
+    for count, reason in excluded_text(baseline["excluded"]):
         click.echo(f"left out: {count} {reason}")
     if baseline["name"] == _DEFAULT_NAME:
         references = (

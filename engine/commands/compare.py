@@ -4,9 +4,7 @@ import json
 from typing import Any
 
 import rich_click as click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from quadriga.engine.commands.options import (
@@ -16,7 +14,7 @@ from quadriga.engine.commands.options import (
     parse_filter,
     server_option,
 )
-from quadriga.engine.commands.output import echo_json
+from quadriga.engine.commands.output import echo_json, plain_table
 
 _SHOWN_LABELS = 10
 
@@ -126,14 +124,10 @@ def _print(answer: dict[str, Any]) -> None:
             f"({interval[0]:.1%} to {interval[1]:.1%}){', the newest' if answer['partial'] else ''}"
         )
     )
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for side in (answer["a"], answer["b"]):
-        name = f"{side['model']} {side['version'] or ''}".strip()
-        table.add_column(Text(name), justify="right", overflow="fold")
-    for row in _rows(answer):
-        table.add_row(*map(Text, row))
-    console.print(table)
+    sides = [
+        f"{side['model']} {side['version'] or ''}".strip() for side in (answer["a"], answer["b"])
+    ]
+    console.print(plain_table(("", *sides), _rows(answer), numbers=sides))
     for pair in answer["disagreements"]:
         only = f"{len(pair['only_a'])} only here, {len(pair['only_b'])} only there"
         console.print(Text(f"{pair['a']['id']}  {pair['b']['id']}  {only}"))

@@ -26,13 +26,9 @@ from blake3 import blake3
 from quadriga.client import Client
 from quadriga.client.calls import json_call
 from quadriga.client.errors import InputError, NotFound, ServerBusy, ServerRefused
-from quadriga.engine.commands.options import connect, name_and_version
-from quadriga.engine.commands.output import (
-    RenderPage,
-    error_text,
-    print_progress,
-    wait_for_report,
-)
+from quadriga.engine.commands.options import connect, name_and_version, parse_object
+from quadriga.engine.commands.output import error_text, print_progress
+from quadriga.engine.commands.report_output import RenderPage, wait_for_report
 from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_dataset
 from quadriga.monitor.evaluation.metric_settings import MetricSettings
@@ -260,7 +256,7 @@ def evaluate_dataset(
         EvaluationError: The dataset cannot be read, or does not fit the model's task.
         quadriga.client.ClientError: The server does not respond, or refuses; stored predictions remain.
     """
-    request_parameters = _parse_parameters(options.parameters)
+    request_parameters = parse_object(options.parameters, "--parameters")
     with _open_server(options) as (client, model):
         names = [name_and_version(text) for text in (model, *options.compare)]
         models = [resolve_model(client, name, version) for name, version in names]
@@ -283,17 +279,6 @@ def evaluate_dataset(
             run_model(client, run, images)
         job = _submit_evaluation(client, request, runs, options.split if has_splits else None)
         return wait_for_report(client, job)
-
-
-def _parse_parameters(text: str) -> dict[str, Any]:
-    try:
-        parameters = json.loads(text)
-    except json.JSONDecodeError:
-        parameters = None
-    if not isinstance(parameters, dict):
-        message = f"expected a JSON object, got {text}"
-        raise click.BadParameter(message, param_hint="--parameters")
-    return parameters
 
 
 def _with_all_scores(parameters: dict[str, Any], task: str) -> dict[str, Any]:

@@ -23,17 +23,7 @@ from quadriga.engine.commands.options import (
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import (
-    RenderPage,
-    image_from_folder,
-    image_from_store,
-    page_writer,
-    print_progress,
-    wait_for_report,
-    write_report,
-)
-from quadriga.monitor.report.checks import signal_checks
-from quadriga.monitor.report.schema import Report
+from quadriga.engine.commands.output import ReportAndPage, print_progress
 
 _COMMON_OPTIONS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
@@ -131,6 +121,9 @@ def drift_command(**values: Any) -> None:
     quadriga drift --baseline usual.parquet --current today.jsonl --output report.html
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
+    from quadriga.engine.commands.report_output import write_report
+    from quadriga.monitor.report.checks import signal_checks
+
     options = SimpleNamespace(**values)
     form = select_form(options, _OPTIONS_BY_FORM, {"current": "baseline"}, "server")
     if options.baseline is not None and (options.baseline_start or options.baseline_end):
@@ -141,7 +134,8 @@ def drift_command(**values: Any) -> None:
     sys.exit(_EXIT_STATUSES.get(report.status, 0) if options.fail_on_drift else 0)
 
 
-def _compare_files(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+def _compare_files(options: SimpleNamespace) -> ReportAndPage:
+    from quadriga.engine.commands.report_output import image_from_folder, page_writer
     from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
     from quadriga.monitor.drift.significance.decision import ComparisonSettings
 
@@ -154,15 +148,18 @@ def _compare_files(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     return report, page_writer(image_from_folder(None))
 
 
-def _compare_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+def _compare_on_server(options: SimpleNamespace) -> ReportAndPage:
+    from quadriga.engine.commands.report_output import wait_for_report
+
     client = connect(options.server)
     options.is_kept = True
     return wait_for_report(client, client.drift(wait=False, **_to_parameters(options)))
 
 
-def _compare_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.kept_reports import compute_and_keep
+    from quadriga.engine.commands.report_output import image_from_store, page_writer
     from quadriga.monitor.drift.baselines import BaselineStore
     from quadriga.monitor.drift.parameters import (
         DriftParameters,

@@ -27,17 +27,7 @@ from quadriga.engine.commands.options import (
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import (
-    RenderPage,
-    image_from_folder,
-    image_from_store,
-    page_writer,
-    print_progress,
-    wait_for_report,
-    write_report,
-)
-from quadriga.monitor.report.checks import Check
-from quadriga.monitor.report.schema import Report
+from quadriga.engine.commands.output import ReportAndPage, print_progress
 
 _METRIC_OPTIONS = ("top_k", "iou", "score", "bins", "single_label")
 _COMMON_OPTIONS = {
@@ -181,7 +171,9 @@ def evaluate_command(**values: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     quadriga evaluate --model NAME --dataset FOLDER --fail-under mAP=0.5
     """  # noqa: D301 - click leaves lines after a backspace as they are
+    from quadriga.engine.commands.report_output import write_report
     from quadriga.monitor.evaluation.state import EvaluationError
+    from quadriga.monitor.report.checks import Check
 
     options = SimpleNamespace(**values)
     form = select_form(options, _OPTIONS_BY_FORM, _REQUIRED, "dataset", "server")
@@ -201,9 +193,10 @@ def evaluate_command(**values: Any) -> None:
     sys.exit(1 if failures else 0)
 
 
-def _limits(options: SimpleNamespace) -> tuple[list[Any], Report | None]:
+def _limits(options: SimpleNamespace) -> tuple[list[Any], Any]:
     """Read the limits and the earlier report before anything is evaluated."""
     from quadriga.monitor.evaluation.limits import parse_limit
+    from quadriga.monitor.report.schema import Report
 
     path: Path | None = options.fail_if_worse_than
     earlier = None
@@ -227,9 +220,10 @@ def _metric_settings(options: SimpleNamespace) -> Any:
     return settings
 
 
-def _checks(report: Report, limits: list[Any], earlier: Report | None) -> list[Check]:
+def _checks(report: Any, limits: list[Any], earlier: Any) -> list[Any]:
     """Return a check for each limit, and one for the earlier report."""
     from quadriga.monitor.evaluation.limits import limit_failure, regression
+    from quadriga.monitor.report.checks import Check
 
     checks = [
         Check(f"{limit.metric.text}={limit.value:g}", limit_failure(report, limit))
@@ -240,7 +234,8 @@ def _checks(report: Report, limits: list[Any], earlier: Report | None) -> list[C
     return checks
 
 
-def _evaluate_records(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+def _evaluate_records(options: SimpleNamespace) -> ReportAndPage:
+    from quadriga.engine.commands.report_output import image_from_folder, page_writer
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet, evaluate_records
 
     def print_images(lines: int) -> None:
@@ -269,7 +264,8 @@ def _evaluate_records(options: SimpleNamespace) -> tuple[Report, RenderPage]:
         return evaluate_records(file, options.task, name="standard input", **arguments), page
 
 
-def _evaluate_coco(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+def _evaluate_coco(options: SimpleNamespace) -> ReportAndPage:
+    from quadriga.engine.commands.report_output import image_from_folder, page_writer
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
 
     report = evaluate_coco(
@@ -288,9 +284,10 @@ def _evaluation_options(options: SimpleNamespace) -> Any:
     return EvaluationOptions(options.resamples, options.seed, options.metrics)
 
 
-def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.kept_reports import compute_and_keep
+    from quadriga.engine.commands.report_output import image_from_store, page_writer
     from quadriga.monitor.evaluation.parameters import (
         EvaluationParameters,
         check_parameters,
@@ -324,13 +321,15 @@ def _evaluate_stored(options: SimpleNamespace) -> tuple[Report, RenderPage]:
     return report, page_writer(image_from_store(blobs))
 
 
-def _evaluate_on_server(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+def _evaluate_on_server(options: SimpleNamespace) -> ReportAndPage:
+    from quadriga.engine.commands.report_output import wait_for_report
+
     client = connect(options.server)
     options.is_kept = True
     return wait_for_report(client, client.evaluate(wait=False, **_to_parameters(options)))
 
 
-def _evaluate_dataset(options: SimpleNamespace) -> tuple[Report, RenderPage]:
+def _evaluate_dataset(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.engine.commands.datasets import evaluate_dataset
 
     return evaluate_dataset(options, _to_parameters(options))

@@ -1,15 +1,12 @@
 """The command `quadriga models`: lists the models of a server."""
 
-from typing import Any, Literal
+from typing import Any
 
 import rich_click as click
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from quadriga.engine.commands.options import connect, option, server_option
-from quadriga.engine.commands.output import echo_json
+from quadriga.engine.commands.output import echo_json, plain_table
 
 _COLUMNS = ("model", "task", "versions", "inferences", "last", "baseline", "drift", "evaluation")
 
@@ -23,13 +20,7 @@ def models_command(server: str, as_json: bool) -> None:
     if as_json:
         echo_json({"models": models})
         return
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in _COLUMNS:
-        justify: Literal["right", "left"] = "right" if name == "inferences" else "left"
-        table.add_column(name, overflow="fold", justify=justify, no_wrap=name == "model")
-    for model in models:
-        table.add_row(*map(Text, _cells(model)))
-    Console().print(table)
+    Console().print(plain_table(_COLUMNS, map(_cells, models), numbers=["inferences"]))
 
 
 def _cells(model: dict[str, Any]) -> tuple[str, ...]:

@@ -276,6 +276,21 @@ def parse_filter(text: str | None, flag: str | None = None) -> Any:
         raise click.BadParameter(message, param_hint=flag) from error
 
 
+def parse_object(text: str | None, flag: str) -> dict[str, Any]:
+    """Return the JSON object in a flag; an empty one for None.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    try:
+        value = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"expected JSON, got {text}: {error}", param_hint=flag) from error
+    if not isinstance(value, dict):
+        raise click.BadParameter(f"expected an object, got {text}", param_hint=flag)
+    return value
+
+
 def name_and_version(text: str) -> tuple[str, str | None]:
     """Split NAME@VERSION; the version is None if there is none."""
     name, _, version = text.partition("@")

@@ -14,13 +14,7 @@ from quadriga.engine.commands.options import (
     report_output_option,
     server_option,
 )
-from quadriga.engine.commands.output import (
-    echo_json,
-    plain_table,
-    read_report,
-    short_time,
-    write_report,
-)
+from quadriga.engine.commands.output import echo_json, plain_table, short_time
 
 _COLUMNS = ("id", "kind", "model", "version", "status", "made", "images")
 
@@ -61,6 +55,8 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
 @json_option
 def show_report(report_id: str, output: tuple[Path, ...], server: str, as_json: bool) -> None:
     """Show a report as the command that makes one does, and write it to files."""
+    from quadriga.engine.commands.report_output import read_report, write_report
+
     client = connect(server)
     write_report(
         read_report(client, report_id),

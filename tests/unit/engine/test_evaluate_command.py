@@ -373,7 +373,7 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--records", "bad.jsonl", "--task", "detection"], "bad.jsonl:1: expected JSON"),
         (["--records", "bad.jsonl", "--task", "x"], "as task, got 'x'"),
         (["--truth", "bad.jsonl", "--predictions", "bad.jsonl"], "bad.jsonl: expected JSON"),
-        (["--model", "a", "--dataset", "b", "--parameters", "1"], "expected a JSON object, got 1"),
+        (["--model", "a", "--dataset", "b", "--parameters", "1"], "expected an object, got 1"),
         (
             ["--model", "a", "--dataset", "b", "--data", "d"],
             "--data can only be used with a model folder",

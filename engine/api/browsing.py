@@ -11,14 +11,15 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Operation
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.openapi_bodies import json_body, url_query
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
     NOT_READY,
     QUERY_ERRORS,
     UNKNOWN_MODEL,
     UNREADABLE_QUERY,
     error_response,
+    json_body,
     options_route,
+    url_query,
 )
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.store.browsing.comparison import (

@@ -7,12 +7,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import json_body, url_query
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
     NOT_READY,
     UNREADABLE_QUERY,
     error_response,
+    json_body,
     json_body_options,
+    url_query,
 )
 from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.engine.api.store_queries import query_string

@@ -7,14 +7,14 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, HeaderParameter, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import json_body
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
     BULK_CHANGE_ERRORS,
     CHANGE_ERRORS,
     NOT_READY,
     UNKNOWN_MODEL,
     UNREADABLE_QUERY,
     error_response,
+    json_body,
     options_route,
 )
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads

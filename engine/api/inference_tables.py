@@ -25,8 +25,7 @@ from quadriga.engine.api.event_streams import (
     StreamPlace,
     StreamResponse,
 )
-from quadriga.engine.api.openapi_bodies import url_query
-from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL, error_response
+from quadriga.engine.api.openapi import NOT_READY, UNKNOWN_MODEL, error_response, url_query
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.models.runners.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit

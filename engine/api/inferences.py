@@ -8,13 +8,15 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import json_body, url_query
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
+    BLOBS_PATH,
     NOT_READY,
     QUERY_ERRORS,
     UNKNOWN_MODEL,
     UNREADABLE_QUERY,
     error_response,
+    json_body,
+    url_query,
 )
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.thumbnails import Thumbnails
@@ -36,9 +38,6 @@ from quadriga.store.query.request import (
 )
 from quadriga.store.records.records import StoredInference
 from quadriga.store.records.scope import EVERYTHING, Scoped
-
-BLOBS_PATH = "/api/blobs/"
-"""Path of signed URLs; the hash of the image follows."""
 
 _UNKNOWN = error_response("No such inference, or its input was not stored")
 _Width = Annotated[

@@ -9,11 +9,11 @@ from litestar import Request, delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.openapi_bodies import json_body
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
     NOT_STORED,
     TOO_LARGE,
     error_response,
+    json_body,
     options_route,
 )
 from quadriga.engine.external.descriptions import ModelDescription

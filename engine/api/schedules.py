@@ -17,12 +17,12 @@ from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 from msgspec.structs import asdict
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import json_body
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
     NOT_READY,
     NOT_STORED,
     UNKNOWN_MODEL,
     error_response,
+    json_body,
     json_body_options,
     options_route,
 )

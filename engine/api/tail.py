@@ -22,11 +22,11 @@ from quadriga.engine.api.event_streams import (
     event_response,
     event_text,
 )
-from quadriga.engine.api.openapi_bodies import url_query
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
     NOT_READY,
     UNKNOWN_MODEL,
     UNREADABLE_QUERY,
+    url_query,
 )
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.models.runners.bounded_threads import ThreadsFull

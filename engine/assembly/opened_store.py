@@ -15,16 +15,14 @@ from quadriga.engine.access.tls import RenewedFiles
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
-from quadriga.engine.api.drift import drift_routes
-from quadriga.engine.api.drift_alarms import drift_alarm_routes
+from quadriga.engine.api.drift import drift_alarm_routes, drift_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.inferences import inference_routes
-from quadriga.engine.api.jobs import job_routes
+from quadriga.engine.api.jobs import job_routes, model_job_routes
 from quadriga.engine.api.logged_inferences import logged_inference_routes
-from quadriga.engine.api.model_jobs import model_job_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
 from quadriga.engine.api.schedules import evaluation_schedule_routes, schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries

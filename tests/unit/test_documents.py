@@ -13,8 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.browsing import browsing_routes
 from quadriga.engine.api.changes import change_routes
-from quadriga.engine.api.drift import drift_routes
-from quadriga.engine.api.drift_alarms import drift_alarm_routes
+from quadriga.engine.api.drift import drift_alarm_routes, drift_routes
 from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.ground_truth import ground_truth_routes
 from quadriga.engine.api.inference_tables import table_routes

@@ -38,13 +38,13 @@ _EXPECTED_ERRORS = {
 
 
 _COMMANDS = {
-    "audit": "audit:audit_command", "backup": "backup:backup_command", "baseline": "baseline:baseline_command",
-    "check": "backup:check_command", "compare": "compare:compare_command", "drift": "drift:drift_command",
-    "erase": "erase:erase_command", "evaluate": "evaluate:evaluate_command", "export": "inferences:export_command",
+    "audit": "audit:audit_command", "backup": "backup:backup_command", "baseline": "monitoring.baseline:baseline_command",
+    "check": "backup:check_command", "compare": "compare:compare_command", "drift": "monitoring.drift:drift_command",
+    "erase": "erase:erase_command", "evaluate": "monitoring.evaluate:evaluate_command", "export": "inferences:export_command",
     "import": "inferences:import_command", "infer": "infer:infer_command", "inspect": "checks:inspect",
     "jobs": "jobs:jobs_command", "keys": "keys:keys_command", "migrate": "store:migrate", "models": "models:models_command",
-    "query": "inferences:query", "reports": "reports:reports_command", "replay": "compare:replay_command",
-    "restore": "backup:restore_command", "schedules": "schedules:schedules_command", "select": "select:select_command",
+    "query": "inferences:query", "reports": "monitoring.reports:reports_command", "replay": "compare:replay_command",
+    "restore": "backup:restore_command", "schedules": "monitoring.schedules:schedules_command", "select": "select:select_command",
     "store": "store:store", "validate": "checks:validate",
 }  # fmt: skip
 """Modules and names of commands, which are imported as they are used: the others cost a command nothing."""

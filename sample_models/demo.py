@@ -24,8 +24,8 @@ from rich.progress import track
 from rich.table import Table
 
 from quadriga.client import Client, ClientError
-from quadriga.client.calls import json_call
-from quadriga.engine.commands.datasets import NotServed, own_server, resolve_model
+from quadriga.client.transport.calls import json_call
+from quadriga.engine.commands.monitoring.datasets import NotServed, own_server, resolve_model
 from quadriga.engine.commands.options import DEFAULT_SERVER
 from quadriga.engine.serving.tensors.drawing import draw
 from quadriga.tasks.image import decode

@@ -14,9 +14,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from .batches import FailedInference
 from .client import Client
 from .queries import Query, StoredInference
-from .resources import Resource
+from .resources.resource import Resource
+from .resources.stored import Where
 from .results import Result
-from .stored import Where
 
 MAX_THREADS = 64
 """Maximum calls at a time; further ones wait."""

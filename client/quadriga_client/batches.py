@@ -10,7 +10,6 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from .calls import encode_json
 from .errors import (
     ClientError,
     Forbidden,
@@ -22,6 +21,7 @@ from .errors import (
 from .images import SUFFIXES, source_name
 from .progress import ProgressLine
 from .results import Result
+from .transport.calls import encode_json
 
 MAX_CONCURRENCY = 256
 _AHEAD = 2

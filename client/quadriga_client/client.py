@@ -16,7 +16,18 @@ from .batches import (
     check_concurrency,
     run_in_order,
 )
-from .calls import (
+from .class_labels import ClassLabels
+from .errors import BadAnswer, InputError, Unauthenticated
+from .images import Image, image_bytes, source_name
+from .inference import INPUT_NAME, infer_call, log_call, logged_inference, read_result, tensors_call
+from .queries import Query, StoredInference
+from .reports import Report
+from .resources.jobs import Job, Jobs, Reports
+from .resources.models import Models, Schedules, Traffic
+from .resources.server import Server
+from .resources.stored import Inferences, Truth, Views, Where
+from .results import Result
+from .transport.calls import (
     Call,
     Read,
     Sink,
@@ -26,8 +37,7 @@ from .calls import (
     read_call,
     read_json,
 )
-from .class_labels import ClassLabels
-from .configuration import (
+from .transport.configuration import (
     DEFAULT_URL,
     KEY_FILE_VARIABLE,
     KEY_VARIABLE,
@@ -35,19 +45,8 @@ from .configuration import (
     chosen_key,
     tls_contexts,
 )
-from .connections import Connections, Response
-from .errors import BadAnswer, InputError, Unauthenticated
-from .images import Image, image_bytes, source_name
-from .inference import INPUT_NAME, infer_call, read_result, tensors_call
-from .jobs import Job, Jobs, Reports
-from .logged import log_call, logged_inference
-from .models import Models, Schedules, Traffic
-from .queries import Query, StoredInference
-from .reports import Report
-from .results import Result
-from .retries import RetryPolicy, send_repeatedly
-from .server import Server
-from .stored import Inferences, Truth, Views, Where
+from .transport.connections import Connections, Response
+from .transport.retries import RetryPolicy, send_repeatedly
 from .versions import Version, model_body, split_version
 
 MAX_ANSWER_BYTES = 256 << 20

@@ -1,21 +1,33 @@
-"""Requests for inferences and their answers: an image behind JSON, without base64.
+"""Requests for inferences and their answers, an image behind JSON, without base64; and requests that store others' inferences.
 
 Source: chariot-v2-kserve with the binary data of Triton's V2 extension: JSON, then the image, 4 bytes of its length first.
 """
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
-from .calls import Call, bad_answer, encode_json, new_key, path_of, read_json
 from .class_labels import ClassLabels
-from .connections import Response
 from .errors import InputError
 from .results import Result
+from .transport.calls import (
+    Call,
+    bad_answer,
+    encode_json,
+    json_call,
+    new_key,
+    path_of,
+    present,
+    read_json,
+)
+from .transport.connections import Response
 from .versions import Version, split_version
 
 INPUT_NAME = "input-image-0"
+LOG_PATH = "/api/inferences"
 
 
 def infer_call(
@@ -116,6 +128,32 @@ def tensors_call(
         is_repeatable=True,
         needs_key_support=True,
     )
+
+
+def log_call(model: str, version: str | None, inferences: Sequence[Mapping[str, Any]]) -> Call:
+    """Make a request that stores inferences once, however often it is sent: each has a key."""
+    items = [{"key": new_key(), **inference} for inference in inferences]
+    body = present(model=model, version=version, inferences=items)
+    return json_call("POST", LOG_PATH, body=body, is_repeatable=True)
+
+
+def logged_inference(image: bytes | None, **values: Any) -> dict[str, Any]:
+    """Return an inference as the server takes it.
+
+    Args:
+        image: The image file, or None.
+        values: As docs/elsewhere.md has them; those that are None are left out. `time` may be a `datetime`.
+
+    Raises:
+        InputError: `time` is a datetime without time zone.
+    """
+    time = values.get("time")
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise InputError(f"expected a time with a time zone, got {time}")
+        values["time"] = time.isoformat()
+    encoded = None if image is None else base64.b64encode(image).decode()
+    return present(image=encoded, **values)
 
 
 _DATATYPES = {

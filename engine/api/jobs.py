@@ -10,6 +10,7 @@ from litestar.params import FromPath, RawBody
 from litestar.response import File
 
 from quadriga.engine.api.access import caller_scope
+from quadriga.engine.api.monitoring.schedules import check_end_webhook
 from quadriga.engine.api.openapi import (
     NOT_STORED,
     UNKNOWN_MODEL,
@@ -17,7 +18,6 @@ from quadriga.engine.api.openapi import (
     json_body,
     json_body_options,
 )
-from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.engine.jobs.bulk_source import BulkParameters
 from quadriga.engine.jobs.bulk_source import decode_parameters as decode_bulk
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, REPLAY, ReplayParameters, decode_replay

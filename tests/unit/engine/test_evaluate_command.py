@@ -12,8 +12,8 @@ import ray
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.commands.datasets import _with_all_scores
-from quadriga.engine.commands.evaluate import _to_parameters, evaluate_command
+from quadriga.engine.commands.monitoring.datasets import _with_all_scores
+from quadriga.engine.commands.monitoring.evaluate import _to_parameters, evaluate_command
 from quadriga.monitor.evaluation.metric_settings import (
     Bins,
     IouThresholds,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ..errors import ServerRefused, Unreachable
 from .calls import Call
-from .errors import ServerRefused, Unreachable
 
 T = TypeVar("T")
 

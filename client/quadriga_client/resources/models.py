@@ -4,10 +4,10 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .calls import json_call, present, read_call, read_json
-from .inference import model_path, read_events
-from .resources import Names, Resource, Rows
-from .versions import Version, version_texts
+from ..inference import model_path, read_events
+from ..transport.calls import json_call, present, read_call, read_json
+from ..versions import Version, version_texts
+from .resource import Names, Resource, Rows
 
 _REPOSITORY = "/v2/repository"
 

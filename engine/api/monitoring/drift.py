@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, RawBody
 
 from quadriga.engine.api.access import caller_scope
+from quadriga.engine.api.monitoring.schedules import check_end_webhook
 from quadriga.engine.api.openapi import (
     NOT_READY,
     NOT_STORED,
@@ -18,7 +19,6 @@ from quadriga.engine.api.openapi import (
     json_body_options,
     options_route,
 )
-from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters, decode_parameters
 from quadriga.monitor.drift.service import DriftService

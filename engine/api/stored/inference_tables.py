@@ -19,14 +19,14 @@ from litestar.openapi import ResponseSpec
 from litestar.response.streaming import Stream
 from litestar.types import Receive, Send
 
-from quadriga.engine.api.event_streams import (
+from quadriga.engine.api.openapi import NOT_READY, UNKNOWN_MODEL, error_response, url_query
+from quadriga.engine.api.store_queries import StoreQueries, query_string
+from quadriga.engine.api.stored.event_streams import (
     Abort,
     EventStreams,
     StreamPlace,
     StreamResponse,
 )
-from quadriga.engine.api.openapi import NOT_READY, UNKNOWN_MODEL, error_response, url_query
-from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.models.runners.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit
 from quadriga.proto.errors import DeadlineExceeded, ProtocolError

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from .calls import Call, Read, Sink, read_json
+from ..transport.calls import Call, Read, Sink, read_json
 
 Rows = list[dict[str, Any]]
 Names = list[str]

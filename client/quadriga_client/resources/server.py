@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from .calls import read_call, read_text
-from .errors import ServerRefused
-from .resources import Resource
+from ..errors import ServerRefused
+from ..transport.calls import read_call, read_text
+from .resource import Resource
 
 
 class Server(Resource):

@@ -171,7 +171,7 @@ def evaluate_command(**values: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     quadriga evaluate --model NAME --dataset FOLDER --fail-under mAP=0.5
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from quadriga.engine.commands.report_output import write_report
+    from quadriga.engine.commands.monitoring.report_output import write_report
     from quadriga.monitor.evaluation.state import EvaluationError
     from quadriga.monitor.report.checks import Check
 
@@ -235,7 +235,7 @@ def _checks(report: Any, limits: list[Any], earlier: Any) -> list[Any]:
 
 
 def _evaluate_records(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.report_output import image_from_folder, page_writer
+    from quadriga.engine.commands.monitoring.report_output import image_from_folder, page_writer
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet, evaluate_records
 
     def print_images(lines: int) -> None:
@@ -265,7 +265,7 @@ def _evaluate_records(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _evaluate_coco(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.report_output import image_from_folder, page_writer
+    from quadriga.engine.commands.monitoring.report_output import image_from_folder, page_writer
     from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
 
     report = evaluate_coco(
@@ -286,8 +286,8 @@ def _evaluation_options(options: SimpleNamespace) -> Any:
 
 def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.engine.assembly.store_access import open_reader
-    from quadriga.engine.commands.kept_reports import compute_and_keep
-    from quadriga.engine.commands.report_output import image_from_store, page_writer
+    from quadriga.engine.commands.monitoring.kept_reports import compute_and_keep
+    from quadriga.engine.commands.monitoring.report_output import image_from_store, page_writer
     from quadriga.monitor.evaluation.parameters import (
         EvaluationParameters,
         check_parameters,
@@ -322,7 +322,7 @@ def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _evaluate_on_server(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.report_output import wait_for_report
+    from quadriga.engine.commands.monitoring.report_output import wait_for_report
 
     client = connect(options.server)
     options.is_kept = True
@@ -330,7 +330,7 @@ def _evaluate_on_server(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _evaluate_dataset(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.commands.datasets import evaluate_dataset
+    from quadriga.engine.commands.monitoring.datasets import evaluate_dataset
 
     return evaluate_dataset(options, _to_parameters(options))
 

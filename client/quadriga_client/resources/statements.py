@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .calls import Call, encode_json, json_call
-from .errors import InputError
+from ..errors import InputError
+from ..transport.calls import Call, encode_json, json_call
 
 PATH = "/api/ground-truth"
 LINE_KEYS = {

@@ -8,8 +8,8 @@ from datetime import date, time
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from ..errors import BadAnswer, InputError, refusal
 from .connections import Response
-from .errors import BadAnswer, InputError, refusal
 
 SHOWN_CHARACTERS = 200
 """Maximum length of a part of a bad answer in a message."""

@@ -19,7 +19,7 @@ from quadriga.engine.api.openapi import (
     url_query,
 )
 from quadriga.engine.api.store_queries import StoreQueries, query_string
-from quadriga.engine.api.thumbnails import Thumbnails
+from quadriga.engine.api.stored.thumbnails import Thumbnails
 from quadriga.store.blobs import tensor_file
 from quadriga.store.maintenance.aggregates import (
     AggregateRequest,

@@ -19,7 +19,7 @@ from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
 
-from .errors import BadAnswer, InputError, Unreachable
+from ..errors import BadAnswer, InputError, Unreachable
 
 MAX_IDLE = 64
 """Maximum connections that are kept open while nobody uses them."""

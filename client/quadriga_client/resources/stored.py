@@ -4,16 +4,16 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .calls import json_call, present, read_bytes, read_call
-from .class_labels import ClassLabels
-from .errors import InputError, TruthWarning, show_warnings
-from .inference import read_events
+from ..class_labels import ClassLabels
+from ..errors import InputError, TruthWarning, show_warnings
+from ..inference import read_events
+from ..masks import Labels, mask_annotations
+from ..queries import StoredInference
+from ..transport.calls import json_call, present, read_bytes, read_call
+from ..versions import model_body
 from .jobs import Job
-from .masks import Labels, mask_annotations
-from .queries import StoredInference
-from .resources import Resource, Sender
+from .resource import Resource, Sender
 from .statements import annotation_list, statements_call
-from .versions import model_body
 
 Where = str | Mapping[str, Any] | None
 """A filter, as JSON or as one line of text; None for everything."""

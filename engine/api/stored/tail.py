@@ -16,12 +16,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.response.streaming import Stream
 
-from quadriga.engine.api.event_streams import (
-    EVENT_STREAM,
-    EventStreams,
-    event_response,
-    event_text,
-)
 from quadriga.engine.api.openapi import (
     NOT_READY,
     UNKNOWN_MODEL,
@@ -29,6 +23,12 @@ from quadriga.engine.api.openapi import (
     url_query,
 )
 from quadriga.engine.api.store_queries import StoreQueries, query_string
+from quadriga.engine.api.stored.event_streams import (
+    EVENT_STREAM,
+    EventStreams,
+    event_response,
+    event_text,
+)
 from quadriga.engine.models.runners.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit
 from quadriga.proto.errors import InvalidRequest

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from .errors import InputError
+from ..errors import InputError
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 KEY_VARIABLE = "QUADRIGA_API_KEY"

@@ -24,11 +24,11 @@ import rich_click as click
 from blake3 import blake3
 
 from quadriga.client import Client
-from quadriga.client.calls import json_call
 from quadriga.client.errors import InputError, NotFound, ServerBusy, ServerRefused
+from quadriga.client.transport.calls import json_call
+from quadriga.engine.commands.monitoring.report_output import RenderPage, wait_for_report
 from quadriga.engine.commands.options import connect, name_and_version, parse_object
 from quadriga.engine.commands.output import error_text, print_progress
-from quadriga.engine.commands.report_output import RenderPage, wait_for_report
 from quadriga.engine.config.extras import dataset_formats
 from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_dataset
 from quadriga.monitor.evaluation.metric_settings import MetricSettings

@@ -7,6 +7,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter, RawBody
 
 from quadriga.engine.api.access import caller_scope
+from quadriga.engine.api.monitoring.schedules import check_end_webhook
 from quadriga.engine.api.openapi import (
     NOT_READY,
     UNREADABLE_QUERY,
@@ -15,7 +16,6 @@ from quadriga.engine.api.openapi import (
     json_body_options,
     url_query,
 )
-from quadriga.engine.api.schedules import check_end_webhook
 from quadriga.engine.api.store_queries import query_string
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,

@@ -101,7 +101,7 @@ def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
 def _save_baseline(options: SimpleNamespace) -> Any:
     """Read the inferences here, save the baseline in the data folder, and return it."""
     from quadriga.engine.assembly.store_access import open_reader
-    from quadriga.engine.commands.kept_reports import check_keepable
+    from quadriga.engine.commands.monitoring.kept_reports import check_keepable
     from quadriga.monitor.drift.baselines import BaselineStore, decode_baseline
     from quadriga.monitor.drift.job import BaselineJob, run_baseline
     from quadriga.monitor.drift.service import DriftService
@@ -137,7 +137,7 @@ def _run_over_dataset(
     client: Any, name_version: tuple[str, str | None], options: SimpleNamespace
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its inferences."""
-    from quadriga.engine.commands.datasets import (
+    from quadriga.engine.commands.monitoring.datasets import (
         DatasetRun,
         resolve_model,
         run_model,

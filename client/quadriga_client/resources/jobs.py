@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .calls import json_call, read_bytes, read_call, read_text
-from .errors import InputError, JobFailed
-from .progress import ProgressLine
-from .reports import Report
-from .resources import Resource, Rows
+from ..errors import InputError, JobFailed
+from ..progress import ProgressLine
+from ..reports import Report
+from ..transport.calls import json_call, read_bytes, read_call, read_text
+from .resource import Resource, Rows
 
 FIRST_LOOK_S, MAX_LOOK_S = 0.1, 2.0
 """Pause before the second look at a job, which grows up to the longest."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -188,7 +189,10 @@ def run_model(client: Client, run: DatasetRun, images: Sequence[DatasetImage]) -
 
 def _stored_predictions(client: Client, run: DatasetRun) -> Iterator[tuple[str, _StoredPrediction]]:
     """Yield the predictions that are stored already, with the paths of their images."""
-    for inference in client.query(run.filter, consistency="journal"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first run finds no inference with these metadata
+        inferences = list(client.query(run.filter, consistency="journal"))
+    for inference in inferences:
         if inference.raw["status"] == HTTPStatus.OK:
             path = inference.metadata.get("dataset_path", "")
             yield path, _StoredPrediction(inference.id, inference.ground_truth)

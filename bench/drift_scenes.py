@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from quadriga.engine.commands.server_client import ServerClient
+from quadriga.client import Client, JobFailed
 from sample_models.training.scenes import (
     OUTLINES,
     SEVERAL_SHAPES,
@@ -93,7 +93,7 @@ def draw(world: World, at: int, window: int) -> bytes:
 class Study:
     """Requests of the study to one server."""
 
-    def __init__(self, client: ServerClient, threads: int, *, stores_images: bool = False) -> None:
+    def __init__(self, client: Client, threads: int, *, stores_images: bool = False) -> None:
         self._client = client
         self._pool = ThreadPoolExecutor(threads)
         self._parameters = {} if stores_images else {"store_input": False}
@@ -107,34 +107,25 @@ class Study:
         return {"from": start, "to": _now()}
 
     def _infer(self, image: bytes) -> None:
-        self._client.infer(MODEL, image, "image", self._parameters)
+        self._client.infer(MODEL, image, parameters=self._parameters)
 
     def baseline(self, window: dict[str, str]) -> dict[str, Any]:
         """Create the baseline, and wait for its job."""
-        path = f"/api/models/{MODEL}/baseline"
-        response = self._client.request_json("PUT", path, window)
-        job = self._ended(str(response["job"]))
-        if job["state"] != "succeeded":
-            raise SystemExit(f"expected a baseline, got {job}")
-        return job
+        saved = self._client.models.set_baseline(MODEL, **window)
+        try:
+            return self._client.jobs.wait(saved["job"], progress=False)
+        except JobFailed as error:
+            raise SystemExit(f"expected a baseline, got {error.job}") from error
 
     def compare(self, window: dict[str, str], page: Path | None = None) -> dict[str, Any]:
         """Compare a window with the baseline, and return the report; write it as a page, too."""
-        parameters = {"model": MODEL, "ignore": LEFT_OUT, **window}
-        job = self._ended(str(self._client.request_json("POST", "/api/drift", parameters)["id"]))
-        if job["state"] != "succeeded":
-            raise SystemExit(f"expected a report, got {job}")
-        report: dict[str, Any] = self._client.request_json("GET", f"/api/reports/{job['id']}")
+        try:
+            report = self._client.drift(MODEL, progress=False, ignore=LEFT_OUT, **window)
+        except JobFailed as error:
+            raise SystemExit(f"expected a report, got {error.job}") from error
         if page is not None:
-            page.write_bytes(self._client.read_bytes("GET", f"/api/reports/{job['id']}/page"))
+            page.write_text(self._client.reports.page(report["id"]))
         return report
-
-    def _ended(self, job_id: str) -> dict[str, Any]:
-        while True:
-            job: dict[str, Any] = self._client.request_json("GET", f"/api/jobs/{job_id}")
-            if job["state"] not in {"queued", "running"}:
-                return job
-            time.sleep(0.1)
 
 
 def moved(report: dict[str, Any]) -> Iterator[str]:
@@ -160,7 +151,7 @@ def main() -> None:
         ) as server,
     ):
         study = Study(
-            ServerClient(f"http://{server.host}"),
+            Client(f"http://{server.host}"),
             arguments.threads,
             stores_images=arguments.pages is not None,
         )

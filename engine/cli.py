@@ -7,29 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, get_args
 
 import rich_click as click
 from click.shell_completion import get_completion_class
 
-from quadriga.engine.commands.audit import audit_command
-from quadriga.engine.commands.backup import backup_command, check_command, restore_command
-from quadriga.engine.commands.baseline import baseline_command
-from quadriga.engine.commands.checks import inspect, validate
-from quadriga.engine.commands.compare import compare_command, replay_command
-from quadriga.engine.commands.drift import drift_command
-from quadriga.engine.commands.erase import erase_command
-from quadriga.engine.commands.evaluate import evaluate_command
-from quadriga.engine.commands.infer import infer_command
-from quadriga.engine.commands.inferences import export_command, import_command, query
-from quadriga.engine.commands.jobs import jobs_command
-from quadriga.engine.commands.keys import keys_command
-from quadriga.engine.commands.models import models_command
 from quadriga.engine.commands.output import fail
-from quadriga.engine.commands.reports import reports_command
-from quadriga.engine.commands.schedules import schedules_command
-from quadriga.engine.commands.select import select_command
-from quadriga.engine.commands.store import migrate, store
 from quadriga.engine.config import extras
 from quadriga.engine.config import settings as settings_module
 from quadriga.engine.config.settings import SettingsError, fields, flag_of
@@ -53,8 +37,39 @@ _EXPECTED_ERRORS = {
 """Errors whose message suffices, without a traceback; by name, since a command imports only what it needs."""
 
 
+_COMMANDS = {
+    "audit": "audit:audit_command", "backup": "backup:backup_command", "baseline": "monitoring.baseline:baseline_command",
+    "check": "backup:check_command", "compare": "compare:compare_command", "drift": "monitoring.drift:drift_command",
+    "erase": "erase:erase_command", "evaluate": "monitoring.evaluate:evaluate_command", "export": "inferences:export_command",
+    "import": "inferences:import_command", "infer": "infer:infer_command", "inspect": "checks:inspect",
+    "jobs": "jobs:jobs_command", "keys": "keys:keys_command", "migrate": "store:migrate", "models": "models:models_command",
+    "query": "inferences:query", "reports": "monitoring.reports:reports_command", "replay": "compare:replay_command",
+    "restore": "backup:restore_command", "schedules": "monitoring.schedules:schedules_command", "select": "select:select_command",
+    "store": "store:store", "validate": "checks:validate",
+}  # fmt: skip
+"""Modules and names of commands, which are imported as they are used: the others cost a command nothing."""
+
+_OF_EXTRAS = ("profile", "quantize")
+
+
 class _Commands(click.RichGroup):
     """Commands that report an expected error in one line and exit with status 2."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Import all commands, and return their names."""
+        for name in (*_COMMANDS, *_OF_EXTRAS):
+            self.get_command(ctx, name)
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, which is imported if it was not yet; None for a name that none has."""
+        if cmd_name in _COMMANDS and cmd_name not in self.commands:
+            command = resolve_name(f"quadriga.engine.commands.{_COMMANDS[cmd_name]}")
+            self.add_command(command, cmd_name)
+        if cmd_name in _OF_EXTRAS and cmd_name not in self.commands:
+            with suppress(extras.MissingExtra):
+                self.add_command(extras.load(cmd_name, cmd_name))
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -205,16 +220,6 @@ def _announce(url: str, grpc_address: str, make_line: Callable[[str], str] = str
     click.echo(make_line(f"Console on {url}/console/"))
     sys.stdout.flush()
 
-
-for _command in (
-    audit_command, backup_command, restore_command, check_command, inspect, validate, query, baseline_command, compare_command, replay_command,
-    drift_command, erase_command, evaluate_command, export_command, import_command, infer_command, jobs_command, keys_command, migrate, models_command,
-    reports_command, schedules_command, select_command, store,
-):  # fmt: skip
-    main.add_command(_command)
-for _name in ("profile", "quantize"):
-    with suppress(extras.MissingExtra):
-        main.add_command(extras.load(_name, _name))
 
 if __name__ == "__main__":
     main()

@@ -23,9 +23,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from quadriga.engine.commands.datasets import resolve_model
+from quadriga.client import Client, ClientError
+from quadriga.client.transport.calls import json_call
+from quadriga.engine.commands.monitoring.datasets import NotServed, own_server, resolve_model
 from quadriga.engine.commands.options import DEFAULT_SERVER
-from quadriga.engine.commands.server_client import ServerClient, ServerError, own_server
 from quadriga.engine.serving.tensors.drawing import draw
 from quadriga.tasks.image import decode
 from quadriga.tasks.predictions import Answer as SpokenAnswer
@@ -87,18 +88,18 @@ class Answer(NamedTuple):
     milliseconds: float
 
 
-def infer(client: ServerClient, sample: Sample) -> Answer:
+def infer(client: Client, sample: Sample) -> Answer:
     """Send one image with its metadata."""
-    parameters = {"metadata": json.dumps(sample.metadata), **PARAMETERS.get(sample.task, {})}
+    parameters: dict[str, Any] = {**PARAMETERS.get(sample.task, {})}
     if sample.task == "image-text":
         parameters["prompts"] = [annotation["context"] for annotation in sample.truth]
     image, model = sample.path.read_bytes(), MODELS[sample.task]
     started = time.perf_counter()
-    answer = client.infer(model, image, sample.path.name, parameters)
+    result = client.infer(
+        model, image, sample.metadata, parameters=parameters, input_name=sample.path.name
+    )
     elapsed_ms = (time.perf_counter() - started) * 1000
-    output = answer["outputs"][0]
-    inference_id = output["parameters"]["inference_id"]
-    return Answer(sample, output["data"][0], inference_id, elapsed_ms)
+    return Answer(sample, [*map(dict, result.predictions)], str(result.id), elapsed_ms)
 
 
 def read_samples(task: str) -> list[Sample]:
@@ -115,19 +116,19 @@ def read_samples(task: str) -> list[Sample]:
 
 
 @contextmanager
-def server(console: Console, data: Path) -> Iterator[ServerClient]:
+def server(console: Console, data: Path) -> Iterator[Client]:
     """Run `quadriga serve` on a free port for as long as the block lasts."""
     try:
         with (
             (OUTPUT / "server.log").open("w+b") as log,
             own_server(HERE, data, log) as (url, process),
         ):
-            client = ServerClient(url)
+            client = Client(url)
             with console.status("Loading the models"):
                 for name in MODELS.values():
                     resolve_model(client, name, None)
             yield client
-    except ServerError as error:
+    except (NotServed, ClientError) as error:
         raise SystemExit(f"{error}; see {log.name}") from error
     if process.returncode != 0:
         code = process.returncode
@@ -183,17 +184,17 @@ def truth_of(sample: Sample) -> list[str]:
     return sorted(annotation["class_label"] for annotation in sample.truth)
 
 
-def run_queries(console: Console, client: ServerClient) -> None:
+def run_queries(console: Console, client: Client) -> None:
     """Find what was stored again, by filters of growing difficulty."""
     started = time.perf_counter()
     body: dict[str, Any] = {"limit": 1, "count": "exact", "consistency": "journal"}
-    page = client.request_json("POST", "/api/inferences/query", body)
+    page = client.send(json_call("POST", "/api/inferences/query", body=body))
     elapsed_ms = (time.perf_counter() - started) * 1000
     console.print(f"{page['count']} inferences stored, {elapsed_ms:.0f} ms after the last answer\n")
     for title, filter_text in QUERIES:
         body = {"where": filter_text, "limit": 3, "count": "exact"}
         started = time.perf_counter()
-        page = client.request_json("POST", "/api/inferences/query", body)
+        page = client.send(json_call("POST", "/api/inferences/query", body=body))
         elapsed_ms = (time.perf_counter() - started) * 1000
         if not page["inferences"]:
             raise SystemExit(f"expected matches of {filter_text}, got {page}")

@@ -1,7 +1,6 @@
 """Many images: a few at a time, results in order, errors in their place."""
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -11,7 +10,6 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
-from .calls import encode_json
 from .errors import (
     ClientError,
     Forbidden,
@@ -21,11 +19,12 @@ from .errors import (
     Unreachable,
 )
 from .images import SUFFIXES, source_name
+from .progress import ProgressLine
 from .results import Result
+from .transport.calls import encode_json
 
 MAX_CONCURRENCY = 256
 _AHEAD = 2
-_SHOWN_EVERY_S = 0.25
 _NOT_OF_AN_IMAGE = (Unauthenticated, Forbidden, NotFound, Unreachable)
 """Errors that all further images would have, too."""
 
@@ -212,7 +211,7 @@ def until_fault(batch: Batch) -> Iterator[tuple[Any, Mapping[str, Any] | None] |
 
 
 def run_in_order(
-    batch: Batch, infer: Callable[..., Result], concurrency: int, progress: "Progress"
+    batch: Batch, infer: Callable[..., Result], concurrency: int, progress: "BatchProgress"
 ) -> Iterator[Result | FailedInference]:
     """Yield the results of images in their order; at most twice `concurrency` images are in memory."""
     pool = ThreadPoolExecutor(concurrency, "quadriga-client")
@@ -253,38 +252,33 @@ def failure(source: str, error: ClientError) -> FailedInference:
     return FailedInference(source, error)
 
 
-class Progress:
-    """A line about what is done, on stderr; none if it is not wanted.
+class BatchProgress:
+    """The number of images that are done, shown as a line on stderr.
 
     Args:
-        is_shown: Whether it is wanted.
+        is_shown: As for `ProgressLine`.
         total: Number of images; None if nobody knows.
     """
 
-    def __init__(self, is_shown: bool, total: int | None) -> None:  # noqa: FBT001
-        self._is_shown = is_shown
+    def __init__(self, is_shown: bool | None, total: int | None) -> None:  # noqa: FBT001
+        self._line = ProgressLine(is_shown)
         self._total = total
         self._done = self._failed = 0
         self._begun_s = time.monotonic()
-        self._shown_s = 0.0
 
     def note(self, result: Result | FailedInference) -> Result | FailedInference:
         """Count a result, and return it."""
         self._done += 1
         self._failed += not result.ok
-        now_s = time.monotonic()
-        if self._is_shown and now_s - self._shown_s >= _SHOWN_EVERY_S:
-            self._shown_s = now_s
-            self._show(now_s, "")
+        self._line.show(self._text)
         return result
 
     def end(self) -> None:
         """Show the last state."""
-        if self._is_shown:
-            self._show(time.monotonic(), "\n")
+        self._line.end(self._text)
 
-    def _show(self, now_s: float, end: str) -> None:
-        rate = self._done / max(now_s - self._begun_s, 1e-9)
+    def _text(self) -> str:
+        rate = self._done / max(time.monotonic() - self._begun_s, 1e-9)
         of = "" if self._total is None else f"/{self._total}"
         failed = f", {self._failed} failed" if self._failed else ""
-        print(f"\r{self._done}{of} images, {rate:.1f}/s{failed}", end=end, file=sys.stderr, flush=True)  # fmt: skip # noqa: T201
+        return f"{self._done}{of} images, {rate:.1f}/s{failed}"

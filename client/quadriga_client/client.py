@@ -3,42 +3,50 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import IO, Any, Literal, Self, overload
+from ssl import SSLContext
+from typing import Any, Literal, Self, overload
 
 from .batches import (
     Batch,
+    BatchProgress,
     FailedInference,
     Metadata,
-    Progress,
     check_concurrency,
     run_in_order,
 )
-from .calls import (
+from .class_labels import ClassLabels
+from .errors import BadAnswer, InputError, Unauthenticated
+from .images import Image, image_bytes, source_name
+from .inference import INPUT_NAME, infer_call, log_call, logged_inference, read_result, tensors_call
+from .queries import Query, StoredInference
+from .reports import Report
+from .resources.jobs import Job, Jobs, Reports
+from .resources.models import Models, Schedules, Traffic
+from .resources.server import Server
+from .resources.stored import Inferences, Truth, Views, Where
+from .results import Result
+from .transport.calls import (
     Call,
     Read,
+    Sink,
     check_answer,
     json_call,
     present,
     read_call,
     read_json,
 )
-from .class_labels import ClassLabels
-from .configuration import DEFAULT_URL, Certificate, chosen_key, tls_context
-from .connections import Connections, Response
-from .errors import BadAnswer, InputError
-from .images import Image, image_bytes, source_name
-from .inference import infer_call, read_result, tensors_call
-from .jobs import Job, Jobs, Reports
-from .logged import log_call, logged_inference
-from .models import Models, Schedules, Traffic
-from .queries import Query, StoredInference
-from .reports import Report
-from .results import Result
-from .retries import RetryPolicy, send_repeatedly
-from .server import Server
-from .stored import Inferences, Truth, Views, Where
+from .transport.configuration import (
+    DEFAULT_URL,
+    KEY_FILE_VARIABLE,
+    KEY_VARIABLE,
+    Certificate,
+    chosen_key,
+    tls_contexts,
+)
+from .transport.connections import Connections, Response
+from .transport.retries import RetryPolicy, send_repeatedly
 from .versions import Version, model_body, split_version
 
 MAX_ANSWER_BYTES = 256 << 20
@@ -62,6 +70,8 @@ class Client:
         ca: File of the authorities that are trusted; None for `QUADRIGA_CA_FILE`, or those of the system.
         certificate: File of the client's certificate and key, or one file for each; None for
             `QUADRIGA_CLIENT_CERTIFICATE_FILE`, or none.
+        headers: Further headers of every request.
+        tls: Returns the context of a new connection with https, in the place of `ca` and `certificate`.
         allow_urls: Whether `infer` fetches images from URLs; see `image_bytes`.
         max_answer_bytes: Maximum bytes of an answer that is held in memory.
 
@@ -81,6 +91,8 @@ class Client:
         total_timeout: float = 120.0,
         ca: str | os.PathLike[str] | None = None,
         certificate: Certificate | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: Callable[[], SSLContext] | None = None,
         allow_urls: bool = False,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
@@ -93,10 +105,10 @@ class Client:
             raise InputError(
                 f"expected http:// or https://, got {url!r}: this client has no gRPC, as image files travel as they are"
             )
-        is_secure = url.startswith("https://")
-        tls = tls_context(ca, certificate) if is_secure else None
+        if tls is None and url.startswith("https://"):
+            tls = tls_contexts(ca, certificate)
         self._connections = Connections(url, tls, max_answer_bytes)
-        self._headers = {"User-Agent": USER_AGENT}
+        self._headers = {"User-Agent": USER_AGENT, **(headers or {})}
         if secret := chosen_key(key):
             self._headers["Authorization"] = f"Bearer {secret}"
         self._policy = RetryPolicy(retries, total_timeout)
@@ -150,6 +162,7 @@ class Client:
         parameters: Mapping[str, Any] | None = None,
         request_id: str | None = None,
         idempotency_key: str | None = None,
+        input_name: str = INPUT_NAME,
     ) -> Result:
         """Run a model on an image, and return its predictions.
 
@@ -163,6 +176,7 @@ class Client:
             request_id: Id of the request, as it is stored; None for a random one.
             idempotency_key: Key under which the request is stored once, however often it is sent; None for a random one,
                 with which the repetitions of this call are safe.
+            input_name: Name of the image, as it is stored.
 
         Raises:
             InputError: The image or the metadata cannot be sent.
@@ -179,6 +193,7 @@ class Client:
             parameters=parameters,
             request_id=request_id,
             idempotency_key=idempotency_key,
+            input_name=input_name,
         )
         result: Result = self.send(
             call, partial(read_result, image=data, source=source_name(image), labels=self._labels)
@@ -194,7 +209,7 @@ class Client:
         version: Version | None = None,
         parameters: Mapping[str, Any] | None = None,
         concurrency: int = 8,
-        progress: bool = False,
+        progress: bool | None = None,
         path_key: str | None = "path",
     ) -> Iterator[Result | FailedInference]:
         """Run a model on many images; yield results in their order, and a `FailedInference` in the place of one that failed.
@@ -211,7 +226,7 @@ class Client:
             version: As for `infer`.
             parameters: As for `infer`.
             concurrency: Requests at a time, 1 to 256.
-            progress: Whether stderr shows how far it is.
+            progress: Whether stderr shows how far it is; None for yes on a terminal.
             path_key: Key of the metadata that gets the name of the image's file, relative to the folder, so that ground truth
                 can be joined on `meta.path`; None for none. What the metadata have under it stays.
 
@@ -222,7 +237,7 @@ class Client:
         check_concurrency(concurrency)
         batch = Batch(images, metadata, path_key)
         infer = partial(self.infer, model, version=version, parameters=parameters)
-        return run_in_order(batch, infer, concurrency, Progress(progress, batch.total))
+        return run_in_order(batch, infer, concurrency, BatchProgress(progress, batch.total))
 
     def infer_tensors(
         self,
@@ -251,6 +266,7 @@ class Client:
 
     def log(
         self,
+        /,
         model: str,
         image: Image | None = None,
         predictions: Sequence[Mapping[str, Any]] | None = None,
@@ -344,48 +360,48 @@ class Client:
         )
 
     @overload
-    def evaluate(self, model: str, *, wait: Literal[True] = True, progress: bool = False, **parameters: Any) -> Report: ...  # fmt: skip
+    def evaluate(self, /, model: str, *, wait: Literal[True] = True, progress: bool | None = None, **parameters: Any) -> Report: ...  # fmt: skip
 
     @overload
-    def evaluate(self, model: str, *, wait: bool, progress: bool = False, **parameters: Any) -> dict[str, Any]: ...  # fmt: skip
+    def evaluate(self, /, model: str, *, wait: bool, progress: bool | None = None, **parameters: Any) -> dict[str, Any]: ...  # fmt: skip
 
-    def evaluate(self, model: str, *, wait: bool = True, progress: bool = False, **parameters: Any) -> dict[str, Any]:  # fmt: skip
+    def evaluate(self, /, model: str, *, wait: bool = True, progress: bool | None = None, **parameters: Any) -> dict[str, Any]:  # fmt: skip
         """Evaluate a model on what is stored with ground truth; return the report, or the job without `wait`.
 
         Args:
             model: Name of the model, or `name@version`.
             wait: Whether to wait for the report.
-            progress: Whether stderr shows how far it is.
+            progress: Whether stderr shows how far it is; None for yes on a terminal.
             parameters: As docs/evaluation.md has them; each of `compare` may be `name` or `name@version`.
         """
         body = model_body(model, parameters)
         return self._report("/api/evaluations", body, wait=wait, progress=progress)
 
     @overload
-    def drift(self, model: str, *, wait: Literal[True] = True, progress: bool = False, **parameters: Any) -> Report: ...  # fmt: skip
+    def drift(self, /, model: str, *, wait: Literal[True] = True, progress: bool | None = None, **parameters: Any) -> Report: ...  # fmt: skip
 
     @overload
-    def drift(self, model: str, *, wait: bool, progress: bool = False, **parameters: Any) -> dict[str, Any]: ...  # fmt: skip
+    def drift(self, /, model: str, *, wait: bool, progress: bool | None = None, **parameters: Any) -> dict[str, Any]: ...  # fmt: skip
 
-    def drift(self, model: str, *, wait: bool = True, progress: bool = False, **parameters: Any) -> dict[str, Any]:  # fmt: skip
+    def drift(self, /, model: str, *, wait: bool = True, progress: bool | None = None, **parameters: Any) -> dict[str, Any]:  # fmt: skip
         """Compare what is stored with a baseline; return the report, or the job without `wait`.
 
         Args:
             model: Name of the model.
             wait: Whether to wait for the report.
-            progress: Whether stderr shows how far it is.
+            progress: Whether stderr shows how far it is; None for yes on a terminal.
             parameters: As docs/drift.md has them; `from_` stands for `from`.
         """
         body = model_body(model, parameters)
         return self._report("/api/drift", body, wait=wait, progress=progress)
 
-    def send(self, call: Call, read: Read = read_json, *, sink: IO[bytes] | None = None) -> Any:
+    def send(self, call: Call, read: Read = read_json, *, sink: Sink | None = None) -> Any:
         """Send a request, again if that is safe, and return what `read` makes of the answer.
 
         Args:
             call: The request.
             read: Reads the answer.
-            sink: Takes the body of the answer; such a request is sent once.
+            sink: Takes the parts of the body of the answer; such a request is sent once.
         """
         policy = self._policy if sink is None else RetryPolicy(0, self._policy.total_s)
         answer = send_repeatedly(
@@ -409,7 +425,7 @@ class Client:
         finally:
             lines.close()
 
-    def _send_once(self, call: Call, end_s: float, sink: IO[bytes] | None = None) -> Response:
+    def _send_once(self, call: Call, end_s: float, sink: Sink | None = None) -> Response:
         answer = self._connections.exchange(
             call.method,
             call.path,
@@ -419,7 +435,12 @@ class Client:
             sink=sink,
             sink_timeout_s=self._timeout_s,
         )
-        check_answer(answer, self.url)
+        try:
+            check_answer(answer, self.url)
+        except Unauthenticated as error:
+            if "Authorization" not in self._headers:
+                error.add_note(f"no key was sent: set key=, {KEY_VARIABLE} or {KEY_FILE_VARIABLE}")
+            raise
         return answer
 
     def _read_model(self, name: str) -> Any:
@@ -435,7 +456,7 @@ class Client:
         except (TypeError, KeyError) as error:
             raise BadAnswer("expected the server's metadata at /v2, got something else") from error
 
-    def _report(self, path: str, body: Any, *, wait: bool, progress: bool) -> dict[str, Any]:
+    def _report(self, path: str, body: Any, *, wait: bool, progress: bool | None) -> dict[str, Any]:
         job = Job(self.send(json_call("POST", path, body=body)))
         if not wait:
             return job

@@ -1,21 +1,33 @@
-"""Requests for inferences and their answers: an image behind JSON, without base64.
+"""Requests for inferences and their answers, an image behind JSON, without base64; and requests that store others' inferences.
 
 Source: chariot-v2-kserve with the binary data of Triton's V2 extension: JSON, then the image, 4 bytes of its length first.
 """
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
-from .calls import Call, bad_answer, encode_json, new_key, path_of, read_json
 from .class_labels import ClassLabels
-from .connections import Response
 from .errors import InputError
 from .results import Result
+from .transport.calls import (
+    Call,
+    bad_answer,
+    encode_json,
+    json_call,
+    new_key,
+    path_of,
+    present,
+    read_json,
+)
+from .transport.connections import Response
 from .versions import Version, split_version
 
 INPUT_NAME = "input-image-0"
+LOG_PATH = "/api/inferences"
 
 
 def infer_call(
@@ -27,6 +39,7 @@ def infer_call(
     parameters: Mapping[str, Any] | None,
     request_id: str | None,
     idempotency_key: str | None,
+    input_name: str = INPUT_NAME,
 ) -> Call:
     """Make a request for an inference of one image.
 
@@ -38,6 +51,7 @@ def infer_call(
         parameters: Further parameters of the input, such as `score_threshold`.
         request_id: Id of the request, as it is stored; None for a random one.
         idempotency_key: Key under which the request is stored once; None for a random one.
+        input_name: Name of the image, as it is stored.
 
     Raises:
         InputError: A value cannot be sent.
@@ -48,7 +62,7 @@ def infer_call(
             raise InputError(f"expected metadata to be a dict, got {type(metadata).__name__}")
         sent["metadata"] = encode_json(metadata, "metadata").decode()
     sent["binary_data_size"] = len(image) + 4
-    tensor = {"name": INPUT_NAME, "shape": [1], "datatype": "BYTES", "parameters": sent}
+    tensor = {"name": input_name, "shape": [1], "datatype": "BYTES", "parameters": sent}
     body: dict[str, Any] = {"inputs": [tensor]}
     if request_id is not None:
         body["id"] = request_id
@@ -114,6 +128,32 @@ def tensors_call(
         is_repeatable=True,
         needs_key_support=True,
     )
+
+
+def log_call(model: str, version: str | None, inferences: Sequence[Mapping[str, Any]]) -> Call:
+    """Make a request that stores inferences once, however often it is sent: each has a key."""
+    items = [{"key": new_key(), **inference} for inference in inferences]
+    body = present(model=model, version=version, inferences=items)
+    return json_call("POST", LOG_PATH, body=body, is_repeatable=True)
+
+
+def logged_inference(image: bytes | None, **values: Any) -> dict[str, Any]:
+    """Return an inference as the server takes it.
+
+    Args:
+        image: The image file, or None.
+        values: As docs/elsewhere.md has them; those that are None are left out. `time` may be a `datetime`.
+
+    Raises:
+        InputError: `time` is a datetime without time zone.
+    """
+    time = values.get("time")
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise InputError(f"expected a time with a time zone, got {time}")
+        values["time"] = time.isoformat()
+    encoded = None if image is None else base64.b64encode(image).decode()
+    return present(image=encoded, **values)
 
 
 _DATATYPES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from .class_labels import ClassLabels
 from .errors import BadAnswer, InputError, load_package, show_warnings
-from .results import Predictions, box_xyxy, summary
+from .results import PREDICTION_COLUMNS, Predictions, prediction_row, summary
 
 PAGE_SIZE = 1000
 """Inferences of a page, unless fewer are wanted; the server's maximum."""
@@ -272,12 +272,7 @@ def detection_rows(
         **dict(_flat(inference.metadata, "meta.")),
     }
     for number, prediction in enumerate(predictions):
-        row = {name: prediction.get(name) for name in _PREDICTION_KEYS}
-        if "answers" in prediction:
-            row["answer"] = json.dumps(prediction["answers"], ensure_ascii=False)
-        if "contour" in prediction:
-            row |= zip(_BOX_KEYS, box_xyxy(prediction), strict=True)
-        yield {**of_inference, "number": number, **row}
+        yield {**of_inference, "number": number, **prediction_row(prediction)}
 
 
 def table_columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, list[Any]]:
@@ -296,10 +291,8 @@ def table_columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> di
     return {name: _of_one_type(values) for name, values in columns.items()}
 
 
-_BOX_KEYS = ("xmin", "ymin", "xmax", "ymax")
-_PREDICTION_KEYS = ("label", "score", *_BOX_KEYS, "cx", "cy", "w", "h", "r", "answer")
 DETECTION_COLUMNS = (
-    "id", "created_at", "model", "version", "number", *_PREDICTION_KEYS, "width", "height",
+    "id", "created_at", "model", "version", "number", *PREDICTION_COLUMNS, "width", "height",
 )  # fmt: skip
 INFERENCE_COLUMNS = (
     "id", "created_at", "model", "version", "task", "action", "latency_ms", "status", "width", "height", "hash", "labels",

@@ -10,7 +10,7 @@ _ALIASES = {"map": "ap", "mar": "ar"}
 _SHOWN_PARAMETERS = ("label", "of", "average", "k", "iou", "score", "area")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Metric:
     """One number of a report; `float(metric)` is its value."""
 
@@ -33,6 +33,9 @@ class Metric:
         name = f"{self.type}[{shown}]" if shown else self.type
         value = "—" if self.value is None else f"{self.value:.4g}"
         return f"{name} {value}{_interval(self.ci95)}"
+
+    def __repr__(self) -> str:
+        return f"<Metric {self}>"
 
 
 class Report(dict[str, Any]):

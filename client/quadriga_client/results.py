@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,6 +141,20 @@ class Predictions:
 
         return yolo_lines(self, class_ids)
 
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each prediction.
+
+        The columns are `label`, `score`, `xmin`, `ymin`, `xmax` and `ymax` of its box, or of that around a region, in pixels,
+        `cx`, `cy`, `w`, `h` and `r` of a rotated box as the server's JSON has them, and `answer`. What a prediction does not
+        have is missing.
+
+        Raises:
+            MissingPackage: pandas is not installed.
+        """
+        pandas = load_package("pandas", "to_pandas()")
+        rows = [prediction_row(row) for row in self.predictions]
+        return pandas.DataFrame(rows, columns=list(PREDICTION_COLUMNS))
+
     def _repr_html_(self) -> str:
         """Return the picture with its predictions, for notebooks."""
         from .drawing import html_of
@@ -154,6 +169,10 @@ class Predictions:
             data = ""
         return html_of(self, data)
 
+
+_BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
+PREDICTION_COLUMNS = ("label", "score", *_BOX_COLUMNS, "cx", "cy", "w", "h", "r", "answer")
+"""Columns of a prediction in a table."""
 
 SHAPE_KEYS = {"xmin", "cx", "contour"}
 """Keys of which a prediction with a shape has one."""
@@ -362,6 +381,16 @@ class Region:
     def __repr__(self) -> str:
         points = sum(map(len, self.row["contour"]))
         return f"Region({self.label!r}, {self.score:.2f}, rings={len(self.row['contour'])}, points={points})"
+
+
+def prediction_row(prediction: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a prediction or an annotation as a row of a table; several answers are JSON."""
+    row = {name: prediction.get(name) for name in PREDICTION_COLUMNS}
+    if "answers" in prediction:
+        row["answer"] = json.dumps(prediction["answers"], ensure_ascii=False)
+    if "contour" in prediction:
+        row |= zip(_BOX_COLUMNS, box_xyxy(prediction), strict=True)
+    return row
 
 
 def ring_points(row: Mapping[str, Any]) -> list[list[tuple[float, float]]]:

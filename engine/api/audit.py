@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
 from quadriga.engine.api.access import check_sees_everything
-from quadriga.engine.api.responses import error_response
+from quadriga.engine.api.openapi import error_response
 from quadriga.store.audit.reading import MAX_LIMIT, AuditPage, parse_since, read_page
 
 _UNREADABLE = error_response("A parameter cannot be understood")

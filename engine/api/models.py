@@ -12,7 +12,7 @@ from litestar.params import FromPath
 from msgspec.structs import replace
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.responses import NOT_READY, UNKNOWN_MODEL
+from quadriga.engine.api.openapi import NOT_READY, UNKNOWN_MODEL
 from quadriga.engine.models.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE

@@ -8,12 +8,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import json_body
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
     NOT_STORED,
     TOO_LARGE,
     UNKNOWN_MODEL,
     error_response,
+    json_body,
     json_body_options,
     options_route,
 )

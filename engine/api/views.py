@@ -7,11 +7,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import json_body
-from quadriga.engine.api.responses import (
+from quadriga.engine.api.openapi import (
     NOT_STORED,
     TOO_LARGE,
     error_response,
+    json_body,
     options_route,
 )
 from quadriga.monitor.saved_views import (

@@ -27,10 +27,10 @@ from quadriga.engine.access.tls import RenewedContext, RenewedFiles
 from quadriga.engine.api.access import check_needs, guard_route, guard_with
 from quadriga.engine.api.audit import audit_route
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
-from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
-from quadriga.engine.api.openapi_document import OpenApiDocument
+from quadriga.engine.api.openapi import OpenApiDocument
+from quadriga.engine.api.stored.event_streams import EventStreams
 from quadriga.engine.api.traffic import TrafficControl, traffic_routes
 from quadriga.engine.assembly.opened_store import NO_NUMBER, QUERY_THREADS, OpenedStore, open_store
 from quadriga.engine.assembly.store_metrics import StoreMetrics

@@ -13,23 +13,21 @@ import msgspec
 
 from quadriga.engine.access.tls import RenewedFiles
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.browsing import browsing_routes
-from quadriga.engine.api.changes import change_routes
-from quadriga.engine.api.drift import drift_routes
-from quadriga.engine.api.drift_alarms import drift_alarm_routes
-from quadriga.engine.api.evaluations import evaluation_routes
-from quadriga.engine.api.event_streams import EventStreams
-from quadriga.engine.api.ground_truth import ground_truth_routes
-from quadriga.engine.api.inference_tables import table_routes
-from quadriga.engine.api.inferences import inference_routes
-from quadriga.engine.api.jobs import job_routes
-from quadriga.engine.api.logged_inferences import logged_inference_routes
-from quadriga.engine.api.model_jobs import model_job_routes
+from quadriga.engine.api.jobs import job_routes, model_job_routes
 from quadriga.engine.api.models import ModelEntries, ModelEntry, model_routes
-from quadriga.engine.api.schedules import evaluation_schedule_routes, schedule_routes
+from quadriga.engine.api.monitoring.drift import drift_alarm_routes, drift_routes
+from quadriga.engine.api.monitoring.evaluations import evaluation_routes
+from quadriga.engine.api.monitoring.schedules import evaluation_schedule_routes, schedule_routes
 from quadriga.engine.api.store_queries import StoreQueries
-from quadriga.engine.api.tail import tail_route
-from quadriga.engine.api.thumbnails import Thumbnails
+from quadriga.engine.api.stored.browsing import browsing_routes
+from quadriga.engine.api.stored.changes import change_routes
+from quadriga.engine.api.stored.event_streams import EventStreams
+from quadriga.engine.api.stored.ground_truth import ground_truth_routes
+from quadriga.engine.api.stored.inference_tables import table_routes
+from quadriga.engine.api.stored.inferences import inference_routes
+from quadriga.engine.api.stored.logged_inferences import logged_inference_routes
+from quadriga.engine.api.stored.tail import tail_route
+from quadriga.engine.api.stored.thumbnails import Thumbnails
 from quadriga.engine.api.views import view_routes
 from quadriga.engine.assembly.store_access import open_reader
 from quadriga.engine.config import extras

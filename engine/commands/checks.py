@@ -1,6 +1,5 @@
 """The commands `quadriga inspect` and `validate`: checks of models."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,7 +9,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quadriga.engine.commands.options import PATH, model_options, option, prepare_models
+from quadriga.engine.commands.options import (
+    PATH,
+    model_options,
+    option,
+    parse_object,
+    prepare_models,
+)
 from quadriga.engine.commands.output import echo_json
 
 
@@ -64,14 +69,7 @@ def validate(
     """Run MODEL on an image, check the predictions and draw them. Exits with 1 if a check fails."""
     from quadriga.engine.serving.tensors.validation import validate as run
 
-    try:
-        request_parameters = json.loads(parameters)
-    except ValueError as error:
-        raise click.BadParameter(
-            f"expected JSON, got {parameters}: {error}", param_hint="--parameters"
-        ) from error
-    if not isinstance(request_parameters, dict):
-        raise click.BadParameter(f"expected an object, got {parameters}", param_hint="--parameters")
+    request_parameters = parse_object(parameters, "--parameters")
     prepare_models(extensions)
     validation = run(model, image, output, request_parameters)
     if as_json:

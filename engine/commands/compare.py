@@ -1,20 +1,20 @@
 """The commands `quadriga compare` and `quadriga replay`: two models, or two versions of one, on the same images."""
 
+import json
 from typing import Any
 
 import rich_click as click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from quadriga.engine.commands.options import (
+    connect,
     name_and_version,
     option,
     parse_filter,
     server_option,
 )
-from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.commands.output import echo_json, plain_table
 
 _SHOWN_LABELS = 10
 
@@ -35,14 +35,10 @@ _SHOWN_LABELS = 10
 @option("--json as_json", "Print the answers as JSON.", is_flag=True)
 def compare_command(a: str, b: str, **options: Any) -> None:
     """Compare two models or versions on what both answered, one of them maybe by `quadriga replay`."""
-    from quadriga.engine.commands.server_client import ServerClient
-
-    client = ServerClient(options["server"])
+    client = connect(options["server"])
     where = None if options["where"] is None else parse_filter(options["where"])
     numbers = {name: options[name] for name in ("score", "iou", "limit")}
-    body = {"a": _of_api(a), "b": _of_api(b), "where": where, **numbers}
-    body["consistency"] = "journal"
-    answer = client.request_json("POST", "/api/inferences/comparison", body)
+    answer = client.inferences.compare(_of_api(a), _of_api(b), where=where, **numbers)
     evaluation = _evaluate(client, answer, where) if options["evaluate"] else None
     if options["as_json"]:
         echo_json(answer | ({} if evaluation is None else {"evaluation": evaluation}))
@@ -74,24 +70,18 @@ def replay_command(model: str, **options: Any) -> None:
     quadriga replay shapes-detector@2 --from -7d
     quadriga replay shapes-detector@2 --where meta.camera_id=north --limit 500
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from quadriga.engine.commands.server_client import ServerClient, wait_for_job
-
-    name, version = name_and_version(model)
-    if version is None:
+    if name_and_version(model)[1] is None:
         raise click.BadParameter(f"expected MODEL@VERSION, got {model}", param_hint="MODEL@VERSION")
-    body = {
-        "model": name,
-        "version": version,
-        "where": parse_filter(options["where"], "--where"),
-        "from": options["start"],
-        "to": options["end"],
-        "limit": options["limit"],
-        "parameters": parse_filter(options["parameters"], "--parameters") or {},
-    }
-    client = ServerClient(options["server"])
-    job = client.request_json("POST", "/api/replays", body)
-    job_id = wait_for_job(client, job, _show_progress)
-    report = client.request_json("GET", f"/api/jobs/{job_id}/result")
+    client = connect(options["server"])
+    job = client.inferences.replay(
+        model,
+        parse_filter(options["where"], "--where"),
+        from_=options["start"],
+        to=options["end"],
+        limit=options["limit"],
+        parameters=parse_filter(options["parameters"], "--parameters") or {},
+    )
+    report = json.loads(client.jobs.result(client.jobs.wait(job)["id"]))
     if options["as_json"]:
         echo_json(report)
         return
@@ -113,27 +103,12 @@ def _of_api(text: str) -> str:
 
 def _evaluate(client: Any, answer: dict[str, Any], where: Any) -> Any:
     """Evaluate the live side with its ground truth, and the other one on the same images; return the report."""
-    from quadriga.engine.commands.server_client import wait_for_job
-
     live, other = answer["a"], answer["b"]
     if "~" in live["model"]:
         live, other = other, live
-    parameters: dict[str, Any] = {
-        "model": live["model"],
-        "compare": [{"model": other["model"]}],
-    }
-    if live["version"]:
-        parameters["version"] = live["version"]
-    if other["version"]:
-        parameters["compare"][0]["version"] = other["version"]
-    if where is not None:
-        parameters["where"] = where
-    job = client.request_json("POST", "/api/evaluations", parameters)
-    return client.request_json("GET", f"/api/reports/{wait_for_job(client, job, _show_progress)}")
-
-
-def _show_progress(done: int, total: int | None) -> None:
-    print_progress(f"{done:,} of {total or 0:,} inferences")
+    compared = {"model": other["model"], "version": other["version"] or None}
+    version = live["version"] or None
+    return client.evaluate(live["model"], version=version, compare=[compared], where=where)
 
 
 def _print(answer: dict[str, Any]) -> None:
@@ -149,14 +124,10 @@ def _print(answer: dict[str, Any]) -> None:
             f"({interval[0]:.1%} to {interval[1]:.1%}){', the newest' if answer['partial'] else ''}"
         )
     )
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for side in (answer["a"], answer["b"]):
-        name = f"{side['model']} {side['version'] or ''}".strip()
-        table.add_column(Text(name), justify="right", overflow="fold")
-    for row in _rows(answer):
-        table.add_row(*map(Text, row))
-    console.print(table)
+    sides = [
+        f"{side['model']} {side['version'] or ''}".strip() for side in (answer["a"], answer["b"])
+    ]
+    console.print(plain_table(("", *sides), _rows(answer), numbers=sides))
     for pair in answer["disagreements"]:
         only = f"{len(pair['only_a'])} only here, {len(pair['only_b'])} only there"
         console.print(Text(f"{pair['a']['id']}  {pair['b']['id']}  {only}"))

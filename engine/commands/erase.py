@@ -12,11 +12,10 @@ import rich_click as click
 from rich.console import Console
 from rich.text import Text
 
-from quadriga.engine.commands.options import option, parse_filter, server_option
+from quadriga.engine.commands.options import connect, option, parse_filter, server_option
 from quadriga.engine.commands.output import print_progress
-from quadriga.engine.commands.server_client import ServerClient, ServerError
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.store.blobs.interface import KEY_PATTERN, blob_key
+from quadriga.store.records.errors import StoreError
 
 _HASH = re.compile(KEY_PATTERN, re.ASCII)
 _POLL_INTERVAL_S = 0.5
@@ -57,17 +56,17 @@ def erase_command(filter_text: str, **options: Any) -> None:
     quadriga erase 'meta.person=p-4711'
     quadriga erase --image photo.jpg --yes
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    body = _selection(filter_text, options["image"], is_all=options["is_all"])
+    selection = _selection(filter_text, options["image"], is_all=options["is_all"])
     if not options["yes"] and not sys.stdin.isatty():
         raise click.UsageError(
             "--yes is required where nobody can be asked: the standard input is no terminal"
         )
-    server = ServerClient(options["server"])
+    server = connect(options["server"])
     if not options["yes"]:
-        _ask(server, body)
+        _ask(server, selection)
     wait_s = options["wait"]
     is_done = True
-    for receipt in _erase(server, body, float("inf") if wait_s is None else wait_s):
+    for receipt in _erase(server, selection, float("inf") if wait_s is None else wait_s):
         print_progress("")
         if options["as_json"]:
             click.echo(msgspec.json.encode(receipt))
@@ -78,14 +77,14 @@ def erase_command(filter_text: str, **options: Any) -> None:
 
 
 def _selection(filter_text: str, images: tuple[str, ...], *, is_all: bool) -> dict[str, Any]:
-    """Return the body of a request that selects what is erased."""
+    """Return the arguments of `Inferences.delete` that select what is erased."""
     supplied = [bool(filter_text), bool(images), is_all]
     if sum(supplied) != 1:
         raise click.UsageError(
             f"expected one of FILTER, --image and --all, got {'several' if any(supplied) else 'none'}"
         )
     if is_all:
-        return {"all": True}
+        return {"every": True}
     if filter_text:
         return {"where": parse_filter(filter_text)}
     hashes = sorted({_hash(image) for image in images})
@@ -103,9 +102,9 @@ def _hash(image: str) -> str:
     return blob_key(path.read_bytes())
 
 
-def _ask(server: ServerClient, body: dict[str, Any]) -> None:
+def _ask(server: Any, selection: dict[str, Any]) -> None:
     """Say how many inferences would be erased, and return if the answer is yes; else the command ends with 1."""
-    matches = _request(server, body | {"dry_run": True})
+    matches = _request(server, selection, dry_run=True)
     more = " or more" if matches["more"] else ""
     click.echo(f"{matches['count']:,}{more} inferences match on {server.url}", err=True)
     if not matches["count"]:
@@ -113,37 +112,38 @@ def _ask(server: ServerClient, body: dict[str, Any]) -> None:
     click.confirm("Erase for good?", abort=True, err=True)
 
 
-def _request(server: ServerClient, body: dict[str, Any]) -> Any:
-    return server.request_json("POST", "/api/inferences/delete", body | {"erase": True})
+def _request(server: Any, selection: dict[str, Any], **options: Any) -> Any:
+    return server.inferences.delete(erase=True, **selection, **options)
 
 
-def _erase(server: ServerClient, body: dict[str, Any], wait_s: float) -> Iterator[dict[str, Any]]:
+def _erase(server: Any, selection: dict[str, Any], wait_s: float) -> Iterator[dict[str, Any]]:
     """Erase until nothing matches any more, and yield the receipt of each request.
 
     Raises:
-        ServerError: The server does not respond, or searches in vain.
+        StoreError: The server searches in vain.
+        quadriga.client.ClientError: It does not respond.
     """
     has_more = True
     while has_more:
         print_progress("searching")
-        answer = _request(server, body)
+        answer = _request(server, selection)
         yield _wait(server, answer["erasure"], time.monotonic() + wait_s)
         has_more = answer["more"]
         if has_more and not answer["count"]:
-            raise ServerError(
+            raise StoreError(
                 "the search for inferences ended before it had read everything, and found none: narrow the filter, for "
                 "example by a time"
             )
 
 
-def _wait(server: ServerClient, receipt: dict[str, Any], deadline_s: float) -> dict[str, Any]:
+def _wait(server: Any, receipt: dict[str, Any], deadline_s: float) -> dict[str, Any]:
     """Wait for the end of an erasure; return its receipt."""
     path = f"/api/erasures/{receipt['id']}"
     try:
         while receipt["state"] == "running" and time.monotonic() < deadline_s:
             print_progress(f"erasing {', '.join(_lines(receipt['waiting']))}"[:_MAX_TEXT])
             time.sleep(_POLL_INTERVAL_S)
-            receipt = server.request_json("GET", path)
+            receipt = server.server.erasure(receipt["id"])
     except KeyboardInterrupt:
         click.echo(f"the erasure goes on; GET {path} has its receipt", err=True)
         raise
@@ -151,6 +151,8 @@ def _wait(server: ServerClient, receipt: dict[str, Any], deadline_s: float) -> d
 
 
 def _print(receipt: dict[str, Any], console: Console) -> None:
+    from quadriga.monitor.report.metric_texts import one_line
+
     def print_line(text: str) -> None:
         console.print(Text(text), soft_wrap=True)
 
@@ -176,4 +178,6 @@ def _print_list(title: str, lines: list[str], print_line: Callable[[str], None])
 
 
 def _lines(texts: list[str]) -> Iterator[str]:
+    from quadriga.monitor.report.metric_texts import one_line
+
     return (one_line(text, _MAX_TEXT) for text in texts)

@@ -11,8 +11,10 @@ from typing import Any
 import rich_click as click
 
 from quadriga.engine.commands.options import (
+    connect,
     name_and_version,
     option,
+    parse_object,
     server_option,
 )
 from quadriga.engine.commands.output import print_progress
@@ -65,22 +67,21 @@ def infer_command(
     quadriga infer shapes-detector photos --output drawn
     quadriga infer shapes-detector 'photos/**/*.jpg' --metadata '{"camera": "north"}' --json
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from quadriga.client import Client
-
     if points and not as_json:
         raise click.UsageError("--points needs --json")
     paths = expand_images(images)
     pictures = None if output is None else PictureFolder(output, paths)
     name, version = name_and_version(model)
     failures = 0
-    with Client(server if "//" in server else f"http://{server}") as client:
+    with connect(server) as client:
         results = client.infer_many(
             name,
             paths,
-            _json_object(metadata, "--metadata"),
+            parse_object(metadata, "--metadata") or None,
             version=version,
-            parameters=_json_object(parameters, "--parameters"),
+            parameters=parse_object(parameters, "--parameters"),
             concurrency=concurrency,
+            progress=False,
         )
         for done, result in enumerate(results, 1):
             print_progress("")
@@ -209,18 +210,6 @@ def _draw(pictures: PictureFolder, result: Any) -> bool:
         _warn(f"{_shown(result.source)}: not drawn: {error}")
         return False
     return True
-
-
-def _json_object(text: str | None, flag: str) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"expected JSON, got {text}: {error}", param_hint=flag) from error
-    if not isinstance(value, dict):
-        raise click.BadParameter(f"expected an object, got {text}", param_hint=flag)
-    return value
 
 
 def _shown(source: str) -> str:

@@ -3,15 +3,13 @@
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import rich_click as click
 from rich.console import Console
 from rich.text import Text
 
-from quadriga.engine.commands.options import PATH, json_option, option, server_option
-from quadriga.engine.commands.output import echo_json, plain_table, print_progress, short_time
-from quadriga.engine.commands.server_client import ServerClient, wait_for_end
+from quadriga.engine.commands.options import PATH, connect, json_option, option, server_option
+from quadriga.engine.commands.output import echo_json, plain_table, short_time
 
 _COLUMNS = ("id", "kind", "state", "progress", "ended", "error")
 _id_argument = click.argument("job_id", metavar="ID")
@@ -34,7 +32,7 @@ def jobs_command(
     """  # noqa: D301 - click leaves lines after a backspace as they are
     if context.invoked_subcommand is not None:
         return
-    jobs = ServerClient(server).request_json("GET", "/api/jobs")["jobs"]
+    jobs = connect(server).jobs.list()
     if state:
         jobs = [job for job in jobs if job["state"] in state]
     if as_json:
@@ -49,7 +47,7 @@ def jobs_command(
 @json_option
 def show_job(job_id: str, server: str, as_json: bool) -> None:
     """Show a job with its parameters and the end of its log."""
-    _print_job(_job(ServerClient(server), job_id), as_json=as_json)
+    _print_job(connect(server).jobs.get(job_id), as_json=as_json)
 
 
 @jobs_command.command("wait")
@@ -58,14 +56,13 @@ def show_job(job_id: str, server: str, as_json: bool) -> None:
 @json_option
 def wait_job(job_id: str, server: str, as_json: bool) -> None:
     """Wait until a job has ended. Exits with 1 if it did not succeed."""
+    from quadriga.client.errors import JobFailed
 
-    def show(done: int, total: int | None) -> None:
-        print_progress(f"{done:,} of {'?' if total is None else f'{total:,}'}")
-
-    client = ServerClient(server)
-    wait_for_end(client, _job(client, job_id), show)
-    print_progress("")
-    job = _job(client, job_id)  # with the end of its log
+    jobs = connect(server).jobs
+    try:
+        job = jobs.wait(job_id)
+    except JobFailed as error:
+        job = error.job
     _print_job(job, as_json=as_json)
     sys.exit(0 if job["state"] == "succeeded" else 1)
 
@@ -76,8 +73,7 @@ def wait_job(job_id: str, server: str, as_json: bool) -> None:
 @json_option
 def cancel_job(job_id: str, server: str, as_json: bool) -> None:
     """Cancel a job at its next step."""
-    path = f"/api/jobs/{quote(job_id, safe='')}/cancel"
-    _print_job(ServerClient(server).request_json("POST", path), as_json=as_json)
+    _print_job(connect(server).jobs.cancel(job_id), as_json=as_json)
 
 
 @jobs_command.command("result")
@@ -86,17 +82,12 @@ def cancel_job(job_id: str, server: str, as_json: bool) -> None:
 @server_option
 def job_result(job_id: str, output: Path, server: str) -> None:
     """Download the result of a job, such as the file of an export."""
-    result = ServerClient(server).read_bytes("GET", f"/api/jobs/{quote(job_id, safe='')}/result")
+    jobs = connect(server).jobs
     if str(output) == "-":
-        sys.stdout.buffer.write(result)
+        sys.stdout.buffer.write(jobs.result(job_id))
         return
-    output.write_bytes(result)
-    click.echo(f"{output}: {len(result):,} bytes")
-
-
-def _job(client: ServerClient, job_id: str) -> dict[str, Any]:
-    job: dict[str, Any] = client.request_json("GET", f"/api/jobs/{quote(job_id, safe='')}")
-    return job
+    jobs.result(job_id, output)
+    click.echo(f"{output}: {output.stat().st_size:,} bytes")
 
 
 def _cells(job: dict[str, Any]) -> tuple[str, ...]:

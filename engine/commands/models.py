@@ -1,15 +1,12 @@
 """The command `quadriga models`: lists the models of a server."""
 
-from typing import Any, Literal
+from typing import Any
 
 import rich_click as click
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from quadriga.engine.commands.options import option, server_option
-from quadriga.engine.commands.output import echo_json
+from quadriga.engine.commands.options import connect, option, server_option
+from quadriga.engine.commands.output import echo_json, plain_table
 
 _COLUMNS = ("model", "task", "versions", "inferences", "last", "baseline", "drift", "evaluation")
 
@@ -19,19 +16,11 @@ _COLUMNS = ("model", "task", "versions", "inferences", "last", "baseline", "drif
 @option("--json as_json", "Print the list as JSON.", is_flag=True)
 def models_command(server: str, as_json: bool) -> None:
     """List the models that a server serves or has stored inferences of."""
-    from quadriga.engine.commands.server_client import ServerClient
-
-    answer = ServerClient(server).request_json("GET", "/api/models")
+    models = connect(server).models.list()
     if as_json:
-        echo_json(answer)
+        echo_json({"models": models})
         return
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for name in _COLUMNS:
-        justify: Literal["right", "left"] = "right" if name == "inferences" else "left"
-        table.add_column(name, overflow="fold", justify=justify, no_wrap=name == "model")
-    for model in answer["models"]:
-        table.add_row(*map(Text, _cells(model)))
-    Console().print(table)
+    Console().print(plain_table(_COLUMNS, map(_cells, models), numbers=["inferences"]))
 
 
 def _cells(model: dict[str, Any]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from quadriga.store.records.disk import create_privately
 Decorator = Callable[[Any], Any]
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
+_RESPONSE_TIMEOUT_S = 300.0
 PATH = click.Path(path_type=Path)
 
 
@@ -83,6 +84,25 @@ server_option = click.option(
 """Option of the commands that ask a server; a command of a group takes that of the group."""
 
 json_option = option("--json as_json", "Print JSON, and nothing else.", is_flag=True)
+
+
+def connect(url: str | None, **options: Any) -> Any:
+    """Return the client of a server, with the key and the TLS files that the environment names.
+
+    Args:
+        url: URL of the server; None for the default.
+        options: Further arguments of `quadriga.client.Client`.
+    """
+    from quadriga.client import Client
+
+    return Client(
+        url or DEFAULT_SERVER,
+        timeout=_RESPONSE_TIMEOUT_S,
+        total_timeout=_RESPONSE_TIMEOUT_S,
+        **options,
+    )
+
+
 report_output_option = option(
     "--output",
     "Also write the report to a file; repeat for more: .html for people, .json for programs, .md for the "
@@ -254,6 +274,21 @@ def parse_filter(text: str | None, flag: str | None = None) -> Any:
         expected = "FILTER to be JSON" if flag is None else "JSON"
         message = f"expected {expected}, got {text}: {error}"
         raise click.BadParameter(message, param_hint=flag) from error
+
+
+def parse_object(text: str | None, flag: str) -> dict[str, Any]:
+    """Return the JSON object in a flag; an empty one for None.
+
+    Raises:
+        click.BadParameter: It is none.
+    """
+    try:
+        value = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"expected JSON, got {text}: {error}", param_hint=flag) from error
+    if not isinstance(value, dict):
+        raise click.BadParameter(f"expected an object, got {text}", param_hint=flag)
+    return value
 
 
 def name_and_version(text: str) -> tuple[str, str | None]:

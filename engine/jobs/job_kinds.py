@@ -110,8 +110,8 @@ def model_jobs(
         name: str = resolve_name(target)(run, url=url, key=key, tls=tls, **arguments)
         return name
 
-    bulk = "quadriga.engine.commands.bulk_inference:run_bulk_inference"
+    bulk = "quadriga.engine.jobs.bulk_inference:run_bulk_inference"
     return {
         BULK_INFERENCE: partial(work, target=bulk, folder=folder, max_bytes=max_bytes),
-        REPLAY: partial(work, target="quadriga.engine.commands.replay_job:run_replay"),
+        REPLAY: partial(work, target="quadriga.engine.jobs.replay:run_replay"),
     }

@@ -13,8 +13,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi_bodies import json_body
-from quadriga.engine.api.responses import NOT_READY, TOO_LARGE, UNKNOWN_MODEL, error_response
+from quadriga.engine.api.openapi import (
+    NOT_READY,
+    TOO_LARGE,
+    UNKNOWN_MODEL,
+    error_response,
+    json_body,
+)
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.engine.serving.pipeline import Pipeline

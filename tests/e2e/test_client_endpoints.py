@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from quadriga.client import Client, ServerRefused, TruthWarning
-from quadriga.client.connections import Response
 from quadriga.client.errors import InputError
-from quadriga.client.resources import Resource
+from quadriga.client.resources.resource import Resource
+from quadriga.client.transport.connections import Response
 from tests.onnx_models import doubling
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 

@@ -11,8 +11,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.api.monitoring.evaluations import begin_evaluation
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card, names_of
 from quadriga.engine.console.charts import IntervalMarks, difference_interval

@@ -15,7 +15,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.drift_alarms import (
+from quadriga.engine.api.monitoring.drift import (
     acknowledge_as_caller,
     mute_as_caller,
     unmute_as_caller,

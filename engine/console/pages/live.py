@@ -9,7 +9,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.api.tail import TAIL_PATH
+from quadriga.engine.api.stored.tail import TAIL_PATH
 from quadriga.engine.console.cards import RATIOS, Card, card
 from quadriga.engine.console.filter_line import INFERENCES_PATH, FilterLinks, filter_from_url
 from quadriga.engine.console.frame import PageRequest, page_response, redirect

@@ -11,9 +11,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.evaluations import begin_evaluation
 from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.api.monitoring.evaluations import begin_evaluation
 from quadriga.engine.console.filter_line import joined
 from quadriga.engine.console.frame import form_fields, opens, redirect, single_field
 from quadriga.engine.console.search import check

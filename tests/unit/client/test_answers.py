@@ -41,6 +41,25 @@ def header(request: bytes, name: str) -> str | None:
     return None
 
 
+def test_headers_and_the_name_of_the_image_are_sent(server):
+    with client(server, headers={"X-Team": "north"}) as own:
+        own.infer("m", IMAGE, input_name="a.jpg")
+    (request,) = server.requests
+    assert header(request, "X-Team") == "north"
+    assert header(request, "Authorization") == "Bearer secret-key"
+    assert b'"name":"a.jpg"' in request
+
+
+@pytest.mark.parametrize(("key", "has_note"), [("", True), ("quadriga-a.b", False)])
+def test_who_sends_no_key_is_told_where_it_comes_from(server, key, has_note):
+    server.answers(json_response({"error": "expected a key"}, 401))
+    with pytest.raises(Unauthenticated) as raised:
+        client(server, key=key).models.list()
+    assert any("QUADRIGA_API_KEY" in note for note in getattr(raised.value, "__notes__", ())) == (
+        has_note
+    )
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -303,6 +304,25 @@ def test_progress_is_shown_on_stderr_alone(client, capsys):
     assert captured.out == ""
     assert "2/2 images" in captured.err
     assert "1 failed" in captured.err
+
+
+@pytest.mark.parametrize(
+    "case",
+    [(True, None, True), (False, None, False), (True, False, False), (False, True, True)],
+)
+def test_progress_is_shown_by_itself_on_a_terminal_alone(client, capsys, monkeypatch, case):
+    is_terminal, progress, is_shown = case
+    monkeypatch.setattr("quadriga.client.progress.FIRST_SHOWN_S", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    list(client.infer_many("m", [b"1", b"bad"], progress=progress))
+    assert ("2/2 images" in capsys.readouterr().err) == is_shown
+
+
+def test_a_short_call_shows_nothing_by_itself(client, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("quadriga.client.progress.FIRST_SHOWN_S", 60.0)
+    list(client.infer_many("m", [b"1"]))
+    assert capsys.readouterr().err == ""
 
 
 def test_threads_share_a_client(client, server):

@@ -95,6 +95,11 @@ def test_a_table_has_a_row_for_each_metric_or_signal():
     assert len(Report({"kind": "drift"}).to_pandas()) == len(Report({}).to_pandas()) == 0
 
 
+def test_a_metric_prints_as_a_short_text():
+    metric = Report(EVALUATION).metric("F1")
+    assert repr(metric) == "<Metric F1[average=macro] 0.75 (0.6 to —)>"
+
+
 def test_without_pandas_a_table_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(MissingPackage, match="pip install pandas"):

@@ -53,6 +53,20 @@ def result(predictions, image=None, labels_of=lambda: LABELS) -> Result:
     return Result(raw, output, image or jpeg(), "x.jpg", labels_of=labels_of)
 
 
+def test_a_table_has_a_row_for_each_prediction(monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    table = result([*BOXES, *ORIENTED, *REGION]).to_pandas()
+    assert table["label"].tolist() == ["star", "circle", "ship", "lake"]
+    assert table["xmax"][:2].tolist() == [4.0, 30.0]
+    assert table.loc[3, ["xmin", "ymin", "xmax", "ymax"]].tolist() == [10, 10, 40, 40]
+    assert pandas.isna(table["cx"]).tolist() == [True, True, False, True]
+    empty = result([]).to_pandas()
+    assert (len(empty), list(empty.columns)) == (0, list(table.columns))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackage, match="pip install pandas"):
+        result(BOXES).to_pandas()
+
+
 def test_boxes_are_arrays_with_labels_and_scores():
     found = result(BOXES)
     assert found.boxes.xyxy.tolist() == [[0, 0, 4, 4], [10, 20, 30, 60]]

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from quadriga.client import Client, ServerBusy, ServerFault, Unreachable, retries
+from quadriga.client import Client, ServerBusy, ServerFault, Unreachable
+from quadriga.client.transport import retries
 from tests.unit.client.conftest import inferred, json_response, response
 
 IMAGE = b"an image"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quadriga.engine.commands import bulk_inference
-from quadriga.engine.commands.bulk_inference import run_bulk_inference
+from quadriga.engine.jobs import bulk_inference
+from quadriga.engine.jobs.bulk_inference import run_bulk_inference
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.jobs.runner import JobRun
 from quadriga.store.records.errors import QueryError, StoreError
@@ -56,7 +56,7 @@ def url(server: Server) -> Iterator[str]:
             if status == 0:
                 self.close_connection = True
                 return
-            output = {"parameters": {"inference_id": f"id of {path}"}}
+            output = {"data": [[]], "parameters": {"inference_id": f"id of {path}"}}
             self.answer(status, {"outputs": [output]} if status == 200 else {"error": "refused"})
 
         def answer(self, status: int, content: Any) -> None:

@@ -1,6 +1,10 @@
 """Messages of the commands about invalid options."""
 
+import subprocess
+import sys
+
 import pytest
+from click import Context
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
@@ -38,7 +42,24 @@ def test_a_bad_option_is_named(arguments, message):
 
 def test_every_command_stands_with_what_people_do():
     shown = [name for panel in main.panels for name in panel.commands]
-    assert sorted(shown) == sorted(main.commands)
+    assert sorted(shown) == sorted(main.list_commands(Context(main)))
+
+
+@pytest.mark.parametrize("command", ["query", "drift", "evaluate"])
+def test_help_loads_neither_reports_nor_client_nor_database(command):
+    """A command is ready soon: importing these takes longer than all that a help text needs."""
+    script = f"""
+import sys
+from quadriga.engine.cli import main
+main(["{command}", "--help"], standalone_mode=False)
+heavy = ("quadriga.monitor.report.schema", "quadriga.client", "sqlalchemy", "numpy", "litestar")
+print([name for name in heavy if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "Usage" in done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
 
 
 def test_a_folder_without_models_leaves_no_data(tmp_path):

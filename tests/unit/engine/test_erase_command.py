@@ -94,7 +94,8 @@ def test_what_is_selected_is_sent(
 ) -> None:
     server.answers.append(answer(RECEIPT))
     server.erase(*arguments, "--yes")
-    assert server.requests == [("POST /api/inferences/delete", body | {"erase": True})]
+    sent = {"dry_run": False, "all": False, "erase": True} | body
+    assert server.requests == [("POST /api/inferences/delete", sent)]
 
 
 def test_images_are_found_by_the_hash_of_their_bytes(server: Server, tmp_path: Any) -> None:

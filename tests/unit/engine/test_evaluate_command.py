@@ -12,8 +12,8 @@ import ray
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
-from quadriga.engine.commands.datasets import _with_all_scores
-from quadriga.engine.commands.evaluate import _to_parameters, evaluate_command
+from quadriga.engine.commands.monitoring.datasets import _with_all_scores
+from quadriga.engine.commands.monitoring.evaluate import _to_parameters, evaluate_command
 from quadriga.monitor.evaluation.metric_settings import (
     Bins,
     IouThresholds,
@@ -349,7 +349,7 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--model", "a", "--dataset", "b", "--database", "c"], "--database cannot be used"),
         (["--model", "a", "--server", "b", "--data", "c"], "--data cannot be used with --server"),
         (["--model", "a", "--server", "b", "--no-keep"], "--no-keep cannot be used with --server"),
-        (["--model", "a", "--server", "127.0.0.1:1"], "expected a server at"),
+        (["--model", "a", "--server", "127.0.0.1:1"], "no answer from"),
         (
             ["--model", "a", "--output", "b.pdf"],
             "expected a file ending in .html, .json, .md or .xml, got b.pdf",
@@ -373,14 +373,14 @@ def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
         (["--records", "bad.jsonl", "--task", "detection"], "bad.jsonl:1: expected JSON"),
         (["--records", "bad.jsonl", "--task", "x"], "as task, got 'x'"),
         (["--truth", "bad.jsonl", "--predictions", "bad.jsonl"], "bad.jsonl: expected JSON"),
-        (["--model", "a", "--dataset", "b", "--parameters", "1"], "expected a JSON object, got 1"),
+        (["--model", "a", "--dataset", "b", "--parameters", "1"], "expected an object, got 1"),
         (
             ["--model", "a", "--dataset", "b", "--data", "d"],
             "--data can only be used with a model folder",
         ),
         (["--model", "no/a", "--dataset", "b"], "model folder not found: no/a"),
         (["--model", "a", "--dataset", "b", "--server", "ftp://x"], "expected a URL such as"),
-        (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "expected a server at"),
+        (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "no answer from"),
     ],
 )
 def test_invalid_arguments_are_reported(tmp_path, monkeypatch, arguments, message: str) -> None:

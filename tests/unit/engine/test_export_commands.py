@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from quadriga.engine.cli import main
+from quadriga.engine.commands.inferences import export_command
 from quadriga.store.exchange.export import Exported, Format
 from tests.onnx_models import doubling
 
@@ -168,6 +169,6 @@ def test_invalid_arguments_are_reported(
 
 def test_the_command_has_all_formats() -> None:
     (choice,) = (
-        parameter.type for parameter in main.commands["export"].params if parameter.name == "format"
+        parameter.type for parameter in export_command.params if parameter.name == "format"
     )
     assert tuple(choice.choices) == get_args(Format)

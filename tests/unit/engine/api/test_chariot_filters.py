@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quadriga.engine.api.openapi_bodies import body_schema
+from quadriga.engine.api.openapi import body_schema
 from quadriga.monitor.drift import baselines
 from quadriga.monitor.drift import parameters as drift
 from quadriga.monitor.drift.watch import schedules

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from quadriga.engine.api.drift import drift_routes
-from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.monitoring.drift import drift_routes
+from quadriga.engine.api.monitoring.evaluations import evaluation_routes
 from quadriga.monitor.drift.baselines import Baseline, BaselineStore
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.service import DriftService

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api.monitoring.evaluations import evaluation_routes
 from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.evaluation import stored
 from quadriga.monitor.evaluation.evaluators import EVALUATORS

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from litestar import Litestar
 
-from quadriga.engine.api import inference_tables
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
-from quadriga.engine.api.event_streams import EventStreams
-from quadriga.engine.api.inference_tables import table_routes
 from quadriga.engine.api.store_queries import StoreQueries
+from quadriga.engine.api.stored import inference_tables
+from quadriga.engine.api.stored.event_streams import EventStreams
+from quadriga.engine.api.stored.inference_tables import table_routes
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.access import ANYBODY, STRANGER, Caller
 from quadriga.proto.http.asgi import ABORT_EXTENSION

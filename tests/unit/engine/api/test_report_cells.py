@@ -12,8 +12,9 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.engine.api import evaluations, store_queries
-from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.api import store_queries
+from quadriga.engine.api.monitoring import evaluations
+from quadriga.engine.api.monitoring.evaluations import evaluation_routes
 from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.report import cells as cells_module
 from quadriga.monitor.report.cells import Cell, PairedLabels, cells_of

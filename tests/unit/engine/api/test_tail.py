@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from litestar import Litestar
 
-from quadriga.engine.api import event_streams, tail
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
-from quadriga.engine.api.event_streams import EventStreams
 from quadriga.engine.api.store_queries import StoreQueries
-from quadriga.engine.api.tail import tail_route
+from quadriga.engine.api.stored import event_streams, tail
+from quadriga.engine.api.stored.event_streams import EventStreams
+from quadriga.engine.api.stored.tail import tail_route
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.access import ANYBODY, STRANGER, Caller
 from quadriga.proto.request import RequestContext, set_current_request

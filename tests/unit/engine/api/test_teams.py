@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from litestar.testing import TestClient
 
-from quadriga.engine.api.drift import drift_routes
-from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.engine.api.jobs import job_routes
 from quadriga.engine.api.models import ModelEntries, model_routes
-from quadriga.engine.api.schedules import evaluation_schedule_routes, schedule_routes
+from quadriga.engine.api.monitoring.drift import drift_routes
+from quadriga.engine.api.monitoring.evaluations import evaluation_routes
+from quadriga.engine.api.monitoring.schedules import evaluation_schedule_routes, schedule_routes
 from quadriga.engine.jobs.job_kinds import JOB_KINDS
 from quadriga.monitor.drift.baselines import BaselineStore
 from quadriga.monitor.drift.service import DriftService

@@ -12,7 +12,7 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.engine.api import thumbnails
+from quadriga.engine.api.stored import thumbnails
 from quadriga.store.blobs.interface import blob_key
 from quadriga.store.records.records import InputReference
 from quadriga.store.records.scope import Scope

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.monitoring.schedules import schedule_routes
 from quadriga.monitor.drift.watch import schedules as schedules_module
 from quadriga.monitor.drift.watch.schedules import (
     decode_schedule,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.engine.api.schedules import schedule_routes
+from quadriga.engine.api.monitoring.schedules import schedule_routes
 from quadriga.monitor.drift.parameters import decode_parameters
 from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules
 from quadriga.monitor.watch.schedules import MAX_MISSED, Scheduler

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.engine.api.schedules import evaluation_schedule_routes
+from quadriga.engine.api.monitoring.schedules import evaluation_schedule_routes
 from quadriga.monitor.evaluation.intervals import share_interval
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.engine.api.evaluations import evaluation_routes
-from quadriga.engine.api.schedules import evaluation_schedule_routes
+from quadriga.engine.api.monitoring.evaluations import evaluation_routes
+from quadriga.engine.api.monitoring.schedules import evaluation_schedule_routes
 from quadriga.monitor.drift.watch.schedules import decode_schedule as decode_drift_schedule
 from quadriga.monitor.drift.watch.schedules import drift_schedules
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from quadriga.engine.api.schedules import NOT_DELIVERED, schedule_routes
+from quadriga.engine.api.monitoring.schedules import NOT_DELIVERED, schedule_routes
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.watch.schedules import decode_schedule, drift_schedules, record_window
 from quadriga.monitor.watch import alerts, deliveries

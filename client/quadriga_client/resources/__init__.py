@@ -1,0 +1,1 @@
+"""Groups of methods about one kind of what the server has."""

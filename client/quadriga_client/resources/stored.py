@@ -1,0 +1,365 @@
+"""Stored inferences one by one and in bulk, their ground truth, and saved filters."""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..class_labels import ClassLabels
+from ..errors import InputError, TruthWarning, show_warnings
+from ..inference import read_events
+from ..masks import Labels, mask_annotations
+from ..queries import StoredInference
+from ..transport.calls import json_call, present, read_bytes, read_call
+from ..versions import model_body
+from .jobs import Job
+from .resource import Resource, Sender
+from .statements import annotation_list, statements_call
+
+Where = str | Mapping[str, Any] | None
+"""A filter, as JSON or as one line of text; None for everything."""
+
+_INFERENCE = "/api/inferences/{}"
+
+
+class Inferences(Resource):
+    """`client.inferences`: what the server keeps; `client.query` finds it.
+
+    Args:
+        sender: Sends requests.
+        labels: Knows the labels of models.
+    """
+
+    def __init__(self, sender: Sender, labels: ClassLabels) -> None:
+        super().__init__(sender)
+        self._labels = labels
+
+    def get(self, inference_id: str) -> StoredInference:
+        """Return one inference.
+
+        Raises:
+            NotFound: There is none with the id.
+        """
+        raw = self._send(read_call(_INFERENCE, inference_id))
+        return StoredInference(raw, self.image, self._labels)
+
+    def image(self, inference_id: str, *, width: int | None = None) -> bytes:
+        """Return the image file; with a width, in pixels, a thumbnail of it."""
+        call = read_call(f"{_INFERENCE}/input", inference_id, query={"w": width})
+        data: bytes = self._send(call, read_bytes)
+        return data
+
+    def presigned(self, inference_id: str) -> dict[str, Any]:
+        """Return one inference with an address of its image that needs no key."""
+        raw: dict[str, Any] = self._send(
+            read_call(_INFERENCE, inference_id, query={"presign": True})
+        )
+        return raw
+
+    def change_metadata(
+        self,
+        inference_id: str,
+        values: Mapping[str, Any] | None = None,
+        *,
+        remove: Sequence[str] = (),
+    ) -> Any:
+        """Set top-level keys of the metadata, and remove others."""
+        body = {"set": dict(values or {}), "remove": list(remove)}
+        return self._send(json_call("POST", f"{_INFERENCE}/metadata", inference_id, body=body))
+
+    def metadata_history(self, inference_id: str) -> Any:
+        """Return who changed the metadata when."""
+        return self._send(read_call(f"{_INFERENCE}/metadata/history", inference_id))
+
+    def give_feedback(
+        self,
+        inference_id: str,
+        kind: str,
+        value: float | bool | None = None,  # noqa: FBT001 - a value, no flag
+        *,
+        comment: str = "",
+        source: str = "",
+    ) -> Any:
+        """Say what a person thinks of an inference."""
+        body = {"kind": kind, "value": value, "comment": comment, "source": source}
+        return self._send(json_call("POST", f"{_INFERENCE}/feedback", inference_id, body=body))
+
+    def neighbours(self, inference_id: str, *, q: str | None = None, order: str = "-ts") -> Any:
+        """Return the inferences before and after one, among those that a filter finds."""
+        query = {"q": q, "order": order}
+        return self._send(read_call(f"{_INFERENCE}/neighbours", inference_id, query=query))
+
+    def similar(self, inference_id: str, *, q: str | None = None, limit: int | None = None) -> Any:
+        """Return the inferences whose images are most alike to the model."""
+        query = {"q": q, "limit": limit}
+        return self._send(read_call(f"{_INFERENCE}/similar", inference_id, query=query))
+
+    def count(self, where: Where = None, *, consistency: str | None = None) -> int:
+        """Return how many inferences a filter finds; `consistency` and warnings as for `Client.query`."""
+        answer = self._read("/count", present(where=where, consistency=consistency))
+        show_warnings(answer)
+        return int(answer["count"])
+
+    def aggregate(
+        self,
+        where: Where = None,
+        *,
+        group: Sequence[Any] = (),
+        metrics: Sequence[str] | None = None,
+    ) -> Any:
+        """Return counts, latencies and error rates by groups, such as `[{"time": "1h"}, "model"]`."""
+        return self._read("/aggregate", present(where=where, group=list(group), metrics=metrics))
+
+    def facets(
+        self,
+        where: Where = None,
+        *,
+        fields: Sequence[str] | None = None,
+        values: int | None = None,
+        bins: int | None = None,
+    ) -> Any:
+        """Return which values of fields there are, and how often."""
+        return self._read("/facets", present(where=where, fields=fields, values=values, bins=bins))
+
+    def label_queue(
+        self, where: Where = None, *, by: str | None = None, limit: int | None = None,
+        after: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Return the inferences that are worth a person's look first."""
+        return self._read("/label-queue", present(where=where, by=by, limit=limit, after=after))
+
+    def compare(
+        self, a: str, b: str, *, consistency: str | None = "journal", **parameters: Any
+    ) -> Any:
+        """Return how two models or versions differ on the same images.
+
+        Args:
+            a: First model, as `name` or `name@version`.
+            b: The model that it is compared with.
+            consistency: `journal` waits for all inferences that were acknowledged before; None does not.
+            parameters: `where`, `score`, `iou` and `limit` of `POST /api/inferences/comparison`.
+        """
+        body = present(a=a, b=b, consistency=consistency, **parameters)
+        return self._read("/comparison", body)
+
+    def disagreements(
+        self, a: str, b: str, *, consistency: str | None = "journal", **parameters: Any
+    ) -> Any:
+        """Return the images on which two models or versions disagree; arguments as for `compare`."""
+        body = present(a=a, b=b, consistency=consistency, **parameters)
+        return self._read("/disagreements", body)
+
+    def delete(
+        self,
+        where: Where = None,
+        *,
+        dry_run: bool = False,
+        every: bool = False,
+        erase: bool = False,
+    ) -> Any:
+        """Delete what a filter finds.
+
+        Args:
+            where: The filter.
+            dry_run: Delete nothing, and say what would be.
+            every: Delete everything, if there is no filter.
+            erase: Remove the bytes everywhere, too.
+
+        Raises:
+            InputError: There is no filter, and `every` is not set.
+        """
+        if not where and not every:
+            raise InputError("expected a filter, or every=True to delete everything")
+        body = present(where=where) | {"dry_run": dry_run, "all": every, "erase": erase}
+        return self._send(json_call("POST", "/api/inferences/delete", body=body))
+
+    def tail(self, q: str | None = None, *, after: str | None = None) -> Iterator[Any]:
+        """Yield new inferences as they are stored, without end; close the iterator to stop."""
+        call = read_call("/api/inferences/tail", query={"q": q, "after": after})
+        headers = {"Accept": "text/event-stream"}
+        stream = type(call)(call.method, call.path, headers=headers, is_repeatable=True)
+        yield from read_events(self._sender.open_stream(stream))
+
+    def bulk(self, model: str, source: str, **parameters: Any) -> dict[str, Any]:
+        """Begin a job that runs a model over a folder or zip of the server; see `client.jobs.wait`."""
+        body = model_body(model, {"source": source, **parameters})
+        return Job(self._send(json_call("POST", "/api/inferences/bulk", body=body)))
+
+    def replay(self, model: str, where: Where = None, **parameters: Any) -> dict[str, Any]:
+        """Begin a job that runs `name@version` over stored images and compares; `client.jobs.result` has its report.
+
+        Args:
+            model: The version to run, as `name@version`.
+            where: Filter of the inferences to replay.
+            parameters: As docs/serving.md has them, `from_` for `from`.
+        """
+        body = model_body(model, {**parameters, **present(where=where)})
+        return Job(self._send(json_call("POST", "/api/replays", body=body)))
+
+    def export(
+        self,
+        where: Where = None,
+        *,
+        format_: str = "jsonl",
+        images: bool | None = None,
+        annotations: str | None = None,
+        webhook: str | None = None,
+    ) -> dict[str, Any]:
+        """Begin a job that writes inferences to a file: `jsonl`, `parquet`, `chariot` or `coco`; see `client.jobs.result`.
+
+        The server calls the URL `webhook` when the job has ended.
+        """
+        body = present(
+            where=where, format=format_, images=images, annotations=annotations, webhook=webhook
+        )
+        return Job(self._send(json_call("POST", "/api/exports", body=body)))
+
+    def _read(self, path: str, body: Any) -> Any:
+        return self._send(
+            json_call("POST", "/api/inferences" + path, body=body, is_repeatable=True)
+        )
+
+
+class Truth(Resource):
+    """`client.truth`: what is really in an image.
+
+    Args:
+        sender: Sends requests.
+        labels: Knows the labels of models.
+    """
+
+    def __init__(self, sender: Sender, labels: ClassLabels) -> None:
+        super().__init__(sender)
+        self._labels = labels
+
+    def get(self, inference_id: str) -> dict[str, Any]:
+        """Return the ground truth of an inference with its revision.
+
+        Raises:
+            NotFound: None is stated.
+        """
+        truth: dict[str, Any] = self._send(read_call(f"{_INFERENCE}/ground-truth", inference_id))
+        return truth
+
+    def history(self, inference_id: str) -> Any:
+        """Return who stated the ground truth when, newest first."""
+        return self._send(read_call(f"{_INFERENCE}/ground-truth/history", inference_id))
+
+    def state(
+        self,
+        inference_id: str,
+        annotations: str | Sequence[Mapping[str, Any]],
+        *,
+        source: str = "",
+        review: str | None = None,
+        revision: str | None = None,
+    ) -> StoredInference:
+        """State the ground truth of an inference.
+
+        Args:
+            inference_id: The inference.
+            annotations: Predictions without scores; none for an empty image. A text is the label of the whole image.
+            source: Who says so.
+            review: `needs_review`, `approved` or `rejected`.
+            revision: Revision that it replaces; None replaces any.
+
+        Raises:
+            InputError: `annotations` is neither a list of objects nor a text.
+            TruthWarning: The model does not have a label; as a warning of Python, since the truth is stated nevertheless.
+            Conflict: Somebody else changed it meanwhile.
+        """
+        body = {
+            "annotations": annotation_list(annotations),
+            "source": source,
+            **present(review=review),
+        }
+        headers = None if revision is None else {"If-Match": f'"{revision}"'}
+        call = json_call(
+            "PUT", f"{_INFERENCE}/ground-truth", inference_id, body=body, headers=headers
+        )
+        stated = _warned(self._send(call))
+        return StoredInference(stated, self._image, self._labels)
+
+    def state_mask(
+        self,
+        inference_id: str,
+        mask: Any,
+        labels: Labels,
+        *,
+        ignore: Collection[int] = (),
+        **options: Any,
+    ) -> StoredInference:
+        """State a mask of classes as the ground truth of a segmentation.
+
+        Args:
+            inference_id: The inference.
+            mask: PNG or array of the size of the image; see `mask_annotations`, which makes annotations for `bulk` of it.
+            labels: Label of each value, such as `{1: "lake", 2: "wood"}`, or one for all pixels that are not 0.
+            ignore: Values that are not stated; 0 is the background anyway, unless it has a label.
+            options: `source`, `review` and `revision`, as for `state`, whose errors this raises too.
+
+        Raises:
+            InputError: It is no such mask, has another size than the image, or a value without a label.
+        """
+        stored = self._send(read_call(_INFERENCE, inference_id)).get("input") or {}
+        width, height = stored.get("width"), stored.get("height")
+        size = (width, height) if width and height else None
+        return self.state(
+            inference_id, mask_annotations(mask, labels, ignore=ignore, size=size), **options
+        )
+
+    def withdraw(self, inference_id: str, *, revision: str | None = None) -> StoredInference:
+        """Remove the ground truth of an inference."""
+        headers = None if revision is None else {"If-Match": f'"{revision}"'}
+        call = json_call("DELETE", f"{_INFERENCE}/ground-truth", inference_id, headers=headers)
+        return StoredInference(self._send(call), self._image, self._labels)
+
+    def bulk(
+        self,
+        items: str | os.PathLike[str] | Iterable[Mapping[str, Any]],
+        *,
+        join: str | None = None,
+        **parameters: Any,
+    ) -> dict[str, Any]:
+        """State the ground truth of many inferences, stored already or later.
+
+        Args:
+            items: `{"value", "annotations"}`, one for each value of the field; or the lines of a Chariot dataset, each with
+                `path`, `datum_id`, `data_hash`, `inference_id` or `request_id` and `annotations`; or the path of a file of JSON
+                lines of either. `annotations` may be a text, the label of the whole image.
+            join: Field that `value` is of: `id` (the default), `request_id`, `input.hash` or `meta.<path>`. Lines name their
+                field themselves: `path` is `meta.path`.
+            parameters: `source`, `task`, `model`, `review`, and for `{"value", …}` also `where`, as docs/store.md has them.
+
+        Raises:
+            InputError: The items are neither, or the file cannot be read.
+            TruthWarning: As for `state`.
+        """
+        call = statements_call(items, join, present(**parameters))
+        return _warned(self._send(call))
+
+    def _image(self, inference_id: str) -> bytes:
+        data: bytes = self._send(read_call(f"{_INFERENCE}/input", inference_id), read_bytes)
+        return data
+
+
+def _warned(answer: dict[str, Any]) -> dict[str, Any]:
+    """Raise the warnings of an answer as those of Python, and return the answer."""
+    show_warnings(answer, TruthWarning)
+    return answer
+
+
+class Views(Resource):
+    """`client.views`: filters with names, which the console shows."""
+
+    def list(self) -> Any:
+        """Return the saved views."""
+        return self._send(read_call("/api/views"))
+
+    def save(self, view: str, query: str, *, order: str = "-ts") -> Any:
+        """Save a filter, as one line of text, under a name."""
+        body = {"query": query, "order": order}
+        return self._send(json_call("PUT", "/api/views/{}", view, body=body))
+
+    def delete(self, view: str) -> Any:
+        """Remove a view."""
+        return self._send(json_call("DELETE", "/api/views/{}", view))

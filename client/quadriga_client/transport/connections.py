@@ -1,0 +1,358 @@
+"""HTTP/1.1 over connections that are kept open: one request at a time on each, all of it before one deadline.
+
+Nothing is followed or decoded on its own: a redirect is an error, so that no key goes to another host, and proxies of the
+environment are not used. Safe to use from several threads, and after a fork.
+"""
+
+import io
+import os
+import select
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPException, HTTPResponse, IncompleteRead
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import BadAnswer, InputError, Unreachable
+
+MAX_IDLE = 64
+"""Maximum connections that are kept open while nobody uses them."""
+
+CHUNK_BYTES = 1 << 20
+"""Bytes that are read at a time."""
+
+_JOINED_BYTES = 1 << 18
+_AFTER_BREAK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A complete response."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Values by names in lower case."""
+    body: bytes
+
+
+class Connections:
+    """Connections to the server of one URL.
+
+    Args:
+        url: `http://host:port` or `https://…`, maybe with a path.
+        tls: Returns the context of a new connection; None for connections without TLS.
+        max_answer_bytes: Maximum bytes of an answer that is held in memory.
+
+    Raises:
+        InputError: The URL is none.
+    """
+
+    def __init__(
+        self, url: str, tls: Callable[[], ssl.SSLContext] | None, max_answer_bytes: int
+    ) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
+            raise InputError(f"expected a URL such as http://127.0.0.1:8080, got {url!r}")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise InputError(
+                f"expected a URL without user, query and fragment, got {parts.hostname}"
+            )
+        self._host = parts.hostname
+        self._port = port or (443 if parts.scheme == "https" else 80)
+        self._tls = tls if parts.scheme == "https" else None
+        self._prefix = parts.path.rstrip("/")
+        self._host_header = parts.netloc
+        self.url = f"{parts.scheme}://{parts.netloc}{self._prefix}"
+        self._max_answer_bytes = max_answer_bytes
+        self._idle: deque[_Connection] = deque(maxlen=MAX_IDLE)
+        self._process = os.getpid()
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Sequence[bytes],
+        *,
+        deadline_s: float,
+        sink: Callable[[bytes], object] | None = None,
+        sink_timeout_s: float = 60.0,
+    ) -> Response:
+        """Send a request and return its answer.
+
+        Args:
+            method: Verb.
+            path: Path and query, percent-encoded.
+            headers: Further headers.
+            body: Parts of the body.
+            deadline_s: End of all of it, in seconds of `time.monotonic`.
+            sink: Takes the parts of the body of an answer with a status below 300, of any size; then the deadline is that of its headers,
+                and each MiB of it has `sink_timeout_s`.
+            sink_timeout_s: Seconds.
+
+        Raises:
+            Unreachable: There is no answer before the deadline.
+            BadAnswer: The answer is too large, or is not HTTP.
+        """
+        connection, is_sent = self._take(deadline_s), False
+        try:
+            connection.deadline_s = deadline_s
+            is_sent = True
+            response = connection.send(self._head(method, path, headers, body), body, method)
+            if sink is not None and response.status < 300:
+                content = _copy(response, sink, partial(connection.extend, sink_timeout_s))
+            else:
+                content = _read(response, self._max_answer_bytes)
+        except (HTTPException, OSError) as error:
+            connection.close()
+            raise self._unreachable(error, was_sent=is_sent) from error
+        except BaseException:
+            connection.close()
+            raise
+        complete = _complete(response, content)
+        self._give_back(connection, response)
+        return complete
+
+    def stream(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Sequence[bytes],
+        *,
+        timeout_s: float,
+    ) -> Generator[Response | bytes, None, None]:
+        """Send a request; yield an answer without its body, or a complete one if it is an error, then lines of the body.
+
+        Each line has `timeout_s`. To close the iterator ends the connection.
+        """
+        connection = self._take(time.monotonic() + timeout_s)
+        try:
+            connection.deadline_s = time.monotonic() + timeout_s
+            response = connection.send(self._head(method, path, headers, body), body, method)
+            failed = response.status >= 300
+            content = _read(response, self._max_answer_bytes) if failed else b""
+            yield _complete(response, content)
+            while not failed:
+                connection.extend(timeout_s)
+                line = response.readline(CHUNK_BYTES)
+                if not line:
+                    return
+                yield line
+        except (HTTPException, OSError) as error:
+            raise self._unreachable(error, was_sent=True) from error
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_idle"):  # a URL that is none has no connections
+            self.close()
+
+    def _head(
+        self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes]
+    ) -> bytes:
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"Host: {self._host_header}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if body or method not in {"GET", "DELETE"}:
+            lines.append(f"Content-Length: {sum(map(len, body))}")
+        for line in lines:
+            if not line.isascii() or not line.isprintable():
+                raise InputError(f"expected headers and paths of visible ASCII, got {line[:100]!r}")
+        return "\r\n".join((*lines, "", "")).encode()
+
+    def _take(self, deadline_s: float) -> "_Connection":
+        """Return an idle connection that the server has not closed, or a new one."""
+        if self._process != os.getpid():  # those of the parent are not ours
+            self._idle, self._process = deque(maxlen=MAX_IDLE), os.getpid()
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if connection.is_open():
+                    return connection
+                connection.close()
+        try:
+            return self._connect(deadline_s)
+        except OSError as error:
+            raise self._unreachable(error, was_sent=False) from error
+
+    def _connect(self, deadline_s: float) -> "_Connection":
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the time is over")
+        plain = socket.create_connection((self._host, self._port), left_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                return _Connection(plain)
+            plain.settimeout(max(deadline_s - time.monotonic(), 0.001))
+            return _Connection(self._tls().wrap_socket(plain, server_hostname=self._host))
+        except BaseException:
+            plain.close()
+            raise
+
+    def _give_back(self, connection: "_Connection", response: HTTPResponse) -> None:
+        if response.will_close or not response.isclosed() or len(self._idle) >= MAX_IDLE:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def _unreachable(self, error: Exception, *, was_sent: bool) -> Unreachable:
+        text = str(error) or type(error).__name__
+        hint = ""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            hint = " (ca= or QUADRIGA_CA_FILE names the file of its authority)"
+        if isinstance(error, IncompleteRead):
+            text = f"the answer ended after {len(error.partial)} bytes"
+        return Unreachable(f"no answer from {self.url}: {text}{hint}", was_sent=was_sent)
+
+
+class _Connection:
+    """A connection whose every wait ends at one deadline, however slowly the other side sends."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._in_headers = False
+        self.deadline_s = 0.0
+        """End of all waits, in seconds of `time.monotonic`."""
+
+    def send(self, head: bytes, body: Sequence[bytes], method: str) -> HTTPResponse:
+        """Send a request, and return its response as far as its headers."""
+        try:
+            if sum(map(len, body)) <= _JOINED_BYTES:
+                self._send_all(b"".join((head, *body)))
+            else:
+                for part in (head, *body):
+                    self._send_all(part)
+        except TimeoutError:
+            raise
+        except OSError:  # maybe the server refused a large body, and said why
+            self.deadline_s = min(self.deadline_s, time.monotonic() + _AFTER_BREAK_S)
+            response = self._response(method)
+            if response.status < 400:
+                raise
+            response.will_close = True
+            return response
+        return self._response(method)
+
+    def _response(self, method: str) -> HTTPResponse:
+        response = HTTPResponse(self, method=method)  # type: ignore[arg-type]  # it needs makefile alone
+        self._in_headers = True
+        try:
+            response.begin()
+        except BaseException:
+            response.close()
+            raise
+        self._in_headers = False
+        return response
+
+    def _send_all(self, data: bytes) -> None:
+        self._socket.settimeout(self._left_s())
+        self._socket.sendall(data)
+
+    def _left_s(self) -> float:
+        left_s = self.deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the time is over")
+        return left_s
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        """Return a reader for one response."""
+        return io.BufferedReader(_Reader(self))
+
+    def receive_into(self, buffer: Any) -> int:
+        """Read what is there, at least a byte; 0 at the end."""
+        self._socket.settimeout(self._left_s())
+        count = self._socket.recv_into(buffer)
+        if not count and self._in_headers:  # which http.client takes for the end of the headers
+            raise ConnectionResetError("the connection ended within the headers of the answer")
+        return count
+
+    def extend(self, timeout_s: float) -> None:
+        """Let all waits end so many seconds from now."""
+        self.deadline_s = time.monotonic() + timeout_s
+
+    def is_open(self) -> bool:
+        """Check whether the server has neither closed the connection nor sent what nobody asked for."""
+        try:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            return not poll.poll(0)
+        except (OSError, ValueError):
+            return False
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(OSError):
+            self._socket.close()
+
+
+class _Reader(io.RawIOBase):
+    """The bytes of a connection, for one response."""
+
+    def __init__(self, connection: _Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes."""
+        return self._connection.receive_into(buffer)
+
+
+def _complete(response: HTTPResponse, body: bytes) -> Response:
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Response(response.status, headers, body)
+
+
+def _read(response: HTTPResponse, max_bytes: int) -> bytes:
+    """Read the body of a response, within a limit."""
+    if response.length is not None and response.length > max_bytes:
+        raise BadAnswer(
+            f"expected an answer of at most {max_bytes} bytes, got one of {response.length}"
+        )
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := response.read(min(CHUNK_BYTES, max_bytes + 1 - size)):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > max_bytes:
+            raise BadAnswer(f"expected an answer of at most {max_bytes} bytes, got more")
+        if response.length == 0:
+            break
+    if response.length:
+        raise IncompleteRead(b"".join(chunks), response.length)
+    if not response.isclosed():
+        response.close()
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _copy(
+    response: HTTPResponse, sink: Callable[[bytes], object], extend: Callable[[], None]
+) -> bytes:
+    """Hand on the body of a response in parts; `extend` gives each part its time."""
+    extend()
+    while chunk := response.read(CHUNK_BYTES):
+        sink(chunk)
+        extend()
+    if response.length:
+        raise IncompleteRead(b"", response.length)
+    return b""

@@ -1,0 +1,87 @@
+"""When a request is sent again: only what is safe, with growing random pauses, before one deadline."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..errors import ServerRefused, Unreachable
+from .calls import Call
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
+"""Pause before the first repetition, which doubles up to the longest."""
+
+GATEWAY_STATUSES = {502, 503, 504}
+"""Statuses of servers, or of what is in front of them, that do not answer now."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and how long."""
+
+    retries: int
+    """Maximum repetitions of a request."""
+    total_s: float
+    """Seconds that a call takes at most, with all repetitions and pauses."""
+
+
+def send_repeatedly(
+    call: Call,
+    policy: RetryPolicy,
+    send: Callable[[float], T],
+    knows_keys: Callable[[float], bool],
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:
+    """Send a request until it is answered, or may not or cannot be sent again.
+
+    Args:
+        call: The request.
+        policy: Limits.
+        send: Sends it once, before a deadline in seconds of `time.monotonic`; raises the errors of answers.
+        knows_keys: Asks the server, before a deadline, whether it stores requests with one key once.
+        sleep: Waits so many seconds.
+    """
+    end_s = time.monotonic() + policy.total_s
+    attempt, may_be_stored = 0, False
+    last_error: Exception | None = None
+    while True:
+        try:
+            is_safe = not (may_be_stored and call.needs_key_support) or knows_keys(end_s)
+            if is_safe:
+                return send(end_s)
+        except (Unreachable, ServerRefused) as error:
+            last_error = error
+            may_be_stored = may_be_stored or _may_be_stored(error)
+            pause_s = _pause_s(attempt, error)
+            is_last = attempt >= policy.retries or time.monotonic() + pause_s >= end_s
+            if is_last or not _may_repeat(call, error):
+                raise
+            attempt += 1
+            sleep(pause_s)
+        else:  # it may have been stored, and would be a second time
+            assert last_error is not None, "nothing was sent before"
+            last_error.add_note("not sent again, as this server knows no idempotency keys")
+            raise last_error
+
+
+def _may_be_stored(error: Unreachable | ServerRefused) -> bool:
+    if isinstance(error, Unreachable):
+        return error.was_sent
+    return error.status in GATEWAY_STATUSES
+
+
+def _may_repeat(call: Call, error: Unreachable | ServerRefused) -> bool:
+    if isinstance(error, Unreachable):
+        return call.is_repeatable or not error.was_sent
+    return error.status == 429 or (error.status in GATEWAY_STATUSES and call.is_repeatable)
+
+
+def _pause_s(attempt: int, error: Exception) -> float:
+    pause_s: float = min(FIRST_PAUSE_S * 2 ** min(attempt, 10), MAX_PAUSE_S)
+    pause_s *= random.uniform(0.5, 1.0)  # noqa: S311 - clients that failed together do not come back together
+    wanted_s = error.retry_after_s if isinstance(error, ServerRefused) else None
+    return pause_s if wanted_s is None else wanted_s + pause_s * 0.5

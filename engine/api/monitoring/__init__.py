@@ -1,0 +1,1 @@
+"""Routes of evaluations, drift, their alarms and their schedules."""

@@ -1,0 +1,1 @@
+"""Routes of what is stored: inferences, their changes, ground truth, and searches."""

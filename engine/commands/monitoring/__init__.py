@@ -1,0 +1,1 @@
+"""Commands that evaluate and compare, and what they print."""

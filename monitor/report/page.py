@@ -69,7 +69,7 @@ def _overview(report: Report) -> dict[str, Any]:
     return {
         "name": metric_texts.one_line(_name(report), 100),
         "headline": drift_texts.headline(report) or metric_texts.headline(report),
-        "explanation": drift_texts.explanation(report),
+        "explanation": drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
         "task": report.task.replace("_", " ").lower(),
         "status": "" if is_quiet else drift_texts.verdict(report),
         "facts": _facts(report),
@@ -88,7 +88,8 @@ def _metrics(report: Report) -> dict[str, Any]:
     metrics = [metric for metric in report.metrics if metric not in estimates]
     columns, rows = _label_table(metrics)
     return {
-        "headlines": metric_texts.headlines(report),
+        "headlines": metric_texts.table_metrics(report),
+        "counts": metric_texts.counts_by_label(report),
         "headline_notes": metric_texts.headline_notes(report),
         "estimates": estimates,
         "metrics": [

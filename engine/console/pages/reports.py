@@ -162,7 +162,8 @@ def _report_page(
         window_filter(report.model, data.current),
         window_filter(report.model, data.baseline),
     ]
-    shown = report.metrics if is_drift else metric_texts.headlines(report)
+    shown = report.metrics if is_drift else metric_texts.table_metrics(report)
+    worst = None if is_drift else metric_texts.worst_slice(report)
     return frame.page(
         "report",
         page="reports",
@@ -175,7 +176,9 @@ def _report_page(
         images_link=_window_link(frame, windows[0] if is_drift else _with_truth(windows[0])),
         baseline_link=_window_link(frame, windows[1]),
         links_are_whole=all(window.is_whole for window in windows),
-        explanation=drift_texts.explanation(report) if is_drift else "",
+        explanation=drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
+        worst_link="" if worst is None else _slice_link(report, worst, frame.link),
+        counts=metric_texts.counts_by_label(report),
         metrics=_metric_rows(shown),
         signals=sorted_by_effect(report.signals),
         signal_titles=drift_texts.signal_titles(signal.name for signal in report.signals),

@@ -72,6 +72,7 @@ def _overview(report: Report) -> dict[str, Any]:
         "explanation": drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
         "task": report.task.replace("_", " ").lower(),
         "status": "" if is_quiet else drift_texts.verdict(report),
+        "caveats": drift_texts.caveats(report),
         "facts": _facts(report),
         "parameters": [
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
@@ -115,7 +116,6 @@ def _drift(report: Report, image_bytes: ImageBytes) -> dict[str, Any]:
         "most_moved": _MAX_MOVED,
         "slices": [] if is_drift else report.slices,
         "unlike": unlike_cards(report, image_bytes),
-        "quiet_count": sum(not signal.alarm for signal in report.signals),
     }
 
 
@@ -153,12 +153,13 @@ def _drawn_charts(report: Report) -> dict[str, Any]:
 def _changes(
     report: Report, image_bytes: ImageBytes
 ) -> list[tuple[drift_texts.Change, Signal, tuple[list[ImageCard], list[ImageCard]]]]:
-    """Return the signals with an alarm: their texts, and their images of the window and of the baseline."""
+    """Return the signals that are shown in full: their texts, and their images of the window and of the baseline."""
+    listed = drift_texts.signals_in_full(report)[:_MAX_CHANGES]
+    shown = [drift_texts.describe_change(signal, report) for signal in listed]
     signals = {signal.name: signal for signal in report.signals}
     cards = changed_cards(report, image_bytes)
     return [
-        (change, signals[change.signal], cards.get(change.signal, ([], [])))
-        for change in drift_texts.changes(report)[:_MAX_CHANGES]
+        (change, signals[change.signal], cards.get(change.signal, ([], []))) for change in shown
     ]
 
 

@@ -15,12 +15,11 @@ from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
 from quadriga.monitor.report.drift_texts import (
     Change,
-    alarms_in_reading_order,
     describe_change,
     format_p_value,
     is_spread_change,
     maybe_chance_signals,
-    undecided_signals,
+    signals_in_full,
 )
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import (
@@ -104,9 +103,11 @@ class ShownImage(msgspec.Struct, frozen=True):
 
 
 class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A signal with an alarm."""
+    """A signal with an alarm, or one that moved as far but cannot be judged."""
 
     change: Change
+    why_open: str
+    """Reason why it cannot be judged; empty with an alarm."""
     effect: str
     p: str
     distribution: Distribution | None
@@ -118,23 +119,24 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signal_changes(report: Report, inferences: InferenceReader) -> list[SignalChange]:
-    """Describe the signals with an alarm in the order in which a person reads them.
+    """Describe the signals that are shown in full, in the order in which a person reads them.
 
     Images that were deleted meanwhile are left out, and all of them while the database is away.
     """
-    alarms = alarms_in_reading_order(report.signals)[:MAX_SHOWN]
-    shown = {signal.name for signal in alarms[:MAX_WITH_IMAGES]}
+    listed_signals = signals_in_full(report)[:MAX_SHOWN]
+    shown = {signal.name for signal in listed_signals[:MAX_WITH_IMAGES]}
     by_signal = {images.signal: images for images in report.changed if images.signal in shown}
     listed = [
         image for images in by_signal.values() for image in (*images.current, *images.baseline)
     ]
     cards = _read_cards(inferences, listed)
     changes = []
-    for signal in alarms:
+    for signal in listed_signals:
         images = by_signal.get(signal.name)
         changes.append(
             SignalChange(
                 change=describe_change(signal, report),
+                why_open="" if signal.alarm else signal.reason or "too few independent values",
                 effect=number(round(signal.effect.value or 0.0, 3)),
                 p=format_p_value(signal.p_adjusted),
                 distribution=distribution(signal),
@@ -157,11 +159,11 @@ def place_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
     return _links(frame, change.places)
 
 
-def undecided_places(frame: Frame, report: Report) -> dict[str, list[tuple[str, str]]]:
-    """Return the slices, as `place_links`, in which each signal moved most that moved without an alarm."""
+def maybe_chance_places(frame: Frame, report: Report) -> dict[str, list[tuple[str, str]]]:
+    """Return the slices, as `place_links`, in which each signal moved most that moved by no more than chance may."""
     return {
         signal.name: _links(frame, images_of_slices(signal, report))
-        for signal in (*undecided_signals(report), *maybe_chance_signals(report))
+        for signal in maybe_chance_signals(report)
     }
 
 

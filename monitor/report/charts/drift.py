@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from quadriga.monitor.report.charts import MAX_LETTERS, Chart
-from quadriga.monitor.report.drift_texts import signal_title
+from quadriga.monitor.report.drift_texts import signal_title, signals_in_full
 from quadriga.monitor.report.metric_texts import format_brief, one_line
 from quadriga.monitor.report.schema import Report, Signal, sorted_by_effect
 from quadriga.tasks.arrays import Float64Array
@@ -28,19 +28,22 @@ _LEGEND = ((86, _BASELINE), (166, _CURRENT))
 
 
 def signal_charts(report: Report) -> list[Chart]:
-    """Draw the values on both sides of the signals with an alarm, up to `MAX_SIGNALS`."""
-    alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
-    return _charts(report, alarms, "signal")
+    """Draw the values on both sides of the signals that are shown in full, up to `MAX_SIGNALS`."""
+    shown = {signal.name for signal in signals_in_full(report)}
+    return _charts(
+        report, [s for s in sorted_by_effect(report.signals) if s.name in shown], "signal"
+    )
 
 
 def quiet_charts(report: Report) -> list[Chart]:
-    """Draw the values of signals without an alarm that are not constant, up to `MAX_SIGNALS`."""
+    """Draw the values of all other signals that are not constant, up to `MAX_SIGNALS`."""
+    shown = {signal.name for signal in signals_in_full(report)}
     return _charts(
         report,
         [
             signal
             for signal in sorted_by_effect(report.signals)
-            if not signal.alarm and len(signal.histogram.baseline) > 1
+            if signal.name not in shown and len(signal.histogram.baseline) > 1
         ],
         "quiet",
     )

@@ -206,14 +206,17 @@ def test_a_signal_has_one_name_on_all_pages(server, settings):
     assert in_table["meta.score"] == "meta.score"
     assert f"{TEXTS['muted_signals'].format(signals='brightness')}" in page
     printed = words(render_page(report, lambda _: None))
-    assert "brightness image.brightness ALARM ks" in printed
-    assert " meta.score ALARM ks" in printed
+    assert "brightness image.brightness ALARM 50 / 20 ks" in printed
+    assert " meta.score ALARM 50 / 21 ks" in printed
 
 
 def test_what_could_not_be_judged_says_where_it_moved_and_leads_there(server, settings):
     few = numeric("score", 5, 9, alarm=False, status="insufficient")
     part = Slice("meta.camera", HOSTILE, 40, [Metric("wasserstein_iqr", 0.6, {"signal": "score", "other": 0.1})])  # fmt: skip
     keep_report(settings, drift_report(0, few, numeric("width", 5, 5), slices=[part]))
+    page = open_page(server, PAGE).text
+    assert "<h2>What moved</h2>" in page
+    assert '<span class="tag warn">moved, too few</span>' in page
     headline = f"which moved, most where camera is {html.escape(HOSTILE)}."
     for path in (PAGE, f"/console/reports/{report_id(0)}"):
         assert headline in open_page(server, path).text
@@ -227,6 +230,8 @@ def test_the_way_leads_to_the_images_of_the_last_window(server, settings):
     assert "See the 200 images" in page.text
     links = [html.unescape(link) for link in re.findall(r'class="button[^"]*" href="([^"]*)"', page.text)]  # fmt: skip
     links = [link for link in links if not link.endswith("#compare")]
+    summaries = re.findall(r'<summary class="button">([^<]*)</summary>', page.text)
+    assert summaries == ["Acknowledge…", "Mute for…"]  # words, no bare triangles
     images, label, report = links
     (line,) = parse_qs(urlsplit(images).query)["q"]
     assert line.startswith(f'model={MODEL} & version="1" & ts=ge:')

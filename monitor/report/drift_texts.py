@@ -281,7 +281,6 @@ class Change(NamedTuple):
     """Such as `darker`; empty if there is none."""
     before: str = ""
     after: str = ""
-    unit: str = ""
     began: str = ""
     """Place within the window where it changed, from `began_text`; empty if nowhere."""
 

@@ -363,8 +363,8 @@ def _rates(confusion: Confusion) -> list[Metric]:
     actual = matched + sum(confusion.misses.values())
     right = sum(row[at] for at, row in enumerate(confusion.matrix))
     return [
-        Metric(name, part / whole if whole else None, named | {"n": unit}, n=n)
-        for name, part, whole, n, unit in (
+        Metric(name, part / total if total else None, named | {"n": unit}, n=n)
+        for name, part, total, n, unit in (
             ("Precision", right, predicted, predicted, "predictions"),
             ("Recall", right, actual, actual, "objects"),
             ("F1", 2 * right, predicted + actual, actual, "objects"),

@@ -156,7 +156,6 @@ def _report_page(
             request_id="",
         )
     is_drift = report.kind == "drift"
-    sentence = drift_texts.headline(report) if is_drift else metric_texts.headline(report)
     data = report.data
     windows = [
         window_filter(report.model, data.current),
@@ -167,9 +166,10 @@ def _report_page(
     return frame.page(
         "report",
         page="reports",
-        title=sentence or drift_texts.verdict(report)
-        if is_drift
-        else sentence or drift_texts.verdict(report) or report.task,
+        title=drift_texts.headline(report)
+        or metric_texts.headline(report)
+        or drift_texts.verdict(report)
+        or report.task,
         r=report,
         report_id=report_id,
         is_moved=report.status == "drift" or bool(drift_texts.undecided_signals(report)),

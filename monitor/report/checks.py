@@ -110,7 +110,7 @@ def _markdown_lines(report: Report, checks: Sequence[Check]) -> Iterator[str]:
 
 
 def _headline_lines(report: Report) -> Iterator[str]:
-    metrics = metric_texts.headlines(report)
+    metrics = metric_texts.table_metrics(report)
     if not metrics:
         return
     differences = [
@@ -153,7 +153,8 @@ def _sentence(report: Report) -> str:
         verdict = drift_texts.verdict(report)
         is_told = report.status == "drift" or drift_texts.undecided_signals(report)
         return f"{verdict} {drift_texts.headline(report)}" if is_told else verdict
-    return metric_texts.headline(report) or drift_texts.verdict(report)
+    sentences = [metric_texts.headline(report), *metric_texts.findings(report)]
+    return " ".join(filter(None, sentences)) or drift_texts.verdict(report)
 
 
 def _values(report: Report) -> Iterator[tuple[str, str]]:

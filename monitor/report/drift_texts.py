@@ -281,7 +281,6 @@ class Change(NamedTuple):
     """Such as `darker`; empty if there is none."""
     before: str = ""
     after: str = ""
-    unit: str = ""
     began: str = ""
     """Place within the window where it changed, from `began_text`; empty if nowhere."""
 
@@ -308,9 +307,66 @@ def changes(report: Report) -> list[Change]:
 
 
 def alarms_in_reading_order(signals: Sequence[Signal]) -> list[Signal]:
-    """Return the signals with an alarm: what a person sees first, then embeddings and details, each by effect."""
+    """Return the signals with an alarm: causes before effects, then embeddings and details, each by effect.
+
+    An image changes the answers to it, so its signals come first, and what a client says of it last. A key without a
+    value that both sides have tells the windows apart rather than the world, so it comes after all others.
+    """
     alarms = [signal for signal in sorted_by_effect(signals) if signal.alarm]
-    return sorted(alarms, key=lambda signal: (signal.name in _DETAILS, signal.kind == "embedding"))
+    return sorted(alarms, key=_reading_order)
+
+
+def _reading_order(signal: Signal) -> tuple[bool, bool, bool, int]:
+    is_sent = signal.name.startswith("meta.")
+    sides = zip(signal.histogram.baseline, signal.histogram.current, strict=False)
+    names_window = is_sent and signal.kind == "categorical" and not any(map(all, sides))
+    place = 2 if is_sent else 0 if _is_of_image(signal.name) or signal.name in _FILE_SIGNALS else 1
+    is_detail = signal.name in _DETAILS
+    return (
+        names_window and bool(signal.histogram.edges),
+        is_detail,
+        signal.kind == "embedding",
+        place,
+    )
+
+
+def signals_in_full(report: Report) -> list[Signal]:
+    """Return the signals that a page shows in full: those with an alarm, and those that moved as far but cannot be judged."""
+    return [*alarms_in_reading_order(report.signals), *undecided_signals(report)]
+
+
+def both_values(signal: Signal, report: Report) -> Change:
+    """Describe a signal on both sides, changed or not: the means of numbers, without a title, else as `describe_change`."""
+    if signal.before is None or signal.after is None:
+        return _describe_change(signal, report)
+    means = signal.before.mean, signal.after.mean
+    before, after = _number(*means), _number(*means[::-1])
+    return Change(signal.name, "", before=before, after=after)
+
+
+def missing_text(signal: Signal, report: Report) -> str:
+    """Say which share of the images has no value of a signal, such as `0 % / 12 %`; empty where all have one."""
+    windows = report.data.baseline, report.data.current
+    totals = [0 if window is None else window.n for window in windows]
+    if not all(totals) or not any(n < total for n, total in zip(signal.n, totals, strict=True)):
+        return ""
+    shares = (max(1 - n / total, 0.0) for n, total in zip(signal.n, totals, strict=True))
+    return " / ".join(map(_percent, shares))
+
+
+def caveats(report: Report) -> list[str]:
+    """Return what limits the numbers of a report, a sentence each."""
+    sentences = list(report.warnings)
+    left_out = report.parameters.get("left_out", {})
+    if filtered := [name for name, reason in left_out.items() if " by the filter" in reason]:
+        names = _listed([signal_title(name) for name in filtered])
+        sentences.append(f"Left out, as the filter chose the images by them: {names}.")
+    if report.kind == "drift" and ", " in report.model.version:
+        sentences.append(
+            f"Versions {one_line(report.model.version, 100)} are compared together: what changed may be how much each of "
+            "them answered. Compare times takes one version, too."
+        )
+    return sentences
 
 
 def describe_change(signal: Signal, report: Report) -> Change:
@@ -416,10 +472,6 @@ def explanation(report: Report) -> str:
     baseline = report.data.baseline
     counts = f"{report.data.current.n:,} images with {baseline.n if baseline else 0:,}"
     sentences = [verdict(report), f"Compared: {counts} of the baseline."]
-    left_out = report.parameters.get("left_out", {})
-    if filtered := [name for name, reason in left_out.items() if " by the filter" in reason]:
-        names = _listed([signal_title(name) for name in filtered])
-        sentences.append(f"Left out, as the filter chose the images by them: {names}.")
     alarms = {signal.name for signal in report.signals if signal.alarm}
     if alarms and not is_of_files(report):
         open_signals = [*undecided_signals(report), *maybe_chance_signals(report)]

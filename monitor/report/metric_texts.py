@@ -3,11 +3,15 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from statistics import NormalDist
 from typing import Any
+
+import msgspec
 
 from quadriga.monitor.report.schema import (
     ComparedSlice,
     Comparison,
+    Confusion,
     Metric,
     Report,
     Slice,
@@ -67,6 +71,21 @@ _LESS_IS_BETTER = {"ECE", "MCE", "Brier", "HammingLoss", "Unanswered"}
 _MAX_HEADLINES = 16
 _MAX_SLICES = 4
 """Slices that a sentence names."""
+_MIN_IMAGES = 30
+"""Images of a slice below which nothing is said about it."""
+_ERROR_NAMES = {
+    "Cls": "predictions of a wrong label",
+    "Loc": "predictions in a poor place",
+    "Both": "predictions of a wrong label in a poor place",
+    "Dupe": "objects found twice",
+    "Bkg": "predictions where nothing is",
+    "Miss": "objects not found",
+}
+"""Kinds of errors of TIDE, each with a cost of its own."""
+_MIN_COST = 0.005
+"""Average precision below which the cost of an error is not worth a sentence."""
+_MAX_COUNTED = 8
+"""Labels whose objects are counted in a line."""
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
@@ -262,6 +281,111 @@ def headline(report: Report) -> str:
         if both != report.data.current.n:
             text += f" (of the {both:,} images that both have answered)"
     return f"{text}."
+
+
+def findings(report: Report) -> list[str]:
+    """Say in a sentence each where an evaluation is worst and which errors cost most; nothing that its numbers do not show."""
+    sentences = []
+    if (part := worst_slice(report)) is not None:
+        metric = part.metrics[0]
+        value = f"{titles(headlines(report)[:1])[0]} {format_number(metric.value)}"
+        sentences.append(f"Worst: {_slice_words(part)}, {value} on {part.n:,} images.")
+    costs = {kind: cost for kind in _ERROR_NAMES if (cost := report.errors_tide.get(kind))}
+    kind = max(costs, key=costs.__getitem__, default="")
+    if kind and costs[kind] >= _MIN_COST:
+        iou = report.parameters.get("tide", {}).get("iou", 0.5)
+        reached = next((at.value for at in report.metrics if _is_mean_precision(at, iou)), None)
+        lost = 0.0 if reached is None else 1 - reached
+        share = f", {100 * costs[kind] / lost:.0f} % of what is lost" if lost else ""
+        name = _ERROR_NAMES[kind].capitalize()
+        sentences.append(f"{name} cost most: {costs[kind]:.3f} of AP at IoU {iou:g}{share}.")
+    return sentences
+
+
+def _is_mean_precision(metric: Metric, iou: float) -> bool:
+    """Check whether a metric is the average precision of all labels and sizes at a match threshold."""
+    parameters = {"label": None, "area": "all"} | metric.parameters
+    place = parameters["label"], parameters["area"], parameters.get("iou")
+    return metric.type == "AP" and metric.value is not None and place == (None, "all", iou)
+
+
+def worst_slice(report: Report) -> Slice | None:
+    """Return the slice with the worst first metric of those that are worse than all images beyond chance; None if none is.
+
+    The interval of a slice has to lie on the bad side of the value of all images, widened so that of all slices together
+    one in 40 cases is chance (Bonferroni); slices of fewer than 30 images do not count.
+    """
+    overall = next(iter(headlines(report)), None)
+    if overall is None or overall.value is None:
+        return None
+    sign = -1 if is_less_better(overall) else 1
+    judged = []
+    for part in report.slices:
+        metric = part.metrics[0] if part.metrics and part.n >= _MIN_IMAGES else None
+        if metric is None or metric.value is None or metric.ci95 is None:
+            continue
+        near = metric.ci95[0 if is_less_better(metric) else 1]  # the bound towards better values
+        if near is not None:
+            judged.append((sign * metric.value, sign * near, part))
+    normal = NormalDist()
+    wider = normal.inv_cdf(1 - 0.025 / max(len(judged), 1)) / normal.inv_cdf(0.975)
+    limit = sign * overall.value
+    worse = [row for row in judged if row[0] + wider * (row[1] - row[0]) < limit]
+    return min(worse, key=lambda row: row[0])[2] if worse else None
+
+
+def _slice_words(part: Slice) -> str:
+    """Name a slice for a sentence: `camera east`, or the name of the filter that it passes."""
+    value = part.value or ""
+    if value.startswith('"'):  # a text that a filter would read as something else
+        value = str(msgspec.json.decode(value))
+    if part.by.startswith("meta.") or value not in {"true", "false"}:
+        return f"{one_line(part.by.removeprefix('meta.'))} {one_line(value)}"
+    return slice_name(part.by, value)
+
+
+def table_metrics(report: Report) -> list[Metric]:
+    """Return the metrics of the first table of an evaluation: its headlines, and the rates of objects at the working score."""
+    metrics = headlines(report)
+    if any(metric.type == "Precision" for metric in metrics):
+        return metrics
+    return [*metrics, *_rates(report.confusion or Confusion())]
+
+
+def _rates(confusion: Confusion) -> list[Metric]:
+    """Return precision, recall and F1 of all labels as a confusion matrix of objects counts them; none if it leaves labels out."""
+    named = {key: confusion.parameters[key] for key in ("score", "iou") if key in confusion.parameters}  # fmt: skip
+    labels = confusion.labels
+    if len(named) < 2 or confusion.parameters.get("labels", len(labels)) != len(labels):
+        return []
+    matched = sum(map(sum, confusion.matrix))
+    predicted = matched + sum(confusion.hallucinations.values())
+    actual = matched + sum(confusion.misses.values())
+    right = sum(row[at] for at, row in enumerate(confusion.matrix))
+    return [
+        Metric(name, part / total if total else None, named | {"n": unit}, n=n)
+        for name, part, total, n, unit in (
+            ("Precision", right, predicted, predicted, "predictions"),
+            ("Recall", right, actual, actual, "objects"),
+            ("F1", 2 * right, predicted + actual, actual, "objects"),
+        )
+    ]
+
+
+def counts_by_label(report: Report) -> str:
+    """Say how many objects of each label there are, the most frequent first, such as `957 objects: star 524, ring 433`."""
+    confusion = report.confusion or Confusion()
+    counts = {
+        label: sum(row) + confusion.misses.get(label, 0)
+        for label, row in zip(confusion.labels, confusion.matrix, strict=False)
+    }
+    if not any(counts.values()):
+        return ""
+    ordered = sorted(counts.items(), key=lambda entry: -entry[1])
+    named = ", ".join(f"{one_line(label, 24)} {n:,}" for label, n in ordered[:_MAX_COUNTED])
+    more = len(ordered) - _MAX_COUNTED
+    unit = confusion.parameters.get("of", "objects")
+    return f"{sum(counts.values()):,} {unit}: {named}{f' and {more:,} more labels' if more > 0 else ''}"
 
 
 def is_less_better(metric: Metric) -> bool:

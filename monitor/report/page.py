@@ -69,9 +69,10 @@ def _overview(report: Report) -> dict[str, Any]:
     return {
         "name": metric_texts.one_line(_name(report), 100),
         "headline": drift_texts.headline(report) or metric_texts.headline(report),
-        "explanation": drift_texts.explanation(report),
+        "explanation": drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
         "task": report.task.replace("_", " ").lower(),
         "status": "" if is_quiet else drift_texts.verdict(report),
+        "caveats": drift_texts.caveats(report),
         "facts": _facts(report),
         "parameters": [
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
@@ -88,7 +89,8 @@ def _metrics(report: Report) -> dict[str, Any]:
     metrics = [metric for metric in report.metrics if metric not in estimates]
     columns, rows = _label_table(metrics)
     return {
-        "headlines": metric_texts.headlines(report),
+        "headlines": metric_texts.table_metrics(report),
+        "counts": metric_texts.counts_by_label(report),
         "headline_notes": metric_texts.headline_notes(report),
         "estimates": estimates,
         "metrics": [
@@ -114,7 +116,6 @@ def _drift(report: Report, image_bytes: ImageBytes) -> dict[str, Any]:
         "most_moved": _MAX_MOVED,
         "slices": [] if is_drift else report.slices,
         "unlike": unlike_cards(report, image_bytes),
-        "quiet_count": sum(not signal.alarm for signal in report.signals),
     }
 
 
@@ -152,12 +153,13 @@ def _drawn_charts(report: Report) -> dict[str, Any]:
 def _changes(
     report: Report, image_bytes: ImageBytes
 ) -> list[tuple[drift_texts.Change, Signal, tuple[list[ImageCard], list[ImageCard]]]]:
-    """Return the signals with an alarm: their texts, and their images of the window and of the baseline."""
+    """Return the signals that are shown in full: their texts, and their images of the window and of the baseline."""
+    listed = drift_texts.signals_in_full(report)[:_MAX_CHANGES]
+    shown = [drift_texts.describe_change(signal, report) for signal in listed]
     signals = {signal.name: signal for signal in report.signals}
     cards = changed_cards(report, image_bytes)
     return [
-        (change, signals[change.signal], cards.get(change.signal, ([], [])))
-        for change in drift_texts.changes(report)[:_MAX_CHANGES]
+        (change, signals[change.signal], cards.get(change.signal, ([], []))) for change in shown
     ]
 
 

@@ -354,7 +354,7 @@ class Report(msgspec.Struct, frozen=True):
     status: Literal["ok", "drift", "insufficient", "error"] = "ok"
     model: ReportedModel = ReportedModel()
     warnings: list[str] = []
-    """Sentences to read before any number."""
+    """Caveats of the numbers, a sentence each."""
     parameters: dict[str, Any] = {}
     metrics: list[Metric] = []
     signals: list[Signal] = []

@@ -209,12 +209,15 @@ def _rows_text(report: Report) -> str:
 
 
 def render_evaluation(report: Report) -> Iterator[Table | Text]:
-    """Yield the warnings, the headlines, the counts, and one table for each key that the report is sliced by."""
-    yield from (Text(metric_texts.one_line(warning, 400)) for warning in report.warnings)
+    """Yield what the numbers show, the headlines, the counts, the warnings, and a table for each key that it is sliced by."""
+    yield from map(Text, metric_texts.findings(report))
     if report.data.current.n:
         yield _headline_table(report)
         yield from map(Text, metric_texts.headline_notes(report))
+        if counts := metric_texts.counts_by_label(report):
+            yield Text(counts)
     yield _counts_text(report)
+    yield from (Text(metric_texts.one_line(warning, 400)) for warning in report.warnings)
     yield from _slice_tables(report)
 
 
@@ -235,7 +238,7 @@ def _headline_table(report: Report) -> Table:
         {(metric.type, str(metric.parameters)): metric for metric in comparison.differences}
         for comparison in report.comparisons
     ]
-    metrics, rows = metric_texts.headlines(report), []
+    metrics, rows = metric_texts.table_metrics(report), []
     for title, metric in zip(metric_texts.titles(metrics), metrics, strict=True):
         key = metric.type, str(metric.parameters)
         compared = [_difference_text(comparison.get(key)) for comparison in differences]

@@ -1,4 +1,4 @@
-"""What changed in a drift report, signal by signal: in words, both distributions, and the images behind it."""
+"""What changed in a drift report, signal by signal: in words, as a picture, and the images behind it."""
 
 import re
 from collections.abc import Sequence
@@ -13,14 +13,16 @@ from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.search import check
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
+from quadriga.monitor.report.charts import Chart
+from quadriga.monitor.report.charts.drift import signal_chart
 from quadriga.monitor.report.drift_texts import (
     Change,
-    alarms_in_reading_order,
     describe_change,
     format_p_value,
     is_spread_change,
     maybe_chance_signals,
-    undecided_signals,
+    signal_title,
+    signals_in_full,
 )
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import (
@@ -65,34 +67,7 @@ MAX_WITH_IMAGES = 8
 """Signals that have images."""
 
 
-WIDTH, HEIGHT = 400, 60
-"""Size of a distribution, in its own units."""
-
-
-_MAX_LABELS = 5
-
-
 _OUTLINES = 40
-
-
-class LabelBars(msgspec.Struct, frozen=True):
-    """Shares of a label on both sides, as bars."""
-
-    label: str
-    x: float
-    before: float
-    after: float
-    """Heights, in units of the distribution."""
-    width: float
-
-
-class Distribution(msgspec.Struct, frozen=True):
-    """The values of a signal on both sides: areas of numbers, or bars of labels."""
-
-    before: str = ""
-    after: str = ""
-    """SVG paths."""
-    bars: list[LabelBars] = []
 
 
 class ShownImage(msgspec.Struct, frozen=True):
@@ -104,12 +79,15 @@ class ShownImage(msgspec.Struct, frozen=True):
 
 
 class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A signal with an alarm."""
+    """A signal with an alarm, or one that moved as far but cannot be judged."""
 
     change: Change
+    why_open: str
+    """Reason why it cannot be judged; empty with an alarm."""
     effect: str
     p: str
-    distribution: Distribution | None
+    chart: Chart | None
+    """Its values on both sides."""
     places: list[ImagesBehind]
     """The slices, such as a camera, in which it moved more than in the rest."""
     images: list[ImagesBehind]
@@ -118,26 +96,27 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signal_changes(report: Report, inferences: InferenceReader) -> list[SignalChange]:
-    """Describe the signals with an alarm in the order in which a person reads them.
+    """Describe the signals that are shown in full, in the order in which a person reads them.
 
     Images that were deleted meanwhile are left out, and all of them while the database is away.
     """
-    alarms = alarms_in_reading_order(report.signals)[:MAX_SHOWN]
-    shown = {signal.name for signal in alarms[:MAX_WITH_IMAGES]}
+    listed_signals = signals_in_full(report)[:MAX_SHOWN]
+    shown = {signal.name for signal in listed_signals[:MAX_WITH_IMAGES]}
     by_signal = {images.signal: images for images in report.changed if images.signal in shown}
     listed = [
         image for images in by_signal.values() for image in (*images.current, *images.baseline)
     ]
     cards = _read_cards(inferences, listed)
     changes = []
-    for signal in alarms:
+    for signal in listed_signals:
         images = by_signal.get(signal.name)
         changes.append(
             SignalChange(
                 change=describe_change(signal, report),
+                why_open="" if signal.alarm else signal.reason or "too few independent values",
                 effect=number(round(signal.effect.value or 0.0, 3)),
                 p=format_p_value(signal.p_adjusted),
-                distribution=distribution(signal),
+                chart=signal_chart(signal, "", signal_title(signal.name, report)),
                 places=images_of_slices(signal, report),
                 images=images_behind(signal, report),
                 now=_shown(images.current if images else (), cards),
@@ -157,11 +136,11 @@ def place_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
     return _links(frame, change.places)
 
 
-def undecided_places(frame: Frame, report: Report) -> dict[str, list[tuple[str, str]]]:
-    """Return the slices, as `place_links`, in which each signal moved most that moved without an alarm."""
+def maybe_chance_places(frame: Frame, report: Report) -> dict[str, list[tuple[str, str]]]:
+    """Return the slices, as `place_links`, in which each signal moved most that moved by no more than chance may."""
     return {
         signal.name: _links(frame, images_of_slices(signal, report))
-        for signal in (*undecided_signals(report), *maybe_chance_signals(report))
+        for signal in maybe_chance_signals(report)
     }
 
 
@@ -169,53 +148,6 @@ def _links(frame: Frame, images: Sequence[ImagesBehind]) -> list[tuple[str, str]
     return [
         (behind.words, frame.link("/console/inferences", q=behind.line) if behind.line else "")
         for behind in images
-    ]
-
-
-def distribution(signal: Signal) -> Distribution | None:
-    """Return the values of a signal on both sides as coordinates; None where a side has none."""
-    sides = signal.histogram.baseline, signal.histogram.current
-    if not all(side and sum(side) for side in sides) or len(sides[0]) != len(sides[1]):
-        return None
-    before, after = ([count / sum(side) for count in side] for side in sides)
-    if signal.kind == "categorical":
-        labels = [str(label) for label in signal.histogram.edges]
-        return (
-            Distribution(bars=_bars(labels, before, after)) if len(labels) == len(before) else None
-        )
-    top = max(*before, *after)
-    return Distribution(_area(before, top), _area(after, top))
-
-
-def _area(shares: Sequence[float], top: float) -> str:
-    """Return the path of an area with a step for each bin."""
-    step = WIDTH / len(shares)
-    steps = "".join(
-        f"V{HEIGHT - share / top * (HEIGHT - 2):.1f}H{(position + 1) * step:.1f}"
-        for position, share in enumerate(shares)
-    )
-    return f"M0 {HEIGHT}{steps}V{HEIGHT}Z"
-
-
-def _bars(
-    labels: Sequence[str], before: Sequence[float], after: Sequence[float]
-) -> list[LabelBars]:
-    """Return the bars of the labels whose shares differ most, the most frequent first."""
-    rows = sorted(zip(labels, before, after, strict=True), key=lambda row: -abs(row[2] - row[1]))
-    rows = sorted(rows[:_MAX_LABELS], key=lambda row: -max(row[1:]))
-    top = max(max(row[1:]) for row in rows)
-    if not top:
-        return []
-    step = WIDTH / _MAX_LABELS
-    return [
-        LabelBars(
-            one_line(label, 16),
-            x=round(position * step, 1),
-            before=round(share_before / top * (HEIGHT - 2), 1),
-            after=round(share_after / top * (HEIGHT - 2), 1),
-            width=round(step * 0.36, 1),
-        )
-        for position, (label, share_before, share_after) in enumerate(rows)
     ]
 
 

@@ -23,11 +23,11 @@ from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.pages.drift_report import (
     WindowFilter,
     image_links,
+    maybe_chance_places,
     model_comparisons,
     place_links,
     signal_changes,
     slice_comparison,
-    undecided_places,
     window_filter,
 )
 from quadriga.engine.console.pages.start import start_choices
@@ -156,30 +156,33 @@ def _report_page(
             request_id="",
         )
     is_drift = report.kind == "drift"
-    sentence = drift_texts.headline(report) if is_drift else metric_texts.headline(report)
     data = report.data
     windows = [
         window_filter(report.model, data.current),
         window_filter(report.model, data.baseline),
     ]
-    shown = report.metrics if is_drift else metric_texts.headlines(report)
+    shown = report.metrics if is_drift else metric_texts.table_metrics(report)
+    worst = None if is_drift else metric_texts.worst_slice(report)
     return frame.page(
         "report",
         page="reports",
-        title=sentence or drift_texts.verdict(report)
-        if is_drift
-        else sentence or drift_texts.verdict(report) or report.task,
+        title=drift_texts.headline(report)
+        or metric_texts.headline(report)
+        or drift_texts.verdict(report)
+        or report.task,
         r=report,
         report_id=report_id,
         is_moved=report.status == "drift" or bool(drift_texts.undecided_signals(report)),
         images_link=_window_link(frame, windows[0] if is_drift else _with_truth(windows[0])),
         baseline_link=_window_link(frame, windows[1]),
         links_are_whole=all(window.is_whole for window in windows),
-        explanation=drift_texts.explanation(report) if is_drift else "",
+        explanation=drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
+        worst_link="" if worst is None else _slice_link(report, worst, frame.link),
+        counts=metric_texts.counts_by_label(report),
         metrics=_metric_rows(shown),
         signals=sorted_by_effect(report.signals),
         signal_titles=drift_texts.signal_titles(signal.name for signal in report.signals),
-        places=undecided_places(frame, report),
+        places=maybe_chance_places(frame, report),
         changes=signal_changes(report, inferences) if is_drift else [],
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
         may_monitor=opens(current_caller(), "monitor"),
@@ -188,13 +191,15 @@ def _report_page(
         matrix=_matrix(report.confusion),
         matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
         notes=[
-            *report.warnings,
-            *(_versions_note(report) if is_drift else metric_texts.headline_notes(report)),
+            *drift_texts.caveats(report),
+            *metric_texts.headline_notes(report),
         ],
         format_effect=drift_texts.format_effect,
         is_undecided=drift_texts.is_undecided,
         is_maybe_chance=drift_texts.is_maybe_chance,
         rows_text=drift_texts.rows_text,
+        both_values=drift_texts.both_values,
+        missing_text=drift_texts.missing_text,
         metric_words=words_of_metrics(metric_texts.titles(shown)),
         confusion_rule=confusion_rule(report.confusion),
         counted_unit=counted_unit(report.confusion),
@@ -208,13 +213,6 @@ def _report_page(
         worst=worst_groups(report, report_id, inferences, frame.link),
         beside=_compare_links(frame, report),
     )
-
-
-def _versions_note(report: Report) -> list[str]:
-    """Say that several versions answered, as what changed may be which of them did."""
-    if ", " not in report.model.version:
-        return []
-    return [text("versions_compared", versions=report.model.version)]
 
 
 class _Cells(msgspec.Struct, frozen=True):

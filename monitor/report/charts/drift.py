@@ -1,58 +1,61 @@
 """Distributions of the signals of a drift report: baseline beside current.
 
-They are written as SVG: matplotlib would need longer for the picture of one signal than its comparison takes.
+They are written as SVG: matplotlib would need longer for the picture of one signal than its comparison takes. Their classes are
+those of the page around them, the self-contained one or the console's.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 from markupsafe import Markup
 
 from quadriga.monitor.report.charts import MAX_LETTERS, Chart
-from quadriga.monitor.report.drift_texts import signal_title
+from quadriga.monitor.report.drift_texts import signal_title, signals_in_full
 from quadriga.monitor.report.metric_texts import format_brief, one_line
 from quadriga.monitor.report.schema import Report, Signal, sorted_by_effect
 from quadriga.tasks.arrays import Float64Array
 
 MAX_SIGNALS = 24
 _MAX_LABELS = 16
-_WIDTH, _TOP, _BELOW, _FONT = 302.4, 24.0, 33.0, 8.5
-"""Width of a picture, space above and below its axes, and size of letters, in points of 1/72 inch."""
+_WIDTH, _TOP, _BELOW = 302.4, 24.0, 33.0
+"""Width of a picture, and space above and below its axes, in points of 1/72 inch."""
 _LETTER = 4.9
 """About the width of a letter, in points."""
-_BASELINE = "fill: none; stroke: var(--ink); stroke-width: 1.2"
-_CURRENT = "fill: var(--series-1); fill-opacity: 0.6"
-_THIN = "fill: none; stroke: var(--faint); stroke-width: 0.8"
+_BASELINE, _CURRENT, _THIN = "was", "now", "thin"
+"""Classes of shapes."""
 _LEGEND = ((86, _BASELINE), (166, _CURRENT))
 
 
 def signal_charts(report: Report) -> list[Chart]:
-    """Draw the values on both sides of the signals with an alarm, up to `MAX_SIGNALS`."""
-    alarms = [signal for signal in sorted_by_effect(report.signals) if signal.alarm]
-    return _charts(report, alarms, "signal")
+    """Draw the values on both sides of the signals that are shown in full, up to `MAX_SIGNALS`."""
+    shown = {signal.name for signal in signals_in_full(report)}
+    return _charts(
+        report, [s for s in sorted_by_effect(report.signals) if s.name in shown], "signal"
+    )
 
 
 def quiet_charts(report: Report) -> list[Chart]:
-    """Draw the values of signals without an alarm that are not constant, up to `MAX_SIGNALS`."""
+    """Draw the values of all other signals that are not constant, up to `MAX_SIGNALS`."""
+    shown = {signal.name for signal in signals_in_full(report)}
     return _charts(
         report,
         [
             signal
             for signal in sorted_by_effect(report.signals)
-            if not signal.alarm and len(signal.histogram.baseline) > 1
+            if signal.name not in shown and len(signal.histogram.baseline) > 1
         ],
         "quiet",
     )
 
 
 def _charts(report: Report, signals: list[Signal], prefix: str) -> list[Chart]:
-    pairs = ((signal, _shares(signal)) for signal in signals)
-    selected = [(signal, shares) for signal, shares in pairs if shares is not None][:MAX_SIGNALS]
-    return [
-        _signal_chart(signal, shares, f"{prefix}-{index}", signal_title(signal.name, report))
-        for index, (signal, shares) in enumerate(selected)
-    ]
+    drawn = (
+        signal_chart(signal, f"{prefix}-{index}", signal_title(signal.name, report))
+        for index, signal in enumerate(signals)
+    )
+    return list(islice((chart for chart in drawn if chart is not None), MAX_SIGNALS))
 
 
 def _shares(signal: Signal) -> Float64Array | None:
@@ -62,7 +65,11 @@ def _shares(signal: Signal) -> Float64Array | None:
     return counts / totals if counts.size and totals.all() else None
 
 
-def _signal_chart(signal: Signal, shares: Float64Array, name: str, title: str) -> Chart:
+def signal_chart(signal: Signal, name: str, title: str) -> Chart | None:
+    """Draw the values of a signal on both sides; None if a side has no values."""
+    shares = _shares(signal)
+    if shares is None:
+        return None
     caption = (
         f"Effect {format_brief(signal.effect.value)}; the smallest that matters: {format_brief(signal.effect.minimum)}."
         " The outline is the baseline, the filled bars are current."
@@ -164,10 +171,10 @@ def ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 
 def _shape(path: str, style: str, *values: float | str) -> Markup:
-    return Markup('<path d="{}" style="{}"/>').format(path.format(*values), style)
+    return Markup('<path d="{}" class="{}"/>').format(path.format(*values), style)
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle") -> Markup:
-    return Markup(
-        '<text x="{:.1f}" y="{:.1f}" style="fill: var(--ink); font-size: {}px; text-anchor: {}">{}</text>'
-    ).format(x, y, _FONT, anchor, text)
+    return Markup('<text x="{:.1f}" y="{:.1f}" class="text" text-anchor="{}">{}</text>').format(
+        x, y, anchor, text
+    )

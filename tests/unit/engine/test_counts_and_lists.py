@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from quadriga.engine.console.pages.reports import cell_count, counted_unit
-from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import Cell, save_cells
 from quadriga.monitor.report.schema import Confusion, Data, Metric, Window
 from quadriga.store.records.ids import smallest_id_at
@@ -81,7 +80,9 @@ def test_a_cell_says_how_many_it_counts_and_on_how_many_images(settings, server,
     folder = keep_report(settings, evaluation(confusion=confusion))
     save_cells(folder, [Cell("star", None, [str(id_) for id_ in ids]), Cell("star", "star", [])])
     path = f"/console/reports/{report_id(0)}"
-    assert (TEXTS["counts_once"] in open_page(server, path).text) == is_said
+    assert (
+        "an image with several stands once in their list" in open_page(server, path).text
+    ) == is_said
     page = open_page(server, f"{path}/images?truth=star&predicted=").text
     assert f"1,246 {unit} on 2 images" in page
     assert page.count('href="/console/inferences/') >= 2
@@ -114,7 +115,7 @@ def test_the_images_of_an_evaluation_are_those_with_truth(settings, server):
     store_entries(settings.database_url, settings.journal_directory, [*records, *journaled])
     keep_report(settings, evaluation(data=Data(replace(drift_report(0).data.current, n=2))))
     page = open_page(server, f"/console/reports/{report_id(0)}").text
-    (link,) = re.findall(rf'href="([^"]*)">{TEXTS["images_of_report"]}<', page)
+    (link,) = re.findall(r'href="([^"]*)">Images with truth of this time<', page)
     assert "<b>2 inferences</b>" in open_page(server, html.unescape(link)).text
     (line,) = parse_qs(urlsplit(html.unescape(link)).query)["q"]
     assert line.startswith(f"model={MODEL} & ")
@@ -126,8 +127,8 @@ def test_the_images_of_an_evaluation_are_those_with_truth(settings, server):
         ({}, 100_000, "See the 200 images"),
         ({"baseline_other_task": 5}, 100_000, "See the 200 images"),
         ({"other_task": 0}, 100_000, "See the 200 images"),
-        ({"other_task": 5}, 100_000, TEXTS["see_all_images"]),
-        ({}, 200, TEXTS["see_all_images"]),
+        ({"other_task": 5}, 100_000, "See all images of this time"),
+        ({}, 200, "See all images of this time"),
     ],
 )
 def test_images_that_were_not_compared_are_not_counted(settings, server, excluded, rows, words):
@@ -140,7 +141,8 @@ def test_images_that_were_not_compared_are_not_counted(settings, server, exclude
 def test_an_evaluation_of_files_has_no_link(settings, server):
     keep_report(settings, evaluation(data=Data(Window(n=2))))
     assert (
-        TEXTS["images_of_report"] not in open_page(server, f"/console/reports/{report_id(0)}").text
+        "Images with truth of this time"
+        not in open_page(server, f"/console/reports/{report_id(0)}").text
     )
 
 

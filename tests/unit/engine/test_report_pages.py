@@ -164,7 +164,7 @@ def test_the_console_shows_the_whole_report_with_links_and_the_file_has_none(ser
     (folder / PAGE_FILE).write_text(render_page(report, lambda _: None))
     shown = open_page(server, f"/console/reports/{report.id}")
     (link,) = re.findall(
-        rf'<a class="button" href="([^"]*)">{TEXTS["whole_report"]}</a>', shown.text
+        r'<a class="button" href="([^"]*)">The whole report, to print and pass on</a>', shown.text
     )
     whole = open_page(server, link, headers={"host": "127.0.0.1:8080"})
     assert whole.status == 200

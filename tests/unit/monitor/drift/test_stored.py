@@ -16,7 +16,7 @@ from quadriga.monitor.drift.stored import compare_stored
 from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
-from quadriga.monitor.report.drift_texts import explanation, headline, is_maybe_chance
+from quadriga.monitor.report.drift_texts import caveats, headline, is_maybe_chance
 from quadriga.store.records.ids import LARGEST_ID
 from quadriga.store.records.records import (
     IMAGE_STATISTICS,
@@ -375,7 +375,9 @@ def test_a_key_that_a_filter_chooses_by_is_no_signal(store, before, after, left_
     report = compared(store, StoredWindow(end=time_at_second(MIDDLE), where=before), where=after)
     assert report.parameters["left_out"] == left_out
     titles = [name.removeprefix("meta.") for name in left_out]
-    assert f"Left out, as the filter chose the images by them: {' and '.join(titles)}." in explanation(report)  # fmt: skip
+    assert f"Left out, as the filter chose the images by them: {' and '.join(titles)}." in caveats(
+        report
+    )
     alarms = {signal_.name for signal_ in report.signals if signal_.alarm}
     assert alarms == {"meta.run"} - {*left_out}
     assert not any(signal_.name.startswith(tuple(left_out)) for signal_ in report.signals)

@@ -4,7 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from quadriga.monitor.report.checks import render_markdown
-from quadriga.monitor.report.drift_texts import changes, explanation, headline, rows_text
+from quadriga.monitor.report.drift_texts import (
+    both_values,
+    changes,
+    explanation,
+    headline,
+    missing_text,
+    rows_text,
+)
 from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (
@@ -93,6 +100,57 @@ def test_the_headline_names_three_changes_and_where():
         "Changed: brightness from 52 to 18 (darker), score from 0.90 to 0.60 (lower) and share of images unlike the "
         "baseline from 5 % to 18 % (more), most where camera_id is east."
     )
+
+
+def test_the_headline_names_causes_first_and_keys_that_only_tell_the_windows_apart_last():
+    signals = [
+        labels("meta.phase", {"before": 400, "after": 0}, {"before": 0, "after": 500}),
+        labels("meta.firmware", {"1.0": 400, "1.1": 10}, {"1.0": 3, "1.1": 500}),
+        number("score", 0.9, 0.6, ratio=90),
+        number("image.brightness", 52.0, 18.0, ratio=3),
+        number("aspect", 1.0, 2.0, ratio=50),
+    ]
+    names = [change.signal for change in changes(report(*signals))]
+    assert names == ["image.brightness", "score", "meta.firmware", "aspect", "meta.phase"]
+    alone = headline(report(signals[0]))
+    assert alone == "Changed: share of the phase after from 0 % to 100 % (more)."
+
+
+@pytest.mark.parametrize(
+    ("n", "window", "baseline", "expected"),
+    [
+        ((500, 400), 400, 500, ""),
+        ((500, 352), 400, 500, "0 % / 12 %"),
+        ((0, 400), 400, 500, "100 % / 0 %"),
+        ((600, 352), 400, 500, "0 % / 12 %"),  # more values than images
+        ((500, 0), 0, 500, ""),
+    ],
+)
+def test_the_share_of_missing_values_stands_beside_both_values(n, window, baseline, expected):
+    signal = replace(number("score", 0.9, 0.6), n=n)
+    made = report(signal, data=Data(Window(n=window), Window(n=baseline)))
+    assert missing_text(signal, made) == expected
+    assert missing_text(signal, replace(made, data=Data(Window(n=window)))) == ""
+    page = render_page(made, lambda _: None)
+    assert "0.90 / 0.60" in page
+    assert f'<td class="number">{expected}</td>' in page
+
+
+def test_a_signal_that_spread_shows_its_means_in_the_table():
+    signal = number("score", 0.9, 0.9, spread=(0.1, 0.4))
+    values = both_values(signal, report(signal))
+    assert (values.title, values.before, values.after) == ("", "0.900", "0.900")
+    assert both_values(EMBEDDING, report(EMBEDDING)).is_known is False
+
+
+def test_what_moved_far_and_cannot_be_judged_stands_among_what_changed():
+    open_ = replace(few("score", 18), reason="30 <b>cameras</b>")
+    page = render_page(report(open_, number("width", 1, 1, alarm=False, ratio=0.1)), lambda _: None)
+    section = page.partition('id="changes"')[2].partition("</section>")[0]
+    assert "What moved" in section
+    assert "<h3>Score</h3>" in section
+    assert "cannot be judged: 30 &lt;b&gt;cameras" in section
+    assert "Width" not in section
 
 
 def in_slice(by, value):

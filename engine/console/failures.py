@@ -7,7 +7,7 @@ from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
 from quadriga.engine.api.errors import answer_error, answer_http_error
-from quadriga.engine.console.frame import Frame, PageRequest, path_of
+from quadriga.engine.console.frame import Frame, PageRequest, path_of, wants_page
 from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.console.visitors import Visitors
 from quadriga.proto.access import ROLES
@@ -17,11 +17,6 @@ from quadriga.proto.request import current_caller
 
 _NOT_NOW = (429, 503, 504, 507)
 _MAX_DETAILS = 500
-
-
-def wants_page(request: PageRequest) -> bool:
-    """Check whether a request is that of a browser for a page, not of a program for data."""
-    return "text/html" in request.headers.get("accept", "")
 
 
 def failure_handlers(frame: Frame, visitors: Visitors) -> ExceptionHandlersMap:

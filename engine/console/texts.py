@@ -88,7 +88,7 @@ WORDS: Mapping[str, Word] = {
 """All words by id."""
 
 WORD_TEXTS: Mapping[str, str] = {
-    "words": "Words",
+    "words": "Glossary",
     "words_about": "What the words on these pages mean. A word that is underlined with dots leads here.",
     "words_quality": "How good a model is",
     "words_drift": "What changed",
@@ -112,7 +112,6 @@ def words_of_metrics(names: list[str]) -> list[str]:
 
 TEXTS: Mapping[str, str] = {
     # frame
-    "skip": "Skip to the content",
     "overview": "Overview",
     "inferences": "Inferences",
     "live": "Live",
@@ -121,15 +120,14 @@ TEXTS: Mapping[str, str] = {
     "jobs": "Jobs",
     "views": "Views",
     "compare": "Compare",
-    "keys": "Access keys",
-    "audit": "Audit",
+    "keys": "API keys",
+    "audit": "Audit log",
     "you": "Account",
     "filter": "Filter",
     "find": "Find",
     "remove": "Remove",
     "copy": "Copy",
     "copied": "Copied",
-    "main_pages": "Pages",
     # completion of the filter line
     "suggestions": "Suggestions",
     "suggestions_count": "{n} suggestions",
@@ -207,7 +205,6 @@ TEXTS: Mapping[str, str] = {
     "kind_drift": "drift",
     "outcome": "Outcome",
     "images": "Images",
-    "no_reports": "No report yet.",
     "unreadable_report": "This report cannot be read: its file is damaged, or a newer version wrote it.",
     "unreadable_reports": "These reports cannot be read: their files are damaged, or a newer version wrote them.",
     "whole_report": "The whole report, to print and pass on",
@@ -750,27 +747,7 @@ TEXTS: Mapping[str, str] = {
     "phrase_score_ge": "a prediction with a score of at least {score}",
     "phrase_score_eq": "a prediction with a score of {score}",
     # start
-    "no_reports_text": "Start a comparison or an evaluation above; a schedule makes them without being asked.",
-    "no_reports_otherwise": "Evaluations and drift comparisons make reports: whoever may monitor starts them here, once a model "
-    "has stored inferences.",
-    "start_new": "Compare times, or evaluate",
-    "start_drift": "Compare times",
-    "start_evaluation": "Evaluate",
-    "start_evaluation_text": "On the inferences that have truth, all or those of the filter.",
     "period": "Period",
-    "period_day": "the last 24 hours",
-    "period_today": "today (UTC)",
-    "period_week": "this week, since Monday (UTC)",
-    "period_seven_days": "the last 7 days",
-    "period_own": "Own times instead (UTC)",
-    "period_from": "From",
-    "period_to": "Until",
-    "before_previous": "the period of the same length before",
-    "before_baseline": "the baseline {baseline}, kept of {models}",
-    "versions_together": "{model}, versions {versions} together",
-    "compared_slices": "Slices by",
-    "compared_slices_text": "Keys of the metadata, with commas. Without any, the source, such as a camera, and the keys with the fewest values.",
-    "no_truth_to_evaluate": "nothing to evaluate: no inference of {model} that the filter finds has truth",
     "export_these": "Export these",
     "export_format": "Format",
     "export_annotations": "Annotations of datasets",

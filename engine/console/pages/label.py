@@ -65,7 +65,7 @@ def label_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
         links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
         stays = FilterLinks(filter_, partial(_queue_link, frame, place), PATH)
         of_filter: dict[str, Any] = {
-            "page": "inferences",
+            "page": "label",
             "title": TEXTS["what_to_label"],
             "query": filter_.line,
             "chips": stays.chips(),

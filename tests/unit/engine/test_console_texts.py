@@ -117,6 +117,6 @@ def test_pages_of_a_server_without_keys_have_one_word_for_who_it_was(application
 
 def test_access_keys_and_shortcuts_are_told_apart(application):
     page = open_page(application, f"/console/inferences/{FIRST}").text
-    assert 'data-key="k">Access keys</a>' in page
+    assert 'data-key="k">API keys</a>' in page
     assert "data-help>Shortcuts <kbd>?</kbd>" in page
-    assert "<h1>Access keys</h1>" in html.unescape(open_page(application, "/console/keys").text)
+    assert "<h1>API keys</h1>" in html.unescape(open_page(application, "/console/keys").text)

@@ -83,7 +83,7 @@ def run_bulk_inference(
         StoreError: There is no such source or model, no image was answered, or the server is away for too long.
     """
     parameters = msgspec.convert(run.job.parameters, BulkParameters)
-    run.report_progress(0, None)
+    run.report_progress(0, None, "listing images")
     source = BulkSource(folder, parameters.source, max_bytes)
     server = ServerClient(url, busy_timeout_s=0, key=key, tls=tls, team=run.job.team)
     try:

@@ -58,12 +58,8 @@ def show_job(job_id: str, server: str, as_json: bool) -> None:
 @json_option
 def wait_job(job_id: str, server: str, as_json: bool) -> None:
     """Wait until a job has ended. Exits with 1 if it did not succeed."""
-
-    def show(done: int, total: int | None) -> None:
-        print_progress(f"{done:,} of {'?' if total is None else f'{total:,}'}")
-
     client = ServerClient(server)
-    wait_for_end(client, _job(client, job_id), show)
+    wait_for_end(client, _job(client, job_id), lambda job: print_progress(_progress(job)))
     print_progress("")
     job = _job(client, job_id)  # with the end of its log
     _print_job(job, as_json=as_json)
@@ -100,10 +96,15 @@ def _job(client: ServerClient, job_id: str) -> dict[str, Any]:
 
 
 def _cells(job: dict[str, Any]) -> tuple[str, ...]:
-    done, total = job["progress"]["done"], job["progress"]["total"]
-    progress = f"{done:,}" if total is None else f"{done:,} of {total:,}"
     ended = short_time(job["ended_at"])
-    return (job["id"], job["kind"], job["state"], progress, ended, job["error"] or "")
+    return (job["id"], job["kind"], job["state"], _progress(job), ended, job["error"] or "")
+
+
+def _progress(job: dict[str, Any]) -> str:
+    """Return the progress of a job, `12,000 of 40,000, reading inferences`."""
+    done, total, step = (job["progress"].get(name) for name in ("done", "total", "step"))
+    numbers = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+    return f"{numbers}, {step}" if step else numbers
 
 
 def _print_job(job: dict[str, Any], *, as_json: bool) -> None:

@@ -242,20 +242,22 @@ def wait_for_job(server: ServerClient, job: Any, on_progress: OnProgress) -> str
     Raises:
         ServerError: The server does not respond, or the job ends without a result.
     """
-    job = wait_for_end(server, job, on_progress)
+    job = wait_for_end(
+        server, job, lambda job: on_progress(job["progress"]["done"], job["progress"]["total"])
+    )
     if job["state"] != "succeeded":
         raise ServerError(job["error"] or f"the job was {job['state']}")
     return str(job["id"])
 
 
-def wait_for_end(server: ServerClient, job: Any, on_progress: OnProgress) -> Any:
-    """Wait until a job, given as the server returned it, has ended, and return it as it then is.
+def wait_for_end(server: ServerClient, job: Any, show: Callable[[Any], None]) -> Any:
+    """Wait until a job, given as the server returned it, has ended, and return it as it then is; `show` gets it until then.
 
     Raises:
         ServerError: The server does not respond.
     """
     while job["state"] in {"queued", "running"}:
-        on_progress(job["progress"]["done"], job["progress"]["total"])
+        show(job)
         time.sleep(POLL_INTERVAL_S)
         job = server.request_json("GET", f"/api/jobs/{job['id']}")
     return job

@@ -32,6 +32,7 @@ def job_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
             jobs=listed[:SHOWN],
             more=max(len(listed) - SHOWN, 0),
             report_file=REPORT_FILE,
+            ended=ENDED,
         )
 
     @get("/console/jobs/{job_id:str}", sync_to_thread=True, need="read", **options)

@@ -30,7 +30,6 @@ from quadriga.engine.console.frame import (
 from quadriga.engine.console.pages.drift_report import slice_comparison
 from quadriga.engine.console.search_words import explained
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.evaluation.parameters import (
     MAX_SLICE_KEYS,
     EvaluationParameters,
@@ -321,7 +320,7 @@ def _image_row(disagreement: Disagreement) -> ImageRow:
 
 def _shortened(names: list[str]) -> list[str]:
     extra = len(names) - _MAX_NAMES
-    return names if extra <= 0 else [*names[:_MAX_NAMES], text("more_values", n=extra)]
+    return names if extra <= 0 else [*names[:_MAX_NAMES], f"{extra} more"]
 
 
 def _slice_keys(store: InferenceReader, side: Side, line: str) -> list[SliceKey]:
@@ -384,13 +383,13 @@ class ComparedQuality(msgspec.Struct, frozen=True, kw_only=True):
 
 def _title(pair: tuple[Side, Side] | None, quality: ComparedQuality | None) -> str:
     if pair is None:
-        return TEXTS["compare"]
+        return "Compare"
     if quality is not None:
         return quality.sentence
     first, second = pair
     if first.name == second.name:
-        return text("compare_versions", model=first.name, a=first.version, b=second.version)
-    return text("compare_models", a=first.text, b=second.text)
+        return f"Version {second.version} of {first.name} beside version {first.version}"
+    return f"{second.text} beside {first.text}"
 
 
 def _link(frame: Frame, pair: tuple[Side, Side] | None, line: str, **changes: str | None) -> str:

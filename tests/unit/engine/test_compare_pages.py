@@ -123,7 +123,7 @@ def test_a_filter_and_a_team_narrow_it(keyed):
     assert pairs(show(keyed, f"{PAIR}&q=meta.camera%3Deast")) == [(5, 6)]
     assert pairs(show(keyed, PAIR, "team")) == [(8, 9)]
     nothing = show(keyed, f"{PAIR}&q=label%3Dnothing")
-    assert "No image was answered by both" in nothing.text
+    assert "No image has answers of both" in nothing.text
 
 
 def test_without_a_choice_two_versions_of_a_model_are_compared(keyed):

@@ -127,7 +127,7 @@ def test_what_is_no_filter_is_said_on_the_page(keyed, line, words):
 def test_a_team_labels_its_own_alone(keyed):
     page = show(keyed, "label", "team")
     assert listed(page) == [3]
-    assert "1 without truth" in page.text
+    assert "1 without ground truth" in page.text
     others = show(keyed, f"label/next?by=score&after={FIRST + 2}", "team")
     assert others.headers["location"].startswith(f"/console/inferences/{FIRST + 3}?")
 

@@ -91,10 +91,15 @@ def job_result(job_id: str, output: Path, server: str) -> None:
 
 
 def _cells(job: dict[str, Any]) -> tuple[str, ...]:
-    done, total = job["progress"]["done"], job["progress"]["total"]
-    progress = f"{done:,}" if total is None else f"{done:,} of {total:,}"
     ended = short_time(job["ended_at"])
-    return (job["id"], job["kind"], job["state"], progress, ended, job["error"] or "")
+    return (job["id"], job["kind"], job["state"], _progress(job), ended, job["error"] or "")
+
+
+def _progress(job: dict[str, Any]) -> str:
+    """Return the progress of a job, `12,000 of 40,000, reading inferences`."""
+    done, total, step = (job["progress"].get(name) for name in ("done", "total", "step"))
+    numbers = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+    return f"{numbers}, {step}" if step else numbers
 
 
 def _print_job(job: dict[str, Any], *, as_json: bool) -> None:

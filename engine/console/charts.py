@@ -132,14 +132,14 @@ def _ticks(first: datetime, last: datetime) -> list[Tick]:
 
 
 def _bar_length(first: datetime, last: datetime, count: int) -> str:
-    """Return how long a bar is, with its unit: `15 minutes`, `about 46 minutes`."""
+    """Return how long a bar is, with its unit: `15-minute`, `about 46-minute`."""
     seconds = (last - first).total_seconds() / count
     for size, unit in ((_DAY_S, "day"), (3600, "hour"), (60, "minute"), (1, "second"), (0.001, "millisecond")):  # fmt: skip
         if seconds >= size * 0.999:
             n = seconds / size
             is_whole = abs(n - round(n)) < 0.001
             number = f"{round(n)}" if is_whole else f"{float(f'{n:.2g}'):g}"
-            return f"{'' if is_whole else 'about '}{number} {unit}{'' if number == '1' else 's'}"
+            return f"{'' if is_whole else 'about '}{number}-{unit}"
     return ""
 
 

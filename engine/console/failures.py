@@ -7,8 +7,7 @@ from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
 from quadriga.engine.api.errors import answer_error, answer_http_error
-from quadriga.engine.console.frame import Frame, PageRequest, path_of
-from quadriga.engine.console.texts import TEXTS, text
+from quadriga.engine.console.frame import Frame, PageRequest, path_of, wants_page
 from quadriga.engine.console.visitors import Visitors
 from quadriga.proto.access import ROLES
 from quadriga.proto.errors import Forbidden, Unauthenticated
@@ -17,11 +16,6 @@ from quadriga.proto.request import current_caller
 
 _NOT_NOW = (429, 503, 504, 507)
 _MAX_DETAILS = 500
-
-
-def wants_page(request: PageRequest) -> bool:
-    """Check whether a request is that of a browser for a page, not of a program for data."""
-    return "text/html" in request.headers.get("accept", "")
 
 
 def failure_handlers(frame: Frame, visitors: Visitors) -> ExceptionHandlersMap:
@@ -61,14 +55,22 @@ def _words(status: int, error: Exception, request: PageRequest) -> tuple[str, li
     """Return title, sentences and details of a page about an error."""
     # Of a form the address is right, and what it names is wrong.
     if status == 404 and (request.method != "POST" or isinstance(error, HTTPException)):
-        return TEXTS["not_found"], [TEXTS["not_found_text"]], ""
+        return (
+            "No such page",
+            ["Nothing is here. The address may be mistyped, or what it named was deleted."],
+            "",
+        )
     if status == 403 and isinstance(error, Forbidden):
-        return TEXTS["forbidden"], _missing_right(request), ""
+        return "Permission denied", _missing_right(request), ""
     if status in _NOT_NOW:
-        return TEXTS["busy"], [TEXTS["busy_text"]], str(error)[:_MAX_DETAILS]
+        return (
+            "Temporarily unavailable",
+            ["The server is busy, or its database does not answer. Try again in a moment."],
+            str(error)[:_MAX_DETAILS],
+        )
     if status < 500:
-        return TEXTS["refused"], [], str(error)[:_MAX_DETAILS]
-    return TEXTS["failed"], [], ""
+        return "This was refused", [], str(error)[:_MAX_DETAILS]
+    return "Something went wrong", [], ""
 
 
 def _missing_right(request: PageRequest) -> list[str]:
@@ -76,8 +78,8 @@ def _missing_right(request: PageRequest) -> list[str]:
     need = request.route_handler.opt.get("need", "admin")
     rights = current_caller().rights
     roles = " or ".join(f"`{role}`" for role, given in ROLES.items() if need in given)
-    sentences = [TEXTS["may_infer"]]
+    sentences = ["Your key may run models, not read stored inferences."]
     if rights != {"infer"}:
         may = ", ".join(role for role in ROLES if role in rights)
-        sentences = [text("may_other", rights=may, need=need)]
-    return [*sentences, text("ask_for", roles=roles)]
+        sentences = [f"Your key may {may}, not {need}."]
+    return [*sentences, f"Ask your administrator for {roles}."]

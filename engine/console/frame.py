@@ -33,26 +33,31 @@ class NavigationLink(msgspec.Struct, frozen=True):
     """A page in the navigation."""
 
     page: str
-    """Name of the page, which is that of its text, too."""
+    """Name of the page."""
+    title: str
     path: str
-    need: Need
     key: str = ""
     """Key that goes there, after `g`."""
+    need: Need = "read"
+    is_daily: bool = False
+    """Whether the page stands in the bar; the others stand in its menu."""
     is_stored: bool = True
     """Whether the page shows what is stored."""
 
 
 LINKS = (
-    NavigationLink("overview", "/console/", "read", "o", is_stored=False),
-    NavigationLink("inferences", INFERENCES_PATH, "read", "i"),
-    NavigationLink("live", "/console/live", "read", "l"),
-    NavigationLink("models", "/console/models", "read", "m", is_stored=False),
-    NavigationLink("reports", "/console/reports", "read", "r"),
-    NavigationLink("compare", "/console/compare", "read", "c"),
-    NavigationLink("jobs", "/console/jobs", "read", "j"),
-    NavigationLink("views", "/console/views", "read", "v"),
-    NavigationLink("keys", "/console/keys", "admin", "k"),
-    NavigationLink("audit", "/console/audit", "admin", "a", is_stored=False),
+    NavigationLink("overview", "Overview", "/console/", "o", is_daily=True, is_stored=False),
+    NavigationLink("inferences", "Inferences", INFERENCES_PATH, "i", is_daily=True),
+    NavigationLink("models", "Models", "/console/models", "m", is_daily=True, is_stored=False),
+    NavigationLink("reports", "Reports", "/console/reports", "r", is_daily=True),
+    NavigationLink("label", "Label", "/console/label", "b", need="annotate", is_daily=True),
+    NavigationLink("compare", "Compare", "/console/compare", "c", is_daily=True),
+    NavigationLink("live", "Live", "/console/live", "l"),
+    NavigationLink("views", "Views", "/console/views", "v"),
+    NavigationLink("jobs", "Jobs", "/console/jobs", "j"),
+    NavigationLink("keys", "API keys", "/console/keys", "k", need="admin"),
+    NavigationLink("audit", "Audit log", "/console/audit", "a", need="admin", is_stored=False),
+    NavigationLink("words", "Glossary", "/console/words", is_stored=False),
 )
 """Pages in the navigation, in order; each caller sees those that open."""
 
@@ -137,6 +142,7 @@ class Frame:
                 "title": title,
                 "has_filter": any(link.page == "inferences" for link in self._links)
                 and opens(caller, "read"),
+                "rights": caller.rights,
                 "links": [link for link in self._links if opens(caller, link.need)],
                 "caller": None if caller is ANYBODY or not caller.rights else caller,
             }
@@ -169,6 +175,31 @@ def path_of(request: PageRequest) -> str:
     """Return the path of a request with its query, as the browser has it without the base."""
     query = query_string(request)
     return request.scope["path"] + (f"?{query}" if query else "")
+
+
+def wants_page(request: PageRequest) -> bool:
+    """Check whether a request is that of a browser for a page, not of a program for data."""
+    return "text/html" in request.headers.get("accept", "")
+
+
+class FieldProblem(QueryError):
+    """A wrong value in a field of a form.
+
+    Args:
+        field: Name of the field.
+        message: The text for clients.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def problems_of(error: Exception | None) -> dict[str, str]:
+    """Return what is wrong with a form by the names of its fields; an empty name for the form as a whole."""
+    if error is None:
+        return {}
+    return {error.field if isinstance(error, FieldProblem) else "": str(error)}
 
 
 _MAX_FIELDS = 20

@@ -20,7 +20,7 @@ from quadriga.engine.console.pages.drift import drift_forms, drift_pages
 from quadriga.engine.console.pages.inference import inference_page
 from quadriga.engine.console.pages.inferences import inferences_page
 from quadriga.engine.console.pages.jobs import job_pages
-from quadriga.engine.console.pages.keys import key_forms, keys_page
+from quadriga.engine.console.pages.keys import key_pages
 from quadriga.engine.console.pages.label import label_pages
 from quadriga.engine.console.pages.live import live_page
 from quadriga.engine.console.pages.models import model_pages, traffic_pages
@@ -107,8 +107,7 @@ def console_page_routes(
             *drift_forms(services, store),
             *job_pages(services, store),
             *view_pages(services),
-            keys_page(services, store),
-            *key_forms(services),
+            *key_pages(services, store),
         ]
 
     @get("/console/{page:path}", need="read", **options)

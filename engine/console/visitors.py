@@ -27,7 +27,6 @@ from quadriga.engine.api.session_cookies import (
 )
 from quadriga.engine.config.settings import SESSION_HOURS
 from quadriga.engine.console.frame import Frame, PageRequest, path_of, redirect
-from quadriga.engine.console.texts import TEXTS, text
 from quadriga.proto.access import Caller
 from quadriga.proto.request import Audit, RequestContext, current_caller, current_request
 
@@ -47,7 +46,6 @@ class Visitors:
     def __init__(self, frame: Frame, provider: str = "") -> None:
         self.frame = frame
         self._provider = provider
-        self._session_text = text("key_session", hours=f"{SESSION_HOURS:g} hours")
 
     def answer(self, request: PageRequest, next_path: str, status: int = 401) -> Response[bytes]:
         """Return the page where to log in; from there the way goes on to a path."""
@@ -56,7 +54,7 @@ class Visitors:
             # The browser keeps the cookie of the session back on the way from another site.
             return self.form(request, next_path, status=200, go_to=self.frame.base + next_path)
         was_here = bool(cookie_value(cookies_of(request), SESSION_COOKIE))
-        note = TEXTS["session_ended"] if was_here else ""
+        note = "Your session has ended." if was_here else ""
         return self.form(request, next_path, status=status, note=note)
 
     def form(
@@ -74,12 +72,12 @@ class Visitors:
             "log_in",
             status=status,
             page="",
-            title=TEXTS["log_in"],
+            title="Log in",
             next_path=next_path,
             problem=problem,
             note=note,
             go_to=go_to,
-            key_session=self._session_text,
+            session_hours=SESSION_HOURS,
             provider=self._provider,
             can_log_in=keeps_cookies(server_url(request, self.frame.public_url)),
         )
@@ -114,10 +112,17 @@ def key_log_in_routes(
             )
         except OSError as error:
             _log.warning("a session of a key cannot begin: %s", error)
-            return visitors.form(request, next_path, status=503, problem=TEXTS["log_in_not_now"])
+            return visitors.form(
+                request,
+                next_path,
+                status=503,
+                problem="The server cannot keep a session now. Its log says why.",
+            )
         if not value:
             audit.refuse(visit(caller, "unknown key"), 400, "log-in")
-            return visitors.form(request, next_path, status=400, problem=TEXTS["key_unknown"])
+            return visitors.form(
+                request, next_path, status=400, problem="Invalid or expired API key."
+            )
         audit.write(visit(caller), 303, "log-in")
         answer = redirect(visitors.frame.base + next_path)
         answer.cookies.append(session_cookie(SESSION_COOKIE, value, sessions.seconds, "strict"))
@@ -160,7 +165,7 @@ def session_routes(
         if not caller.rights:
             return visitors.answer(request, path_of(request), status=200)
         expires = session_end(request, sessions)
-        return frame.page("you", page="", title=TEXTS["you"], expires=expires)
+        return frame.page("you", page="", title="Account", expires=expires)
 
     return [log_out, show_caller]
 

@@ -82,7 +82,7 @@ def run_bulk_inference(
         StoreError: There is no such source or model, no image was answered, or the server is away for too long.
     """
     parameters = msgspec.convert(run.job.parameters, BulkParameters)
-    run.report_progress(0, None)
+    run.report_progress(0, None, "listing images")
     source = BulkSource(folder, parameters.source, max_bytes)
     server = client_of_team(url, key, tls, run.job.team)
     try:

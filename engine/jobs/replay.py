@@ -144,6 +144,7 @@ class _ReplayRun:
                 f"none of {counts.selected} images was replayed, {counts.gone} are gone, "
                 f"{counts.unstored} answers are not stored{reason}"
             )
+        self._run.enter_step("comparing answers")
         self._wait_for_journal()
         comparison = compare_pairs(
             self._pairs(),
@@ -158,6 +159,7 @@ class _ReplayRun:
                 f"{comparison.different} of {comparison.pairs} answers differ: {comparison.share:.1%}, 95 % interval "
                 f"{low:.1%} to {high:.1%}"
             )
+        self._run.enter_step("evaluating both versions")
         return ReplayReport(counts, comparison, self._evaluate())
 
     def _report(self) -> None:

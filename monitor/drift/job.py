@@ -45,7 +45,7 @@ def run_drift(run: JobRun) -> str:
         baseline = baselines.read_summary(parameters.model, name) if isinstance(name, str) else None
         now_us = _submitted_us(run)
         report = compare_stored(
-            run.inferences, parameters, baseline, run.report_progress, now_us=now_us
+            run.inferences, parameters, baseline, run.report_reading, now_us=now_us
         )
     except (DriftError, StoreError) as error:
         if is_scheduled:
@@ -74,7 +74,7 @@ def run_baseline(run: JobRun) -> str:
     query = replace(
         query, window=request.window, max_rows=BASELINE_ROWS, max_embeddings=MAX_REFERENCES
     )
-    window = read_window(run.inferences, query, run.report_progress, LocalExecutor(run.inferences))
+    window = read_window(run.inferences, query, run.report_reading, LocalExecutor(run.inferences))
     n = window.info.window.n
     if not n:
         raise QueryError(f"the model {quoted(job.model, 80)} has no inferences in the baseline")

@@ -33,7 +33,7 @@ def run_evaluation(run: JobRun) -> str:
         if done == total and not is_read:
             is_read = True
             run.log(f"{total} inferences read; computing metrics")
-        run.report_progress(done, total)
+        run.report_reading(done, total)
 
     history_directory = team_folder(run.directory.parent.parent / "evaluation", run.job.team)
     try:

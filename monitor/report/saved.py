@@ -202,6 +202,7 @@ def save_report(run: JobRun, report: Report) -> str:
             return run.blobs.get(image) if is_input_kept(run.inferences, image) else None
         return None
 
+    run.enter_step("writing the report")
     write_atomically(run.directory / PAGE_FILE, render_page(report, image_bytes).encode())
     write_atomically(run.directory / REPORT_FILE, msgspec.json.encode(report))
     return REPORT_FILE

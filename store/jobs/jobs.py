@@ -46,6 +46,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     done: int = 0
     total: int | None = None  # None if unknown
+    step: str | msgspec.UnsetType = msgspec.UNSET
+    """What the job does now, such as `reading inferences`; left out where the numbers say it, and once it has ended."""
 
 
 class Result(msgspec.Struct, frozen=True):

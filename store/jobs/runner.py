@@ -116,8 +116,14 @@ class JobRun:
         self._others_bytes = 0
         self._limit_bytes = 0
 
-    def report_progress(self, done: int, total: int | None) -> None:
-        """Report progress; the work calls it at every step, as only here a job can be cancelled or stopped."""
+    def report_progress(self, done: int, total: int | None, step: str = "") -> None:
+        """Report progress; the work calls it often, as only here a job can be cancelled or stopped.
+
+        Args:
+            done: Number of items that are done.
+            total: Number of all items; None if unknown.
+            step: What the work does now; a change is written at once. Empty where the numbers say it.
+        """
         if (self.directory / "cancel").exists():
             raise _Cancelled
         if self._stop.is_set():
@@ -125,10 +131,28 @@ class JobRun:
         if time.monotonic() - self._begun_s > self._limits.run_s:
             raise _LimitReached(self.limit_text())
         self._check_size()
-        self.job = msgspec.structs.replace(self.job, progress=Progress(done, total))
-        if time.monotonic() - self._progress_written_s > PROGRESS_INTERVAL_S:
+        progress = Progress(done, total, step or msgspec.UNSET)
+        is_other_step = progress.step != self.job.progress.step
+        self.job = msgspec.structs.replace(self.job, progress=progress)
+        if is_other_step or time.monotonic() - self._progress_written_s > PROGRESS_INTERVAL_S:
             self._progress_written_s = time.monotonic()
             write_job(self.directory, self.job)
+
+    def report_reading(self, done: int, total: int | None) -> None:
+        """Report progress of work that chooses inferences, reads them, and then computes from them."""
+        is_read = total is not None and done >= total
+        step = (
+            "choosing inferences"
+            if total is None
+            else "computing"
+            if is_read
+            else "reading inferences"
+        )
+        self.report_progress(done, total, step)
+
+    def enter_step(self, step: str) -> None:
+        """Report what the work does now, with the progress so far; as `report_progress`."""
+        self.report_progress(self.job.progress.done, self.job.progress.total, step)
 
     def _check_size(self) -> None:
         own_bytes = folder_bytes(self.directory)
@@ -175,7 +199,8 @@ class JobRun:
 
     def end(self, state: str, error: str | None = None, result: Result | None = None) -> None:
         """Write the state in which the job has ended."""
-        self.update(state=state, ended_at=now_text(), error=error, result=result)
+        progress = Progress(self.job.progress.done, self.job.progress.total)
+        self.update(state=state, progress=progress, ended_at=now_text(), error=error, result=result)
 
 
 @contextmanager

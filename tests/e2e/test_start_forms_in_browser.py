@@ -21,7 +21,8 @@ def server(tmp_path_factory):
 
 @pytest.mark.parametrize("form", ["compare", "evaluate"])
 def test_a_form_leads_to_its_report(browser, server, form):
-    open_page(browser, server, f"/console/reports?model=shapes-detector#{form}")
+    kind = {"compare": "drift", "evaluate": "evaluation"}[form]
+    open_page(browser, server, f"/console/reports/new?kind={kind}&q=model%3Dshapes-detector")
     if (
         form == "compare"
     ):  # all images came within seconds: the later half is compared with the earlier one
@@ -37,14 +38,13 @@ def test_a_form_leads_to_its_report(browser, server, form):
             value = moment.isoformat(timespec="milliseconds")[:23]
             browser.run(f"document.querySelector('input[name={name}]').value = '{value}'")
         browser.run("document.querySelector('form[action$=\"reports/compare\"]').noValidate = true")
-    browser.run(f"document.querySelector('form[action$=\"reports/{form}\"] button').click()")
+    browser.run(f"document.querySelector('form[action$=\"reports/{form}\"] .first').click()")
     browser.wait_for("location.pathname.startsWith('/console/jobs/')")
     browser.wait_for("document.querySelector('.sentence a[href*=\"/console/reports/\"]') !== null")
     job = browser.run("location.pathname.split('/').pop()")
     browser.run("document.querySelector('.sentence a[href*=\"/console/reports/\"]').click()")
     browser.wait_for("location.pathname.startsWith('/console/reports/')")
-    kind = server.call("GET", f"/api/reports/{job}")[1]["kind"]
-    assert kind == {"compare": "drift", "evaluate": "evaluation"}[form]
+    assert server.call("GET", f"/api/reports/{job}")[1]["kind"] == kind
 
 
 def test_the_export_of_a_list_leads_to_its_file(browser, server):
@@ -59,6 +59,6 @@ def test_the_export_of_a_list_leads_to_its_file(browser, server):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_the_forms_fit(browser, server, scheme, width):
-    for path in ("/console/reports?model=shapes-detector", "/console/inferences"):
+    for path in ("/console/reports/new", "/console/reports/new?kind=drift", "/console/inferences"):
         open_page(browser, server, path, scheme=scheme, width=width)
         assert browser.run("document.documentElement.scrollWidth <= innerWidth"), path

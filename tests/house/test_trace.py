@@ -15,6 +15,7 @@ REQUESTS = {
     "an inference of a JPEG": ("POST", "/v2/models/shapes-detector/infer"),
     "a query": ("GET", "/api/inferences?meta.camera=north"),
     "the list page": ("GET", "/console/inferences"),
+    "the overview": ("GET", "/console/"),
     "an evaluation": ("POST", "/api/evaluations"),
     "the page of an evaluation": ("GET", "/console/reports/{report}"),
 }
@@ -22,6 +23,7 @@ MOST = {
     "an inference of a JPEG": 37,
     "a query": 26,
     "the list page": 46,
+    "the overview": 56,
     "an evaluation": 65,
     "the page of an evaluation": 28,
 }

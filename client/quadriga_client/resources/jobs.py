@@ -168,4 +168,5 @@ def _progress(job: dict[str, Any]) -> str:
     progress = job.get("progress") or {}
     total = progress.get("total")
     of = "" if total is None else f"/{total}"
-    return f"{job.get('kind', 'job')} {job.get('state', '?')}: {progress.get('done', 0)}{of}"
+    step = f", {progress['step']}" if progress.get("step") else ""
+    return f"{job.get('kind', 'job')} {job.get('state', '?')}: {progress.get('done', 0)}{of}{step}"

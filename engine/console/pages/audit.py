@@ -10,7 +10,6 @@ from quadriga.engine.api.access import check_sees_everything
 from quadriga.engine.console.formats import person
 from quadriga.engine.console.frame import PageRequest
 from quadriga.engine.console.services import Services
-from quadriga.engine.console.texts import TEXTS
 from quadriga.store.audit.reading import parse_since, read_page
 
 LINES = 100
@@ -39,7 +38,7 @@ def audit_page(services: Services) -> HTTPRouteHandler:
         return frame.page(
             "audit",
             page="audit",
-            title=TEXTS["audit"],
+            title="Audit log",
             lines=page.entries,
             is_of_several=len({entry.host for entry in page.entries}) > 1,
             cursor=page.cursor,

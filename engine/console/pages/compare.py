@@ -29,7 +29,6 @@ from quadriga.engine.console.frame import (
 from quadriga.engine.console.pages.drift_report import slice_comparison
 from quadriga.engine.console.search import absent, check
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.evaluation.parameters import (
     MAX_SLICE_KEYS,
     EvaluationParameters,
@@ -126,7 +125,7 @@ def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHand
         """Show two models side by side."""
         comparison = _comparison_from_url(query_string(request))
 
-        def show(found: InferenceReader) -> tuple[str, int]:
+        def show(inferences: InferenceReader) -> tuple[str, int]:
             choices = _choices(models())
             pair = _pair(comparison, choices)
             problem = check(comparison.line) if comparison.line else None
@@ -139,7 +138,7 @@ def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHand
             }
             if pair is not None and problem is None:
                 try:
-                    content = _content(found, store, frame, pair=pair, comparison=comparison)
+                    content = _content(inferences, store, frame, pair=pair, comparison=comparison)
                 except (QueryError, NotFoundError) as error:
                     problem = absent(comparison.line, str(error))
             html = frame.html(
@@ -320,7 +319,7 @@ def _image_row(disagreement: Disagreement) -> ImageRow:
 
 def _shortened(names: list[str]) -> list[str]:
     extra = len(names) - _MAX_NAMES
-    return names if extra <= 0 else [*names[:_MAX_NAMES], text("more_values", n=extra)]
+    return names if extra <= 0 else [*names[:_MAX_NAMES], f"{extra} more"]
 
 
 def _slice_keys(store: InferenceReader, side: Side, line: str) -> list[SliceKey]:
@@ -383,13 +382,13 @@ class ComparedQuality(msgspec.Struct, frozen=True, kw_only=True):
 
 def _title(pair: tuple[Side, Side] | None, quality: ComparedQuality | None) -> str:
     if pair is None:
-        return TEXTS["compare"]
+        return "Compare"
     if quality is not None:
         return quality.sentence
     first, second = pair
     if first.name == second.name:
-        return text("compare_versions", model=first.name, a=first.version, b=second.version)
-    return text("compare_models", a=first.text, b=second.text)
+        return f"Version {second.version} of {first.name} beside version {first.version}"
+    return f"{second.text} beside {first.text}"
 
 
 def _link(frame: Frame, pair: tuple[Side, Side] | None, line: str, **changes: str | None) -> str:

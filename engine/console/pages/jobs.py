@@ -8,7 +8,6 @@ from litestar.params import FromPath
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.console.frame import opens, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import REPORT_FILE
 from quadriga.proto.request import current_caller
 from quadriga.store.jobs.jobs import ENDED
@@ -28,10 +27,11 @@ def job_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
         return frame.page(
             "jobs",
             page="jobs",
-            title=TEXTS["jobs"],
+            title="Jobs",
             jobs=listed[:SHOWN],
             more=max(len(listed) - SHOWN, 0),
             report_file=REPORT_FILE,
+            ended=ENDED,
         )
 
     @get("/console/jobs/{job_id:str}", sync_to_thread=True, need="read", **options)

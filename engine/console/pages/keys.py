@@ -9,9 +9,16 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope, check_sees_everything
-from quadriga.engine.console.frame import form_fields, redirect, single_field
+from quadriga.engine.console.frame import (
+    FieldProblem,
+    PageRequest,
+    form_fields,
+    problems_of,
+    redirect,
+    single_field,
+    wants_page,
+)
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS
 from quadriga.proto.access import ANYBODY, Role
 from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import current_caller, note_target
@@ -21,6 +28,11 @@ from quadriga.store.keys.key_texts import AccessKey, rights_text
 from quadriga.store.records.errors import QueryError, StoreError
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import check_team
+
+MAX_DAYS = 36500
+MAX_NAME = 100
+_MAX_FORM_BYTES = 10_000
+_DAY_MS = 86_400_000
 
 
 class ListedKey(msgspec.Struct, frozen=True):
@@ -34,22 +46,24 @@ class ListedKey(msgspec.Struct, frozen=True):
     used: str
 
 
-def keys_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
-    """Return the handler."""
+def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
+    """Return the handlers."""
     frame, options = services.frame, services.options
+    database_url = services.settings.database_url
 
-    @get("/console/keys", sync_to_thread=True, need="admin", **options)
-    def show_keys() -> Response[bytes]:
-        """Show all keys, the newest first."""
-        check_sees_everything("the keys are")
+    def page(fields: dict[str, list[str]], error: QueryError | None = None) -> Response[bytes]:
+        """Return the page of all keys, the newest first, with what was typed into its form."""
         with store.inferences.within(caller_scope()).snapshot() as connection:
             keys = read_keys(connection)
         now_ms = time.time() * 1000
         rows = [_row(key, now_ms) for key in reversed(keys)]
         return frame.page(
             "keys",
+            status=200 if error is None else error.status,
             page="keys",
-            title=TEXTS["keys"],
+            fields=fields,
+            problems=problems_of(error),
+            title="API keys",
             rows=rows,
             all_roles=get_args(Role),
             max_days=MAX_DAYS,
@@ -57,34 +71,11 @@ def keys_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
             own_id=current_caller().key_id,
         )
 
-    return show_keys
-
-
-def _row(key: AccessKey, now_ms: float) -> ListedKey:
-    expired = "valid" if key.is_valid(now_ms) else "expired"
-    created, expires, used = (
-        "" if not at_ms else timestamp_text(at_ms)
-        for at_ms in (key.created_ms, key.expires_ms, key.used_ms)
-    )
-    return ListedKey(
-        key,
-        expired if key.revoked_ms is None else "revoked",
-        created=created,
-        expires=expires,
-        used=used,
-    )
-
-
-MAX_DAYS = 36500
-MAX_NAME = 100
-_MAX_FORM_BYTES = 10_000
-_DAY_MS = 86_400_000
-
-
-def key_forms(services: Services) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
-    frame, options = services.frame, services.options
-    database_url = services.settings.database_url
+    @get("/console/keys", sync_to_thread=True, need="admin", **options)
+    def show_keys() -> Response[bytes]:
+        """Show all keys, the newest first."""
+        check_sees_everything("the keys are")
+        return page({})
 
     @post(
         "/console/keys/new",
@@ -94,10 +85,16 @@ def key_forms(services: Services) -> list[HTTPRouteHandler]:
         request_max_body_size=_MAX_FORM_BYTES,
         **options,
     )
-    def make_key(body: RawBody) -> Response[bytes]:
+    def make_key(request: PageRequest, body: RawBody) -> Response[bytes]:
         """Make a key, and show its secret, which is nowhere else."""
         _check_may_change()
-        name, roles, team, days = _read_form(body)
+        fields = form_fields(body)
+        try:
+            name, roles, team, days = _read_form(fields)
+        except QueryError as error:
+            if not wants_page(request):
+                raise
+            return page(fields, error)
         with writer_engine(database_url) as engine:
             key, secret = create_key(
                 engine,
@@ -107,7 +104,7 @@ def key_forms(services: Services) -> list[HTTPRouteHandler]:
                 expires_in_ms=None if days is None else days * _DAY_MS,
             )
         note_target(rights_text(key))
-        return frame.page("key_made", page="keys", title=TEXTS["key_made"], key=key, secret=secret)
+        return frame.page("key_made", page="keys", title="API key created", key=key, secret=secret)
 
     @post(
         "/console/keys/{key_id:str}/revoke",
@@ -128,7 +125,22 @@ def key_forms(services: Services) -> list[HTTPRouteHandler]:
             revoke_key(engine, key_id)
         return redirect(frame.link("/console/keys"))
 
-    return [make_key, end_key]
+    return [show_keys, make_key, end_key]
+
+
+def _row(key: AccessKey, now_ms: float) -> ListedKey:
+    expired = "valid" if key.is_valid(now_ms) else "expired"
+    created, expires, used = (
+        "" if not at_ms else timestamp_text(at_ms)
+        for at_ms in (key.created_ms, key.expires_ms, key.used_ms)
+    )
+    return ListedKey(
+        key,
+        expired if key.revoked_ms is None else "revoked",
+        created=created,
+        expires=expires,
+        used=used,
+    )
 
 
 def may_change_keys() -> bool:
@@ -143,21 +155,20 @@ def _check_may_change() -> None:
         raise Forbidden("expected a caller with a key: the first is made by quadriga keys create")
 
 
-def _read_form(body: bytes) -> tuple[str, list[str], str, int | None]:
+def _read_form(fields: dict[str, list[str]]) -> tuple[str, list[str], str, int | None]:
     """Return name, roles, team and days until the end, None for never, or raise a `QueryError`."""
-    fields = form_fields(body)
     name, team, days = (single_field(fields, field) for field in ("name", "team", "days"))
     if len(name) > MAX_NAME or not name.isprintable():
-        raise QueryError(f"expected a name of at most {MAX_NAME} printable characters")
+        raise FieldProblem("name", f"expected a name of at most {MAX_NAME} printable characters")
     try:
         check_team(team)
     except StoreError as error:
-        raise QueryError(str(error)) from error
+        raise FieldProblem("team", str(error)) from error
     roles = list(dict.fromkeys(fields.get("role", [])))
     if not roles or not set(roles) <= set(get_args(Role)):
-        raise QueryError(f"expected at least one role of {', '.join(get_args(Role))}")
+        raise FieldProblem("role", f"expected at least one role of {', '.join(get_args(Role))}")
     if not days:
         return name, roles, team, None
     if not (days.isascii() and days.isdigit() and len(days) < 6 and 0 < int(days) <= MAX_DAYS):
-        raise QueryError(f"expected 1 to {MAX_DAYS} days until the key ends")
+        raise FieldProblem("days", f"expected 1 to {MAX_DAYS} days until the key ends")
     return name, roles, team, int(days)

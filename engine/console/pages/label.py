@@ -24,7 +24,6 @@ from quadriga.engine.console.filter_line import (
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
 from quadriga.engine.console.search import Problem, absent, check, meant_lines
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.report.metric_texts import format_interval, format_number
 from quadriga.store.browsing.label_queue import (
     CONSIDERED,
@@ -65,8 +64,8 @@ def label_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
         links = FilterLinks(filter_, frame.link, INFERENCES_PATH)
         stays = FilterLinks(filter_, partial(_queue_link, frame, place), PATH)
         of_filter: dict[str, Any] = {
-            "page": "inferences",
-            "title": TEXTS["what_to_label"],
+            "page": "label",
+            "title": "Label next",
             "query": filter_.line,
             "chips": stays.chips(),
             "filter_path": PATH,
@@ -136,20 +135,12 @@ def expected_interval(entries: list[ModelEntry], line: str, more: int) -> str:
     if low is None or high is None or not last.n:
         return ""
     reach = (high - low) / 2
-    sentence = text(
-        "label_interval",
-        model=entry.name,
-        metric=last.headline.type,
-        value=format_number(last.headline.value),
-        interval=format_interval(last.headline),
-        n=f"{last.n:,}",
-    )
+    value, interval = format_number(last.headline.value), format_interval(last.headline)
+    sentence = f"Last evaluation of {entry.name}: {last.headline.type} {value} ({interval}) on {last.n:,} images."
     if more <= 0:
         return sentence
     narrowed = reach * math.sqrt(last.n / (last.n + more))
-    return f"{sentence} " + text(
-        "label_interval_then", more=more, narrowed=f"{narrowed:.3f}", reach=f"{reach:.3f}"
-    )
+    return f"{sentence} With {more} more it is known to about {narrowed:.3f} on each side, instead of {reach:.3f}."
 
 
 def links_of(frame: Frame, filter_: InferenceFilter, place: QueuePlace, **changes: str) -> str:
@@ -207,6 +198,15 @@ def _request(
 def _why(queued: QueuedInference) -> str:
     """Return in words why an inference comes where it does."""
     if queued.value is None:
-        return TEXTS[f"queue_{queued.reason}"]
-    labels = dict(zip(("first", "second"), (*queued.labels, ""), strict=False))
-    return text(f"queue_{queued.reason}", value=f"{queued.value:.2f}", **labels)
+        return _REASONS[queued.reason]
+    first, second, *_ = *queued.labels, "", ""
+    if queued.reason == "score":
+        return f"Best score {queued.value:.2f}, {first}"
+    return f"{first} only {queued.value:.2f} before {second}"
+
+
+_REASONS = {
+    "random": "At random",
+    "nothing": "Nothing was predicted",
+    "alone": "No second label",
+}

@@ -15,14 +15,15 @@ from quadriga.engine.console.frame import (
     PageRequest,
     form_fields,
     opens,
+    problems_of,
     redirect,
     single_field,
+    wants_page,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS, text
 from quadriga.engine.serving.traffic import MAX_KEY_CHARACTERS, TrafficRule
 from quadriga.proto.access import ANYBODY
-from quadriga.proto.errors import NotFound
+from quadriga.proto.errors import InvalidRequest, NotFound
 from quadriga.proto.request import current_caller
 from quadriga.quoting import quoted
 from quadriga.store.records.errors import QueryError
@@ -41,7 +42,7 @@ def model_pages(services: Services, store: ConsoleStore | None) -> list[HTTPRout
         return frame.page(
             "models",
             page="models",
-            title=TEXTS["models"],
+            title="Models",
             models=models(),
             has_store=frame.has_store,
         )
@@ -85,24 +86,41 @@ def traffic_pages(services: Services) -> list[HTTPRouteHandler]:
     options = services.options
     form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
 
-    # Not `sync_to_thread`: of two handlers of one path, litestar 2 wraps the first twice.
-    @get("/console/models/{name:str}/traffic", need="read", **options)
-    async def show_traffic(name: FromPath[str]) -> Response[bytes]:
-        """Show the shares."""
-        state = await to_thread(control.show, name)
+    def page(
+        name: str, fields: dict[str, list[str]], error: Exception | None = None
+    ) -> Response[bytes]:
+        """Return the page of the shares, with what was typed into its form."""
+        state = control.show(name)
+        typed = {field: values[0] for field, values in fields.items()}
+        stored = {f"{_SHARE}{version}": _percent(share) for version, share in state.shares.items()}
         return frame.page(
             "traffic",
+            status=200 if error is None else 400,
             page="models",
-            title=text("traffic_title", model=state.model),
+            values=typed or {**stored, "sticky_by": state.sticky_by or ""},
+            problems=problems_of(error),
+            title=f"Traffic of {state.model}",
             s=state,
             percent=_percent,
             may_operate=opens(current_caller(), "operate"),
         )
 
+    # Not `sync_to_thread`: of two handlers of one path, litestar 2 wraps the first twice.
+    @get("/console/models/{name:str}/traffic", need="read", **options)
+    async def show_traffic(name: FromPath[str]) -> Response[bytes]:
+        """Show the shares."""
+        return await to_thread(page, name, {})
+
     @post("/console/models/{name:str}/traffic", sync_to_thread=True, need="operate", **form_options)
-    def set_traffic(name: FromPath[str], body: RawBody) -> Response[bytes]:
+    def set_traffic(name: FromPath[str], request: PageRequest, body: RawBody) -> Response[bytes]:
         """Set shares and sticky key as the form says, and show them."""
-        return _shown(frame, control.put(name, _rule_of_form(form_fields(body))))
+        fields = form_fields(body)
+        try:
+            return _shown(frame, control.put(name, _rule_of_form(fields)))
+        except (QueryError, InvalidRequest) as error:
+            if not wants_page(request):
+                raise
+            return page(name, fields, error)
 
     @post(
         "/console/models/{name:str}/traffic/promote",

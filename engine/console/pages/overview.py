@@ -18,7 +18,6 @@ from quadriga.engine.console.cards import Card, card, told_apart
 from quadriga.engine.console.charts import IntervalMarks, Timeline, interval, line, timeline
 from quadriga.engine.console.frame import PageRequest, page_response
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.drift_texts import headline
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Report
@@ -267,7 +266,7 @@ def overview_page(services: Services, store: ConsoleStore | None) -> HTTPRouteHa
             return frame.html(
                 "overview",
                 page="overview",
-                title=TEXTS["overview"],
+                title="Overview",
                 o=read_overview(inferences, entries, jobs, reports=reports),
                 has_store=store is not None,
                 command=command,

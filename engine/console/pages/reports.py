@@ -30,7 +30,6 @@ from quadriga.engine.console.pages.drift_report import (
     slice_comparison,
     window_filter,
 )
-from quadriga.engine.console.pages.start import start_choices
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import TEXTS, text, words_of_metrics
 from quadriga.monitor.report import drift_texts, metric_texts
@@ -91,7 +90,7 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
 
     @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
     def show_reports(request: PageRequest) -> Response[bytes]:
-        """Show the reports, the newest first, page by page, and the forms that start some."""
+        """Show the reports, the newest first, page by page."""
         cursor = request.query_params.get("cursor", "")
         listed = reports.within(caller_scope()).read_list(SHOWN, cursor)
         return frame.page(
@@ -101,9 +100,6 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
             reports=listed.reports,
             unreadable=listed.unreadable,
             cursor=listed.cursor,
-            start=start_choices(
-                services.models(), store.drift.within(caller_scope()), query_string(request)
-            ),
             metric_name=lambda metric: metric_texts.titles([metric])[0],
             metric_value=lambda metric: metric_texts.format_number(metric.value),
         )

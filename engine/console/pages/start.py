@@ -1,12 +1,12 @@
-"""Forms that start jobs: a drift comparison, an evaluation of one model version, and an export of what a filter finds."""
+"""Page with the forms that start an evaluation or a drift comparison, and the handler that starts an export."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import msgspec
-from litestar import Response, post
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
@@ -14,94 +14,286 @@ from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.monitoring.evaluations import begin_evaluation
-from quadriga.engine.console.filter_line import joined
-from quadriga.engine.console.frame import form_fields, opens, redirect, single_field
+from quadriga.engine.api.store_queries import query_string
+from quadriga.engine.console.filter_line import as_part, choices, joined, parts
+from quadriga.engine.console.frame import (
+    FieldProblem,
+    PageRequest,
+    form_fields,
+    problems_of,
+    redirect,
+    single_field,
+    wants_page,
+)
 from quadriga.engine.console.search import check
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
-from quadriga.proto.request import current_caller, note_target
+from quadriga.proto.request import note_target
 from quadriga.quoting import quoted
 from quadriga.store.exchange.dataset_options import Annotated
 from quadriga.store.exchange.export import ExportParameters, Format
 from quadriga.store.exchange.export import check_parameters as check_export
 from quadriga.store.query.filters.forms import split_url
-from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.filters.syntax import Compare
+from quadriga.store.query.inferences import Count, InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import (
     NotFoundError,
     NotReadyError,
     QueryError,
     QueryTimeoutError,
+    StoreError,
 )
 
-PERIODS = ("day", "today", "week", "seven_days")
-"""Periods that a comparison offers: the last 24 hours, today, this week, and the last 7 days."""
+PATH = "/console/reports/new"
+KINDS = ("evaluation", "drift")
+PERIODS = {
+    "day": "Last 24 hours",
+    "today": "Today (UTC)",
+    "week": "This week (UTC)",
+    "seven_days": "Last 7 days",
+}
+"""Periods that a comparison offers, with their names."""
+_FIELDS = ("model", "q", "by", "period", "from", "to", "before")
 _SHOWN_VERSIONS = 4
 """Versions that are named where all of a model are compared together."""
 
 EXPORT_FORMATS: tuple[str, ...] = get_args(Format)
 ANNOTATED: tuple[str, ...] = get_args(Annotated)
 
-
-class StartChoices(msgspec.Struct, frozen=True, kw_only=True):
-    """What the forms offer, and what the URL has chosen."""
-
-    sides: list[tuple[str, str]]
-    """Names and versions of models that have answered."""
-    chosen: str
-    """Model, or model:version, that is chosen first; empty for none."""
-    line: str
-    """Filter of both forms."""
-    baselines: list[tuple[str, str]] = []
-    """Names of kept baselines, with the models that have them."""
-    periods: tuple[str, ...] = PERIODS
-
-    @property
-    def compared(self) -> list[tuple[str, str]]:
-        """What a comparison of times may be about, with its words: a model, and each version of one that has several."""
-        choices = []
-        for name in dict.fromkeys(name for name, _ in self.sides):
-            versions = [version for other, version in self.sides if other == name]
-            if len(versions) == 1:
-                choices.append((name, f"{name} {versions[0]}"))
-                continue
-            listed = ", ".join(versions[:_SHOWN_VERSIONS])
-            more = len(versions) - _SHOWN_VERSIONS
-            listed += f", {text('more_values', n=more)}" if more > 0 else ""
-            choices.append((name, text("versions_together", model=name, versions=listed)))
-            choices += [(f"{name}:{version}", f"{name} {version}") for version in versions]
-        return choices
-
-    @property
-    def chosen_to_compare(self) -> str:
-        """The one of `compared` that is chosen first; empty for none."""
-        values = [value for value, _ in self.compared]
-        model = self.chosen.partition(":")[0]
-        return next((value for value in (self.chosen, model) if value in values), "")
+Side = tuple[str, str]
+"""Name and version of a model that has stored inferences."""
 
 
-def start_choices(
-    entries: list[ModelEntry], drift: DriftService, query: str
-) -> StartChoices | None:
-    """Return what the forms offer, with `model` and `q` of a URL chosen; None for callers who may not start anything."""
-    if not opens(current_caller(), "monitor"):
-        return None
-    filters, options = split_url(query, ("model",))
-    sides = dict.fromkeys(
-        (entry.name, version.version)
-        for entry in entries
-        for version in entry.versions
-        if version.inferences
+class Counts(msgspec.Struct, frozen=True):
+    """Inferences of a model that a filter finds, and those of them with ground truth."""
+
+    found: Count
+    with_truth: Count
+
+
+def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
+    """Return the handlers of the forms; each form leads to the page of its job."""
+    frame, options = services.frame, services.options
+    jobs, inferences, drift = store.jobs, store.inferences, store.drift
+    form_options = {**options, "status_code": 303, "sync_to_thread": True}
+
+    def form(kind: str, values: dict[str, str], error: StoreError | None = None) -> Response[bytes]:
+        """Return the page of a form with its values, and what is wrong with them."""
+        entries = services.models()
+        sides = _sides(entries)
+        offered = (
+            compared(sides) if kind == "drift" else [(":".join(s), " ".join(s)) for s in sides]
+        )
+        problems = {} if error is None else problems_of(error)
+        store = inferences.within(caller_scope())
+        return frame.page(
+            "start",
+            status=200 if error is None else error.status,
+            page="reports",
+            title="New report",
+            kind=kind,
+            values=values,
+            problems=problems,
+            models=offered,
+            periods=PERIODS,
+            baselines=_kept_baselines(
+                drift.within(caller_scope()), [e.name for e in entries if e.baseline is not None]
+            ),
+            counts=_counts(store, values) if kind == "evaluation" and not problems else None,
+        )
+
+    def start(
+        kind: str, request: PageRequest, body: bytes, begin: Callable[[dict[str, list[str]]], str]
+    ) -> Response[bytes]:
+        """Begin the job of a form and lead to it, or show the form again with what is wrong."""
+        fields = form_fields(body)
+        try:
+            check_filter(single_field(fields, "q"))
+            return redirect(frame.link(f"/console/jobs/{begin(fields)}"))
+        except (QueryError, NotFoundError) as error:
+            if not wants_page(request):
+                raise
+            return form(kind, {name: single_field(fields, name) for name in _FIELDS}, error)
+
+    @get(PATH, sync_to_thread=True, need="monitor", **options)
+    def show_form(request: PageRequest) -> Response[bytes]:
+        """Show a form with model, version, filter and time of the page that led here."""
+        store = inferences.within(caller_scope())
+        kind, values = values_from_url(
+            query_string(request), _sides(services.models()), store, datetime.now(UTC)
+        )
+        return form(kind, values)
+
+    @post("/console/reports/compare", need="monitor", **form_options)
+    def compare_times(request: PageRequest, body: RawBody) -> Response[bytes]:
+        """Compare a period of a model with the one before it, or with a baseline."""
+
+        def begin(fields: dict[str, list[str]]) -> str:
+            parameters = drift_parameters(fields, datetime.now(UTC))
+            job = drift.within(caller_scope()).submit(msgspec.json.encode(parameters))
+            note_target(job.id)
+            return job.id
+
+        return start("drift", request, body, begin)
+
+    @post("/console/reports/evaluate", need="monitor", **form_options)
+    def evaluate_one(request: PageRequest, body: RawBody) -> Response[bytes]:
+        """Evaluate one version of a model on what a filter finds."""
+
+        def begin(fields: dict[str, list[str]]) -> str:
+            name, _, version = single_field(fields, "model").partition(":")
+            if not name or not version:
+                raise FieldProblem("model", "expected a model and its version, as name:version")
+            parameters = EvaluationParameters(
+                name, version, where=single_field(fields, "q") or None, by=_slice_keys(fields)
+            )
+            check_parameters(parameters)
+            _check_has_truth(inferences.within(caller_scope()), parameters)
+            return begin_evaluation(jobs, inferences, parameters).id
+
+        return start("evaluation", request, body, begin)
+
+    @post("/console/inferences/export", need="read", audited=True, **form_options)
+    def export_found(body: RawBody) -> Response[bytes]:
+        """Export what a filter finds."""
+        fields = form_fields(body)
+        check_filter(single_field(fields, "q"))
+        job = begin_export(jobs, inferences, export_parameters(fields))
+        return redirect(frame.link(f"/console/jobs/{job.id}"))
+
+    return [show_form, compare_times, evaluate_one, export_found]
+
+
+def _sides(entries: list[ModelEntry]) -> list[Side]:
+    """Return the versions of models that have stored inferences."""
+    return list(
+        dict.fromkeys(
+            (entry.name, version.version)
+            for entry in entries
+            for version in entry.versions
+            if version.inferences
+        )
     )
-    return StartChoices(
-        sides=list(sides),
-        chosen=options.get("model", ""),
-        line=joined(part.strip() for part in filters if part.strip()),
-        baselines=_kept_baselines(drift, [e.name for e in entries if e.baseline is not None]),
-    )
+
+
+def compared(sides: list[Side]) -> list[tuple[str, str]]:
+    """Return what a drift comparison may be about, with its words: a model, and each version of one that has several."""
+    offered = []
+    for name in dict.fromkeys(name for name, _ in sides):
+        versions = [version for other, version in sides if other == name]
+        if len(versions) == 1:
+            offered.append((name, f"{name} {versions[0]}"))
+            continue
+        more = len(versions) - _SHOWN_VERSIONS
+        listed = ", ".join(versions[:_SHOWN_VERSIONS]) + (f", {more} more" if more > 0 else "")
+        offered.append((name, f"{name}, versions {listed} together"))
+        offered += [(f"{name}:{version}", f"{name} {version}") for version in versions]
+    return offered
+
+
+def values_from_url(
+    query: str, sides: list[Side], store: InferenceReader, now: datetime
+) -> tuple[str, dict[str, str]]:
+    """Return the kind of the form, and its first values: model, version and time come out of the filter of the page before.
+
+    Without a model in it, the newest inference that the filter finds decides; for an evaluation the newest with ground truth.
+    """
+    filters, options = split_url(query, ("kind", "model"))
+    kind = options.get("kind", "")
+    kind = kind if kind in KINDS else KINDS[0]
+    line = joined(filters if len(filters) == 1 else map(as_part, filter(str.strip, filters)))
+    texts = [part.text for part in parts(line)]
+    values = dict.fromkeys(_FIELDS, "") | {"model": options.get("model", "")}
+    chosen = choices(texts)
+    model_part, names = chosen.get("model", ("", ()))
+    if len(names) == 1 and not values["model"]:
+        version_part, versions = chosen.get("version", ("", ()))
+        side = [str(names[0]), *(map(str, versions) if len(versions) == 1 else ())]
+        if _is_side(":".join(side), sides):
+            values["model"] = ":".join(side)
+            taken = {model_part} | ({version_part} if len(side) > 1 else set())
+            texts = [text for text in texts if text not in taken]
+    if kind == "drift":
+        texts = _take_times(texts, values, now)
+    values["q"] = joined(texts)
+    if kind == "drift":
+        name, _, version = values["model"].partition(":")
+        name = name or _newest(store, "", values["q"], with_truth=False).partition(":")[0]
+        is_only = [side[0] for side in sides].count(name) == 1
+        values["model"] = f"{name}:{version}" if version and not is_only else name
+    elif tuple(values["model"].split(":", 1)) not in sides:
+        values["model"] = (
+            _newest(store, values["model"], values["q"], with_truth=True)
+            or _newest(store, values["model"], values["q"], with_truth=False)
+            or values["model"]
+        )
+    return kind, values
+
+
+def _is_side(text: str, sides: list[Side]) -> bool:
+    """Check whether a text is the name of a model that has stored inferences, or its name and version."""
+    return any(text in (name, f"{name}:{version}") for name, version in sides)
+
+
+def _take_times(texts: list[str], values: dict[str, str], now: datetime) -> list[str]:
+    """Set the period to the bounds of time of a filter; return the other parts of the filter."""
+    others = []
+    for text in texts:
+        tree = None
+        with suppress(StoreError):  # a filter that cannot be read stays as it is
+            tree = QueryRequest(where=text).parse_filter()
+        if isinstance(tree, Compare) and tree.field == "ts" and tree.operator in _SIDE_OF_TIME:
+            moment = datetime.fromtimestamp(tree.value / 1_000_000, UTC)  # type: ignore[operator]  # a time in microseconds
+            values[_SIDE_OF_TIME[tree.operator]] = _field_time(moment)
+        else:
+            others.append(text)
+    if values["from"] and not values["to"]:
+        values["to"] = _field_time(now)
+    return others
+
+
+_SIDE_OF_TIME = {"ge": "from", "gt": "from", "lt": "to", "le": "to"}
+
+
+def _field_time(moment: datetime) -> str:
+    """Return a time in UTC as fields of forms have it."""
+    return moment.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def _newest(store: InferenceReader, model: str, line: str, *, with_truth: bool) -> str:
+    """Return model and version of the newest inference that is found; empty for none, or a filter that is none."""
+    with suppress(StoreError):
+        page = store.query(QueryRequest(_where(model, line, with_truth=with_truth), limit=1))
+        for inference in page.inferences:
+            return f"{inference.model.name}:{inference.model.version}"
+    return ""
+
+
+def _where(model: str, line: str, *, with_truth: bool) -> dict[str, Any]:
+    """Return the filter of a model's inferences, `name:version` or a name, within a line."""
+    name, _, version = model.partition(":")
+    return {
+        "and": [
+            *([{"model": name}] if name else []),
+            *([{"version": version}] if version else []),
+            *([{"ground_truth": {"exists": True}}] if with_truth else []),
+            *([line] if line else []),
+        ]
+    }
+
+
+def _counts(store: InferenceReader, values: dict[str, str]) -> Counts | None:
+    """Count what would be evaluated; None where it takes too long, or the filter is none."""
+    with suppress(StoreError):
+        found, with_truth = (
+            store.count(QueryRequest(_where(values["model"], values["q"], with_truth=is_true)))
+            for is_true in (False, True)
+        )
+        return Counts(found, with_truth)
+    return None
 
 
 def _kept_baselines(drift: DriftService, models: Iterable[str]) -> list[tuple[str, str]]:
@@ -115,78 +307,37 @@ def _kept_baselines(drift: DriftService, models: Iterable[str]) -> list[tuple[st
     return [(name, ", ".join(models_of[name])) for name in sorted(models_of)]
 
 
-def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers, each of which leads to the page of its job."""
-    frame, options = services.frame, services.options
-    jobs, inferences, drift = store.jobs, store.inferences, store.drift
-    form_options = {**options, "status_code": 303, "sync_to_thread": True}
-
-    def to_job(job_id: str) -> Response[bytes]:
-        return redirect(frame.link(f"/console/jobs/{job_id}"))
-
-    @post("/console/reports/compare", need="monitor", **form_options)
-    def compare_times(body: RawBody) -> Response[bytes]:
-        """Compare a period of a model with the one before it, or with a baseline."""
-        fields = form_fields(body)
-        _check_filter(single_field(fields, "q"))
-        parameters = drift_parameters(fields, datetime.now(UTC))
-        job = drift.within(caller_scope()).submit(msgspec.json.encode(parameters))
-        note_target(job.id)
-        return to_job(job.id)
-
-    @post("/console/reports/evaluate", need="monitor", **form_options)
-    def evaluate_one(body: RawBody) -> Response[bytes]:
-        """Evaluate one version of a model on what a filter finds."""
-        fields = form_fields(body)
-        name, _, version = single_field(fields, "model").partition(":")
-        if not name or not version:
-            raise QueryError("expected a model and its version, as name:version")
-        line = single_field(fields, "q")
-        store = inferences.within(caller_scope())
-        _check_filter(line)
-        parameters = EvaluationParameters(name, version, where=line or None)
-        check_parameters(parameters)
-        _check_has_truth(store, parameters)
-        return to_job(begin_evaluation(jobs, inferences, parameters).id)
-
-    @post("/console/inferences/export", need="read", audited=True, **form_options)
-    def export_found(body: RawBody) -> Response[bytes]:
-        """Export what a filter finds."""
-        fields = form_fields(body)
-        _check_filter(single_field(fields, "q"))
-        parameters = export_parameters(fields)
-        return to_job(begin_export(jobs, inferences, parameters).id)
-
-    return [compare_times, evaluate_one, export_found]
-
-
-def _check_filter(line: str) -> None:
-    """Raise a `QueryError` in the words of the list of inferences if a line is no filter."""
+def check_filter(line: str) -> None:
+    """Raise a `FieldProblem` in the words of the list of inferences if a line is no filter."""
     if line and (problem := check(line)) is not None:
-        raise QueryError(problem.message)
+        raise FieldProblem("q", problem.message)
 
 
 def _check_has_truth(store: InferenceReader, parameters: EvaluationParameters) -> None:
-    """Raise a `QueryError` if nothing that would be evaluated has truth: the report would only say so later."""
-    where: Any = [
-        {"model": parameters.model, "version": parameters.version},
-        {"ground_truth": {"exists": True}},
-        *([parameters.where] if parameters.where else []),
-    ]
+    """Raise a `FieldProblem` if nothing that would be evaluated has truth: the report would only say so later."""
+    where = _where(
+        f"{parameters.model}:{parameters.version}", parameters.where or "", with_truth=True
+    )
     with suppress(NotReadyError, QueryTimeoutError):  # the job finds out, then
         store.wait_for_journal()
-        page = store.query(QueryRequest({"and": where}, limit=1))
+        page = store.query(QueryRequest(where, limit=1))
         if not page.inferences and not page.partial:
-            raise QueryError(
-                text("no_truth_to_evaluate", model=f"{parameters.model} {parameters.version}")
+            raise FieldProblem(
+                "q",
+                f"no inference of {parameters.model} {parameters.version} that the filter finds has ground truth",
             )
+
+
+def _slice_keys(fields: dict[str, list[str]]) -> list[str]:
+    keys = (key.strip() for key in single_field(fields, "by").split(","))
+    return list(dict.fromkeys(filter(None, keys)))
 
 
 def drift_parameters(fields: dict[str, list[str]], now: datetime) -> DriftParameters:
     """Return what a form asks to compare, or raise a `QueryError`."""
     model, _, version = single_field(fields, "model").partition(":")
     if not model:
-        raise QueryError("expected a model to compare")
+        raise FieldProblem("model", "expected a model to compare")
     where = single_field(fields, "q") or None
     start, end = _period(fields, now)
     choice, _, name = single_field(fields, "before").partition(":")
@@ -198,12 +349,11 @@ def drift_parameters(fields: dict[str, list[str]], now: datetime) -> DriftParame
                 _moment(start - (end - start)), _moment(start), version or None, where
             )
         except OverflowError as error:
-            raise QueryError(
-                "expected a later period: the one before would have no date"
+            raise FieldProblem(
+                "from", "expected a later period: the one before would have no date"
             ) from error
     elif not before:
-        raise QueryError("expected the name of a baseline")
-    by = [key.strip() for key in single_field(fields, "by").split(",")]
+        raise FieldProblem("before", "expected the name of a baseline")
     return DriftParameters(
         model,
         version or None,
@@ -211,7 +361,7 @@ def drift_parameters(fields: dict[str, list[str]], now: datetime) -> DriftParame
         start=_moment(start),
         end=_moment(end),
         baseline=before,
-        by=list(dict.fromkeys(filter(None, by))),
+        by=_slice_keys(fields),
     )
 
 
@@ -230,8 +380,8 @@ def export_parameters(fields: dict[str, list[str]]) -> ExportParameters:
 
 def _one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
     if value not in allowed:
-        raise QueryError(
-            f"expected {name} to be one of {', '.join(allowed)}, got {quoted(value, 40)}"
+        raise FieldProblem(
+            name, f"expected {name} to be one of {', '.join(allowed)}, got {quoted(value, 40)}"
         )
     return value
 
@@ -239,12 +389,12 @@ def _one_of(value: str, allowed: tuple[str, ...], name: str) -> str:
 def _period(fields: dict[str, list[str]], now: datetime) -> tuple[datetime, datetime]:
     """Return start and end of the period that a form has chosen; times of one's own count before its names."""
     if single_field(fields, "from") or single_field(fields, "to"):
-        start = _own_time(single_field(fields, "from"), "beginning")
-        end = _own_time(single_field(fields, "to"), "end")
+        start = _own_time(fields, "from", "beginning")
+        end = _own_time(fields, "to", "end")
         if start >= end:
-            raise QueryError("expected the period to start before it ends")
+            raise FieldProblem("to", "expected the period to start before it ends")
         return start, end
-    period = _one_of(single_field(fields, "period"), PERIODS, "period")
+    period = _one_of(single_field(fields, "period"), tuple(PERIODS), "period")
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     starts = {
         "day": now - timedelta(days=1),
@@ -255,14 +405,16 @@ def _period(fields: dict[str, list[str]], now: datetime) -> tuple[datetime, date
     return starts[period], now
 
 
-def _own_time(text: str, side: str) -> datetime:
+def _own_time(fields: dict[str, list[str]], field: str, side: str) -> datetime:
     """Return the beginning or end of the period, which is in UTC where it says nothing else."""
+    text = single_field(fields, field)
     try:
         moment = datetime.fromisoformat(text)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
-        raise QueryError(
-            f"expected the {side} of the period as 2026-01-31T08:00, got {quoted(text, 40) if text else 'none'}"
+        raise FieldProblem(
+            field,
+            f"expected the {side} of the period as 2026-01-31T08:00, got {quoted(text, 40) if text else 'none'}",
         ) from error
 
 

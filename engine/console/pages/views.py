@@ -17,7 +17,6 @@ from quadriga.engine.console.frame import (
     single_field,
 )
 from quadriga.engine.console.services import Services
-from quadriga.engine.console.texts import TEXTS, text
 from quadriga.monitor.saved_views import (
     MAX_QUERY_CHARACTERS,
     SavedView,
@@ -52,7 +51,7 @@ def view_pages(services: Services) -> list[HTTPRouteHandler]:
         return frame.page(
             "views",
             page="views",
-            title=TEXTS["views"],
+            title="Views",
             views=listed[:SHOWN],
             more=max(len(listed) - SHOWN, 0),
             may_save=opens(caller, "annotate"),
@@ -113,7 +112,7 @@ def _question(frame: Frame, view: SavedView, replacement: ViewBody | None) -> Re
     return frame.page(
         "view_question",
         page="views",
-        title=text("view_remove_title" if is_removal else "view_replace_title", view=view.name),
+        title=f"{'Remove' if is_removal else 'Replace'} the view {view.name}?",
         view=view,
         replacement=None if replacement is None else replacement.query,
         order="" if replacement is None else replacement.order,

@@ -26,7 +26,9 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-document.querySelector(".nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+const menu = document.querySelector(".menu");
+document.addEventListener("click", ({ target }) => { if (menu && !menu.contains(target)) menu.open = false; });
+menu?.addEventListener("keydown", ({ key }) => { if (key === "Escape") { menu.open = false; menu.firstElementChild.focus(); } });
 
 const sameDay = (a, b) => a.toDateString() === b.toDateString();
 

@@ -18,17 +18,17 @@ def slices(length, count, start=START):
 @pytest.mark.parametrize(
     ("length", "count", "words", "bar_length"),
     [
-        (timedelta(seconds=1), 30, ["24 Nov 05:02:00", "05:02:05", "05:02:10"], "1 second"),
-        (timedelta(minutes=2), 30, ["24 Nov 05:10", "05:20", "05:30"], "2 minutes"),
-        (timedelta(hours=1), 37, ["24 Nov 06:00", "12:00", "18:00", "25 Nov 00:00", "06:00"], "1 hour"),
-        (timedelta(minutes=46), 40, ["24 Nov 06:00", "12:00"], "46 minutes"),
-        (timedelta(minutes=46, seconds=7), 40, ["24 Nov 06:00"], "about 46 minutes"),
-        (timedelta(days=1), 20, ["26 Nov", "3 Dec", "10 Dec"], "1 day"),
-        (timedelta(days=28), 40, ["22 Apr 2027", "21 Oct 2027"], "28 days"),
-        (timedelta(milliseconds=20), 10, ["24 Nov 05:02:00"], "20 milliseconds"),
-        (timedelta(days=365), 40, [], "365 days"),
-        (timedelta(days=153, hours=6), 40, [], "about 150 days"),
-        (timedelta(minutes=62), 40, [], "about 1 hour"),
+        (timedelta(seconds=1), 30, ["24 Nov 05:02:00", "05:02:05", "05:02:10"], "1-second"),
+        (timedelta(minutes=2), 30, ["24 Nov 05:10", "05:20", "05:30"], "2-minute"),
+        (timedelta(hours=1), 37, ["24 Nov 06:00", "12:00", "18:00", "25 Nov 00:00", "06:00"], "1-hour"),
+        (timedelta(minutes=46), 40, ["24 Nov 06:00", "12:00"], "46-minute"),
+        (timedelta(minutes=46, seconds=7), 40, ["24 Nov 06:00"], "about 46-minute"),
+        (timedelta(days=1), 20, ["26 Nov", "3 Dec", "10 Dec"], "1-day"),
+        (timedelta(days=28), 40, ["22 Apr 2027", "21 Oct 2027"], "28-day"),
+        (timedelta(milliseconds=20), 10, ["24 Nov 05:02:00"], "20-millisecond"),
+        (timedelta(days=365), 40, [], "365-day"),
+        (timedelta(days=153, hours=6), 40, [], "about 150-day"),
+        (timedelta(minutes=62), 40, [], "about 1-hour"),
     ],
 )  # fmt: skip
 def test_labels_are_round_and_each_day_has_its_date(length, count, words, bar_length):

@@ -69,7 +69,7 @@ def test_a_role_sees_pages_or_reads_why_not(keyed, role):
         assert "<h1" in page.text
     else:
         assert page.status == 403
-        may = {"infer": "run models, not read what is stored", "metrics": "metrics"}[role]
+        may = {"infer": "run models, not read stored inferences", "metrics": "metrics"}[role]
         assert f"Your key may {may}" in page.text
         assert "`read`" in page.text
 

@@ -108,15 +108,15 @@ def test_pages_of_a_server_without_keys_have_one_word_for_who_it_was(application
     assert "somebody stated the truth" in inference
     assert "somebody stated that nothing is there" in inference
     assert "somebody: thumbs 1" in inference
-    assert "<td>somebody</td>" in open_page(application, "/console/views").text
+    assert '"Saved by">somebody</td>' in open_page(application, "/console/views").text
     audit = open_page(application, "/console/audit").text
-    assert "<td>somebody</td><td><code" in audit
+    assert '"Who">somebody</td><td data-head="Action"><code' in audit
     for page in (audit, *(open_page(application, path).text for path in ("/console/", "/console/views"))):  # fmt: skip
         assert "anybody" not in page
 
 
 def test_access_keys_and_shortcuts_are_told_apart(application):
     page = open_page(application, f"/console/inferences/{FIRST}").text
-    assert 'data-key="k">Access keys</a>' in page
+    assert 'data-key="k">API keys</a>' in page
     assert "data-help>Shortcuts <kbd>?</kbd>" in page
-    assert "<h1>Access keys</h1>" in html.unescape(open_page(application, "/console/keys").text)
+    assert "<h1>API keys</h1>" in html.unescape(open_page(application, "/console/keys").text)

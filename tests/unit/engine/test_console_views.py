@@ -57,7 +57,7 @@ def test_a_view_with_the_usual_order_names_none(tmp_path):
 
 
 def test_without_a_view_the_page_says_so(tmp_path):
-    assert "No view is saved yet." in views_page(tmp_path, lambda views: None)
+    assert "No saved views yet." in views_page(tmp_path, lambda views: None)
 
 
 def test_the_views_of_a_team_are_not_those_of_another(tmp_path):

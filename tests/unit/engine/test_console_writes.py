@@ -74,13 +74,13 @@ def test_who_may_monitor_cancels_a_job_and_others_do_not_by_hand_either(keyed, r
     may_cancel = "monitor" in ROLES[role]
     if "read" in ROLES[role]:
         page = keyed.show(f"jobs/{keyed.job_id}", role).text
-        assert ("Cancel this job" in page) == may_cancel
+        assert ("Cancel job" in page) == may_cancel
     answer = keyed.send(f"jobs/{keyed.job_id}/cancel", role)
     assert answer.status == (303 if may_cancel else 403)
     assert (keyed.job_state() == "cancelled") == may_cancel
     if may_cancel:
         assert answer.headers["location"] == f"/console/jobs/{keyed.job_id}"
-        assert "Cancel this job" not in keyed.show(f"jobs/{keyed.job_id}", role).text
+        assert "Cancel job" not in keyed.show(f"jobs/{keyed.job_id}", role).text
 
 
 def test_a_job_of_others_is_not_there_to_cancel(keyed):
@@ -144,6 +144,17 @@ def test_what_is_no_key_is_refused_and_makes_none(keyed, body):
     before = keyed.stored_keys()
     assert keyed.send("keys/new", "admin", body).status == 400
     assert keyed.stored_keys() == before
+
+
+def test_a_wrong_key_stands_in_the_form_with_what_was_typed(keyed):
+    body = b"name=%3Cb%3Enorth&role=read&role=annotate&days=x"
+    page = keyed.send("keys/new", "admin", body)
+    assert page.status == 400
+    assert re.findall(r'id="help-(\w+)" role="alert"', page.text) == ["days"]
+    assert 'value="&lt;b&gt;north"' in page.text
+    assert re.findall(r'value="(\w+)" checked', page.text) == ["read", "annotate"]
+    program = keyed.send("keys/new", "admin", body, accept="application/json")
+    assert (program.status, list(json.loads(program.text))) == (400, ["error"])
 
 
 @pytest.mark.parametrize("role", [*get_args(Role), "team"])
@@ -256,7 +267,7 @@ def test_a_view_is_neither_replaced_nor_removed_without_a_question(keyed, role):
     assert keyed.send("views/new", role, other + b"&sure=yes").status == 303
     assert "camera" not in keyed.show("views", "admin").text
     assert keyed.send("views/remove", role, b"name=north&sure=yes").status == 303
-    assert "No view is saved yet." in keyed.show("views", "admin").text
+    assert "No saved views yet." in keyed.show("views", "admin").text
 
 
 def test_a_view_that_was_replaced_or_removed_comes_back_with_its_owner(keyed):
@@ -336,7 +347,7 @@ def test_a_hostile_form_of_a_view_is_refused_with_its_reason(keyed, body):
     answer = keyed.send("views/new", "annotate", body)
     assert answer.status == 400
     assert HOSTILE_VIEWS[body] in answer.text
-    assert "No view is saved yet." in keyed.show("views", "annotate").text
+    assert "No saved views yet." in keyed.show("views", "annotate").text
 
 
 def test_a_form_of_a_view_that_is_too_large_is_refused(keyed):

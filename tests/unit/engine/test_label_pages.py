@@ -80,7 +80,7 @@ def test_the_queue_says_why_and_leaves_out_what_has_truth(keyed):
     page = show(keyed, "label?q=meta.camera%3Dnorth")
     assert listed(page) == [2, 3, 1]
     assert "Best score 0.20, star" in page.text
-    assert "3 without truth, all put in order." in page.text
+    assert "3 without ground truth, all ranked." in page.text
     by_margin = show(keyed, "label?by=margin")
     assert listed(by_margin) == [1, 2, 3]
     assert "No second label" in by_margin.text
@@ -127,7 +127,7 @@ def test_what_is_no_filter_is_said_on_the_page(keyed, line, words):
 def test_a_team_labels_its_own_alone(keyed):
     page = show(keyed, "label", "team")
     assert listed(page) == [3]
-    assert "1 without truth" in page.text
+    assert "1 without ground truth" in page.text
     others = show(keyed, f"label/next?by=score&after={FIRST + 2}", "team")
     assert others.headers["location"].startswith(f"/console/inferences/{FIRST + 3}?")
 
@@ -186,7 +186,7 @@ def test_what_is_no_filter_or_id_is_refused(keyed, query):
 def test_nothing_to_label_says_so(keyed):
     page = show(keyed, "label?q=meta.camera%3Dnowhere")
     assert page.status == 200
-    assert "Nothing is left to label here." in page.text
+    assert "Nothing left to label." in page.text
 
 
 def entry(name: str, metric: Metric | None, n: int = 100) -> ModelEntry:

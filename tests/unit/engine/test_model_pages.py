@@ -99,7 +99,7 @@ def test_inferences_without_a_file_are_not_those_of_a_replaced_one(tmp_path):
     states = {row.split("|")[1]: row.split("|")[4] for row in rows(page)}
     assert {" ".join(state.split()): n for state, n in states.items()} == {
         "ready now": "0",
-        "file not named": "2",
+        "file unknown": "2",
         "replaced": "1",
     }
     links = re.findall(

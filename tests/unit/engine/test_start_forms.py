@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, get_args
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import msgspec
 import pytest
@@ -87,23 +87,74 @@ def test_the_pages_show_the_forms_to_those_who_may_send_them(keyed, role):
     if "read" not in ROLES[role]:
         return
     may_start = "monitor" in ROLES[role]
-    reports = send(keyed, "reports?model=ships&q=meta.camera%3Dnorth", role).text
-    for path in ("reports/compare", "reports/evaluate"):
-        assert (f'action="/console/{path}"' in reports) == may_start
-    assert reports.count('name="q" value="meta.camera=north"') == 2 * may_start
+    assert ('href="/console/reports/new"' in send(keyed, "reports", role).text) == may_start
+    for kind, path in (("evaluation", "reports/evaluate"), ("drift", "reports/compare")):
+        page = send(keyed, f"reports/new?kind={kind}&q=meta.camera%3Dnorth", role)
+        assert (page.status == 200) == may_start
+        assert (f'action="/console/{path}"' in page.text) == may_start
+        assert ('value="meta.camera=north"' in page.text) == may_start
     listed = send(keyed, "inferences?q=model%3Dships", role).text
     assert 'action="/console/inferences/export"' in listed
 
 
 def test_a_version_of_a_logged_model_may_be_any_text(keyed):
     """Each choice of the form is a model and a version that the server finds."""
-    page = html.unescape(send(keyed, "reports", "monitor").text)
-    assert '<option value="ships:ships:2@sha">' in page
+    page = html.unescape(send(keyed, "reports/new", "monitor").text)
+    assert '<option value="ships:ships:2@sha"' in page
     sent = send(keyed, "reports/evaluate", "monitor", b"model=ships%3Aships%3A2%40sha")
     assert sent.status == 303
     job = html.unescape(send(keyed, sent.headers["location"].removeprefix("/console/"), "monitor").text)  # fmt: skip
     assert '"model": "ships"' in job
     assert '"version": "ships:2@sha"' in job
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("model=ships & version=1 & meta.camera=north", ("ships:1", "meta.camera=north")),
+        ("meta.camera=north", ("ships:1", "meta.camera=north")),
+        ("model=ships", ("ships:ships:2@sha", "")),
+        ("model=ships & meta.camera=south", ("ships:1", "meta.camera=south")),
+        ("meta.camera=nowhere", ("", "meta.camera=nowhere")),
+        ("camera=", ("", "camera=")),
+        ('meta.camera="<b>" | version=1', ("ships:1", 'meta.camera="<b>" | version=1')),
+    ],
+)
+def test_an_evaluation_takes_model_version_and_filter_from_the_page_before(keyed, query, shown):
+    """Without a version the newest inference with ground truth decides, not the first name by alphabet."""
+    page = send(keyed, f"reports/new?{urlencode({'q': query})}", "monitor").text
+    assert page.partition("field-model")[2]
+    chosen = re.findall(r'<option value="([^"]*)" selected', page)
+    (line,) = re.findall(r'id="field-q" name="q" type="text" value="([^"]*)"', page)
+    assert ("".join(chosen), html.unescape(line)) == shown
+
+
+def test_a_comparison_takes_the_time_from_the_page_before(keyed):
+    line = "model=ships & version=1 & ts=ge:2026-01-03T00:00:00Z & ts=lt:2026-01-04T00:00:00Z & meta.camera=north"
+    page = send(keyed, f"reports/new?{urlencode({'kind': 'drift', 'q': line})}", "monitor").text
+    for name, value in (("from", "2026-01-03T00:00:00"), ("to", "2026-01-04T00:00:00")):
+        assert f'id="field-{name}" name="{name}" type="datetime-local" value="{value}"' in page
+    assert '<option value="ships:1" selected>' in page
+    assert 'value="meta.camera=north"' in page
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("reports/evaluate", b"model=ships%3A1&q=meta.camera%3D%22%3Cb%3E%22&by=meta.lens", "q"),
+        ("reports/compare", b"model=ships%3A1&q=meta.camera%3D%22%3Cb%3E%22&by=meta.lens&before=previous&from=2026-01-03T00:00", "to"),
+        ("reports/compare", b"model=ships%3A1&q=meta.camera%3D%22%3Cb%3E%22&by=meta.lens&before=x&period=day", "before"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_stands_at_its_field_with_what_was_typed(keyed, path, body, field):
+    page = send(keyed, path, "monitor", body)
+    assert page.status == 400
+    assert re.findall(r'id="help-(\w+)" role="alert"', page.text) == [field]
+    assert '<option value="ships:1" selected>' in page.text
+    assert 'value="meta.camera=&#34;&lt;b&gt;&#34;"' in page.text
+    assert 'value="meta.lens"' in page.text
+    program = send(keyed, path, "monitor", body, accept="application/json")
+    assert (program.status, list(msgspec.json.decode(program.text))) == (400, ["error"])
 
 
 @pytest.mark.parametrize("path", FORMS)
@@ -214,9 +265,11 @@ def test_both_sides_are_of_the_version_and_the_filter_that_were_chosen(fields, v
 
 
 def test_several_versions_are_compared_together_by_name_alone(keyed):
-    page = html.unescape(send(keyed, "reports?model=ships:1", "monitor").text)
+    page = html.unescape(send(keyed, "reports/new?kind=drift&model=ships:1", "monitor").text)
     form = page.partition('action="/console/reports/compare"')[2].partition("</form>")[0]
-    options = re.findall(r'<option value="([^"]*)"( selected)?>([^<]*)', form.partition("</p>")[0])
+    options = re.findall(
+        r'<option value="([^"]*)"( selected)?>([^<]*)', form.partition("</select>")[0]
+    )
     assert options == [
         ("ships", "", "ships, versions no truth, ships:2@sha, 1 together"),
         ("ships:no truth", "", "ships no truth"),
@@ -227,7 +280,7 @@ def test_several_versions_are_compared_together_by_name_alone(keyed):
 
 def test_baselines_that_are_kept_are_offered_and_no_others(keyed):
     def offered() -> list[str]:
-        page = html.unescape(send(keyed, "reports", "monitor").text)
+        page = html.unescape(send(keyed, "reports/new?kind=drift", "monitor").text)
         return re.findall(r'<option value="baseline:[^"]*">([^<]*)', page)
 
     assert offered() == []
@@ -239,15 +292,14 @@ def test_baselines_that_are_kept_are_offered_and_no_others(keyed):
             server, "/api/models/ships/baseline", method="PUT", headers=sent, body=body
         )
         assert made.status < 300, made.text
-    assert offered() == [
-        "the baseline default, kept of ships",
-        "the baseline spring, kept of ships",
-    ]
+    assert offered() == ["Baseline default of ships", "Baseline spring of ships"]
 
 
 def test_without_truth_the_form_says_what_is_missing(keyed):
     refused = send(keyed, "reports/evaluate", "monitor", b"model=ships%3A1&q=meta.camera%3Dsouth")
-    assert "no inference of ships 1 that the filter finds has truth" in html.unescape(refused.text)
+    assert "no inference of ships 1 that the filter finds has ground truth" in html.unescape(
+        refused.text
+    )
 
 
 def test_a_report_of_several_versions_says_so(keyed, settings):

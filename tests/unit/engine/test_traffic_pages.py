@@ -164,7 +164,7 @@ def test_the_form_sets_what_it_shows(keyed):
     page = keyed.send("operate", "GET", PAGE).body.decode()
     shown = dict(re.findall(r'<input[^>]* name="(share-\d|sticky_by)"[^>]* value="([^"]*)"', page))
     assert shown == {"share-1": "90", "share-2": "10", "share-3": "", "share-4": "", "sticky_by": "camera_id"}  # fmt: skip
-    assert "Promote 2: it answers all" in page
+    assert "Promote 2 to 100 %" in page
     assert "Promote 4" not in page
     reader = keyed.send("read", "GET", PAGE).body.decode()
     assert "<form" not in reader.partition("<main")[2]
@@ -173,4 +173,16 @@ def test_the_form_sets_what_it_shows(keyed):
     assert "Version 1: 90 %, version 2: 10 %." in model
     assert f'href="{PAGE}"' in model
     assert keyed.send("operate", "POST", f"{PAGE}/reset", {}).status == 303
+    assert keyed.call("read", "GET", PATH)[1]["shares"] == {}
+
+
+@pytest.mark.parametrize("share", ["<b>", "110"])
+def test_a_wrong_share_stands_in_the_form_and_changes_nothing(keyed, share):
+    form = {"share-1": share, "share-2": "10", "sticky_by": "camera_id"}
+    answer = keyed.send("operate", "POST", PAGE, form)
+    page = answer.body.decode()
+    assert answer.status == 400
+    assert 'role="alert"' in page.partition("<form")[2]
+    shown = dict(re.findall(r'<input[^>]* name="(share-\d|sticky_by)"[^>]* value="([^"]*)"', page))
+    assert {name: html.unescape(shown[name]) for name in form} == form
     assert keyed.call("read", "GET", PATH)[1]["shares"] == {}

@@ -13,7 +13,7 @@ import pytest
 
 from quadriga.store.jobs import jobs as jobs_module
 from quadriga.store.jobs import runner as runner_module
-from quadriga.store.jobs.jobs import Jobs
+from quadriga.store.jobs.jobs import Jobs, Progress
 from quadriga.store.jobs.runner import MAX_STARTS, JobLimits, JobRun, JobRunner, run_here
 from quadriga.store.records.errors import (
     JournalError,
@@ -61,6 +61,35 @@ def wait(run: JobRun) -> str:
     while True:
         run.report_progress(7, None)
         time.sleep(0.005)
+
+
+def test_a_job_says_its_step_at_once_until_it_has_ended(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the numbers alone are written rarely, and a job that ends keeps its numbers alone."""
+    monkeypatch.setattr(runner_module, "PROGRESS_INTERVAL_S", 60.0)
+    seen: list[Progress] = []
+
+    def read(run: JobRun) -> str:
+        for done, total in ((0, None), (0, 4), (2, 4), (4, 4)):
+            run.report_reading(done, total)
+            seen.append(jobs.read(run.job.id).progress)
+        run.enter_step("writing the report")
+        seen.append(jobs.read(run.job.id).progress)
+        return write(run)
+
+    WORKS["read"] = read
+    with runner(jobs):
+        job = jobs.submit("test", {"work": "read"})
+        until(lambda: ended(jobs, job.id))
+    assert seen == [
+        Progress(0, None, "choosing inferences"),
+        Progress(0, 4, "reading inferences"),
+        Progress(0, 4, "reading inferences"),
+        Progress(4, 4, "computing"),
+        Progress(4, 4, "writing the report"),
+    ]
+    assert jobs.read(job.id).progress == Progress(1, 1)
 
 
 def runner(jobs: Jobs, **limits: float) -> AbstractContextManager[threading.Event]:

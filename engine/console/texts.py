@@ -93,7 +93,6 @@ WORD_TEXTS: Mapping[str, str] = {
     "words_drift": "What changed",
     "words_signals": "What is compared for drift",
     "words_server": "The server and the filter",
-    "words_here": "Words here:",
 }
 """Texts by name, as part of those of the console."""
 
@@ -243,11 +242,8 @@ TEXTS: Mapping[str, str] = {
     "feedback": "Feedback",
     # the live page
     # what to label next
-    "what_to_label": "Label next",
-    "of_the_model": "Version {version} of {model}",
     # list
     "facets": "Values and how often",
-    "filters": "Filters",
     "close": "Close",
     "sampled": "Numbers with ~ are estimates from a sample.",
     "more_values": "{n} more",

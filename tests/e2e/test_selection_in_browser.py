@@ -162,7 +162,7 @@ def test_what_was_tagged_is_a_link_and_is_taken_back(browser, server, hand):
         press(browser, "z")
     else:
         browser.run("document.querySelector('[data-undo]').click()")
-    browser.wait_for(f"{NOTE} === 'The tag before is back on 7. 1 not: changed since, and left as it is.'")  # fmt: skip
+    browser.wait_for(f"{NOTE} === 'Taken back on 7. 1 not: changed since, and left as it is.'")  # fmt: skip
     assert {one["id"]: one["metadata"].get("tag") for one in server.query({})} == {
         **dict.fromkeys(ids),
         ids[0]: "kept",
@@ -188,7 +188,7 @@ def test_a_removed_tag_is_put_back(browser, server):
     assert browser.run("document.querySelector('[data-to-tagged]').hidden")
     assert len(server.query({"meta.tag": {"exists": True}})) == 6
     press(browser, "z")
-    browser.wait_for(f"{NOTE} === 'The tag before is back on 2.'")
+    browser.wait_for(f"{NOTE} === 'Taken back on 2.'")
     assert [one["metadata"]["tag"] for one in server.query({})] == [f"tag {n}" for n in range(8)]
 
 
@@ -205,10 +205,10 @@ def test_what_could_not_be_taken_back_is_taken_back_later(browser, server):
     browser.run("""window.fetch = ((real) => (url, options) => (window.isBack || !String(url).endsWith('/metadata') ? real(url, options)
         : Promise.reject(new TypeError())))(window.fetch); 0""")
     browser.run("document.querySelector('[data-undo]').click()")
-    browser.wait_for(f"{NOTE} === 'The tag before is back on 0. 2 not: the server does not answer.'")  # fmt: skip
+    browser.wait_for(f"{NOTE} === 'Taken back on 0. 2 not: the server does not answer.'")  # fmt: skip
     assert len(server.query({"meta.tag": "mistake"})) == 2
     browser.run("window.isBack = true; document.querySelector('[data-undo]').click()")
-    browser.wait_for(f"{NOTE} === 'The tag before is back on 2.'")
+    browser.wait_for(f"{NOTE} === 'Taken back on 2.'")
     assert browser.run("document.querySelector('[data-after]').hidden")
     assert len(server.query({"meta.tag": "before"})) == 8
 
@@ -260,7 +260,7 @@ def test_all_that_the_filter_finds_is_tagged_and_taken_back(browser, many):
     other = tagged[7]["id"]
     change(many, other, {"set": {"tag": "somebody else's"}})
     browser.run("document.querySelector('[data-undo]').click()")
-    browser.wait_for(f"{NOTE} === 'The tag before is back on 51. 1 not: changed since, and left as it is.'")  # fmt: skip
+    browser.wait_for(f"{NOTE} === 'Taken back on 51. 1 not: changed since, and left as it is.'")  # fmt: skip
     left = {one["id"]: one["metadata"]["tag"] for one in many.query({"meta.tag": {"exists": True}}, limit=100)}  # fmt: skip
     assert left == {kept: "kept", other: "somebody else's"}
 

@@ -6,7 +6,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.console.frame import opens, redirect
+from quadriga.engine.console.frame import PageRequest, opens, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.saved import REPORT_FILE
 from quadriga.proto.request import current_caller
@@ -35,9 +35,12 @@ def job_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
         )
 
     @get("/console/jobs/{job_id:str}", sync_to_thread=True, need="read", **options)
-    def show_job(job_id: FromPath[str]) -> Response[bytes]:
-        """Show one job with its log."""
+    def show_job(job_id: FromPath[str], request: PageRequest) -> Response[bytes]:
+        """Show one job with its log; whoever started it from a form for its report goes on to that."""
         job = jobs.within(caller_scope()).read(job_id, with_log=True)
+        is_report = job.result is not None and job.result.file == REPORT_FILE
+        if is_report and request.query_params.get("then") == "report":
+            return redirect(frame.link(f"/console/reports/{job.id}"))
         parameters = msgspec.json.format(msgspec.json.encode(job.parameters), indent=2)
         return frame.page(
             "job",

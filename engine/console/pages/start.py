@@ -30,6 +30,7 @@ from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, check_parameters
+from quadriga.monitor.report.schema import TIME_SLICES
 from quadriga.proto.request import note_target
 from quadriga.quoting import quoted
 from quadriga.store.exchange.dataset_options import Annotated
@@ -112,7 +113,7 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
         fields = form_fields(body)
         try:
             check_filter(single_field(fields, "q"))
-            return redirect(frame.link(f"/console/jobs/{begin(fields)}"))
+            return redirect(frame.link(f"/console/jobs/{begin(fields)}", then="report"))
         except (QueryError, NotFoundError) as error:
             if not wants_page(request):
                 raise
@@ -148,7 +149,10 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
             if not name or not version:
                 raise FieldProblem("model", "expected a model and its version, as name:version")
             parameters = EvaluationParameters(
-                name, version, where=single_field(fields, "q") or None, by=_slice_keys(fields)
+                name,
+                version,
+                where=single_field(fields, "q") or None,
+                by=[_slice_name(key) for key in _slice_keys(fields)],
             )
             check_parameters(parameters)
             _check_has_truth(inferences.within(caller_scope()), parameters)
@@ -331,6 +335,11 @@ def _check_has_truth(store: InferenceReader, parameters: EvaluationParameters) -
 def _slice_keys(fields: dict[str, list[str]]) -> list[str]:
     keys = (key.strip() for key in single_field(fields, "by").split(","))
     return list(dict.fromkeys(filter(None, keys)))
+
+
+def _slice_name(key: str) -> str:
+    """Return what an evaluation slices by for a key as people write it, `camera_id` for `meta.camera_id`."""
+    return key if key in TIME_SLICES or key.startswith("meta.") else f"meta.{key}"
 
 
 def drift_parameters(fields: dict[str, list[str]], now: datetime) -> DriftParameters:

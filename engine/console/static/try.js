@@ -64,6 +64,7 @@ function draw(bitmap, predictions) {
 }
 
 function fail(text) {
+  part("answer").hidden = true; // it is that of the file before
   part("problem").textContent = text;
   part("problem").hidden = false;
 }

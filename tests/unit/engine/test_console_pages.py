@@ -262,7 +262,7 @@ def test_who_sees_some_models_sees_nothing_of_others(server, tmp_path):
 def test_what_is_not_there_is_a_page_that_says_so(server, path):
     page = open_page(server, path)
     assert page.status == 404
-    assert TEXTS["not_found_text"] in page.text
+    assert "Nothing is here. The address may be mistyped" in page.text
 
 
 @pytest.mark.parametrize("hosts", [("pod-0", "pod-0"), ("", ""), ("pod-0", "pod-1"), ("", "pod-1")])
@@ -282,5 +282,5 @@ def test_the_audit_log_names_machines_where_they_are_several(tmp_path, hosts):
     application.close()
     assert page.count("PUT /a</code>") == 2
     differ = len(set(hosts)) > 1
-    assert (TEXTS["written_on"] in page) is differ
-    assert all((f"<td>{host}</td>" in page) is differ for host in hosts if host)
+    assert (">Server</th>" in page) is differ
+    assert all((f"{host}</td>" in page) is differ for host in hosts if host)

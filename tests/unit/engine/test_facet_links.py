@@ -123,7 +123,7 @@ def facet(server: Application, line: str, field: str) -> dict[str, tuple[str, bo
     """Return the values of a facet: count, whether it is chosen, and the line of its link."""
     page = open_page(server, f"/console/inferences?q={quote(line)}")
     assert page.status == 200
-    section = re.search(rf"<section class=\"facet\"><h2><code>{re.escape(field)}</code>.*?</section>", page.text, re.DOTALL)  # fmt: skip
+    section = re.search(rf"<section class=\"facet\"><h2><code title=\"{re.escape(field)}\">.*?</section>", page.text, re.DOTALL)  # fmt: skip
     rows = re.findall(
         r'<a href="([^"]*)" rel="nofollow"( aria-current="true")?><span class="box".*?<span title="([^"]*)">.*?<span class="n">([^<]*)<',
         section[0] if section else "",
@@ -210,7 +210,7 @@ def test_a_choice_that_nothing_has_can_be_taken_back_in_the_list(server):
 @pytest.mark.parametrize("line", ["meta.rare=r39", "meta.rare=zzz", "meta.rare=in:r39,zzz"])
 def test_as_many_further_values_are_said_as_there_are(server, line):
     page = open_page(server, f"/console/inferences?q={quote(line)}").text
-    section = page[page.index("<code>meta.rare</code>") :]
+    section = page[page.index(">meta.rare</code>") :]
     shown = facet(server, line, "meta.rare")
     there = [name for name, (count, _, _) in shown.items() if count != "0"]
     assert f"{40 - len(there)} more" in section[: section.index("</section>")]

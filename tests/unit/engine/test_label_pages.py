@@ -114,7 +114,7 @@ def test_a_filter_that_is_typed_or_removed_stays_on_the_page_with_its_order_and_
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [("camera", "“camera” is compared with nothing"), ("model=gauge", "model not found"), ("(label=star", "not closed")],
+    [("camera", "“camera” is compared with nothing"), ("model=gauge", "model not found"), ("(label=star", "closing parenthesis")],
 )  # fmt: skip
 def test_what_is_no_filter_is_said_on_the_page(keyed, line, words):
     page = show(keyed, f"label?by=margin&q={quote(line)}")

@@ -204,7 +204,7 @@ def test_a_wrong_form_starts_no_job(keyed, path, body, status):
 def test_a_wrong_filter_is_explained_as_in_the_list(keyed, path):
     body = FORMS[path][1].partition(b"&q=")[0] + b"&q=camera%3Dnorth"
     page = html.unescape(send(keyed, path, "admin", body).text)
-    assert "There is no field \N{LEFT DOUBLE QUOTATION MARK}camera\N{RIGHT DOUBLE QUOTATION MARK}. Metadata begins with meta. as in meta.camera=north." in page  # fmt: skip
+    assert "There is no field \N{LEFT DOUBLE QUOTATION MARK}camera\N{RIGHT DOUBLE QUOTATION MARK}. Metadata begins with meta., as in meta.KEY=VALUE." in page  # fmt: skip
     assert "expected" not in page
 
 

@@ -81,7 +81,7 @@ _LONGEST_READ = 1000
 _MAX_EVALUATIONS, _MAX_CELLS = 3, 50
 _SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "", "=": ""}
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_COMPARISON = re.compile(rf'({_QUOTED}|[^"=<>!]+?)\s*(==|!=|>=|<=|=|>|<)\s*(\S.*)', re.DOTALL)
+_COMPARISON = re.compile(rf'({_QUOTED}\s*|[^"=<>!]+)(==|!=|>=|<=|=|>|<)\s*(\S.*)', re.DOTALL)
 _OPERATOR = re.compile(r"\s*(?:eq|ne|gt|ge|lt|le|in|contains|exists)\s*:\s*")
 _POSITION = re.compile(r" at character (\d+) of the filter")
 _OPPOSITE = re.compile(r"(?:no|non|not|without)\b")

@@ -466,9 +466,9 @@ def stored_inference(row: RecordRow, model: StoredModel) -> StoredInference:
         ground_truth = None if row.annotations is None else _raw(row.annotations)
     except msgspec.DecodeError:
         names = [name for name in _EMPTY_TEXTS if _is_damaged(getattr(row, name))]
-        whole = row._replace(**{name: _EMPTY_TEXTS[name] for name in names})
+        readable = row._replace(**{name: _EMPTY_TEXTS[name] for name in names})
         left_out = [_FIELDS.get(name, name) for name in names]
-        return msgspec.structs.replace(stored_inference(whole, model), left_out=left_out)
+        return msgspec.structs.replace(stored_inference(readable, model), left_out=left_out)
     return StoredInference(
         id=str(row.seq),
         request_id=row.request_id,

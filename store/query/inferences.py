@@ -369,12 +369,12 @@ class InferenceReader:
             for row in sorted(rows, key=lambda row: row.seq)
             if self.scope.admits(models[row.model_id].reference.name, models[row.model_id].team)
         ]
-        found = [stored_inference(row, models[row.model_id]) for row in admitted]
+        inferences = [stored_inference(row, models[row.model_id]) for row in admitted]
         return [
             msgspec.structs.replace(inference, **dict.fromkeys(inference.left_out))
             if inference.left_out
             else inference
-            for inference in found
+            for inference in inferences
         ]
 
     def oldest_waiting_id(self) -> int | None:

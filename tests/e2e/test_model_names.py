@@ -265,9 +265,11 @@ SERVER_COMMANDS = {"baseline", "erase", "reports"}
 
 
 def test_commands_take_every_spelling(server: ServerProcess) -> None:
+    context = click.Context(main)
+    all_commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
     named = {
         name
-        for name, command in main.commands.items()
+        for name, command in all_commands.items()
         if {parameter.name for parameter in command.params} & {"model", "filter_text"}
         and not any(
             isinstance(parameter, click.Argument) and parameter.name == "model"

@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from rich_click import Group
+from rich_click import Context, Group
 
 from quadriga.client import Client
 from quadriga.client.queries import Query
@@ -45,7 +45,7 @@ ENDPOINTS = offered_endpoints()
 def check_command(text: str) -> None:
     command, words = main, shlex.split(text)[1:]
     while isinstance(command, Group):
-        command = command.commands[words.pop(0)]
+        command = command.get_command(Context(command), words.pop(0))
     command.make_context("quadriga", words)
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import yaml
-from rich_click import Group
+from rich_click import Context, Group
 
 from quadriga.engine.cli import main
 from quadriga.engine.config.settings import Settings, load
@@ -67,7 +67,7 @@ def test_commands_have_the_options_that_are_written(command, monkeypatch) -> Non
     monkeypatch.chdir(ROOT)
     found, words = main, list(command)
     while isinstance(found, Group):
-        found = found.commands[words.pop(0)]
+        found = found.get_command(Context(found), words.pop(0))
     found.make_context("quadriga", words)
 
 
@@ -311,7 +311,7 @@ def test_a_server_without_a_container_is_installed_as_the_image() -> None:
     assert int(lines["TimeoutStopSec"]) > settings.drain_s + 2 * settings.exit_timeout_s
     program, command, models = lines["ExecStart"].split()
     assert program.startswith("/opt/quadriga/")
-    assert command in main.commands
+    assert command in main.list_commands(Context(main))
     assert models in commands
 
 

@@ -292,11 +292,11 @@ def _where(model: str, line: str, *, with_truth: bool) -> dict[str, Any]:
 def _counts(store: InferenceReader, values: dict[str, str]) -> Counts | None:
     """Count what would be evaluated; None where it takes too long, or the filter is none."""
     with suppress(StoreError):
-        found, with_truth = (
+        matching, with_truth = (
             store.count(QueryRequest(_where(values["model"], values["q"], with_truth=is_true)))
             for is_true in (False, True)
         )
-        return Counts(found, with_truth)
+        return Counts(matching, with_truth)
     return None
 
 

@@ -263,7 +263,7 @@ def test_chosen_thresholds_are_those_of_every_form(data, records) -> None:
             assert part["metrics"][3]["parameters"] == {"score": 0.4, "iou": 0.75, "label": None}
         table = run(*form, *chosen).stdout
         assert re.search(r"AP, IoU 0.3/0.75 +│ 1.000", table)
-        assert re.search(r"F1, score ≥ 0.4, IoU 0.75 +│ 1.000", table)
+        assert re.search(r"F1, IoU 0.75, score ≥ 0.4 +│ 1.000", table)
 
 
 def test_a_limit_does_not_take_a_mean_over_other_thresholds(records) -> None:

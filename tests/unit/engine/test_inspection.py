@@ -2,6 +2,7 @@
 
 import json
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -139,6 +140,6 @@ def test_a_label_in_brackets_is_printed_as_it_is(tmp_path):
 
 
 def test_the_help_of_a_server_begins_with_what_everybody_sets():
-    flags = [parameter.name for parameter in main.commands["serve"].params]
+    flags = [parameter.name for parameter in main.get_command(click.Context(main), "serve").params]
     assert flags[:5] == ["models", "host", "port", "grpc_port", "data"]
     assert len(flags) == len(set(flags))

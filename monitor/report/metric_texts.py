@@ -354,7 +354,7 @@ def table_metrics(report: Report) -> list[Metric]:
 
 def _rates(confusion: Confusion) -> list[Metric]:
     """Return precision, recall and F1 of all labels as a confusion matrix of objects counts them; none if it leaves labels out."""
-    named = {key: confusion.parameters[key] for key in ("iou", "score") if key in confusion.parameters}  # fmt: skip
+    named = {key: confusion.parameters[key] for key in ("score", "iou") if key in confusion.parameters}  # fmt: skip
     labels = confusion.labels
     if len(named) < 2 or confusion.parameters.get("labels", len(labels)) != len(labels):
         return []

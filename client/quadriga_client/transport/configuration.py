@@ -49,12 +49,13 @@ def tls_contexts(
     Raises:
         InputError: A file cannot be used.
     """
+    named = "" if ca else f"{CA_VARIABLE}: "
     ca = ca or os.environ.get(CA_VARIABLE) or None
     certificate = certificate or os.environ.get(CERTIFICATE_VARIABLE) or None
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError as error:
-        raise InputError(f"cannot use the authorities of {ca}: {_reason(error)}") from error
+        raise InputError(f"{named}cannot use {ca}: {_reason(error)}") from error
     if certificate is not None:
         files = certificate if isinstance(certificate, tuple) else (certificate,)
         try:

@@ -210,14 +210,18 @@ def _rows_text(report: Report) -> str:
 
 def render_evaluation(report: Report) -> Iterator[Table | Text]:
     """Yield what the numbers show, the headlines, the counts, the warnings, and a table for each key that it is sliced by."""
+    warnings = [Text(metric_texts.one_line(warning, 400)) for warning in report.warnings]
+    if not report.data.current.n:  # there are no numbers, and they say why
+        yield from warnings
+        yield _counts_text(report)
+        return
     yield from map(Text, metric_texts.findings(report))
-    if report.data.current.n:
-        yield _headline_table(report)
-        yield from map(Text, metric_texts.headline_notes(report))
-        if counts := metric_texts.counts_by_label(report):
-            yield Text(counts)
+    yield _headline_table(report)
+    yield from map(Text, metric_texts.headline_notes(report))
+    if counts := metric_texts.counts_by_label(report):
+        yield Text(counts)
     yield _counts_text(report)
-    yield from (Text(metric_texts.one_line(warning, 400)) for warning in report.warnings)
+    yield from warnings
     yield from _slice_tables(report)
 
 

@@ -137,6 +137,7 @@ def test_a_finger_takes_a_range_of_bars(browser, server):
     browser.send("Emulation.setTouchEmulationEnabled", enabled=True)
     try:
         open_page(browser, server, "/console/inferences?q=model%3Dtall", width=390, height=844)
+        browser.run("document.querySelector('.timeline').scrollIntoView({ block: 'center' })")
         bars = browser.run(BARS)
         assert len(bars) > 3
         first, last = bars[1], bars[-2]

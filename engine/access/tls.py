@@ -199,12 +199,14 @@ class RenewedFiles:
         return self._trusting
 
     def _use(self, files: TlsFiles) -> None:
-        self.context, self.grpc_context = server_context(files), server_context(files, "h2")
-        self._trusting = own_client_context(files, self.files)
-        self.certificate_end_s = certificate_end_s(files)
-        """When the certificate in use ends, in seconds since 1970; None if that is not known."""
+        contexts = server_context(files), server_context(files, "h2")
         self.own_problem = way_in_problem(files)
         """Why the server refuses requests of its own jobs, for a log; empty if it does not."""
+        self.certificate_end_s = certificate_end_s(files)
+        """When the certificate in use ends, in seconds since 1970; None if that is not known."""
+        self._trusting = own_client_context(files, self.files)
+        # Last, so that a connection that has the new certificate meets what was found out about it.
+        self.context, self.grpc_context = contexts
         if files != self.files and not self._is_silent:
             _log.info("new connections use the new TLS files")
         self.files = files

@@ -55,7 +55,7 @@ def tls_contexts(
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError as error:
-        raise InputError(f"{named}cannot use {ca}: {_reason(error)}") from error
+        raise InputError(f"{named}cannot use the authorities of {ca}: {_reason(error)}") from error
     if certificate is not None:
         files = certificate if isinstance(certificate, tuple) else (certificate,)
         try:

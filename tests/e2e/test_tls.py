@@ -159,7 +159,10 @@ def test_commands_and_jobs_reach_the_server(server, authority, tmp_path):
     assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr
     assert "QUADRIGA_CA_FILE" in refused.stderr
     missing = quadriga("models", "--server", url, code=2, env=env | {"QUADRIGA_CA_FILE": "/none"})
-    assert "QUADRIGA_CA_FILE: cannot use the authorities of /none: No such file or directory" in missing.stderr
+    assert (
+        "QUADRIGA_CA_FILE: cannot use the authorities of /none: No such file or directory"
+        in missing.stderr
+    )
     assert run_bulk(server)["state"] == "succeeded"
 
 

@@ -264,8 +264,9 @@ class Writer:
             self._journal_id, self._offsets = journal_id, None
         if self._offsets is None:
             self._offsets = self._begin()
-            if waiting_bytes := journal.lag_bytes(self._directory, self._offsets):
-                _log.info("%d bytes of the journal are to be moved since before", waiting_bytes)
+            waiting_bytes = journal.lag_bytes(self._directory, self._offsets)
+            if waiting_bytes and self._published_offsets is None:  # at the start alone
+                _log.info("%d bytes of the journal are left from before", waiting_bytes)
         while True:
             if self._lease is not None:
                 self._lease.hold(self._engine)

@@ -268,7 +268,7 @@ def test_what_a_writer_finds_in_the_journal_is_said_once(
         store.journal.append([record(begin + 50)])
         assert writer.drain() == 1
         writer.close()
-        said = re.findall(r"(\d+) bytes of the journal are to be moved", caplog.text)
+        said = re.findall(r"(\d+) bytes of the journal are left from before", caplog.text)
         assert len(said) == (count > 0)
         assert all(0 < int(number) <= size for number in said)
         caplog.clear()

@@ -114,6 +114,7 @@ class _ReplayRun:
         self._of_file = {"model.sha256": parameters.sha256} if parameters.sha256 else None
         self._now_us = round(parse_time(run.job.created_at).timestamp() * 1e6)
         self._counts = ReplayCounts()
+        self._step = ""
         self._total: int | None = None
         self._oldest_id = ""
         self._asked: dict[str, StoredInference] = {}
@@ -144,7 +145,7 @@ class _ReplayRun:
                 f"none of {counts.selected} images was replayed, {counts.gone} are gone, "
                 f"{counts.unstored} answers are not stored{reason}"
             )
-        self._run.enter_step("comparing answers")
+        self._report("comparing answers")
         self._wait_for_journal()
         comparison = compare_pairs(
             self._pairs(),
@@ -159,13 +160,15 @@ class _ReplayRun:
                 f"{comparison.different} of {comparison.pairs} answers differ: {comparison.share:.1%}, 95 % interval "
                 f"{low:.1%} to {high:.1%}"
             )
-        self._run.enter_step("evaluating both versions")
+        self._report("evaluating both versions")
         return ReplayReport(counts, comparison, self._evaluate())
 
-    def _report(self) -> None:
+    def _report(self, step: str = "") -> None:
+        """Report progress in a step, which a new one ends."""
+        self._step = step or self._step
         counts = self._counts
         done = counts.replayed + counts.known + counts.gone + counts.failed + counts.unstored
-        self._run.report_progress(done, self._total)
+        self._run.report_progress(done, self._total, self._step)
 
     def _wait_for_journal(self) -> None:
         with suppress(NotReadyError, QueryTimeoutError):  # the writer lags: take what is committed

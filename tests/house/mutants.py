@@ -3,6 +3,7 @@
     python -m tests.house.mutants              # those of mutants.json
     python -m tests.house.mutants --only store
     python -m tests.house.mutants --freeze 200 # choose as many; those of the file stay
+    python -m tests.house.mutants --freeze 20 --only store/writing # choose as many more of these files
 
 A fault is one line of one function, kept by its content, so that it is found again after the function went to another
 file. What is found nowhere is listed: its mechanism is gone, or it was rewritten. The tree under test is a copy.
@@ -155,8 +156,8 @@ def copy_of_tree() -> Path:
     return tree
 
 
-def is_noticed(tree: Path, test_files: tuple[str, ...], timeout_s: float = TIMEOUT_S) -> bool:
-    """Tell whether a test of these files fails, or does not end in time."""
+def outcome(tree: Path, test_files: tuple[str, ...], timeout_s: float = TIMEOUT_S) -> str:
+    """Run the tests of files; return `passed`, `failed`, or `late` if they do not end in time."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{tree / 'src'}:{tree / 'client'}:{tree}",
@@ -180,8 +181,10 @@ def is_noticed(tree: Path, test_files: tuple[str, ...], timeout_s: float = TIMEO
             command, check=False, cwd=tree, env=environment, capture_output=True, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
-        return True
-    return finished.returncode not in {0, 5}
+        return "late"
+    if finished.returncode in {0, 5}:
+        return "passed"
+    return "late" if b"Failed: Timeout" in finished.stdout else "failed"
 
 
 def tests_near(file: str) -> list[str]:
@@ -207,7 +210,10 @@ def tests_near(file: str) -> list[str]:
 
 
 def try_mutant(tree: Path, mutant: Mutant) -> str:
-    """Put a fault into a tree, run its tests, take it out; return `noticed`, `missed` or `gone`."""
+    """Put a fault into a tree, run its tests, take it out; return `noticed`, `late`, `missed` or `gone`.
+
+    Tests that a fault makes wait for ever notice it, but are `late` on a busy machine without any.
+    """
     found = place(tree, mutant)
     if found is None:
         return "gone"
@@ -220,28 +226,38 @@ def try_mutant(tree: Path, mutant: Mutant) -> str:
         ast.parse(path.read_bytes())
         test_files = tuple(name for name in mutant.tests if (tree / name).exists())
         test_files = test_files or tuple(tests_near(path.relative_to(tree).as_posix()))
-        return "noticed" if test_files and is_noticed(tree, test_files) else "missed"
+        ended = outcome(tree, test_files) if test_files else "passed"
+        return {"failed": "noticed", "passed": "missed"}.get(ended, ended)
     finally:
         path.write_text(text)
 
 
-def freeze(count: int, processes: int) -> None:
-    """Choose faults that the tests notice, of all rooms by their share of the code, and add them to those of the file."""
+def freeze(count: int, processes: int, only: str) -> None:
+    """Choose faults that tests notice, and add them to those of the file: `count` in all, as many of each room as it has code.
+
+    Args:
+        count: How many there are then; with `only`, how many more.
+        processes: How many are tried at once.
+        only: What their files begin with; empty for the whole tree.
+    """
     chosen = read_frozen()
     chance = random.Random(SEED + len(chosen))
-    files = sources(ROOT)
-    sizes = collections.Counter({path.relative_to(ROOT).parts[0]: 0 for path in files})
-    candidates: dict[str, list[Mutant]] = {room: [] for room in ROOMS}
-    for path in files:
-        room = path.relative_to(ROOT).parts[0]
-        sizes[room] += len(path.read_text().splitlines())
-        candidates[room] += dict.fromkeys(mutants_of(path))
-    total = sum(sizes.values())
-    for room in ROOMS:
-        earlier = sum(mutant.file.startswith(f"{room}/") for mutant in chosen)
-        wanted = max(8, round(count * sizes[room] / total)) - earlier
-        chance.shuffle(candidates[room])
-        pool = iter(candidates[room])
+    files: dict[str, list[Path]] = collections.defaultdict(list)
+    for path in sources(ROOT):
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith(only):
+            files[only or name.partition("/")[0]].append(path)
+    sizes = {
+        room: sum(len(path.read_text().splitlines()) for path in paths)
+        for room, paths in files.items()
+    }
+    for room, paths in files.items():
+        wanted = max(8, round(count * sizes[room] / sum(sizes.values())))
+        if not only:
+            wanted -= sum(mutant.file.startswith(f"{room}/") for mutant in chosen)
+        candidates = [*dict.fromkeys(mutant for path in paths for mutant in mutants_of(path))]
+        chance.shuffle(candidates)
+        pool = iter(candidates)
         kept: list[Mutant] = []
         trees = [copy_of_tree() for _ in range(processes)]
         with concurrent.futures.ThreadPoolExecutor(processes) as executor:
@@ -255,7 +271,7 @@ def freeze(count: int, processes: int) -> None:
         for tree in trees:
             shutil.rmtree(tree)
         chosen += kept
-        print(f"{room}: {earlier + len(kept)}", flush=True)
+        print(f"{room}: {len(kept)} more", flush=True)
 
 
 def read_frozen() -> list[Mutant]:
@@ -267,7 +283,7 @@ def read_frozen() -> list[Mutant]:
 def passes(tree: Path, test_file: str, known: dict[str, bool] = {}) -> bool:  # noqa: B006 - it remembers
     """Tell whether tests pass in a copy of the tree without a fault, in a time in which hundreds of faults can be tried."""
     if test_file not in known:
-        known[test_file] = not is_noticed(tree, (test_file,), MAX_CHOSEN_S)
+        known[test_file] = outcome(tree, (test_file,), MAX_CHOSEN_S) == "passed"
     return known[test_file]
 
 
@@ -296,28 +312,24 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.freeze:
-        freeze(arguments.freeze, arguments.processes)
+        freeze(arguments.freeze, arguments.processes, arguments.only)
         return 0
     mutants = [mutant for mutant in read_frozen() if mutant.file.startswith(arguments.only)]
     if not mutants:
         parser.error(f"expected faults in {FROZEN.name}: --freeze 200 chooses them")
     trees = [copy_of_tree() for _ in range(arguments.processes)]
-    outcomes: list[str] = []
+    results: collections.Counter[str] = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(len(trees)) as executor:
         for first in range(0, len(mutants), len(trees)):
             batch = mutants[first : first + len(trees)]
-            for mutant, outcome in zip(batch, executor.map(try_mutant, trees, batch), strict=False):
-                outcomes.append(outcome)
-                if outcome != "noticed":
-                    print(f"{outcome}: {mutant.file} {mutant.function}: {mutant.line}", flush=True)
+            for mutant, result in zip(batch, executor.map(try_mutant, trees, batch), strict=False):
+                results[result] += 1
+                if result != "noticed":
+                    print(f"{result}: {mutant.file} {mutant.function}: {mutant.line}", flush=True)
     for tree in trees:
         shutil.rmtree(tree)
-    print(
-        ", ".join(
-            f"{outcome} {number}" for outcome, number in collections.Counter(outcomes).items()
-        )
-    )
-    return int("missed" in outcomes)
+    print(", ".join(f"{result} {number}" for result, number in results.items()))
+    return int("missed" in results)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,9 @@ _Pairs = Iterable[tuple[StoredInference, StoredInference]]
 _BATCH = 200
 _MAX_COUNTED = 100_000  # by an index: some 5 ms
 _Z = 1.959964  # of an interval of 95 %
+_IMAGES = "SELECT input_hash, max(seq) FROM inference WHERE seq IN ({}) GROUP BY input_hash"
+"""Selects the newest of some inferences on each image."""
+
 _SAME_IMAGES = "SELECT input_hash, max(seq) FROM inference WHERE +model_id IN ({}) AND input_hash IN ({{}}) GROUP BY input_hash"
 """Selects the newest inference on each image; the plus keeps the index of models out, which would read all of a model."""
 
@@ -364,14 +367,45 @@ def _same_images(
     is_swapped = not request.where and _has_fewer(inferences, ids_b, ids_a)
     searched, other_ids = (live_b, ids_a) if is_swapped else (live_a, ids_b)
     seen: set[str] = set()
-    for _, pairs in _paired_pages(inferences, _on_images(searched, request.where), other_ids):
-        if time.monotonic() > deadline_s:
-            return
-        for inference, other in pairs:
-            image = inference.input.hash or ""
-            if other is not None and image not in seen:
-                seen.add(image)  # a pair for each image
+    where = _on_images(searched, request.where).where
+    for ids in inferences.matching_ids(where, descending=True):
+        for start in range(0, len(ids), _BATCH):
+            if time.monotonic() > deadline_s:
+                return
+            shared = _shared_images(inferences, ids[start : start + _BATCH], other_ids)
+            new = {image: pair for image, pair in shared.items() if image not in seen}
+            seen |= new.keys()  # a pair for each image
+            for inference, other in _read_pairs(inferences, [*new.values()]):
                 yield (other, inference) if is_swapped else (inference, other)
+
+
+def _shared_images(
+    inferences: InferenceReader, ids: Sequence[int], model_ids: tuple[int, ...]
+) -> dict[str, tuple[int, int]]:
+    """Return the images of some inferences on which models have one, too: the ids of the newest of both, by hash."""
+    if not (ids and model_ids):
+        return {}
+    with inferences.snapshot() as connection:
+        images = dict(execute_in(connection, _IMAGES, sorted(ids)))
+        others = execute_in(
+            connection, _SAME_IMAGES.format(placeholders(model_ids)), [*images], model_ids
+        )
+    newest = {image: (images[image], other) for image, other in others}
+    return dict(sorted(newest.items(), key=lambda item: -item[1][0]))
+
+
+def _read_pairs(
+    inferences: InferenceReader, pairs: list[tuple[int, int]]
+) -> Iterator[tuple[StoredInference, StoredInference]]:
+    """Yield the inferences of pairs of ids, but for those that are gone."""
+    if not pairs:
+        return
+    where = {"id": {"in": [str(id_) for pair in pairs for id_ in pair]}}
+    answers = inferences.query(QueryRequest(where, limit=2 * len(pairs))).inferences
+    by_id = {int(inference.id): inference for inference in answers}
+    for first, second in pairs:
+        if first in by_id and second in by_id:
+            yield by_id[first], by_id[second]
 
 
 def find_disagreements(inferences: InferenceReader, request: DisagreementsRequest) -> Disagreements:

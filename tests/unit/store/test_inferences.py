@@ -198,18 +198,18 @@ def test_a_canary_is_compared_from_its_side_and_what_the_time_did_not_reach_is_s
 
     store.commit(*(of(seq, live, seq) for seq in range(1, 900)), of(900, canary, 5))
     names = ("ships@2", "ships@1") if is_first else ("ships@1", "ships@2")
-    pages = []
-    query = InferenceReader.pages
+    searched = []
+    search = InferenceReader.matching_ids
     monkeypatch.setattr(
         InferenceReader,
-        "pages",
-        lambda reader, asked: pages.append(asked.where) or query(reader, asked),
+        "matching_ids",
+        lambda reader, where, **options: searched.append(where) or search(reader, where, **options),
     )
     answer = compare(store.inferences, ComparisonRequest(*names))
     assert (answer.pairs, answer.partial) == (0 if is_partial else 1, is_partial)
     if not is_partial:
         assert [side.version for side in (answer.a, answer.b)] == [name[-1] for name in names]
-    assert pages[-1]["and"][0] == {"model": "ships:2"}
+    assert searched[-1]["and"][0] == {"model": "ships:2"}
     filtered = ComparisonRequest(
         *names, where={"id": {"le": "5"} if not is_first else {"ge": "900"}}
     )

@@ -47,7 +47,7 @@ class QuantizedGraph(msgspec.Struct, frozen=True, kw_only=True):
     per_channel: bool
     """Whether each channel of a weight has a scale of its own."""
     seven_bits: bool
-    """Whether weights have 7 bits, for processors without VNNI, where products of 8 bits overflow."""
+    """Whether weights have 7 bits, for processors without VNNI, where sums of products of 8 bits take longer."""
     layers: int
     """Layers with weights that run in whole numbers."""
     excluded: tuple[str, ...]
@@ -148,7 +148,7 @@ def quantize_graph(
 
 
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Check whether this machine's processor adds products of 8 bits without overflow."""
+    """Check whether this machine's processor adds products of 8 bits in 32 bits at once."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

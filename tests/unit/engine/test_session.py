@@ -19,6 +19,27 @@ def test_a_model_runs_by_names(tmp_path):
     np.testing.assert_array_equal(doubled, np.full((2, 3), 2, np.float32))
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_products_of_8_bits_do_not_overflow(tmp_path, layers):
+    """Two of 255 times 127 are more than 16 bits hold, in which processors without VNNI add them."""
+    weights = np.full((64, 64), 127, np.int8)
+    scales = {"one": np.float32(1), "less": np.float32(1 / (127 * 64)), "zero": np.uint8(0)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "one", "zero"], ["q0"])]
+    for layer in range(layers):  # which share their weights
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"q{layer}", "one", "zero"], [f"x{layer}"]),
+            helper.make_node("DequantizeLinear", ["weights", "less"], [f"w{layer}"]),
+            helper.make_node("MatMul", [f"x{layer}", f"w{layer}"], [f"p{layer}"]),
+            helper.make_node("QuantizeLinear", [f"p{layer}", "one", "zero"], [f"q{layer + 1}"]),
+        ]
+    nodes.append(helper.make_node("DequantizeLinear", [f"q{layers}", "one", "zero"], ["y"]))
+    arrays = {name: np.asarray(array) for name, array in scales.items()} | {"weights": weights}
+    ends = [value("x", [1, 64])], [value("y", [1, 64])]
+    session = Session(save(tmp_path / "model.onnx", nodes, *ends, arrays))
+    answer = session.run({"x": np.full((1, 64), 255, np.float32)})["y"]
+    np.testing.assert_array_equal(answer, np.full((1, 64), 255, np.float32))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -13,13 +13,14 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Request, get
+from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.response.streaming import Stream
 from litestar.types import Receive, Send
 
-from quadriga.engine.api.openapi import NOT_READY, UNKNOWN_MODEL, error_response, url_query
+from quadriga.engine.api.openapi import FIND_ERRORS, error_response, url_query
+from quadriga.engine.api.routes import get
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.stored.event_streams import (
     Abort,
@@ -248,8 +249,8 @@ def table_routes(
             bytes, generate_examples=False, media_type=media_type, description="The table"
         )
         return {
-            "operation_class": _TABLE_URL,
-            "responses": {200: table, 400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY},
+            "operation": _TABLE_URL,
+            "errors": {200: table} | FIND_ERRORS | {400: _UNREADABLE},
             "media_type": media_type,
             "audited": True,
         }

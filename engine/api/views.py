@@ -42,14 +42,7 @@ def view_routes(directory: Path) -> list[HTTPRouteHandler]:
         """Return the saved views, by name."""
         return every_team.within(caller_scope()).all()
 
-    @put(
-        _PATH,
-        need="annotate",
-        operation=_BODY,
-        errors=put_errors,
-        operation_id="ApiViewsAsynccallable",
-        summary="Asynccallable",
-    )
+    @put(_PATH, need="annotate", operation=_BODY, errors=put_errors)
     def put_view(view: FromPath[str], body: RawBody) -> SavedView:
         """Save a view; the body is JSON whatever its content type."""
         return save_view(every_team, view, decode_view(body))

@@ -120,13 +120,7 @@ def drift_alarm_routes(
     """Return the handlers; `inferences` finds the model that a name means, `mutes` are those of all teams."""
     errors = {400: _NO_ALARM, 404: _NO_REPORT, 409: _DAMAGED, 413: TOO_LARGE, 503: NOT_STORED}
 
-    @get(
-        _ACKNOWLEDGE_PATH,
-        need="read",
-        errors={404: _NO_REPORT},
-        operation_id="ApiReportsReportIdAcknowledgeAsynccallable",
-        summary="Asynccallable",
-    )
+    @get(_ACKNOWLEDGE_PATH, need="read", errors={404: _NO_REPORT})
     def get_acknowledgement(report_id: FromPath[str]) -> Acknowledgement:
         """Return who acknowledged the alarm of a drift report first."""
         first = read_acknowledgement(reports.within(caller_scope()), report_id)

@@ -104,13 +104,7 @@ def change_routes(
         """Return the receipt of an erasure."""
         return changes.within(caller_scope()).erasures.read(erasure_id)
 
-    @get(
-        path,
-        need="read",
-        errors={404: UNKNOWN_MODEL, 503: NOT_READY},
-        operation_id="ApiModelsNameRetentionAsynccallable",
-        summary="Asynccallable",
-    )
+    @get(path, need="read", errors={404: UNKNOWN_MODEL, 503: NOT_READY})
     def get_retention(name: FromPath[str]) -> Retention:
         """Return how long a model's inferences and inputs are kept."""
         return changes.within(caller_scope()).retention(name)

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import rich_click as click
 
-from quadriga.engine.commands.options import option, store_options, store_settings
+from quadriga.engine.commands.options import option
 from quadriga.engine.commands.output import progress_printer
+from quadriga.engine.commands.store_options import store_options, store_settings
 from quadriga.engine.config.settings import Settings
 
 _AS_JSON = option("--json as_json", "Print the result as JSON, and nothing else.", is_flag=True)

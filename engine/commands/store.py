@@ -6,8 +6,9 @@ from typing import Any
 
 import rich_click as click
 
-from quadriga.engine.commands.options import option, store_options, store_settings
+from quadriga.engine.commands.options import option
 from quadriga.engine.commands.output import progress_printer
+from quadriga.engine.commands.store_options import store_options, store_settings
 from quadriga.engine.config import extras
 from quadriga.store.records.disk import create_privately
 from quadriga.store.records.ids import EPOCH_MS, LARGEST_ID, time_ms

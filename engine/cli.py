@@ -30,15 +30,15 @@ _EXPECTED_ERRORS = {
 
 
 _COMMANDS = {
-    "audit": "commands.audit:audit_command", "backup": "commands.backup:backup_command",
-    "baseline": "commands.monitoring.baseline:baseline_command", "check": "commands.backup:check_command",
+    "audit": "commands.audit:audit_command", "backup": "commands.store:backup_command",
+    "baseline": "commands.monitoring.baseline:baseline_command", "check": "commands.store:check_command",
     "compare": "commands.compare:compare_command", "drift": "commands.monitoring.drift:drift_command",
     "erase": "commands.erase:erase_command", "evaluate": "commands.monitoring.evaluate:evaluate_command",
     "export": "commands.inferences:export_command", "import": "commands.inferences:import_command",
     "infer": "commands.infer:infer_command", "inspect": "commands.checks:inspect", "jobs": "commands.jobs:jobs_command",
     "keys": "commands.keys:keys_command", "migrate": "commands.store:migrate", "models": "commands.models:models_command",
     "query": "commands.inferences:query", "replay": "commands.compare:replay_command",
-    "reports": "commands.monitoring.reports:reports_command", "restore": "commands.backup:restore_command",
+    "reports": "commands.monitoring.reports:reports_command", "restore": "commands.store:restore_command",
     "schedules": "commands.monitoring.schedules:schedules_command", "select": "commands.select:select_command",
     "serve": "processes.serve_command:serve", "store": "commands.store:store", "validate": "commands.checks:validate",
 }  # fmt: skip

@@ -5,12 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import QueryParameter
 
 from quadriga.engine.api.access import check_sees_everything
 from quadriga.engine.api.openapi import error_response
+from quadriga.engine.api.routes import get
 from quadriga.store.audit.reading import MAX_LIMIT, AuditPage, parse_since, read_page
 
 _UNREADABLE = error_response("A parameter cannot be understood")
@@ -19,7 +19,7 @@ _UNREADABLE = error_response("A parameter cannot be understood")
 def audit_route(folder: Path) -> HTTPRouteHandler:
     """Return the handler that reads the audit log in a folder."""
 
-    @get("/api/audit", sync_to_thread=True, responses={400: _UNREADABLE}, need="admin")
+    @get("/api/audit", need="admin", errors={400: _UNREADABLE})
     def read_audit_log(
         since: Annotated[
             str, QueryParameter(description="24h, 7d, or a time such as 2027-03-01T12:00:00Z")

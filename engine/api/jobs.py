@@ -1,10 +1,9 @@
 """HTTP routes of jobs: exports, and bulk inference and replays, which run models over images."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 from litestar.response import File
@@ -14,10 +13,11 @@ from quadriga.engine.api.monitoring.schedules import check_end_webhook
 from quadriga.engine.api.openapi import (
     NOT_STORED,
     UNKNOWN_MODEL,
+    body_errors,
     error_response,
     json_body,
-    json_body_options,
 )
+from quadriga.engine.api.routes import get, post
 from quadriga.engine.jobs.bulk_source import BulkParameters
 from quadriga.engine.jobs.bulk_source import decode_parameters as decode_bulk
 from quadriga.engine.jobs.job_kinds import BULK_INFERENCE, REPLAY, ReplayParameters, decode_replay
@@ -74,39 +74,33 @@ def job_routes(
     """
     export_errors = {400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_STORED}
 
-    @post(
-        "/api/exports",
-        status_code=202,
-        sync_to_thread=True,
-        responses=export_errors,
-        need="read",
-        audited=True,
-    )
+    @post("/api/exports", need="read", errors=export_errors, status=202, audited=True)
     def submit_export(body: RawBody) -> Job:
         """Export inferences, as a job; the body is JSON whatever its content type."""
         parameters = decode_export(body)
         check_end_webhook(parameters.webhook, hosts)
         return begin_export(jobs, inferences, parameters)
 
-    @get("/api/jobs", sync_to_thread=True, need="read")
+    @get("/api/jobs", need="read")
     def list_jobs() -> JobList:
         """Return all jobs, newest first."""
         return JobList(jobs.within(caller_scope()).all())
 
-    lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
-    cancel: dict[str, Any] = lookup | {"responses": {404: _UNKNOWN, 503: NOT_STORED}}
+    unknown = {404: _UNKNOWN}
 
-    @get("/api/jobs/{job_id:str}", need="read", **lookup)
+    @get("/api/jobs/{job_id:str}", need="read", errors=unknown)
     def get_job(job_id: FromPath[str]) -> Job:
         """Return one job, with the end of its log."""
         return jobs.within(caller_scope()).read(job_id, with_log=True)
 
-    @post("/api/jobs/{job_id:str}/cancel", status_code=200, need="monitor", **cancel)
+    @post("/api/jobs/{job_id:str}/cancel", need="monitor", errors=unknown | {503: NOT_STORED})
     def cancel_job(job_id: FromPath[str]) -> Job:
         """Cancel a job at its next step."""
         return jobs.within(caller_scope()).cancel(job_id)
 
-    @get("/api/jobs/{job_id:str}/result", media_type="*/*", need="read", audited=True, **lookup)
+    @get(
+        "/api/jobs/{job_id:str}/result", need="read", errors=unknown, media_type="*/*", audited=True
+    )
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Return the result file of a job."""
         path = jobs.within(caller_scope()).result(job_id)
@@ -157,42 +151,38 @@ def model_job_routes(
         hosts: The hosts that ends of jobs may be told to.
     """
 
-    def model_name(text: str) -> str:
+    def model_name(parameters: BulkParameters | ReplayParameters, kind: str) -> str:
+        """Check that a job may begin, and return the name of its model."""
+        check_end_webhook(parameters.webhook, hosts)
+        if problem := way_in_problem():
+            raise QueryError(f"{kind} is off: {problem}")
         try:
-            return inferences.within(caller_scope()).names.resolve(text)
+            return inferences.within(caller_scope()).names.resolve(parameters.model)
         except NotFoundError:  # whether there is one that the key is not for makes no difference
-            admit_model(current_caller(), text, text)
+            admit_model(current_caller(), parameters.model, parameters.model)
             raise
+
+    bulk_errors, replay_errors = body_errors(_NO_SOURCE), body_errors(_NO_VERSION)
 
     @post(
         "/api/inferences/bulk",
-        sync_to_thread=True,
         need="infer",
+        operation=_BULK_BODY,
+        errors=bulk_errors,
+        status=202,
         audited=True,
-        **json_body_options(_BULK_BODY, _NO_SOURCE, status=202),
     )
     def submit_bulk_inference(body: RawBody) -> Job:
         """Run a model over the images of a folder or a zip, as a job; the body is JSON whatever its content type."""
         parameters = decode_bulk(body, folder)
-        check_end_webhook(parameters.webhook, hosts)
-        if problem := way_in_problem():
-            raise QueryError(f"bulk inference is off: {problem}")
-        name = model_name(parameters.model)
+        name = model_name(parameters, "bulk inference")
         return _submit(jobs, BULK_INFERENCE, msgspec.structs.replace(parameters, model=name))
 
-    @post(
-        "/api/replays",
-        sync_to_thread=True,
-        need="operate",
-        **json_body_options(_REPLAY_BODY, _NO_VERSION, status=202),
-    )
+    @post("/api/replays", need="operate", operation=_REPLAY_BODY, errors=replay_errors, status=202)
     def submit_replay(body: RawBody) -> Job:
         """Run a version of a model over stored images, and compare, as a job; the body is JSON whatever its content type."""
         parameters = decode_replay(body)
-        check_end_webhook(parameters.webhook, hosts)
-        if problem := way_in_problem():
-            raise QueryError(f"replay is off: {problem}")
-        name = model_name(parameters.model)
+        name = model_name(parameters, "replay")
         versions = {v.version: v for v in served_versions() if v.name == name}
         if parameters.version not in versions:
             known = ", ".join(versions) or "none"

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from litestar import Request, Response, get
+from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from quadriga.engine.api.access import check_sees_everything
+from quadriga.engine.api.routes import get
 from quadriga.proto.access import Need
 
 
@@ -18,7 +19,7 @@ def metrics_route(*collectors: Collector, need: Need) -> HTTPRouteHandler:
     for collector in collectors:
         registry.register(collector)
 
-    @get("/metrics", sync_to_thread=True, media_type="text/plain", need=need)
+    @get("/metrics", need=need, media_type="text/plain")
     def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         """Return all metrics, in the text format that Prometheus accepts."""
         if need != "nothing":

@@ -6,13 +6,13 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
-from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from msgspec.structs import replace
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi import NOT_READY, UNKNOWN_MODEL
+from quadriga.engine.api.routes import get
 from quadriga.engine.models.repository import ServedVersion
 from quadriga.monitor.drift.baselines import BaselineState
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE
@@ -235,17 +235,12 @@ def served_entries(served_versions: list[ServedVersion]) -> list[ModelEntry]:
 def model_routes(entries: ModelEntries) -> list[HTTPRouteHandler]:
     """Return the handlers that list models."""
 
-    @get("/api/models", sync_to_thread=True, need="read")
+    @get("/api/models", need="read")
     def list_models() -> ModelList:
         """Return all models that are served or have stored inferences, by name."""
         return ModelList(entries.all())
 
-    @get(
-        "/api/models/{name:str}",
-        sync_to_thread=True,
-        responses={404: UNKNOWN_MODEL, 503: NOT_READY},
-        need="read",
-    )
+    @get("/api/models/{name:str}", need="read", errors={404: UNKNOWN_MODEL, 503: NOT_READY})
     def get_model(name: FromPath[str]) -> ModelEntry:
         """Return one model, as in the list."""
         return entries.one(name)

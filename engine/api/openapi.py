@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from litestar import MediaType, Request, Response, route
-from litestar.handlers import HTTPRouteHandler
+from litestar import MediaType, Request
 from litestar.openapi import ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import (
@@ -39,6 +38,8 @@ NOT_READY = error_response(
 )
 UNKNOWN_MODEL = error_response("No such model is served or has stored inferences")
 UNREADABLE_QUERY = error_response("The id or the query cannot be understood")
+FIND_ERRORS = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
+"""Errors of routes whose URL has a query."""
 QUERY_ERRORS = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 413: TOO_LARGE, 503: NOT_READY}
 """Errors of routes whose body is a query."""
 BULK_CHANGE_ERRORS = {
@@ -49,31 +50,9 @@ BULK_CHANGE_ERRORS = {
 CHANGE_ERRORS = BULK_CHANGE_ERRORS | {404: error_response("No such inference")}
 
 
-def json_body_options(
-    body: type[Operation], unreadable: ResponseSpec, status: int = 200
-) -> dict[str, Any]:
-    """Return the route options of a handler that stores what its JSON body describes.
-
-    Args:
-        body: The body, as of `json_body`.
-        unreadable: The response to a body that cannot be understood.
-        status: The status of success.
-    """
-    responses = {400: unreadable, 404: UNKNOWN_MODEL, 413: TOO_LARGE, 503: NOT_STORED}
-    return {"status_code": status, "operation_class": body, "responses": responses}
-
-
-def options_route(path: str, *methods: str) -> HTTPRouteHandler:
-    """Return the handler of OPTIONS for a path with several methods.
-
-    The framework alone would name only the first of them. The handler must come before theirs.
-    """
-
-    @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False, need="nothing")
-    async def answer_options() -> Response[None]:
-        return Response(None, headers={"Allow": ", ".join(sorted([*methods, "OPTIONS"]))})
-
-    return answer_options
+def body_errors(unreadable: ResponseSpec) -> dict[int, ResponseSpec]:
+    """Return the errors of a route that stores what its body describes; `unreadable` is of a body that cannot be understood."""
+    return {400: unreadable, 404: UNKNOWN_MODEL, 413: TOO_LARGE, 503: NOT_STORED}
 
 
 _MOMENT = "RFC 3339, now, or relative such as -24h"

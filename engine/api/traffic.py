@@ -1,22 +1,18 @@
 """HTTP routes of a model's traffic: the shares of its versions, and the promotion of a version."""
 
-from asyncio import to_thread
-
 import msgspec
-from litestar import delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi import (
     NOT_STORED,
-    TOO_LARGE,
     UNKNOWN_MODEL,
+    body_errors,
     error_response,
     json_body,
-    json_body_options,
-    options_route,
 )
+from quadriga.engine.api.routes import delete, get, post, put
 from quadriga.engine.models.repository import ModelRepository
 from quadriga.engine.serving.traffic import (
     TrafficRule,
@@ -188,44 +184,26 @@ def decode_promotion(body: bytes) -> Promotion:
 
 def traffic_routes(control: TrafficControl) -> list[HTTPRouteHandler]:
     """Return the handlers that show and change the traffic of models."""
+    errors = body_errors(_UNREADABLE)
 
-    # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
-    @get(_TRAFFIC_PATH, responses={404: UNKNOWN_MODEL}, need="read")
-    async def get_traffic(name: FromPath[str]) -> TrafficState:
+    @get(_TRAFFIC_PATH, need="read", errors={404: UNKNOWN_MODEL})
+    def get_traffic(name: FromPath[str]) -> TrafficState:
         """Return how the requests to a model that name no version are divided."""
-        return await to_thread(control.show, name)
+        return control.show(name)
 
-    @put(_TRAFFIC_PATH, need="operate", **json_body_options(_RULE, _UNREADABLE))
-    async def put_traffic(name: FromPath[str], body: RawBody) -> TrafficState:
+    @put(_TRAFFIC_PATH, need="operate", operation=_RULE, errors=errors)
+    def put_traffic(name: FromPath[str], body: RawBody) -> TrafficState:
         """Divide the requests to a model, in all workers and servers on the same database within 2 s."""
-        return await to_thread(control.put, name, decode_rule(body))
+        return control.put(name, decode_rule(body))
 
-    @delete(
-        _TRAFFIC_PATH,
-        status_code=200,
-        responses={404: UNKNOWN_MODEL, 503: NOT_STORED},
-        need="operate",
-    )
-    async def delete_traffic(name: FromPath[str]) -> TrafficState:
+    @delete(_TRAFFIC_PATH, need="operate", errors={404: UNKNOWN_MODEL, 503: NOT_STORED})
+    def delete_traffic(name: FromPath[str]) -> TrafficState:
         """Let the highest version of a model that is ready answer all again."""
-        return await to_thread(control.remove, name)
+        return control.remove(name)
 
-    @post(
-        _PROMOTE_PATH,
-        operation_class=_PROMOTION,
-        status_code=200,
-        sync_to_thread=True,
-        responses={400: _UNREADABLE, 404: UNKNOWN_MODEL, 413: TOO_LARGE, 503: _NO_VERSION},
-        need="operate",
-    )
+    @post(_PROMOTE_PATH, need="operate", operation=_PROMOTION, errors=errors | {503: _NO_VERSION})
     def promote_version(name: FromPath[str], body: RawBody) -> TrafficState:
         """Let one version of a model answer all; to repeat it changes nothing."""
         return control.promote(name, decode_promotion(body).version)
 
-    return [
-        options_route(_TRAFFIC_PATH, "GET", "PUT", "DELETE"),
-        get_traffic,
-        put_traffic,
-        delete_traffic,
-        promote_version,
-    ]
+    return [get_traffic, put_traffic, delete_traffic, promote_version]

@@ -2,18 +2,12 @@
 
 from pathlib import Path
 
-from litestar import delete, get, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.openapi import (
-    NOT_STORED,
-    TOO_LARGE,
-    error_response,
-    json_body,
-    options_route,
-)
+from quadriga.engine.api.openapi import NOT_STORED, TOO_LARGE, error_response, json_body
+from quadriga.engine.api.routes import delete, get, put
 from quadriga.monitor.saved_views import (
     OtherOwnerError,
     SavedView,
@@ -40,36 +34,25 @@ _OF_OTHERS = error_response("The view belongs to somebody else")
 def view_routes(directory: Path) -> list[HTTPRouteHandler]:
     """Return the handlers that list, save and delete the views of the caller's team, which stand in a folder."""
     every_team = ViewStore(directory)
+    put_errors = {400: _UNREADABLE, 403: _OF_OTHERS, 413: TOO_LARGE, 503: NOT_STORED}
+    delete_errors = {400: _UNREADABLE, 403: _OF_OTHERS, 404: _UNKNOWN, 503: NOT_STORED}
 
-    @get("/api/views", sync_to_thread=True, need="read")
+    @get("/api/views", need="read")
     def list_views() -> ViewList:
         """Return the saved views, by name."""
         return every_team.within(caller_scope()).all()
 
-    @put(
-        _PATH,
-        operation_class=_BODY,
-        status_code=200,
-        sync_to_thread=True,
-        responses={400: _UNREADABLE, 403: _OF_OTHERS, 413: TOO_LARGE, 503: NOT_STORED},
-        need="annotate",
-    )
+    @put(_PATH, need="annotate", operation=_BODY, errors=put_errors)
     def put_view(view: FromPath[str], body: RawBody) -> SavedView:
         """Save a view; the body is JSON whatever its content type."""
         return save_view(every_team, view, decode_view(body))
 
-    @delete(
-        _PATH,
-        status_code=200,
-        sync_to_thread=True,
-        responses={400: _UNREADABLE, 403: _OF_OTHERS, 404: _UNKNOWN, 503: NOT_STORED},
-        need="annotate",
-    )
+    @delete(_PATH, need="annotate", errors=delete_errors)
     def delete_view(view: FromPath[str]) -> SavedView:
         """Delete a view, and return it."""
         return remove_view(every_team, view)
 
-    return [options_route(_PATH, "PUT", "DELETE"), list_views, put_view, delete_view]
+    return [list_views, put_view, delete_view]
 
 
 def save_view(every_team: ViewStore, name: str, body: ViewBody) -> SavedView:

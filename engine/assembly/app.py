@@ -30,6 +30,7 @@ from quadriga.engine.api.errors import EXCEPTION_HANDLERS
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.api.models import ModelEntry, served_entries
 from quadriga.engine.api.openapi import OpenApiDocument
+from quadriga.engine.api.routes import options_routes
 from quadriga.engine.api.stored.event_streams import EventStreams
 from quadriga.engine.api.traffic import TrafficControl, traffic_routes
 from quadriga.engine.assembly.opened_store import NO_NUMBER, QUERY_THREADS, OpenedStore, open_store
@@ -291,7 +292,7 @@ class Application:
             "Quadriga", VERSION, render_plugins=[OpenApiDocument(operations)], openapi_router=schema
         )
         routes = Litestar(
-            handlers,
+            [*options_routes(handlers), *handlers],
             guards=[guard_route, guard_with(audit)],
             exception_handlers=EXCEPTION_HANDLERS,
             before_send=[_keep_out_of_caches],

@@ -13,8 +13,9 @@ import rich_click as click
 from rich.table import Column, Table
 from rich.text import Text
 
-from quadriga.engine.commands.options import config_option, data_settings, option
+from quadriga.engine.commands.options import option
 from quadriga.engine.commands.output import make_console, short_time
+from quadriga.engine.commands.store_options import config_option, load_settings
 from quadriga.engine.config.settings import Settings
 from quadriga.store.records.errors import StoreError
 
@@ -67,7 +68,7 @@ def _audit_directory(data: str | None) -> Path:
     Raises:
         StoreError: There is no such data folder.
     """
-    settings = data_settings(data)
+    settings = load_settings(data=data)
     if not Path(settings.data).is_dir():
         raise StoreError(f"data folder not found: {settings.data}; set --data or --config as for the server")  # fmt: skip
     return settings.audit_directory

@@ -9,19 +9,25 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quadriga.engine.commands.options import (
-    PATH,
-    model_options,
-    option,
-    parse_object,
-    prepare_models,
-)
+from quadriga.engine.commands.options import PATH, option, parse_object
 from quadriga.engine.commands.output import echo_json
+from quadriga.engine.commands.store_options import load_settings
+from quadriga.engine.config.settings import add_extensions, fields
+
+extensions_option = option(
+    "--extensions", f"{fields()['extensions'].text} [default: QUADRIGA_EXTENSIONS]", "FOLDER"
+)
+"""Option of the commands that load a model themselves; `prepare_models` applies it."""
+
+
+def prepare_models(extensions: str | None) -> None:
+    """Make the modules of the extensions folder importable; None takes the folder of the settings."""
+    add_extensions(load_settings(extensions=extensions))
 
 
 @click.command()
 @click.argument("model", type=PATH)
-@model_options
+@extensions_option
 @option("--json as_json", "Print JSON.", is_flag=True)
 def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
     """Describe MODEL and how it will be used, with reasons. MODEL is a folder or an ONNX file."""
@@ -55,7 +61,7 @@ def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
     default="{}",
     show_default=False,
 )
-@model_options
+@extensions_option
 @option("--json as_json", "Print JSON.", is_flag=True)
 def validate(
     *,

@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import rich_click as click
-from rich.console import Console
-from rich.text import Text
 
 from quadriga.engine.commands.options import (
     connect,
@@ -14,7 +12,7 @@ from quadriga.engine.commands.options import (
     parse_filter,
     server_option,
 )
-from quadriga.engine.commands.output import echo_json, plain_table
+from quadriga.engine.commands.output import echo_json, print_table, print_text
 
 _SHOWN_LABELS = 10
 
@@ -36,9 +34,9 @@ _SHOWN_LABELS = 10
 def compare_command(a: str, b: str, **options: Any) -> None:
     """Compare two models or versions on what both answered, one of them maybe by `quadriga replay`."""
     client = connect(options["server"])
-    where = None if options["where"] is None else parse_filter(options["where"])
+    where = parse_filter(options["where"])
     numbers = {name: options[name] for name in ("score", "iou", "limit")}
-    answer = client.inferences.compare(_of_api(a), _of_api(b), where=where, **numbers)
+    answer = client.inferences.compare(a, b, where=where, **numbers)
     evaluation = _evaluate(client, answer, where) if options["evaluate"] else None
     if options["as_json"]:
         echo_json(answer | ({} if evaluation is None else {"evaluation": evaluation}))
@@ -95,12 +93,6 @@ def replay_command(model: str, **options: Any) -> None:
         _print_evaluation(report["evaluation"])
 
 
-def _of_api(text: str) -> str:
-    """Return NAME@VERSION as filters and the API write it."""
-    name, version = name_and_version(text)
-    return name if version is None else f"{name}:{version}"
-
-
 def _evaluate(client: Any, answer: dict[str, Any], where: Any) -> Any:
     """Evaluate the live side with its ground truth, and the other one on the same images; return the report."""
     live, other = answer["a"], answer["b"]
@@ -112,25 +104,22 @@ def _evaluate(client: Any, answer: dict[str, Any], where: Any) -> Any:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    console = Console()
     share, interval = answer["share"], answer["share_ci95"]
     by = "on the same images" if answer["paired_by"] == "image" else f"of a {answer['paired_by']}"
     if share is None:
-        console.print(Text(f"no pairs {by}: nothing to compare"))
+        print_text(f"no pairs {by}: nothing to compare")
         return
-    console.print(
-        Text(
-            f"{answer['different']:,} of {answer['pairs']:,} pairs {by} differ: {share:.1%} "
-            f"({interval[0]:.1%} to {interval[1]:.1%}){', the newest' if answer['partial'] else ''}"
-        )
+    print_text(
+        f"{answer['different']:,} of {answer['pairs']:,} pairs {by} differ: {share:.1%} "
+        f"({interval[0]:.1%} to {interval[1]:.1%}){', the newest' if answer['partial'] else ''}"
     )
     sides = [
         f"{side['model']} {side['version'] or ''}".strip() for side in (answer["a"], answer["b"])
     ]
-    console.print(plain_table(("", *sides), _rows(answer), numbers=sides))
+    print_table(("", *sides), _rows(answer), numbers=sides)
     for pair in answer["disagreements"]:
         only = f"{len(pair['only_a'])} only here, {len(pair['only_b'])} only there"
-        console.print(Text(f"{pair['a']['id']}  {pair['b']['id']}  {only}"))
+        print_text(f"{pair['a']['id']}  {pair['b']['id']}  {only}")
 
 
 def _rows(answer: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -155,18 +144,15 @@ def _rows(answer: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _print_evaluation(report: dict[str, Any]) -> None:
-    console = Console()
     for comparison in report["comparisons"]:
         for own, difference in zip(comparison["metrics"], comparison["differences"], strict=False):
             if own["value"] is None or difference["value"] is None:
                 continue
             interval = difference["ci95"]
             text = "" if interval is None else f" ({interval[0]:+.4f} to {interval[1]:+.4f})"
-            console.print(
-                Text(
-                    f"{own['type']}: {own['value'] + difference['value']:.4f} of {report['model']['name']} "
-                    f"{report['model']['version']}, {own['value']:.4f} of {comparison['model']['name']} "
-                    f"{comparison['model']['version']}, difference {difference['value']:+.4f}{text}, "
-                    f"on {comparison['n']:,} images"
-                )
+            print_text(
+                f"{own['type']}: {own['value'] + difference['value']:.4f} of {report['model']['name']} "
+                f"{report['model']['version']}, {own['value']:.4f} of {comparison['model']['name']} "
+                f"{comparison['model']['version']}, difference {difference['value']:+.4f}{text}, "
+                f"on {comparison['n']:,} images"
             )

@@ -3,17 +3,15 @@
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import rich_click as click
-from rich.console import Console
-from rich.text import Text
 
 from quadriga.engine.commands.options import connect, option, parse_filter, server_option
-from quadriga.engine.commands.output import print_progress
+from quadriga.engine.commands.output import print_progress, print_text
 from quadriga.store.blobs.interface import KEY_PATTERN, blob_key
 from quadriga.store.records.errors import StoreError
 
@@ -71,7 +69,7 @@ def erase_command(filter_text: str, **options: Any) -> None:
         if options["as_json"]:
             click.echo(msgspec.json.encode(receipt))
         else:
-            _print(receipt, Console())
+            _print(receipt)
         is_done = is_done and receipt["state"] == "complete" and not receipt["remaining"]
     sys.exit(0 if is_done else 1)
 
@@ -150,31 +148,24 @@ def _wait(server: Any, receipt: dict[str, Any], deadline_s: float) -> dict[str, 
     return receipt
 
 
-def _print(receipt: dict[str, Any], console: Console) -> None:
+def _print(receipt: dict[str, Any]) -> None:
     from quadriga.monitor.report.metric_texts import one_line
-
-    def print_line(text: str) -> None:
-        console.print(Text(text), soft_wrap=True)
 
     is_complete = receipt["state"] == "complete"
     state = "is complete" if is_complete else "goes on; its receipt comes at"
     where = "" if is_complete else f" GET /api/erasures/{receipt['id']}"
-    print_line(f"erasure {receipt['id']} {state}{where}")
+    print_text(f"erasure {receipt['id']} {state}{where}")
     for name, count in receipt["counts"].items():
-        print_line(f"  {count:,} {_COUNTS.get(name, one_line(name))}")
+        print_text(f"  {count:,} {_COUNTS.get(name, one_line(name))}")
     for title, key in (
         ("It waits for:", "waiting"),
         ("Remains on this server, for you to remove:", "remaining"),
         ("May be kept elsewhere, out of its reach:", "kept"),
     ):
-        _print_list(title, list(_lines(receipt[key])), print_line)
-
-
-def _print_list(title: str, lines: list[str], print_line: Callable[[str], None]) -> None:
-    if lines:
-        print_line(title)
-    for line in lines:
-        print_line(f"  - {line}")
+        if receipt[key]:
+            print_text(title)
+        for line in _lines(receipt[key]):
+            print_text(f"  - {line}")
 
 
 def _lines(texts: list[str]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.engine.commands.options import (
-    PATH,
-    option,
-    parse_filter,
+from quadriga.engine.commands.options import DATASET_FORMATS, PATH, option, parse_filter
+from quadriga.engine.commands.output import echo_json, print_progress, print_warnings
+from quadriga.engine.commands.store_options import (
+    SEARCH_TIMEOUT_S,
+    open_store,
     store_options,
     store_settings,
 )
-from quadriga.engine.commands.output import echo_json, print_progress, print_warnings
 from quadriga.engine.config.extras import dataset_formats
 
 _MAX_REASONS_SHOWN = 20
@@ -36,13 +35,10 @@ def query(filter_text: str, as_json: bool, limit: int, order: Any, **store: Any)
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
-    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.store.query.request import QueryRequest
 
-    inferences, _ = open_reader(
-        store_settings(**store, reads_images=False, must_exist=True), served=tuple
-    )
-    with closing(inferences):
+    settings = store_settings(**store, reads_images=False, must_exist=True)
+    with open_store(settings, SEARCH_TIMEOUT_S) as (inferences, _):
         request = QueryRequest(parse_filter(filter_text), limit=limit, order=order, count="capped")
         page = inferences.query(request)
     print_warnings(page.warnings or ())
@@ -84,21 +80,7 @@ def _prediction_text(prediction: dict[str, Any]) -> str:
 @option(
     "--format",
     "JSON lines, Parquet, or a dataset in the form of a tool; see docs/datasets.md.",
-    type=click.Choice(
-        [
-            "jsonl",
-            "parquet",
-            "chariot",
-            "coco",
-            "yolo",
-            "yolo-obb",
-            "yolo-seg",
-            "imagefolder",
-            "dota",
-            "cvat",
-            "label-studio",
-        ]
-    ),
+    type=click.Choice(["jsonl", "parquet", *DATASET_FORMATS]),
     default="jsonl",
 )
 @option("--output", "File to write.", required=True, type=PATH)
@@ -145,7 +127,6 @@ def export_command(
     **export_options: Any,
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; no server is needed."""
-    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.model_labels import labels_of_one_model
     from quadriga.engine.models.recognition.labels import read_label_file
     from quadriga.store.exchange.dataset_options import parse_splits
@@ -155,17 +136,15 @@ def export_command(
         check_parameters,
         export,
     )
-    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     export_options["labels"] = [] if labels_file is None else [*read_label_file(labels_file)]
     settings = store_settings(data, database, must_exist=True)
-    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
     parameters = msgspec.convert(
         {"where": parse_filter(filter_text), "split": parse_splits(split), **export_options},
         ExportParameters,
     )
     check_parameters(parameters)
-    with closing(inferences):
+    with open_store(settings) as (inferences, blobs):
         if labels_file is None and parameters.format in NUMBERED_FORMATS:
             known = labels_of_one_model(inferences, parameters.where, settings.models)
             parameters = msgspec.structs.replace(parameters, labels=known)
@@ -240,7 +219,6 @@ def import_command(
 
     A server may run meanwhile or not. Importing a file twice has the effect of importing it once.
     """
-    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.store.blobs.files import open_blobs
     from quadriga.store.exchange.import_files import read
     from quadriga.store.exchange.imports import Importer
@@ -254,8 +232,7 @@ def import_command(
     task = None if task is None else full_name(task)
     settings = store_settings(**store, is_written=not dry_run)
     if model:
-        inferences, _ = open_reader(settings, served=tuple)
-        with closing(inferences):
+        with open_store(settings, SEARCH_TIMEOUT_S) as (inferences, _):
             model = inferences.names.resolve(model)
     blobs = open_blobs(settings.blob_location)
     importer = Importer(

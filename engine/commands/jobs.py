@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import rich_click as click
-from rich.console import Console
-from rich.text import Text
 
 from quadriga.engine.commands.options import PATH, connect, json_option, option, server_option
-from quadriga.engine.commands.output import echo_json, plain_table, short_time
+from quadriga.engine.commands.output import echo_json, print_table, print_text, short_time
 
 _COLUMNS = ("id", "kind", "state", "progress", "ended", "error")
 _id_argument = click.argument("job_id", metavar="ID")
@@ -37,8 +35,10 @@ def jobs_command(
         jobs = [job for job in jobs if job["state"] in state]
     if as_json:
         echo_json({"jobs": jobs})
-        return
-    Console().print(plain_table(_COLUMNS, map(_cells, jobs)) if jobs else "no jobs")
+    elif jobs:
+        print_table(_COLUMNS, map(_cells, jobs))
+    else:
+        click.echo("no jobs")
 
 
 @jobs_command.command("show")
@@ -106,12 +106,11 @@ def _print_job(job: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         echo_json(job)
         return
-    console = Console()
     for name, cell in zip(_COLUMNS, _cells(job), strict=True):
         if cell:
-            console.print(Text(f"{name}: {cell}"), soft_wrap=True)
+            print_text(f"{name}: {cell}")
     for name, value in job["parameters"].items():
         if value not in (None, [], {}):
-            console.print(Text(f"parameter {name}: {value}"), soft_wrap=True)
+            print_text(f"parameter {name}: {value}")
     if job["log"]:
-        console.print(Text(job["log"].rstrip()), soft_wrap=True)
+        print_text(job["log"].rstrip())

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -11,8 +11,9 @@ import rich_click as click
 from rich.table import Column, Table
 
 from quadriga.engine.commands.audit import audited
-from quadriga.engine.commands.options import json_option, option, store_options, store_settings
+from quadriga.engine.commands.options import json_option, option
 from quadriga.engine.commands.output import make_console
+from quadriga.engine.commands.store_options import store_options, store_settings
 from quadriga.engine.config.settings import Settings
 from quadriga.proto.access import Role
 from quadriga.store.keys.key_limits import NO_LIMITS, limits_text, parse_limits
@@ -75,7 +76,7 @@ def create(**options: Any) -> None:
         if not pattern or "," in pattern:
             raise click.UsageError(f"expected --models to be a pattern, got {pattern!r}")
     limits = _limits(options["limit"])
-    with _database(options) as engine, _audited(options, "keys create") as note:
+    with _changing(options, "keys create", is_first=True) as (engine, note):
         key, text = create_key(
             engine,
             name=options["name"],
@@ -97,7 +98,9 @@ def list_keys(**options: Any) -> None:
     from quadriga.store.database.database import ReaderPool
     from quadriga.store.keys.access_keys import read_keys
 
-    with closing(ReaderPool(_existing_url(options), connections=1)) as pool:  # noqa: SIM117 - it may not answer
+    url = _settings(options, must_exist=True).database_url
+    _check_tables(url)
+    with closing(ReaderPool(url, connections=1)) as pool:  # noqa: SIM117 - it may not answer
         with pool.snapshot() as connection:
             keys = read_keys(connection)
     if options["as_json"]:
@@ -132,7 +135,7 @@ def revoke(key_id: str, **options: Any) -> None:
     """Revoke the key ID: requests with it are refused within a few seconds."""
     from quadriga.store.keys.access_keys import revoke_key
 
-    with _existing_database(options) as engine, _audited(options, "keys revoke") as note:
+    with _changing(options, "keys revoke") as (engine, note):
         revoke_key(engine, key_id)
         note(key_id)
     click.echo(f"revoked {key_id}")
@@ -150,7 +153,7 @@ def limit_command(key_id: str, **options: Any) -> None:
     from quadriga.store.keys.access_keys import limit_key
 
     limits = _limits(options["limit"])
-    with _existing_database(options) as engine, _audited(options, "keys limit") as note:
+    with _changing(options, "keys limit") as (engine, note):
         limit_key(engine, key_id, limits)
         note(key_id)
     click.echo(f"limits of {key_id}: {limits.replace(',', ', ') or 'default'}")
@@ -167,7 +170,7 @@ def rotate(key_id: str, **options: Any) -> None:
     """Make a key with the rights, limits and end of the key ID, and print it; the present one ends after --overlap."""
     from quadriga.store.keys.access_keys import rotate_key
 
-    with _existing_database(options) as engine, _audited(options, "keys rotate") as note:
+    with _changing(options, "keys rotate") as (engine, note):
         key, text = rotate_key(engine, key_id, options["overlap"])
         note(f"{key_id} to {rights_text(key)}")
     _print_new(key, text, as_json=options["as_json"])
@@ -189,54 +192,47 @@ def _limits(texts: Sequence[str]) -> str:
         raise click.UsageError(f"--limit: {error}") from error
 
 
-def _database(options: dict[str, Any]) -> Any:
-    """Open the database of the store for writing; make its tables if it has none."""
+@contextmanager
+def _changing(
+    options: dict[str, Any], action: str, *, is_first: bool = False
+) -> Iterator[tuple[Any, Callable[[str], None]]]:
+    """Open the database for writing, and the audit log of the data folder; yield the engine, and what notes the change.
+
+    Args:
+        options: Values of the options.
+        action: Action of the line of the audit log.
+        is_first: Whether to make the store if there is none.
+    """
     from quadriga.store.database.database import make_tables, writer_engine
 
-    url = _settings(options, is_written=True).database_url
-    make_tables(url)
-    return writer_engine(url)
+    settings = _settings(options, is_written=True, must_exist=not is_first)
+    url = settings.database_url
+    if is_first:
+        make_tables(url)
+    else:
+        _check_tables(url)
+    with writer_engine(url) as engine, audited(settings, action) as note:
+        yield engine, note
 
 
-def _existing_database(options: dict[str, Any]) -> Any:
-    """Open the database of the store for writing; it must have tables."""
-    _existing_url(options)
-    return _database(options)
-
-
-def _existing_url(options: dict[str, Any]) -> str:
-    """Return the URL of the database of the store.
+def _check_tables(url: str) -> None:
+    """Check that a database has the tables of a store; a command that makes no key makes none.
 
     Raises:
-        StoreError: It has no tables, which a command that makes no key does not make either.
+        StoreError: It has none, or those of another version.
     """
     from quadriga.store.database.database import compare_revision, make_tables
 
-    settings = _settings(options, must_exist=True)
-    if compare_revision(settings.database_url).database is None:
+    if compare_revision(url).database is None:
         raise StoreError(
-            f"no store in {without_secrets(settings.database_url)}: set --data, --database or --config as for the server, "
+            f"no store in {without_secrets(url)}: set --data, --database or --config as for the server, "
             "or make its tables by quadriga migrate"
         )
-    make_tables(settings.database_url)  # checks their revision, as they are there
-    return settings.database_url
+    make_tables(url)  # checks their revision, as they are there
 
 
-def _settings(
-    options: dict[str, Any], *, is_written: bool = False, must_exist: bool = False
-) -> Settings:
-    return store_settings(
-        options["data"],
-        options["database"],
-        is_written=is_written,
-        reads_images=False,
-        must_exist=must_exist,
-    )
-
-
-def _audited(options: dict[str, Any], action: str) -> Any:
-    """Open the audit log of the data folder."""
-    return audited(_settings(options), action)
+def _settings(options: dict[str, Any], **conditions: bool) -> Settings:
+    return store_settings(options["data"], options["database"], reads_images=False, **conditions)
 
 
 def _print_new(key: AccessKey, text: str, *, as_json: bool) -> None:

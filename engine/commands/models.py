@@ -3,10 +3,9 @@
 from typing import Any
 
 import rich_click as click
-from rich.console import Console
 
 from quadriga.engine.commands.options import connect, option, server_option
-from quadriga.engine.commands.output import echo_json, plain_table
+from quadriga.engine.commands.output import echo_json, print_table
 
 _COLUMNS = ("model", "task", "versions", "inferences", "last", "baseline", "drift", "evaluation")
 
@@ -20,7 +19,7 @@ def models_command(server: str, as_json: bool) -> None:
     if as_json:
         echo_json({"models": models})
         return
-    Console().print(plain_table(_COLUMNS, map(_cells, models), numbers=["inferences"]))
+    print_table(_COLUMNS, map(_cells, models), numbers=["inferences"])
 
 
 def _cells(model: dict[str, Any]) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
-"""Options that several commands share, and the settings and values read from them."""
+"""Options that several commands share, and the values read from them."""
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +10,6 @@ from typing import Any
 import rich_click as click
 from click import get_current_context
 from click.core import ParameterSource
-
-from quadriga.engine.config.settings import Settings, SettingsError, add_extensions, fields, load
-from quadriga.engine.config.store_places import check_places
-from quadriga.store.records.disk import create_privately
 
 Decorator = Callable[[Any], Any]
 
@@ -29,7 +24,9 @@ def option(names: str, text: str, metavar: str | None = None, **keywords: Any) -
     return click.option(*names.split(), help=text, metavar=metavar, **attributes)
 
 
-def _combine(*options: Decorator) -> Decorator:
+def combine(*options: Decorator) -> Decorator:
+    """Return a decorator that gives a command several options."""
+
     def decorate(command: Any) -> Any:
         for option in reversed(options):
             command = option(command)
@@ -37,6 +34,9 @@ def _combine(*options: Decorator) -> Decorator:
 
     return decorate
 
+
+DATASET_FORMATS = ("chariot", "coco", "yolo", "yolo-obb", "yolo-seg", "imagefolder", "dota", "cvat", "label-studio")  # fmt: skip
+"""Datasets that an export writes, in the forms of tools."""
 
 _REPORT_ENDINGS = (".html", ".json", ".md", ".xml")
 
@@ -112,37 +112,6 @@ report_output_option = option(
     callback=_check_outputs,
 )
 
-_CONFIG = "quadriga.config"
-"""Key of the context under which the file of --config is."""
-
-
-def _keep_config(context: click.Context, _: click.Parameter, path: Path | None) -> None:
-    context.meta[_CONFIG] = path
-
-
-config_option = option(
-    "--config",
-    "Settings file of the server. [default: QUADRIGA_CONFIG, else quadriga.toml]",
-    type=PATH,
-    callback=_keep_config,
-    expose_value=False,
-)
-store_options = _combine(
-    option("--data", "Data folder of the server. [default: data]"),
-    option("--database", "SQLAlchemy URL of the store."),
-    config_option,
-)
-"""Options of the commands that open a store; `store_settings` reads them."""
-
-model_options = _combine(
-    option(
-        "--extensions",
-        f"{fields()['extensions'].text} [default: QUADRIGA_EXTENSIONS]",
-        "FOLDER",
-    ),
-)
-"""Options of the commands that load a model themselves; `prepare_models` applies them."""
-
 keep_option = option(
     "--no-keep keep",
     "Print the report only. [default: the data folder keeps it, and the console shows it]",
@@ -150,7 +119,7 @@ keep_option = option(
     default=True,
     show_default=False,
 )
-report_options = _combine(
+report_options = combine(
     option("--seed", "Seed of random draws.", type=click.IntRange(0, (1 << 32) - 1), default=0),
     option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
     report_output_option,
@@ -158,7 +127,7 @@ report_options = _combine(
 )
 """Options of the commands that make a report."""
 
-dataset_options = _combine(
+dataset_options = combine(
     option("--snapshot", "Name of the --dataset snapshot. [default: a hash of its images]", "NAME"),
     option(
         "--threads",
@@ -168,64 +137,6 @@ dataset_options = _combine(
     ),
 )
 """Options of the commands that run a model over a dataset."""
-
-
-def store_settings(
-    data: str | None,
-    database: str | None,
-    *,
-    is_written: bool = False,
-    reads_images: bool = True,
-    must_exist: bool = False,
-) -> Settings:
-    """Return the settings with these values; None leaves a value to the environment, the settings file or default.
-
-    A command that writes the store makes its files for its user alone from then on, as the server does.
-
-    Raises:
-        SettingsError: The server of the data folder has another database or, where images are read, others; a database
-            that is named without a folder is that of no folder. Or there is no store, where it must exist.
-    """
-    if is_written:
-        create_privately()
-    settings = _load_settings({"data": data, "database": database})
-    if database is None or data is not None:
-        check_places(settings, reads_images=reads_images)
-    if must_exist:
-        _check_exists(settings)
-    return settings
-
-
-def _check_exists(settings: Settings) -> None:
-    """Check that a data folder is there, and has a database of its own if it is to have one.
-
-    Raises:
-        SettingsError: It is not.
-    """
-    from quadriga.store.database.sqlite import database_path
-
-    file = database_path(settings.database_url)
-    if file is not None and not file.exists() and not settings.journal_directory.is_dir():
-        raise SettingsError(
-            f"no store in {settings.data}: set --data, --database or --config as for the server"
-        )
-
-
-def data_settings(data: str | None) -> Settings:
-    """Return the settings of a command that reads files of a data folder, and no store."""
-    return _load_settings({"data": data})
-
-
-def prepare_models(extensions: str | None) -> None:
-    """Make the modules of the extensions folder importable; None takes the folder of the settings."""
-    add_extensions(_load_settings({"extensions": extensions}))
-
-
-def _load_settings(options: Mapping[str, str | None]) -> Settings:
-    flags = {name: value for name, value in options.items() if value is not None}
-    context = get_current_context(silent=True)
-    file = None if context is None else context.meta.get(_CONFIG)
-    return load(flags, os.environ, file)
 
 
 def select_form(
@@ -304,15 +215,3 @@ def ray_cluster(address: str | None) -> AbstractContextManager[Any]:
     from quadriga.monitor.evaluation.ray_executor import RayCluster
 
     return closing(RayCluster(address))
-
-
-@contextmanager
-def shard_executor(address: str | None, database_url: str) -> Iterator[Any]:
-    """Yield the executor that reads a database on the cluster of --on; None to read it here."""
-    with ray_cluster(address) as ray:
-        if ray is None:
-            yield None
-            return
-        from quadriga.monitor.evaluation.ray_executor import RayExecutor
-
-        yield RayExecutor(ray, database_url)

@@ -9,17 +9,11 @@ from typing import Any, NoReturn
 
 import msgspec
 import rich_click as click
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from quadriga.engine.config.settings import API_KEY_VARIABLE, FILE_SUFFIX
 from quadriga.store.records.errors import full_text
 from quadriga.store.records.redaction import redact
 
 _PIPED_COLUMNS = 400
-_KEYS = (API_KEY_VARIABLE, API_KEY_VARIABLE + FILE_SUFFIX)
 
 ReportAndPage = tuple[Any, Callable[[Any], str]]
 """A report, and the function that renders its page: of no type here, as a help text needs no reports."""
@@ -62,11 +56,13 @@ def fail(error: Exception) -> NoReturn:
 def error_text(error: Exception) -> str:
     """Return what an error says; that of a server as its text and status, and where its key would come from."""
     from quadriga.client.errors import ServerRefused
+    from quadriga.client.transport.configuration import KEY_FILE_VARIABLE, KEY_VARIABLE
 
     if not isinstance(error, ServerRefused):
         return full_text(error)
-    is_without_key = error.status == HTTPStatus.UNAUTHORIZED and not any(map(os.environ.get, _KEYS))
-    hint = f": set {' or '.join(_KEYS)}" if is_without_key else ""
+    has_key = any(map(os.environ.get, (KEY_VARIABLE, KEY_FILE_VARIABLE)))
+    is_without_key = error.status == HTTPStatus.UNAUTHORIZED and not has_key
+    hint = f": set {KEY_VARIABLE} or {KEY_FILE_VARIABLE}" if is_without_key else ""
     return f"{error.text} ({error.status}){hint}"
 
 
@@ -80,18 +76,32 @@ def to_json(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value))
 
 
-def make_console() -> Console:
+def make_console() -> Any:
     """Return a console for a table; where no terminal shows it, such as in a pipe, nothing is broken into lines."""
+    from rich.console import Console
+
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_COLUMNS
     return console
 
 
-def plain_table(
+def print_text(text: str) -> None:
+    """Print a text whose lines are not broken, whatever is in it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console().print(Text(text), soft_wrap=True)
+
+
+def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()
-) -> Table:
-    """Return a table of texts without frame; its first column is never broken into lines, and `numbers` stand on the right."""
+) -> None:
+    """Print a table of texts without frame; its first column is never broken into lines, and `numbers` stand on the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(
@@ -102,7 +112,7 @@ def plain_table(
         )
     for row in rows:
         table.add_row(*map(Text, row))
-    return table
+    make_console().print(table)
 
 
 def short_time(moment: str | None) -> str:

@@ -1,7 +1,6 @@
 """The command `quadriga select`: the images to label next, as a dataset of a tool."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,24 +10,21 @@ import msgspec
 import rich_click as click
 
 from quadriga.engine.commands.options import (
+    DATASET_FORMATS,
     PATH,
     json_option,
     name_and_version,
     option,
     parse_filter,
-    store_options,
-    store_settings,
 )
 from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.commands.store_options import open_store, store_options, store_settings
 from quadriga.engine.config.extras import dataset_formats
 
 SELECTION_FILE = "selection.jsonl"
 """File in the dataset that says of each image why it was selected."""
 
 _CRITERIA = ("uncertainty", "diversity", "drift")
-_FORMATS = (
-    "label-studio", "coco", "yolo", "yolo-obb", "yolo-seg", "cvat", "dota", "imagefolder", "chariot",
-)  # fmt: skip
 
 
 def _criteria(_: click.Context, __: click.Parameter, text: str) -> list[str]:
@@ -74,7 +70,9 @@ def _output(_: click.Context, __: click.Parameter, output: Path) -> Path:
     type=PATH,
     callback=_output,
 )
-@option("--format", "Form of the dataset.", type=click.Choice(_FORMATS), default="label-studio")
+@option(
+    "--format", "Form of the dataset.", type=click.Choice(DATASET_FORMATS), default="label-studio"
+)
 @option(
     "--source-key",
     "Metadata key of the sources that share the images equally, such as meta.camera_id. "
@@ -101,11 +99,9 @@ def select_command(
     The predictions come along as annotations to correct, and selection.jsonl says why each image was selected. No server is
     needed, and one may run.
     """
-    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.monitor.drift.parameters import SOURCE_KEYS
     from quadriga.monitor.selection.stored import SelectionOptions, check_found, select
     from quadriga.store.exchange.export import ExportParameters
-    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     name, version = name_and_version(model)
     source_keys = [source_key.removeprefix("meta.")] if source_key else SOURCE_KEYS
@@ -116,10 +112,7 @@ def select_command(
         source_keys=source_keys,
         **choice,
     )
-    inferences, blobs = open_reader(
-        store_settings(data, database, must_exist=True), QUERY_TIMEOUT_S, served=tuple
-    )
-    with closing(inferences):
+    with open_store(store_settings(data, database, must_exist=True)) as (inferences, blobs):
         selection = select(inferences, options, _print_matches)
         check_found(selection)
         parameters = ExportParameters(format=format, annotations="predictions")

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.engine.commands.options import PATH, model_options, option, prepare_models
+from quadriga.engine.commands.checks import extensions_option, prepare_models
+from quadriga.engine.commands.options import PATH, option
 from quadriga.engine.commands.output import echo_json
 
 IMAGE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -20,7 +21,7 @@ SECONDS = click.FloatRange(0.1, 600)
 @option("--image", "Image file, such as your server gets.", required=True, type=IMAGE)
 @option("--load", "Also measure so many callers at once.", type=click.IntRange(1, 256))
 @option("--seconds", "Longest time of each measurement.", type=SECONDS, default=5.0)
-@model_options
+@extensions_option
 @option("--json as_json", "Print JSON.", is_flag=True)
 def profile_command(*, extensions: str | None, as_json: bool, **options: Any) -> None:
     """Measure where the time of an image goes in MODEL, and what threads, batches and providers would gain.

@@ -1,8 +1,6 @@
 """The command `quadriga quantize`: an int8 version of a model, judged before it may be served."""
 
-import json
 import sys
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,16 +9,10 @@ import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from quadriga.engine.commands.options import (
-    PATH,
-    model_options,
-    option,
-    parse_filter,
-    prepare_models,
-    store_options,
-    store_settings,
-)
+from quadriga.engine.commands.checks import extensions_option, prepare_models
+from quadriga.engine.commands.options import PATH, option, parse_filter, parse_object
 from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.commands.store_options import open_store, store_options, store_settings
 from quadriga.engine.config.extras import dataset_formats
 
 
@@ -81,7 +73,7 @@ from quadriga.engine.config.extras import dataset_formats
     default=200,
 )
 @option("--seed", "Seed of random draws.", type=click.IntRange(0, (1 << 32) - 1), default=0)
-@model_options
+@extensions_option
 @store_options
 @option("--json as_json", "Print JSON.", is_flag=True)
 def quantize_command(**values: Any) -> None:
@@ -102,7 +94,7 @@ def quantize_command(**values: Any) -> None:
     options = SimpleNamespace(**values)
     check_installed()
     prepare_models(options.extensions)
-    parameters = _parse_parameters(options.parameters)
+    parameters = parse_object(options.parameters, "--parameters")
     root = Path(store_settings(options.data, options.database).models)
     source = find_source(options.model, root)
     original = open_original(source)
@@ -129,29 +121,16 @@ def quantize_command(**values: Any) -> None:
     sys.exit(0 if result.accepted else 1)
 
 
-def _parse_parameters(text: str) -> dict[str, Any]:
-    try:
-        parameters = json.loads(text)
-    except json.JSONDecodeError:
-        parameters = None
-    if not isinstance(parameters, dict):
-        raise click.BadParameter(f"expected a JSON object, got {text}", param_hint="--parameters")
-    return parameters
-
-
 def _choose(options: SimpleNamespace, name: str, task: str) -> Any:
     """Choose the images: stored ones, and those of --dataset to judge by."""
-    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.extras.tuning.stored_images import ImageChoice, choose_images
-    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     if options.split is not None and options.dataset is None:
         raise click.UsageError("--split can only be used with --dataset")
     dataset = None if options.dataset is None else _read_dataset(options, task)
     settings = store_settings(options.data, options.database)
     print_progress("choosing images")
-    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
-    with closing(inferences):
+    with open_store(settings) as (inferences, blobs):
         chosen = choose_images(
             inferences,
             blobs,

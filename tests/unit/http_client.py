@@ -9,6 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.testing import TestClient
 
 from quadriga.engine.api.errors import EXCEPTION_HANDLERS
+from quadriga.engine.api.routes import options_routes
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.stored.browsing import browsing_routes
 from quadriga.engine.api.stored.changes import change_routes
@@ -37,7 +38,9 @@ class NoStore:
 
 def client_of(handlers: Sequence[HTTPRouteHandler]) -> TestClient[Litestar]:
     """A client of these routes, whose errors are answered as a server answers them."""
-    return TestClient(Litestar(handlers, exception_handlers=EXCEPTION_HANDLERS))
+    return TestClient(
+        Litestar([*options_routes(handlers), *handlers], exception_handlers=EXCEPTION_HANDLERS)
+    )
 
 
 def store_routes(

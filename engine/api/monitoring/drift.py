@@ -1,9 +1,6 @@
 """HTTP routes for drift reports, which are jobs, for baselines, and for what people do about alarms."""
 
-from asyncio import to_thread
-
 import msgspec
-from litestar import delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, RawBody
 
@@ -14,11 +11,11 @@ from quadriga.engine.api.openapi import (
     NOT_STORED,
     TOO_LARGE,
     UNKNOWN_MODEL,
+    body_errors,
     error_response,
     json_body,
-    json_body_options,
-    options_route,
 )
+from quadriga.engine.api.routes import delete, get, post, put
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest
 from quadriga.monitor.drift.parameters import DEFAULT_BASELINE, DriftParameters, decode_parameters
 from quadriga.monitor.drift.service import DriftService
@@ -71,14 +68,9 @@ def drift_routes(
         drift: Submits the jobs, and keeps the baselines.
         hosts: The hosts that ends of jobs may be told to.
     """
-    path = "/api/models/{name:str}/baseline"
+    path, errors = "/api/models/{name:str}/baseline", body_errors(_UNREADABLE)
 
-    @post(
-        "/api/drift",
-        sync_to_thread=True,
-        need="monitor",
-        **json_body_options(_DRIFT, _UNREADABLE, status=202),
-    )
+    @post("/api/drift", need="monitor", operation=_DRIFT, errors=errors, status=202)
     def submit_drift(body: RawBody) -> Job:
         """Compare a window of stored inferences, as a job; the body is JSON whatever its content type."""
         check_end_webhook(decode_parameters(body).webhook, hosts)
@@ -86,36 +78,24 @@ def drift_routes(
         note_target(job.id)
         return job
 
-    # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
-    @get(path, responses={400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
-    async def list_baselines(name: FromPath[str]) -> BaselineList:
+    @get(path, need="read", errors={400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY})
+    def list_baselines(name: FromPath[str]) -> BaselineList:
         """Return the baselines of a model."""
-        return BaselineList(await to_thread(drift.within(caller_scope()).list_baselines, name))
+        return BaselineList(drift.within(caller_scope()).list_baselines(name))
 
-    @put(path, need="monitor", **json_body_options(_BASELINE, _UNREADABLE))
-    async def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
+    @put(path, need="monitor", operation=_BASELINE, errors=errors)
+    def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
         """Save a baseline of a model; a job reads it. The body is JSON whatever its content type."""
-        return await to_thread(drift.within(caller_scope()).put_baseline, name, body)
+        return drift.within(caller_scope()).put_baseline(name, body)
 
-    @delete(
-        path,
-        status_code=200,
-        responses={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED},
-        need="monitor",
-    )
-    async def delete_baseline(
+    @delete(path, need="monitor", errors={400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_STORED})
+    def delete_baseline(
         name: FromPath[str], baseline: FromQuery[str] = DEFAULT_BASELINE
     ) -> Baseline:
         """Remove a baseline of a model, and return it."""
-        return await to_thread(drift.within(caller_scope()).delete_baseline, name, baseline)
+        return drift.within(caller_scope()).delete_baseline(name, baseline)
 
-    return [
-        submit_drift,
-        options_route(path, "GET", "PUT", "DELETE"),
-        list_baselines,
-        put_baseline,
-        delete_baseline,
-    ]
+    return [submit_drift, list_baselines, put_baseline, delete_baseline]
 
 
 _ACKNOWLEDGE_PATH = "/api/reports/{report_id:str}/acknowledge"
@@ -138,15 +118,9 @@ def drift_alarm_routes(
     reports: Scoped[ReportStore], mutes: MuteStore, inferences: Scoped[InferenceReader]
 ) -> list[HTTPRouteHandler]:
     """Return the handlers; `inferences` finds the model that a name means, `mutes` are those of all teams."""
-    report_errors = {
-        400: _NO_ALARM,
-        404: _NO_REPORT,
-        409: _DAMAGED,
-        413: TOO_LARGE,
-        503: NOT_STORED,
-    }
+    errors = {400: _NO_ALARM, 404: _NO_REPORT, 409: _DAMAGED, 413: TOO_LARGE, 503: NOT_STORED}
 
-    @get(_ACKNOWLEDGE_PATH, sync_to_thread=True, responses={404: _NO_REPORT}, need="read")
+    @get(_ACKNOWLEDGE_PATH, need="read", errors={404: _NO_REPORT})
     def get_acknowledgement(report_id: FromPath[str]) -> Acknowledgement:
         """Return who acknowledged the alarm of a drift report first."""
         first = read_acknowledgement(reports.within(caller_scope()), report_id)
@@ -154,52 +128,32 @@ def drift_alarm_routes(
             raise NotFoundError(f"acknowledgement not found: nobody acknowledged {report_id}")
         return first
 
-    @post(
-        _ACKNOWLEDGE_PATH,
-        operation_class=_NOTE,
-        status_code=200,
-        sync_to_thread=True,
-        responses=report_errors,
-        need="monitor",
-    )
+    @post(_ACKNOWLEDGE_PATH, need="monitor", operation=_NOTE, errors=errors)
     def acknowledge_report(report_id: FromPath[str], body: RawBody) -> Acknowledgement:
         """Acknowledge the alarm of a drift report; the first acknowledgement stays, and is returned."""
         return acknowledge_as_caller(reports, report_id, decode_acknowledgement(body))
 
-    def read_mute(name: str) -> Mute:
+    mute_errors = {400: _UNREADABLE_MUTE, 404: _NOT_MUTED}
+
+    @get(_MUTE_PATH, need="read", errors=mute_errors | {503: NOT_READY})
+    def get_drift_mute(name: FromPath[str]) -> Mute:
+        """Return until when alarms of a model are muted, which signals, and by whom."""
         scope = caller_scope()
         return mutes.within(scope).get(inferences.within(scope).names.resolve(name))
 
-    # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
-    @get(
-        _MUTE_PATH,
-        responses={400: _UNREADABLE_MUTE, 404: _NOT_MUTED, 503: NOT_READY},
-        need="read",
-    )
-    async def get_drift_mute(name: FromPath[str]) -> Mute:
-        """Return until when alarms of a model are muted, which signals, and by whom."""
-        return await to_thread(read_mute, name)
-
-    @put(_MUTE_PATH, need="monitor", **json_body_options(_MUTE, _UNREADABLE_MUTE))
-    async def put_drift_mute(name: FromPath[str], body: RawBody) -> Mute:
+    @put(_MUTE_PATH, need="monitor", operation=_MUTE, errors=body_errors(_UNREADABLE_MUTE))
+    def put_drift_mute(name: FromPath[str], body: RawBody) -> Mute:
         """Mute alarms of a model until a time; the body is JSON whatever its content type."""
-        return await to_thread(mute_as_caller, mutes, inferences, name, decode_mute(body))
+        return mute_as_caller(mutes, inferences, name, decode_mute(body))
 
-    @delete(
-        _MUTE_PATH,
-        status_code=200,
-        responses={400: _UNREADABLE_MUTE, 404: _NOT_MUTED, 503: NOT_STORED},
-        need="monitor",
-    )
-    async def delete_drift_mute(name: FromPath[str]) -> Mute:
+    @delete(_MUTE_PATH, need="monitor", errors=mute_errors | {503: NOT_STORED})
+    def delete_drift_mute(name: FromPath[str]) -> Mute:
         """End the mute of a model now, and return it."""
-        return await to_thread(unmute_as_caller, mutes, inferences, name)
+        return unmute_as_caller(mutes, inferences, name)
 
     return [
-        options_route(_ACKNOWLEDGE_PATH, "GET", "POST"),
         get_acknowledgement,
         acknowledge_report,
-        options_route(_MUTE_PATH, "GET", "PUT", "DELETE"),
         get_drift_mute,
         put_drift_mute,
         delete_drift_mute,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from litestar import Request, Response, get, post
+from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, QueryParameter, RawBody
 
@@ -11,11 +11,12 @@ from quadriga.engine.api.monitoring.schedules import check_end_webhook
 from quadriga.engine.api.openapi import (
     NOT_READY,
     UNREADABLE_QUERY,
+    body_errors,
     error_response,
     json_body,
-    json_body_options,
     url_query,
 )
+from quadriga.engine.api.routes import get, post
 from quadriga.engine.api.store_queries import query_string
 from quadriga.monitor.evaluation.parameters import (
     EvaluationParameters,
@@ -101,21 +102,16 @@ def evaluation_routes(
         reports: The reports.
         hosts: The hosts that ends of jobs may be told to.
     """
-    lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
+    errors, unknown = body_errors(_UNREADABLE), {404: _UNKNOWN}
 
-    @post(
-        "/api/evaluations",
-        sync_to_thread=True,
-        need="monitor",
-        **json_body_options(_EVALUATION, _UNREADABLE, status=202),
-    )
+    @post("/api/evaluations", need="monitor", operation=_EVALUATION, errors=errors, status=202)
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate stored inferences, as a job; the body is JSON whatever its content type."""
         parameters = decode_parameters(body)
         check_end_webhook(parameters.webhook, hosts)
         return begin_evaluation(jobs, inferences, parameters)
 
-    @get("/api/reports", sync_to_thread=True, responses={400: _UNREADABLE_PAGE}, need="read")
+    @get("/api/reports", need="read", errors={400: _UNREADABLE_PAGE})
     def list_reports(
         limit: Annotated[
             int | None,
@@ -128,18 +124,16 @@ def evaluation_routes(
         """Return all reports, newest first; page by page with a limit."""
         return reports.within(caller_scope()).read_list(limit, cursor)
 
-    @get("/api/reports/{report_id:str}", need="read", **lookup)
+    @get("/api/reports/{report_id:str}", need="read", errors=unknown)
     def get_report(report_id: FromPath[str]) -> Response[Report]:
         """Return a report; its id is that of the job that wrote it."""
         encoded: Any = reports.within(caller_scope()).read(report_id)
         return Response(encoded, media_type="application/json")
 
+    cell_errors = {400: UNREADABLE_QUERY, 404: _UNKNOWN, 503: NOT_READY}
+
     @get(
-        "/api/reports/{report_id:str}/inferences",
-        operation_class=_CELLS,
-        sync_to_thread=True,
-        responses={400: UNREADABLE_QUERY, 404: _UNKNOWN, 503: NOT_READY},
-        need="read",
+        "/api/reports/{report_id:str}/inferences", need="read", operation=_CELLS, errors=cell_errors
     )
     def get_cell(report_id: FromPath[str], request: Request[Any, Any, Any]) -> Page:
         """Return the inferences of cells of the confusion matrix, page by page; further fields of the URL filter them."""
@@ -147,7 +141,7 @@ def evaluation_routes(
         directory = reports.within(caller_scope()).directory(report_id)
         return cell_page(inferences.within(caller_scope()), directory, cells)
 
-    @get("/api/reports/{report_id:str}/page", media_type="text/html", need="read", **lookup)
+    @get("/api/reports/{report_id:str}/page", need="read", errors=unknown, media_type="text/html")
     def get_report_page(report_id: FromPath[str]) -> Response[bytes]:
         """Return a report as a self-contained HTML page."""
         page = reports.within(caller_scope()).page(report_id)

@@ -1,7 +1,6 @@
 """Routes for schedules of drift comparisons and of evaluations, the history of their windows, and deliveries to their webhooks."""
 
 import time
-from asyncio import to_thread
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Annotated, Any, Generic, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from litestar import delete, get, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Operation
@@ -18,14 +16,14 @@ from msgspec.structs import asdict
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi import (
+    FIND_ERRORS,
     NOT_READY,
     NOT_STORED,
-    UNKNOWN_MODEL,
+    body_errors,
     error_response,
     json_body,
-    json_body_options,
-    options_route,
 )
+from quadriga.engine.api.routes import delete, get, put
 from quadriga.monitor.drift.baselines import BaselineState
 from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.watch.schedules import DriftHistory, DriftSchedule, drift_schedules
@@ -127,11 +125,12 @@ def webhook_states(
     return states
 
 
+_WEBHOOK = {
+    "secret": "Key that signs deliveries",
+    "format": "Form of the messages: quadriga, standard (Standard Webhooks) or alertmanager",
+}
 _DRIFT_BODY = json_body(
-    DriftSchedule,
-    every="5m to 1d, an even division of a day, or 1w",
-    secret="Key that signs deliveries",  # noqa: S106 - a description
-    format="Form of the messages: quadriga, standard (Standard Webhooks) or alertmanager",
+    DriftSchedule, every="5m to 1d, an even division of a day, or 1w", **_WEBHOOK
 )
 _EVALUATION_BODY = json_body(
     EvaluationSchedule,
@@ -139,8 +138,7 @@ _EVALUATION_BODY = json_body(
     every="1h to 1d, an even division of a day, or 1w",
     window="Length of a window, at least every and at most 366d",
     reference="first, or the id of a report",
-    secret="Key that signs deliveries",  # noqa: S106 - a description
-    format="Form of the messages: quadriga, standard (Standard Webhooks) or alertmanager",
+    **_WEBHOOK,
 )
 _Start = Annotated[str | None, QueryParameter(name="from")]
 _End = Annotated[str | None, QueryParameter(name="to")]
@@ -228,7 +226,7 @@ def schedule_routes(
     unreadable = error_response("The body, a filter or a time cannot be understood")
     schedules = ModelSchedules(drift_schedules(directory), inferences, hosts)
 
-    @get("/api/models/{name:str}/drift", **_history_options(unreadable))
+    @get("/api/models/{name:str}/drift", need="read", errors=FIND_ERRORS | {400: unreadable})
     def get_drift_history(
         name: FromPath[str],
         start: _Start = None,
@@ -285,7 +283,7 @@ def evaluation_schedule_routes(
     unreadable = error_response("The body, a filter, a time or the reference cannot be understood")
     schedules = ModelSchedules(every_team, inferences, hosts)
 
-    @get("/api/models/{name:str}/evaluation", **_history_options(unreadable))
+    @get("/api/models/{name:str}/evaluation", need="read", errors=FIND_ERRORS | {400: unreadable})
     def get_evaluation_history(
         name: FromPath[str], start: _Start = None, end: _End = None
     ) -> EvaluationHistory:
@@ -334,7 +332,7 @@ class ModelSchedules(Generic[ScheduleT]):
     def routes(
         self,
         state: type[msgspec.Struct],
-        body_operation: type[Operation],
+        operation: type[Operation],
         unreadable: ResponseSpec,
         unknown: str,
         *,
@@ -346,7 +344,7 @@ class ModelSchedules(Generic[ScheduleT]):
 
         Args:
             state: What they return.
-            body_operation: Describes the body of a schedule.
+            operation: Describes the body of a schedule.
             unreadable: Response to a body that cannot be understood.
             unknown: Description of the response for a model without a schedule.
             decode: Decodes the schedule of a model from JSON.
@@ -356,9 +354,9 @@ class ModelSchedules(Generic[ScheduleT]):
         """
         kind = self._every_team.kind.name
         path = f"/api/models/{{name:str}}/{kind}-schedule"
-        responses = {400: unreadable, 404: error_response(unknown)}
+        errors = {400: unreadable, 404: error_response(unknown)}
 
-        def read_state(name: str) -> Any:
+        def read_state(name: FromPath[str]) -> Any:
             schedules, model = self.find(name)
             saved = schedules.get(model)
             next_s = schedules.next_s(model, saved)
@@ -374,7 +372,7 @@ class ModelSchedules(Generic[ScheduleT]):
             }
             return state(**fields)
 
-        def replace(name: str, body: bytes) -> Any:
+        def replace(name: FromPath[str], body: RawBody) -> Any:
             schedules, model = self.find(name)
             schedule = decode(model, body)
             self._inferences.within(caller_scope()).check_where(schedule.where)
@@ -382,44 +380,21 @@ class ModelSchedules(Generic[ScheduleT]):
             schedules.put(model, complete(model, schedule))
             return read_state(name)
 
-        def remove(name: str) -> Any:
+        def remove(name: FromPath[str]) -> Any:
             schedules, model = self.find(name)
             last = read_state(name)
             schedules.remove(model)
             return last
 
-        # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
-        async def get_schedule(name: FromPath[str]) -> Any:
-            return await to_thread(read_state, name)
-
-        async def put_schedule(name: FromPath[str], body: RawBody) -> Any:
-            return await to_thread(replace, name, body)
-
-        async def delete_schedule(name: FromPath[str]) -> Any:
-            return await to_thread(remove, name)
-
-        for verb, handler in (
-            ("get", get_schedule),
-            ("put", put_schedule),
-            ("delete", delete_schedule),
-        ):
+        for verb, handler in (("get", read_state), ("put", replace), ("delete", remove)):
             handler.__name__ = f"{verb}_{kind}_schedule"  # the OpenAPI document names operations so
             handler.__annotations__["return"] = state
+        replace_errors = body_errors(unreadable)
         return [
-            options_route(path, "GET", "PUT", "DELETE"),
-            get(path, responses=responses | {503: NOT_READY}, need="read")(get_schedule),
-            put(path, need="monitor", **json_body_options(body_operation, unreadable))(
-                put_schedule
-            ),
-            delete(path, status_code=200, responses=responses | {503: NOT_STORED}, need="monitor")(
-                delete_schedule
-            ),
+            get(path, need="read", errors=errors | {503: NOT_READY})(read_state),
+            put(path, need="monitor", operation=operation, errors=replace_errors)(replace),
+            delete(path, need="monitor", errors=errors | {503: NOT_STORED})(remove),
         ]
-
-
-def _history_options(unreadable: ResponseSpec) -> dict[str, Any]:
-    responses = {400: unreadable, 404: UNKNOWN_MODEL, 503: NOT_READY}
-    return {"sync_to_thread": True, "responses": responses, "need": "read"}
 
 
 def _span_us(start: str | None, end: str | None) -> tuple[int | None, int | None]:

@@ -1,26 +1,24 @@
 """HTTP routes for who looks around in the store: facets, neighbours, what resembles one, two models side by side, what to label next."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgspec
-from litestar import Request, get, post
+from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Operation
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.openapi import (
-    NOT_READY,
+    FIND_ERRORS,
     QUERY_ERRORS,
     UNKNOWN_MODEL,
-    UNREADABLE_QUERY,
     error_response,
     json_body,
-    options_route,
     url_query,
 )
+from quadriga.engine.api.routes import Decorator, get, post
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.store.browsing.comparison import (
     ComparisonRequest,
@@ -90,18 +88,9 @@ _FACETS_BODY = json_body(FacetsRequest, **_DESCRIPTIONS)
 _LABEL_QUEUE_BODY = json_body(LabelQueueRequest, **_DESCRIPTIONS)
 
 
-_Decorator = Callable[[Callable[..., Any]], HTTPRouteHandler]
-_URL_ERRORS = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
-
-
 def browsing_routes(queries: StoreQueries) -> list[HTTPRouteHandler]:
     """Return the handlers, whose searches `queries` runs."""
-    return [
-        options_route(_FACETS, "GET", "POST"),
-        options_route(_LABEL_QUEUE, "GET", "POST"),
-        *_searches_by_url(queries),
-        *_searches_by_body(queries),
-    ]
+    return [*_searches_by_url(queries), *_searches_by_body(queries)]
 
 
 def _searches_by_url(queries: StoreQueries) -> list[HTTPRouteHandler]:
@@ -109,10 +98,9 @@ def _searches_by_url(queries: StoreQueries) -> list[HTTPRouteHandler]:
 
     def route(
         url: str, struct: type[msgspec.Struct], unknown: ResponseSpec, **names: Any
-    ) -> _Decorator:
+    ) -> Decorator:
         operation = url_query(struct, **names, **_DESCRIPTIONS)
-        responses = _URL_ERRORS | {404: unknown}
-        return get(url, operation_class=operation, responses=responses, need="read")
+        return get(url, need="read", operation=operation, errors=FIND_ERRORS | {404: unknown})
 
     def of_inference(name: str) -> str:
         return f"/api/inferences/{{inference_id:str}}/{name}"
@@ -153,11 +141,8 @@ def _searches_by_url(queries: StoreQueries) -> list[HTTPRouteHandler]:
 def _searches_by_body(queries: StoreQueries) -> list[HTTPRouteHandler]:
     """Return the handlers of searches whose body is JSON."""
 
-    def route(
-        path: str, body: type[Operation], unknown: ResponseSpec = UNKNOWN_MODEL
-    ) -> _Decorator:
-        responses = QUERY_ERRORS | {404: unknown}
-        return post(path, operation_class=body, responses=responses, status_code=200, need="read")
+    def route(path: str, body: type[Operation], unknown: ResponseSpec = UNKNOWN_MODEL) -> Decorator:
+        return post(path, need="read", operation=body, errors=QUERY_ERRORS | {404: unknown})
 
     @route(_FACETS, _FACETS_BODY)
     async def query_facets(request: Request[Any, Any, Any], body: RawBody) -> Facets:

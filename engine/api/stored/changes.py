@@ -1,9 +1,7 @@
 """HTTP routes for changes to stored inferences and for retention; bodies are JSON whatever their content type."""
 
-from typing import Any
-
 import msgspec
-from litestar import Response, get, post, put
+from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
@@ -16,8 +14,8 @@ from quadriga.engine.api.openapi import (
     UNKNOWN_MODEL,
     error_response,
     json_body,
-    options_route,
 )
+from quadriga.engine.api.routes import get, post, put
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.request import note_number, note_target
 from quadriga.store.changes.erasures import ErasureReceipt
@@ -64,55 +62,26 @@ def change_routes(
     changes: Scoped[ChangeService], threads: BoundedThreads
 ) -> list[HTTPRouteHandler]:
     """Return the handlers of changes, which run in `threads`, as they wait for the writer."""
-    return [
-        *_metadata_routes(changes, threads),
-        *_other_routes(changes, threads),
-    ]
+    path = "/api/models/{name:str}/retention"
 
-
-def _metadata_routes(
-    changes: Scoped[ChangeService], threads: BoundedThreads
-) -> list[HTTPRouteHandler]:
-    route: dict[str, Any] = {"status_code": 200, "responses": CHANGE_ERRORS}
-
-    @post(f"{_INFERENCE}/metadata", operation_class=_METADATA, need="annotate", **route)
+    @post(f"{_INFERENCE}/metadata", need="annotate", operation=_METADATA, errors=CHANGE_ERRORS)
     async def change_metadata(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add, replace or remove metadata of an inference."""
         return await threads.run(changes.within(caller_scope()).change_metadata, inference_id, body)
 
-    @get(f"{_INFERENCE}/metadata/history", need="read", **route)
+    @get(f"{_INFERENCE}/metadata/history", need="read", errors=CHANGE_ERRORS)
     async def get_metadata_history(inference_id: FromPath[str]) -> MetadataHistory:
         """Return how the metadata of an inference was changed, newest first."""
         return await threads.run(changes.within(caller_scope()).metadata_history, inference_id)
 
-    return [change_metadata, get_metadata_history]
-
-
-def _other_routes(
-    changes: Scoped[ChangeService], threads: BoundedThreads
-) -> list[HTTPRouteHandler]:
-    path = "/api/models/{name:str}/retention"
-
-    @post(
-        f"{_INFERENCE}/feedback",
-        operation_class=_FEEDBACK,
-        responses=CHANGE_ERRORS,
-        status_code=200,
-        need="annotate",
-    )
+    @post(f"{_INFERENCE}/feedback", need="annotate", operation=_FEEDBACK, errors=CHANGE_ERRORS)
     async def give_feedback(inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add feedback to an inference."""
         return await threads.run(changes.within(caller_scope()).add_feedback, inference_id, body)
 
     delete_errors = BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL}
 
-    @post(
-        "/api/inferences/delete",
-        operation_class=_DELETE,
-        responses=delete_errors,
-        status_code=200,
-        need="operate",
-    )
+    @post("/api/inferences/delete", need="operate", operation=_DELETE, errors=delete_errors)
     async def delete_inferences(body: RawBody) -> Response[DeletionResult]:
         """Delete or erase inferences by a filter, or count which would be; 202 if an erasure goes on afterwards."""
         result = await threads.run(changes.within(caller_scope()).delete_inferences, body)
@@ -125,38 +94,33 @@ def _other_routes(
             status = 200 if receipt.state == "complete" else 202
         return Response(result, status_code=status)
 
-    @get("/api/erasures", sync_to_thread=True, need="operate")
+    @get("/api/erasures", need="operate")
     def list_erasures() -> ErasureList:
         """Return the receipts of all erasures, newest first."""
         return ErasureList(changes.within(caller_scope()).erasures.all())
 
-    @get(
-        "/api/erasures/{erasure_id:str}",
-        sync_to_thread=True,
-        responses={404: _NO_ERASURE},
-        need="operate",
-    )
+    @get("/api/erasures/{erasure_id:str}", need="operate", errors={404: _NO_ERASURE})
     def get_erasure(erasure_id: FromPath[str]) -> ErasureReceipt:
         """Return the receipt of an erasure."""
         return changes.within(caller_scope()).erasures.read(erasure_id)
 
-    @get(path, sync_to_thread=True, responses={404: UNKNOWN_MODEL, 503: NOT_READY}, need="read")
+    @get(path, need="read", errors={404: UNKNOWN_MODEL, 503: NOT_READY})
     def get_retention(name: FromPath[str]) -> Retention:
         """Return how long a model's inferences and inputs are kept."""
         return changes.within(caller_scope()).retention(name)
 
-    @put(path, operation_class=_RETENTION, responses=QUERY_ERRORS, status_code=200, need="operate")
+    @put(path, need="operate", operation=_RETENTION, errors=QUERY_ERRORS)
     async def put_retention(name: FromPath[str], body: RawBody) -> Retention:
         """Set how long a model's inferences and inputs are kept, past and future ones."""
         return await threads.run(changes.within(caller_scope()).put_retention, name, body)
 
-    options = options_route(path, "GET", "PUT")
     return [
+        change_metadata,
+        get_metadata_history,
         give_feedback,
         delete_inferences,
         list_erasures,
         get_erasure,
-        options,
         get_retention,
         put_retention,
     ]

@@ -1,8 +1,8 @@
 """HTTP routes for the ground truth of stored inferences; bodies are JSON whatever their content type."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from litestar import Response, delete, get, post, put
+from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, HeaderParameter, RawBody
 
@@ -15,8 +15,8 @@ from quadriga.engine.api.openapi import (
     UNREADABLE_QUERY,
     error_response,
     json_body,
-    options_route,
 )
+from quadriga.engine.api.routes import delete, get, post, put
 from quadriga.engine.models.runners.bounded_threads import BoundedThreads
 from quadriga.proto.request import note_number
 from quadriga.store.changes.service import ChangeService
@@ -65,25 +65,25 @@ def ground_truth_routes(
     Bodies have up to `max_body_bytes`, more than those of other routes.
     """
     errors = {400: UNREADABLE_QUERY, 404: _NONE, 503: NOT_READY}
-    changed: dict[str, Any] = {"status_code": 200, "responses": CHANGE_ERRORS | {412: _OUTDATED}}
+    change_errors = CHANGE_ERRORS | {412: _OUTDATED}
 
-    @get(_PATH, responses=errors, need="read")
+    @get(_PATH, need="read", errors=errors)
     async def get_ground_truth(inference_id: FromPath[str]) -> Response[GroundTruth]:
         """Return the ground truth of an inference, with its revision, which is the ETag too."""
         current = await threads.run(changes.within(caller_scope()).ground_truth.get, inference_id)
         return Response(current, headers={"ETag": f'"{current.revision}"'})
 
-    @get(f"{_PATH}/history", responses=errors, need="read")
+    @get(f"{_PATH}/history", need="read", errors=errors)
     async def get_ground_truth_history(inference_id: FromPath[str]) -> GroundTruthHistory:
         """Return who stated the ground truth of an inference when, newest first."""
         return await threads.run(changes.within(caller_scope()).ground_truth.history, inference_id)
 
     @put(
         _PATH,
-        operation_class=_GROUND_TRUTH,
-        request_max_body_size=max_body_bytes,
         need="annotate",
-        **changed,
+        operation=_GROUND_TRUTH,
+        errors=change_errors,
+        request_max_body_size=max_body_bytes,
     )
     async def put_ground_truth(
         inference_id: FromPath[str],
@@ -99,7 +99,7 @@ def ground_truth_routes(
         )
         return Response(inference, headers={"ETag": f'"{revision}"'})
 
-    @delete(_PATH, need="annotate", **changed)
+    @delete(_PATH, need="annotate", errors=change_errors)
     async def delete_ground_truth(
         inference_id: FromPath[str], if_match: _IfMatch = None
     ) -> StoredInference:
@@ -111,11 +111,10 @@ def ground_truth_routes(
 
     @post(
         "/api/ground-truth",
-        operation_class=_STATEMENTS,
-        request_max_body_size=max_body_bytes,
-        responses=BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL},
-        status_code=200,
         need="annotate",
+        operation=_STATEMENTS,
+        errors=BULK_CHANGE_ERRORS | {404: UNKNOWN_MODEL},
+        request_max_body_size=max_body_bytes,
     )
     async def state_ground_truth(body: RawBody) -> StatementResult:
         """State the ground truth of many inferences, stored already or later; lines that do not fit are refused."""
@@ -123,9 +122,7 @@ def ground_truth_routes(
         note_number(result.stated)
         return result
 
-    options = options_route(_PATH, "GET", "PUT", "DELETE")
     return [
-        options,
         get_ground_truth,
         get_ground_truth_history,
         put_ground_truth,

@@ -7,19 +7,20 @@ incomplete and the client says so; the end of a table is sent only behind all of
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Request, get
+from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.response.streaming import Stream
 from litestar.types import Receive, Send
 
-from quadriga.engine.api.openapi import NOT_READY, UNKNOWN_MODEL, error_response, url_query
+from quadriga.engine.api.openapi import FIND_ERRORS, error_response, url_query
+from quadriga.engine.api.routes import get
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.stored.event_streams import (
     Abort,
@@ -31,7 +32,7 @@ from quadriga.engine.models.runners.bounded_threads import ThreadsFull
 from quadriga.proto.access import admit
 from quadriga.proto.errors import DeadlineExceeded, ProtocolError
 from quadriga.proto.request import current_caller, identify_again
-from quadriga.store.query.inferences import InferenceReader, Page
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import Order, QueryRequest, request_from_url
 from quadriga.store.records.errors import (
     PYARROW_MISSING,
@@ -67,8 +68,15 @@ class TableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of rows; None for all."""
 
 
-class _Table:
-    """The table of one client.
+async def _read_table(
+    request: Request[Any, Any, Any],
+    queries: StoreQueries,
+    wanted: TableRequest,
+    *,
+    writer: Any,
+    ends_s: float,
+) -> AsyncGenerator[bytes]:
+    """Yield the bytes of the table of one client; the errors of its query come before the first of them.
 
     Args:
         request: Its request.
@@ -76,92 +84,61 @@ class _Table:
         wanted: What it asks for.
         writer: Writes the table.
         ends_s: When the stream has to be at its end, on the clock of `time.monotonic`.
+
+    Raises:
+        Unauthenticated: The key of the client has ended.
+        DeadlineExceeded: The table took longer than it may.
+        NotReadyError: The database is away for longer than the tries last; so are other errors of a query.
     """
+    now_us, where, remaining = time.time_ns() // 1000, wanted.where, wanted.limit or 1 << 62
+    cursor: str | None = None
+    is_over = False
 
-    def __init__(
-        self,
-        request: Request[Any, Any, Any],
-        queries: StoreQueries,
-        wanted: TableRequest,
-        *,
-        writer: Any,
-        ends_s: float,
-    ) -> None:
-        self._request = request
-        self._queries = queries
-        self._wanted = wanted
-        self._writer = writer
-        self._ends_s = ends_s
-        self._where = wanted.where
-        self._cursor: str | None = None
-        self._rows = 0
-        self._now_us = time.time_ns() // 1000
-        self._is_over = False
-
-    async def begin(self) -> bytes:
-        """Return the first bytes; raises as a query does, before anything is sent."""
-        return await self._queries.run(self._request, self._begin)
-
-    def _begin(self, store: InferenceReader) -> bytes:
-        newest = {"id": {"le": str(store.latest_seq())}}  # what comes meanwhile is left out
-        self._where = newest if self._where is None else {"and": [self._where, newest]}
-        return self._next(store)
-
-    def _next(self, store: InferenceReader) -> bytes:
-        """Read a page and write it."""
-        remaining = (self._wanted.limit or 1 << 62) - self._rows
+    def read_page(store: InferenceReader) -> bytes:
+        nonlocal cursor, remaining, is_over
+        limit = min(PAGE_ROWS, remaining)
         page = store.query(
-            QueryRequest(
-                where=self._where,
-                order=self._wanted.order,
-                limit=min(PAGE_ROWS, remaining),
-                cursor=self._cursor,
-            ),
-            self._now_us,
+            QueryRequest(where, order=wanted.order, limit=limit, cursor=cursor), now_us
         )
-        return self._write(page, remaining)
+        cursor, remaining = page.cursor, remaining - len(page.inferences)
+        is_over = cursor is None or remaining <= 0
+        data: bytes = writer.add(page.inferences)
+        return data + writer.finish() if is_over else data
 
-    def _write(self, page: Page, remaining: int) -> bytes:
-        self._rows += len(page.inferences)
-        self._cursor = page.cursor
-        data: bytes = self._writer.add(page.inferences)
-        if page.cursor is None or remaining <= len(page.inferences):
-            self._is_over = True
-            data += self._writer.finish()
-        return data
+    def read_first_page(store: InferenceReader) -> bytes:
+        nonlocal where
+        newest = {"id": {"le": str(store.latest_seq())}}  # what comes meanwhile is left out
+        where = newest if where is None else {"and": [where, newest]}
+        return read_page(store)
 
-    async def rest(self) -> AsyncGenerator[bytes]:
-        """Yield the bytes behind the first ones.
+    yield await queries.run(request, read_first_page)
+    checked_s = time.monotonic()
+    while not is_over:
+        now_s = time.monotonic()
+        if now_s > ends_s:
+            raise DeadlineExceeded("expected a table within a day: take less at once")
+        if now_s - checked_s >= CHECK_INTERVAL_S:
+            admit(identify_again(), "read")
+            checked_s = now_s
+        yield await _run_patiently(queries, request, read_page)
 
-        Raises:
-            Unauthenticated: The key of the client has ended.
-            DeadlineExceeded: The table took longer than it may.
-            NotReadyError: The database is away for longer than the tries last; so are other errors of a query.
-        """
-        checked_s = time.monotonic()
-        while not self._is_over:
-            now_s = time.monotonic()
-            if now_s > self._ends_s:
-                raise DeadlineExceeded("expected a table within a day: take less at once")
-            if now_s - checked_s >= CHECK_INTERVAL_S:
-                admit(identify_again(), "read")
-                checked_s = now_s
-            data = await self._try_next()
-            if data:
-                yield data
 
-    async def _try_next(self) -> bytes:
-        for _ in range(RETRIES):
-            try:
-                return await self._queries.run(self._request, self._next)
-            except _PASSING:
-                await asyncio.sleep(RETRY_INTERVAL_S)
-        return await self._queries.run(self._request, self._next)
+async def _run_patiently(
+    queries: StoreQueries,
+    request: Request[Any, Any, Any],
+    read_page: Callable[[InferenceReader], bytes],
+) -> bytes:
+    for _ in range(RETRIES):
+        try:
+            return await queries.run(request, read_page)
+        except _PASSING:
+            await asyncio.sleep(RETRY_INTERVAL_S)
+    return await queries.run(request, read_page)
 
 
 def _table_response(
-    table: _Table,
     first: bytes,
+    rest: AsyncGenerator[bytes],
     streams: EventStreams,
     *,
     place: StreamPlace,
@@ -174,7 +151,7 @@ def _table_response(
     """
 
     async def send_stream(send: Send, receive: Receive, abort: Abort) -> None:
-        sending = asyncio.ensure_future(_send_table(table, first, send))
+        sending = asyncio.ensure_future(_send_table(first, rest, send))
         try:
             await streams.wait_for_end(sending, receive)
             if sending.done():
@@ -195,11 +172,12 @@ def _table_response(
     return StreamResponse(send_stream, place, media_type, headers)
 
 
-async def _send_table(table: _Table, first: bytes, send: Send) -> None:
+async def _send_table(first: bytes, rest: AsyncGenerator[bytes], send: Send) -> None:
     await send({"type": "http.response.body", "body": first, "more_body": True})
-    async with aclosing(table.rest()) as pieces:
-        async for piece in pieces:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    async with aclosing(rest):
+        async for piece in rest:
+            if piece:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -229,11 +207,10 @@ def table_routes(
         ends_s = time.monotonic() + timeout_s
         place = streams.take_place(current_caller())
         try:
-            table = _Table(request, queries, wanted, writer=writer, ends_s=ends_s)
-            first = await table.begin()
+            table = _read_table(request, queries, wanted, writer=writer, ends_s=ends_s)
             return _table_response(
+                await anext(table),
                 table,
-                first,
                 streams,
                 place=place,
                 media_type=media_type,
@@ -248,8 +225,8 @@ def table_routes(
             bytes, generate_examples=False, media_type=media_type, description="The table"
         )
         return {
-            "operation_class": _TABLE_URL,
-            "responses": {200: table, 400: _UNREADABLE, 404: UNKNOWN_MODEL, 503: NOT_READY},
+            "operation": _TABLE_URL,
+            "errors": {200: table} | FIND_ERRORS | {400: _UNREADABLE},
             "media_type": media_type,
             "audited": True,
         }

@@ -3,21 +3,22 @@
 import asyncio
 from typing import Annotated, Any
 
-from litestar import Request, Response, get, post
+from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.openapi import (
     BLOBS_PATH,
+    FIND_ERRORS,
     NOT_READY,
     QUERY_ERRORS,
-    UNKNOWN_MODEL,
     UNREADABLE_QUERY,
     error_response,
     json_body,
     url_query,
 )
+from quadriga.engine.api.routes import get, post
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.stored.thumbnails import Thumbnails
 from quadriga.store.blobs import tensor_file
@@ -71,41 +72,33 @@ def inference_routes(
     public_url: str = "",
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that read the store; `queries` runs its searches, `public_url` begins signed URLs."""
-    query: dict[str, Any] = {"status_code": 200, "responses": QUERY_ERRORS}
 
-    @post("/api/inferences/query", operation_class=_QUERY, need="read", **query)
+    @post("/api/inferences/query", need="read", operation=_QUERY, errors=QUERY_ERRORS)
     async def query_inferences(request: Request[Any, Any, Any], body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
         return await queries.run(request, lambda store: store.query(decode_query(body)))
 
-    @post("/api/inferences/count", operation_class=_COUNT, need="read", **query)
+    @post("/api/inferences/count", need="read", operation=_COUNT, errors=QUERY_ERRORS)
     async def count_inferences(request: Request[Any, Any, Any], body: RawBody) -> Count:
         """Count inferences; the body is JSON whatever its content type."""
         return await queries.run(
             request, lambda store: store.count_with_warnings(decode_count(body))
         )
 
-    @post("/api/inferences/aggregate", operation_class=_AGGREGATE, need="read", **query)
+    @post("/api/inferences/aggregate", need="read", operation=_AGGREGATE, errors=QUERY_ERRORS)
     async def aggregate_inferences(request: Request[Any, Any, Any], body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
         return await queries.run(
             request, lambda store: aggregate(store, decode_body(body, AggregateRequest))
         )
 
-    find_errors = {400: UNREADABLE_QUERY, 404: UNKNOWN_MODEL, 503: NOT_READY}
-
-    @get("/api/inferences", operation_class=_URL_QUERY, responses=find_errors, need="read")
+    @get("/api/inferences", need="read", operation=_URL_QUERY, errors=FIND_ERRORS)
     async def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
         text = query_string(request)
         return await queries.run(request, lambda store: store.query(query_from_url(text)))
 
-    @get(
-        "/api/inferences/{inference_id:str}",
-        sync_to_thread=True,
-        responses=_LOOKUP_ERRORS,
-        need="read",
-    )
+    @get("/api/inferences/{inference_id:str}", need="read", errors=_LOOKUP_ERRORS)
     def get_inference(
         inference_id: FromPath[str],
         request: Request[Any, Any, Any],
@@ -118,14 +111,9 @@ def inference_routes(
             return inferences.within(caller_scope()).get_with_input_url(inference_id, blobs_url)
         return inferences.within(caller_scope()).get(inference_id)
 
-    content: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
+    path = "/api/inferences/{inference_id:str}/input"
 
-    @get(
-        "/api/inferences/{inference_id:str}/input",
-        responses=_LOOKUP_ERRORS,
-        need="read",
-        media_type="*/*",
-    )
+    @get(path, need="read", errors=_LOOKUP_ERRORS, media_type="*/*")
     async def get_inference_input(
         inference_id: FromPath[str], request: Request[Any, Any, Any], *, w: _Width = ""
     ) -> Response[bytes]:
@@ -137,7 +125,7 @@ def inference_routes(
 
     blob_errors = {400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY}
 
-    @get(BLOBS_PATH + "{digest:str}", responses=blob_errors, need="nothing", **content)
+    @get(BLOBS_PATH + "{digest:str}", need="nothing", errors=blob_errors, media_type="*/*")
     def get_blob(
         digest: FromPath[str],
         expires: FromQuery[str] = "",

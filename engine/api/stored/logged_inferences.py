@@ -1,21 +1,15 @@
 """HTTP routes for inferences of models that are served elsewhere; bodies are JSON whatever their content type."""
 
-import asyncio
 from collections.abc import Mapping
 from contextvars import copy_context
 from typing import Any
 
-from litestar import Request, delete, get, post, put
+from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
-from quadriga.engine.api.openapi import (
-    NOT_STORED,
-    TOO_LARGE,
-    error_response,
-    json_body,
-    options_route,
-)
+from quadriga.engine.api.openapi import NOT_STORED, TOO_LARGE, error_response, json_body
+from quadriga.engine.api.routes import delete, get, post, put
 from quadriga.engine.external.descriptions import ModelDescription
 from quadriga.engine.external.event_pairs import EventPairs, EventResult
 from quadriga.engine.external.log_service import LogAnswer, LogBody, LogService
@@ -54,10 +48,9 @@ def logged_inference_routes(
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that take inferences from elsewhere, which run in `threads`, as they decode images."""
     body_options: dict[str, Any] = {
-        "status_code": 200,
-        "responses": _ERRORS,
-        "request_max_body_size": max_body_bytes,
         "need": "infer",
+        "errors": _ERRORS,
+        "request_max_body_size": max_body_bytes,
     }
 
     def readable(request: Request[Any, Any, Any], body: bytes) -> bytes:
@@ -65,7 +58,7 @@ def logged_inference_routes(
         encoding = request.headers.get("content-encoding", "")
         return decompress(body, encoding.encode("latin-1"), max_body_bytes)
 
-    @post(INFERENCES_PATH, operation_class=_BODY, **body_options)
+    @post(INFERENCES_PATH, operation=_BODY, **body_options)
     async def log_inferences(request: Request[Any, Any, Any], body: RawBody) -> LogAnswer:
         """Store inferences that a model made elsewhere; those that are invalid are refused by themselves."""
         context = copy_context()  # the caller is in it
@@ -83,12 +76,7 @@ def logged_inference_routes(
 
         return await threads.run(take)
 
-    return [
-        *_description_routes(service),
-        options_route(INFERENCES_PATH, "GET", "POST"),
-        log_inferences,
-        take_event,
-    ]
+    return [*_description_routes(service), log_inferences, take_event]
 
 
 def _take(events: EventPairs, headers: Mapping[bytes, bytes], body: bytes) -> EventResult:
@@ -103,36 +91,21 @@ def _take(events: EventPairs, headers: Mapping[bytes, bytes], body: bytes) -> Ev
 
 def _description_routes(service: LogService) -> list[HTTPRouteHandler]:
     """Return the handlers of descriptions of models."""
+    errors = {400: _UNREADABLE, 404: _NO_DESCRIPTION}
 
-    @get(
-        DESCRIPTION_PATH,
-        responses={400: _UNREADABLE, 404: _NO_DESCRIPTION},
-        need="read",
-    )
-    async def get_description(name: FromPath[str]) -> ModelDescription:
+    @get(DESCRIPTION_PATH, need="read", errors=errors)
+    def get_description(name: FromPath[str]) -> ModelDescription:
         """Return what is said of a model that is served elsewhere."""
-        return await asyncio.to_thread(service.get_description, name)
+        return service.get_description(name)
 
-    @put(
-        DESCRIPTION_PATH,
-        operation_class=_DESCRIPTION,
-        responses=_ERRORS,
-        status_code=200,
-        need="operate",
-    )
-    async def put_description(name: FromPath[str], body: RawBody) -> ModelDescription:
+    @put(DESCRIPTION_PATH, need="operate", operation=_DESCRIPTION, errors=_ERRORS)
+    def put_description(name: FromPath[str], body: RawBody) -> ModelDescription:
         """Say what the output tensors of a model mean that is served elsewhere."""
-        return await asyncio.to_thread(service.put_description, name, body)
+        return service.put_description(name, body)
 
-    @delete(
-        DESCRIPTION_PATH,
-        responses={400: _UNREADABLE, 404: _NO_DESCRIPTION, 503: NOT_STORED},
-        status_code=200,
-        need="operate",
-    )
-    async def delete_description(name: FromPath[str]) -> ModelDescription:
+    @delete(DESCRIPTION_PATH, need="operate", errors=errors | {503: NOT_STORED})
+    def delete_description(name: FromPath[str]) -> ModelDescription:
         """Forget what is said of a model, and return it; what is stored stays as it is."""
-        return await asyncio.to_thread(service.remove_description, name)
+        return service.remove_description(name)
 
-    options = options_route(DESCRIPTION_PATH, "GET", "PUT", "DELETE")
-    return [options, get_description, put_description, delete_description]
+    return [get_description, put_description, delete_description]

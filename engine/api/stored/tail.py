@@ -11,17 +11,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from litestar import Request, get
+from litestar import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.response.streaming import Stream
 
-from quadriga.engine.api.openapi import (
-    NOT_READY,
-    UNKNOWN_MODEL,
-    UNREADABLE_QUERY,
-    url_query,
-)
+from quadriga.engine.api.openapi import FIND_ERRORS, url_query
+from quadriga.engine.api.routes import get
 from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.stored.event_streams import (
     EVENT_STREAM,
@@ -165,20 +161,14 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
         description="Events: `inference` with an inference, `skipped` with the number of those that are left out, "
         "`end` with the reason of an end",
     )
-    responses = {
-        200: events,
-        400: UNREADABLE_QUERY,
-        404: UNKNOWN_MODEL,
-        503: NOT_READY,
-    }
 
     @get(
         TAIL_PATH,
-        operation_class=_TAIL_URL,
-        description=_DESCRIPTION,
-        responses=responses,
-        media_type=EVENT_STREAM,
         need="read",
+        operation=_TAIL_URL,
+        errors={200: events} | FIND_ERRORS,
+        description=_DESCRIPTION,
+        media_type=EVENT_STREAM,
     )
     async def tail_inferences(request: Request[Any, Any, Any]) -> Stream:
         """Send new inferences that fields of the URL find, as they are stored."""

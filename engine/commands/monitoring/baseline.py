@@ -1,7 +1,6 @@
 """The command `quadriga baseline`: sets a model's baseline, on a running server or in its data folder."""
 
 import time
-from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +15,9 @@ from quadriga.engine.commands.options import (
     name_and_version,
     option,
     parse_filter,
-    store_options,
-    store_settings,
 )
 from quadriga.engine.commands.output import echo_json, print_progress
+from quadriga.engine.commands.store_options import open_store, store_options, store_settings
 from quadriga.engine.config.extras import dataset_formats
 
 _DEFAULT_NAME = "default"
@@ -100,13 +98,12 @@ def _put_baseline(options: SimpleNamespace) -> dict[str, Any]:
 
 def _save_baseline(options: SimpleNamespace) -> Any:
     """Read the inferences here, save the baseline in the data folder, and return it."""
-    from quadriga.engine.assembly.store_access import open_reader
     from quadriga.engine.commands.monitoring.kept_reports import check_keepable
     from quadriga.monitor.drift.baselines import BaselineStore, decode_baseline
     from quadriga.monitor.drift.job import BaselineJob, run_baseline
     from quadriga.monitor.drift.service import DriftService
     from quadriga.store.jobs.jobs import Jobs
-    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S, run_here
+    from quadriga.store.jobs.runner import run_here
 
     settings = store_settings(options.data, options.database, is_written=True, must_exist=True)
     check_keepable(options, settings)
@@ -114,8 +111,7 @@ def _save_baseline(options: SimpleNamespace) -> Any:
     where = parse_filter(options.where, "--where")
     body = msgspec.json.encode(_to_request(options, version, where))
     jobs, baselines = Jobs(settings.jobs_directory), BaselineStore(settings.baselines_directory)
-    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
-    with closing(inferences):
+    with open_store(settings) as (inferences, blobs):
         model = inferences.names.resolve(model)
         if options.rolling is not None:  # nothing is read yet
             baseline = DriftService(jobs, inferences, baselines).put_baseline(model, body)

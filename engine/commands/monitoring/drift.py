@@ -2,7 +2,6 @@
 
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +18,9 @@ from quadriga.engine.commands.options import (
     parse_filter,
     report_options,
     select_form,
-    shard_executor,
-    store_options,
-    store_settings,
 )
-from quadriga.engine.commands.output import ReportAndPage, print_progress
+from quadriga.engine.commands.output import ReportAndPage
+from quadriga.engine.commands.store_options import store_options
 
 _COMMON_OPTIONS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
@@ -157,9 +154,7 @@ def _compare_on_server(options: SimpleNamespace) -> ReportAndPage:
 
 
 def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.assembly.store_access import open_reader
-    from quadriga.engine.commands.monitoring.kept_reports import compute_and_keep
-    from quadriga.engine.commands.monitoring.report_output import image_from_store, page_writer
+    from quadriga.engine.commands.monitoring.kept_reports import report_of_store
     from quadriga.monitor.drift.baselines import BaselineStore
     from quadriga.monitor.drift.parameters import (
         DriftParameters,
@@ -167,33 +162,24 @@ def _compare_stored(options: SimpleNamespace) -> ReportAndPage:
         with_model_name,
     )
     from quadriga.monitor.drift.stored import compare_stored
-    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     now_us = time.time_ns() // 1000
     parameters = resolve_times(msgspec.convert(_to_parameters(options), DriftParameters), now_us)
-    settings = store_settings(options.data, options.database)
-    baselines = BaselineStore(settings.baselines_directory)
-    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
-    with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
-        parameters = with_model_name(parameters, inferences)
-        parameters = baselines.resolve_rolling(parameters)
-        name = parameters.baseline
-        baseline = baselines.read_summary(parameters.model, name) if isinstance(name, str) else None
-        report = compute_and_keep(
-            lambda _, on_progress: compare_stored(
-                inferences, parameters, baseline, on_progress, executor=executor, now_us=now_us
-            ),
-            _print_read,
-            options,
-            settings=settings,
-            job=("drift", parameters),
-            store=(inferences, blobs),
-        )
-    return report, page_writer(image_from_store(blobs))
 
+    def prepare(inferences: Any, settings: Any, executor: Any) -> Any:
+        baselines = BaselineStore(settings.baselines_directory)
+        resolved = baselines.resolve_rolling(with_model_name(parameters, inferences))
+        name = resolved.baseline
+        baseline = baselines.read_summary(resolved.model, name) if isinstance(name, str) else None
 
-def _print_read(read: int, total: int | None) -> None:
-    print_progress(f"read {read} of {total} inferences" if total else "choosing")
+        def compute(_: Path, on_progress: Any) -> Any:
+            return compare_stored(
+                inferences, resolved, baseline, on_progress, executor=executor, now_us=now_us
+            )
+
+        return resolved, compute
+
+    return report_of_store(options, "drift", prepare)
 
 
 def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,11 +22,9 @@ from quadriga.engine.commands.options import (
     ray_cluster,
     report_options,
     select_form,
-    shard_executor,
-    store_options,
-    store_settings,
 )
 from quadriga.engine.commands.output import ReportAndPage, print_progress
+from quadriga.engine.commands.store_options import store_options
 
 _METRIC_OPTIONS = ("top_k", "iou", "score", "bins", "single_label")
 _COMMON_OPTIONS = {
@@ -285,9 +282,7 @@ def _evaluation_options(options: SimpleNamespace) -> Any:
 
 
 def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
-    from quadriga.engine.assembly.store_access import open_reader
-    from quadriga.engine.commands.monitoring.kept_reports import compute_and_keep
-    from quadriga.engine.commands.monitoring.report_output import image_from_store, page_writer
+    from quadriga.engine.commands.monitoring.kept_reports import report_of_store
     from quadriga.monitor.evaluation.parameters import (
         EvaluationParameters,
         check_parameters,
@@ -295,30 +290,22 @@ def _evaluate_stored(options: SimpleNamespace) -> ReportAndPage:
     )
     from quadriga.monitor.evaluation.stored import evaluate_stored
     from quadriga.monitor.report.cells import save_cells
-    from quadriga.store.jobs.runner import QUERY_TIMEOUT_S
 
     parameters = msgspec.convert(_to_parameters(options), EvaluationParameters)
     check_parameters(parameters)
-    settings = store_settings(options.data, options.database)
-    inferences, blobs = open_reader(settings, QUERY_TIMEOUT_S, served=tuple)
 
-    with closing(inferences), shard_executor(options.on, settings.database_url) as executor:
-        parameters = with_model_names(parameters, inferences)
-        report = compute_and_keep(
-            lambda folder, on_progress: evaluate_stored(
-                inferences,
-                parameters,
-                on_progress,
-                executor=executor,
-                on_cells=partial(save_cells, folder),
-            ),
-            _print_read,
-            options,
-            settings=settings,
-            job=("evaluation", parameters),
-            store=(inferences, blobs),
-        )
-    return report, page_writer(image_from_store(blobs))
+    def prepare(inferences: Any, _: Any, executor: Any) -> Any:
+        named = with_model_names(parameters, inferences)
+
+        def compute(folder: Path, on_progress: Any) -> Any:
+            on_cells = partial(save_cells, folder)
+            return evaluate_stored(
+                inferences, named, on_progress, executor=executor, on_cells=on_cells
+            )
+
+        return named, compute
+
+    return report_of_store(options, "evaluation", prepare)
 
 
 def _evaluate_on_server(options: SimpleNamespace) -> ReportAndPage:
@@ -333,11 +320,6 @@ def _evaluate_dataset(options: SimpleNamespace) -> ReportAndPage:
     from quadriga.engine.commands.monitoring.datasets import evaluate_dataset
 
     return evaluate_dataset(options, _to_parameters(options))
-
-
-def _print_read(read: int, total: int | None) -> None:
-    computing = ", computing" * (read == total)
-    print_progress(f"read {read} of {total} inferences{computing}" if total else "choosing")
 
 
 def _to_parameters(options: SimpleNamespace) -> dict[str, Any]:

@@ -6,15 +6,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 
-from quadriga.engine.commands.output import print_warnings
+from quadriga.engine.commands.monitoring.report_output import image_from_store, page_writer
+from quadriga.engine.commands.options import ray_cluster
+from quadriga.engine.commands.output import ReportAndPage, print_progress, print_warnings
+from quadriga.engine.commands.store_options import open_store, store_settings
 from quadriga.engine.config.settings import Settings
 from quadriga.monitor.executors import OnProgress
 from quadriga.monitor.report.saved import save_report
 from quadriga.monitor.report.schema import Report
-from quadriga.store.blobs.interface import Blobs
 from quadriga.store.jobs.jobs import Jobs
 from quadriga.store.jobs.runner import JobRun, run_here
 from quadriga.store.query.inferences import InferenceReader
@@ -23,45 +26,47 @@ from quadriga.store.records.errors import StoreError
 Compute = Callable[[Path, OnProgress], Report]
 """Computes a report; gets a folder for what belongs to it, and what shows progress."""
 
+Prepare = Callable[[InferenceReader, Settings, Any], tuple[msgspec.Struct, Compute]]
+"""Returns the parameters of a report, as its job on the server has them, and what computes it; gets the store, its settings and
+the executor of --on."""
 
-def compute_and_keep(
-    compute: Compute,
-    show: OnProgress,
-    options: SimpleNamespace,
-    *,
-    settings: Settings,
-    job: tuple[str, msgspec.Struct],
-    store: tuple[InferenceReader, Blobs],
-) -> Report:
-    """Compute a report, and keep it in the data folder; where it cannot be kept, a warning says why.
+
+def report_of_store(options: SimpleNamespace, kind: str, prepare: Prepare) -> ReportAndPage:
+    """Compute a report of a store, and keep it in the data folder; where it cannot be kept, a warning says why.
 
     Args:
-        compute: Computes it.
-        show: Shows progress.
         options: Values of the options; `is_kept` is set where the report is kept.
-        settings: Settings of the store.
-        job: Kind and parameters of the job that makes the same report on the server.
-        store: Inferences and images.
+        kind: Kind of the job that makes the same report on the server.
+        prepare: Prepares the computation.
     """
+    settings = store_settings(options.data, options.database)
     with ExitStack() as stack:
+        inferences, blobs = stack.enter_context(open_store(settings))
+        executor = None
+        if (ray := stack.enter_context(ray_cluster(options.on))) is not None:
+            from quadriga.monitor.evaluation.ray_executor import RayExecutor
+
+            executor = RayExecutor(ray, settings.database_url)
+        parameters, compute = prepare(inferences, settings, executor)
         run = None
         if options.keep:
             stack.callback(os.umask, os.umask(0o077))  # as the files of the server
             try:
                 check_keepable(options, settings)
-                run = stack.enter_context(run_here(Jobs(settings.jobs_directory), *job, *store))
+                jobs = Jobs(settings.jobs_directory)
+                run = stack.enter_context(run_here(jobs, kind, parameters, inferences, blobs))
             except StoreError as error:
                 _warn(str(error))
         if run is None:
-            return compute(Path(stack.enter_context(TemporaryDirectory())), show)
-        return _compute_within(run, compute, show, options)
+            report = compute(Path(stack.enter_context(TemporaryDirectory())), _print_read)
+        else:
+            report = _compute_within(run, compute, options)
+    return report, page_writer(image_from_store(blobs))
 
 
-def _compute_within(
-    run: JobRun, compute: Compute, show: OnProgress, options: SimpleNamespace
-) -> Report:
+def _compute_within(run: JobRun, compute: Compute, options: SimpleNamespace) -> Report:
     def show_and_note(done: int, total: int | None) -> None:
-        show(done, total)
+        _print_read(done, total)
         with suppress(OSError):  # a full disk is met again when the report is saved
             run.report_progress(done, total)
 
@@ -94,3 +99,8 @@ def check_keepable(options: SimpleNamespace, settings: Settings) -> None:
 
 def _warn(reason: str) -> None:
     print_warnings([f"the report is not kept: {reason}"])
+
+
+def _print_read(read: int, total: int | None) -> None:
+    computing = ", computing" * (read == total)
+    print_progress(f"read {read} of {total} inferences{computing}" if total else "choosing")

@@ -11,7 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.engine.commands.output import echo_json, print_progress, print_warnings, to_json
+from quadriga.engine.commands.output import (
+    ReportAndPage,
+    echo_json,
+    print_progress,
+    print_warnings,
+    to_json,
+)
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.checks import Check, render_junit, render_markdown
 from quadriga.monitor.report.schema import (
@@ -75,7 +81,7 @@ def _in_form_of(output: Path, report: Report, page: RenderPage, checks: Sequence
     return to_json(report) + b"\n"
 
 
-def wait_for_report(client: Any, job: Any) -> tuple[Report, RenderPage]:
+def wait_for_report(client: Any, job: Any) -> ReportAndPage:
     """Wait for a job of a server, and return its report, and the function that returns its page.
 
     Raises:

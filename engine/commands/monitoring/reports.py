@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import rich_click as click
-from rich.console import Console
 
 from quadriga.engine.commands.options import (
     connect,
@@ -14,7 +13,7 @@ from quadriga.engine.commands.options import (
     report_output_option,
     server_option,
 )
-from quadriga.engine.commands.output import echo_json, plain_table, short_time
+from quadriga.engine.commands.output import echo_json, print_table, short_time
 
 _COLUMNS = ("id", "kind", "model", "version", "status", "made", "images")
 
@@ -35,15 +34,17 @@ def reports_command(context: click.Context, server: str, model: str | None, as_j
         return
     client = connect(server)
     listed = client.reports.list()
-    reports = listed["reports"]
-    unreadable = listed["unreadable"]
+    reports, unreadable = listed["reports"], listed["unreadable"]
     if model is not None:
         name = _name_of(client, model)
         reports = [report for report in reports if report["model"]["name"] == name]
     if as_json:
         echo_json({"reports": reports, "unreadable": unreadable})
         return
-    Console().print(plain_table(_COLUMNS, map(_cells, reports)) if reports else "no reports")
+    if reports:
+        print_table(_COLUMNS, map(_cells, reports))
+    else:
+        click.echo("no reports")
     for report_id in unreadable:
         click.echo(f"report {report_id} is damaged, or of a newer version", err=True)
 

@@ -5,10 +5,9 @@ from contextlib import suppress
 from typing import Any
 
 import rich_click as click
-from rich.console import Console
 
 from quadriga.engine.commands.options import connect, json_option, server_option
-from quadriga.engine.commands.output import echo_json, plain_table, short_time
+from quadriga.engine.commands.output import echo_json, print_table, short_time
 
 _COLUMNS = ("model", "kind", "every", "next report", "alerts go to", "waiting alerts")
 
@@ -21,9 +20,10 @@ def schedules_command(server: str, as_json: bool) -> None:
     schedules = list(_schedules(connect(server)))
     if as_json:
         echo_json({"schedules": [{"kind": kind, **schedule} for kind, schedule in schedules]})
-        return
-    rows = (_cells(kind, schedule) for kind, schedule in schedules)
-    Console().print(plain_table(_COLUMNS, rows) if schedules else "no schedules")
+    elif schedules:
+        print_table(_COLUMNS, (_cells(kind, schedule) for kind, schedule in schedules))
+    else:
+        click.echo("no schedules")
 
 
 def _schedules(client: Any) -> Iterator[tuple[str, dict[str, Any]]]:

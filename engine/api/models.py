@@ -196,18 +196,20 @@ class ModelEntries:
         entries = []
         for name in sorted(names if only is None else names & {only}):
             mute, of_name = mutes.active(name), stored.get(name, [])
+            of_server = served.get(name, [])
+            has_labels = any(version.labels for version in of_server)
             compared = current_drift.choose(name, by_kind.get((name, "drift"), []))
             entries.append(
                 _entry(
                     name,
-                    served.get(name, []),
+                    of_server,
                     of_name,
                     replays=stored.get(replay_name(name), []),
                     baseline=_default_baseline(baselines, name, of_name),
                     drift=_last_drift(compared, reports, mute),
                     evaluation=_evaluation_that_counts(by_kind.get((name, "evaluation"), [])),
                     mute=mute,
-                    described_labels=self._labels(name, scope.team),
+                    described_labels=() if has_labels else self._labels(name, scope.team),
                 )
             )
         return entries

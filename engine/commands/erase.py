@@ -151,7 +151,7 @@ def _wait(server: Any, receipt: dict[str, Any], deadline_s: float) -> dict[str, 
 
 
 def _print(receipt: dict[str, Any], console: Console) -> None:
-    from quadriga.monitor.report.metric_texts import one_line
+    from quadriga.quoting import one_line
 
     def print_line(text: str) -> None:
         console.print(Text(text), soft_wrap=True)
@@ -178,6 +178,6 @@ def _print_list(title: str, lines: list[str], print_line: Callable[[str], None])
 
 
 def _lines(texts: list[str]) -> Iterator[str]:
-    from quadriga.monitor.report.metric_texts import one_line
+    from quadriga.quoting import one_line
 
     return (one_line(text, _MAX_TEXT) for text in texts)

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from quadriga.engine.console.texts import TEXTS
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import (
     DrawnItem,
     decode_items,
@@ -17,6 +16,7 @@ from quadriga.monitor.report.outlines import (
     item_texts,
     points_of,
 )
+from quadriga.quoting import one_line
 from quadriga.store.query.filters.syntax import And, BoundOperator, Filter, Or, PredictionCondition
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import QueryError

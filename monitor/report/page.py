@@ -29,6 +29,7 @@ from quadriga.monitor.report.schema import (
     Window,
     sorted_by_effect,
 )
+from quadriga.quoting import one_line, printable
 
 _MAX_CONFUSIONS = 20
 _MAX_MOVED = 40
@@ -60,14 +61,14 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
         **_drift(report, image_bytes),
         **_drawn_charts(report),
     )
-    return metric_texts.printable(html)
+    return printable(html)
 
 
 def _overview(report: Report) -> dict[str, Any]:
     """Return what the page says of a report of any kind."""
     is_quiet = report.kind == "drift" and report.status != "error"
     return {
-        "name": metric_texts.one_line(_name(report), 100),
+        "name": one_line(_name(report), 100),
         "headline": drift_texts.headline(report) or metric_texts.headline(report),
         "explanation": drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
         "task": report.task.replace("_", " ").lower(),

@@ -48,13 +48,12 @@ from quadriga.monitor.report.acknowledgements import (
     read_acknowledgement,
 )
 from quadriga.monitor.report.drift_texts import signal_titles
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect, Report
 from quadriga.monitor.watch.mutes import decode_mute
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.request import current_caller
-from quadriga.quoting import quoted
+from quadriga.quoting import one_line, quoted
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.names import find_model_name
 from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError

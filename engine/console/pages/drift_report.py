@@ -24,7 +24,6 @@ from quadriga.monitor.report.drift_texts import (
     signal_title,
     signals_in_full,
 )
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import (
     ChangedImage,
     Level,
@@ -33,6 +32,7 @@ from quadriga.monitor.report.schema import (
     Signal,
     Window,
 )
+from quadriga.quoting import one_line
 from quadriga.store.query.columns import read_inferences
 from quadriga.store.query.filters.syntax import SIGNAL_FIELDS
 from quadriga.store.query.inferences import InferenceReader

@@ -27,10 +27,10 @@ from quadriga.engine.console.search import Problem, absent, check
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
 from quadriga.proto.access import Caller
 from quadriga.proto.request import current_caller
+from quadriga.quoting import one_line
 from quadriga.store.browsing.image_measures import UsualMeasures, find_usual_measures
 from quadriga.store.browsing.neighbours import (
     NeighboursRequest,

@@ -38,6 +38,7 @@ from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_f
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Metric, Report, Slice, Worst, sorted_by_effect
 from quadriga.proto.request import current_caller
+from quadriga.quoting import one_line
 from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import JSON_ERRORS, DamagedError, NotFoundError, QueryError
@@ -456,7 +457,7 @@ def curve_lines(report: Report) -> list[CurveLine]:
     of_labels.sort(key=lambda curve: (round(_area(curve[1]), 4), values.get(curve[0], 0.0)))
     return [
         CurveLine(
-            name="" if label is None else metric_texts.one_line(label, 24),
+            name="" if label is None else one_line(label, 24),
             line=" ".join(f"{x:.1f},{y:.1f}" for x, y in map(_place, points)),
             points=msgspec.json.encode(points).decode(),
             chosen=_at_score(points, FIRST_SCORE),
@@ -574,7 +575,7 @@ def worst_groups(
             if image.inference_id in stored
         ]
         if cards:
-            name = TEXTS.get(f"worst_{reason}", metric_texts.one_line(reason.replace("_", " ")))
+            name = TEXTS.get(f"worst_{reason}", one_line(reason.replace("_", " ")))
             groups.append(WorstGroup(name, cards, _error_link(reason, report, report_id, link)))
     return groups
 
@@ -644,7 +645,7 @@ def label_table(report: Report, report_id: str, link: Link) -> LabelTable | None
     counts = _CellCounts(report.confusion, report_id, link)
     rows = [_row(metric, counts) for metric in ordered[:MAX_ROWS]]
     return LabelTable(
-        metric_texts.one_line(metric_texts.title(metrics[0], of_label=False, short=True)),
+        one_line(metric_texts.title(metrics[0], of_label=False, short=True)),
         rows,
         max(len(ordered) - MAX_ROWS, 0),
         any(row.total is not None for row in rows),
@@ -754,7 +755,7 @@ def _row(metric: Metric, counts: _CellCounts) -> LabelRow:
     wrong = None if hits is None else counts.wrong(label)
     is_share = value is not None and 0 <= value <= 1
     return LabelRow(
-        name=metric_texts.one_line(label),
+        name=one_line(label),
         value=metric_texts.format_number(value),
         interval="" if metric.ci95 is None else metric_texts.format_interval(metric),
         marks=interval(value, metric.ci95, _AXIS_WIDTH) if is_share and value is not None else None,

@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from quadriga.monitor.report.charts import MAX_LETTERS, Chart
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import Metric
+from quadriga.quoting import one_line
 
 INK, FAINT, PAPER = "#010203", "#010204", "#010205"
 TRUTH, WRONG = "#010206", "#010207"

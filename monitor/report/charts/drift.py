@@ -13,8 +13,9 @@ from markupsafe import Markup
 
 from quadriga.monitor.report.charts import MAX_LETTERS, Chart
 from quadriga.monitor.report.drift_texts import signal_title, signals_in_full
-from quadriga.monitor.report.metric_texts import format_brief, one_line
+from quadriga.monitor.report.metric_texts import format_brief
 from quadriga.monitor.report.schema import Report, Signal, sorted_by_effect
+from quadriga.quoting import one_line
 from quadriga.tasks.arrays import Float64Array
 
 MAX_SIGNALS = 24

@@ -26,8 +26,9 @@ from quadriga.monitor.report.charts.drawing import (
     single_axes,
     to_chart,
 )
-from quadriga.monitor.report.metric_texts import difference_rows, headlines, one_line, title
+from quadriga.monitor.report.metric_texts import difference_rows, headlines, title
 from quadriga.monitor.report.schema import TIME_SLICES, Comparison, Confusion, Metric, Report, Slice
+from quadriga.quoting import one_line
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 _MAX_LABELS, _MAX_VALUES = 60, 30

@@ -3,7 +3,6 @@
 import hashlib
 from functools import cached_property
 from importlib.resources import files
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -14,7 +13,7 @@ from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console import formats
 from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text
 from quadriga.engine.console.search import filter_words
-from quadriga.engine.console.texts import TEXTS, WORDS, text
+from quadriga.engine.console.texts import WORDS
 from quadriga.proto.access import ANYBODY, Caller, Need
 from quadriga.proto.request import current_caller
 from quadriga.store.records.errors import QueryError
@@ -171,8 +170,6 @@ class Frame:
         )
         environment.filters.update(formats.FILTERS)
         environment.globals.update(
-            t=SimpleNamespace(**TEXTS),
-            text=text,
             comparison=comparison_text,
             filter_words=filter_words,
             formats=formats.FILTERS,

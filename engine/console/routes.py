@@ -50,7 +50,7 @@ class LogIn(msgspec.Struct, frozen=True):
 
 def console_page_routes(
     settings: Settings,
-    models: Callable[[], list[ModelEntry]],
+    models: Callable[..., list[ModelEntry]],
     traffic: TrafficControl,
     store: ConsoleStore | None,
     *,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
@@ -158,7 +158,7 @@ def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHand
 
         return page_response(*await queries.run(request, show))
 
-    @post(f"{PATH}/evaluate", status_code=303, sync_to_thread=True, need="monitor", **options)
+    @services.form(f"{PATH}/evaluate", "monitor")
     def evaluate_both(body: RawBody) -> Response[bytes]:
         """Evaluate both models on the images that both have answered, and go back to the page."""
         fields = form_fields(body)

@@ -257,7 +257,7 @@ def overview_page(services: Services, store: ConsoleStore | None) -> HTTPRouteHa
         """Show what is served, how it goes, what changed, and what arrived just now."""
 
         def show(inferences: InferenceReader | None) -> str:
-            entries = services.models()
+            entries = services.models(is_brief=True)
             jobs = store.jobs.within(caller_scope()).all() if store else []
             reports = store.reports.within(caller_scope()) if store else None
             needs_key = current_caller() is not ANYBODY

@@ -31,7 +31,7 @@ from quadriga.engine.console.pages.drift_report import (
     window_filter,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS, text, words_of_metrics
+from quadriga.engine.console.texts import words_of_metrics
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
@@ -53,6 +53,7 @@ _MAX_LABELS = 30
 _HEAT = 5
 _IMAGES = 48
 _decoder = msgspec.json.Decoder(Report)
+_UNREADABLE = "This report cannot be read: its file is damaged, or a newer version wrote it."
 
 
 class MetricRow(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
         return frame.page(
             "reports",
             page="reports",
-            title=TEXTS["reports"],
+            title="Reports",
             reports=listed.reports,
             unreadable=listed.unreadable,
             cursor=listed.cursor,
@@ -122,7 +123,7 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
         return frame.page(
             "cell",
             page="reports",
-            title=TEXTS["images_behind"],
+            title="Images behind a cell",
             report_id=report_id,
             truth=cells.truth,
             predicted=cells.predicted,
@@ -147,8 +148,8 @@ def _report_page(
             "message",
             status=500,
             page="reports",
-            title=TEXTS["failed"],
-            sentences=[TEXTS["unreadable_report"]],
+            title="Something went wrong",
+            sentences=[_UNREADABLE],
             details="",
             request_id="",
         )
@@ -228,12 +229,9 @@ def _cell_counts(stored: ReportStore, report_id: str, cells: CellRequest, page: 
         return ""
     images = metric_texts.format_number(page.count) + ("" if page.count_is_exact else " +")
     unit = counted_unit(confusion)
-    return text(
-        "cell_counts",
-        n=f"{count:,}",
-        unit=unit.removesuffix("s") if count == 1 else unit,
-        images=text("on_images", n=images),
-    )
+    if count == 1:
+        unit = unit.removesuffix("s")
+    return f"{count:,} {unit} on {images} {'image' if images == '1' else 'images'}"
 
 
 def _with_truth(window: WindowFilter) -> WindowFilter:
@@ -376,7 +374,7 @@ def with_links(page: bytes, report_id: str, url: str) -> bytes:
     back = b'<p class="back"><a href="%s/reports/%s">%s</a></p>\n' % (
         console,
         escape(report_id).encode(),
-        escape(TEXTS["back_to_console"]).encode(),
+        escape("Back to the report in the console").encode(),
     )
     page = page.replace(_BODY, _BODY + back, 1)
     before, footer, after = page.rpartition(_FOOTER)
@@ -394,6 +392,11 @@ _SLICE_AXIS_WIDTH = 260
 _MAX_CURVES = 4
 _MAX_SLICES = 100
 _SHOWN = 6
+_REASONS = {
+    "miss": "Missed",
+    "false_positive": "False",
+    "wrong_label": "Wrong label",
+}
 _CELLS = {"miss": ("predicted", ""), "false_positive": ("truth", "")}
 """Part of a filter that finds all inferences with an error of this kind, beside the report."""
 
@@ -575,7 +578,7 @@ def worst_groups(
             if image.inference_id in stored
         ]
         if cards:
-            name = TEXTS.get(f"worst_{reason}", one_line(reason.replace("_", " ")))
+            name = _REASONS.get(reason, one_line(reason.replace("_", " ")))
             groups.append(WorstGroup(name, cards, _error_link(reason, report, report_id, link)))
     return groups
 
@@ -677,9 +680,8 @@ def confusion_rule(confusion: Confusion | None) -> str:
     parameters: dict[str, Any] = {} if confusion is None else confusion.parameters
     if parameters.get("score") is None or parameters.get("iou") is None:
         return ""
-    return text(
-        "confusion_rule", score=f"{parameters['score']:.4g}", iou=f"{parameters['iou']:.4g}"
-    )
+    score, iou = (f"{parameters[name]:.4g}" for name in ("score", "iou"))
+    return f"predictions with a score of at least {score}, overlap (IoU) at least {iou}"
 
 
 def _label_metrics(metrics: Sequence[Metric]) -> list[Metric]:

@@ -181,12 +181,17 @@ class ModelEntries:
         self._mutes = mutes
         self._current_drift = current_drift
 
-    def all(self, only: str | None = None) -> list[ModelEntry]:
-        """Return all models that are served or have stored inferences, by name; those of one name alone if it is given."""
+    def all(self, only: str | None = None, *, is_brief: bool = False) -> list[ModelEntry]:
+        """Return all models that are served or have stored inferences, by name.
+
+        Args:
+            only: Name of the one model to return; None for all.
+            is_brief: Whether to leave out baselines and labels of descriptions, which cost files to read for each model.
+        """
         scope = caller_scope()
         served = _by_name(v for v in self._served_versions() if scope.admits_model(v.name))
         stored = _by_name(_stored(self._inferences.within(scope)))
-        baselines = self._drift.within(scope)
+        baselines = None if is_brief else self._drift.within(scope)
         reports, mutes = self._reports.within(scope), self._mutes.within(scope)
         names = served.keys() | set(map(live_name, stored))
         if only is not None and is_replay(only):
@@ -196,18 +201,20 @@ class ModelEntries:
         entries = []
         for name in sorted(names if only is None else names & {only}):
             mute, of_name = mutes.active(name), stored.get(name, [])
+            of_server = served.get(name, [])
+            is_described = not is_brief and not any(version.labels for version in of_server)
             compared = current_drift.choose(name, by_kind.get((name, "drift"), []))
             entries.append(
                 _entry(
                     name,
-                    served.get(name, []),
+                    of_server,
                     of_name,
                     replays=stored.get(replay_name(name), []),
                     baseline=_default_baseline(baselines, name, of_name),
                     drift=_last_drift(compared, reports, mute),
                     evaluation=_evaluation_that_counts(by_kind.get((name, "evaluation"), [])),
                     mute=mute,
-                    described_labels=self._labels(name, scope.team),
+                    described_labels=self._labels(name, scope.team) if is_described else (),
                 )
             )
         return entries
@@ -336,8 +343,10 @@ def _alarmed_signals(reports: ReportStore, report_id: str, mute: Mute) -> list[s
 
 
 def _default_baseline(
-    drift: DriftService, name: str, stored: Sequence[StoredVersion]
+    drift: DriftService | None, name: str, stored: Sequence[StoredVersion]
 ) -> LastBaseline | None:
+    if drift is None:
+        return None
     newest = max(stored, key=attrgetter("last_at"), default=None)
     current = drift.current_baselines(name, newest.sha256 if newest else "")
     baselines = {baseline.name: baseline for baseline in current}

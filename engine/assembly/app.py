@@ -309,7 +309,7 @@ class Application:
             accounting=self._accounting,
         )
 
-    def _served_entries(self) -> list[ModelEntry]:
+    def _served_entries(self, *, is_brief: bool = False) -> list[ModelEntry]:  # noqa: ARG002 - as ModelEntries.all
         return served_entries(self.repository.served_versions())
 
     def _own_numbers(self) -> dict[str, float]:

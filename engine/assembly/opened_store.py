@@ -179,7 +179,7 @@ class OpenedStore(msgspec.Struct, frozen=True, kw_only=True):
     inferences: InferenceReader
     routes: list[Any]
     console: ConsoleStore
-    models: Callable[[], list[ModelEntry]]
+    models: Callable[..., list[ModelEntry]]
     """Returns the models that the caller may see."""
     events: EventPairs
 

@@ -149,7 +149,7 @@ def _wait(server: Any, receipt: dict[str, Any], deadline_s: float) -> dict[str, 
 
 
 def _print(receipt: dict[str, Any]) -> None:
-    from quadriga.monitor.report.metric_texts import one_line
+    from quadriga.quoting import one_line
 
     is_complete = receipt["state"] == "complete"
     state = "is complete" if is_complete else "goes on; its receipt comes at"
@@ -169,6 +169,6 @@ def _print(receipt: dict[str, Any]) -> None:
 
 
 def _lines(texts: list[str]) -> Iterator[str]:
-    from quadriga.monitor.report.metric_texts import one_line
+    from quadriga.quoting import one_line
 
     return (one_line(text, _MAX_TEXT) for text in texts)

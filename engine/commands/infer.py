@@ -175,7 +175,7 @@ def fold_contours(predictions: Iterable[dict[str, Any]]) -> Iterator[dict[str, A
 
 def _print_result(result: Any, *, as_json: bool, points: bool) -> bool:
     """Print a result, or that there is none; return whether there is one."""
-    from quadriga.monitor.report.metric_texts import printable
+    from quadriga.quoting import printable
 
     if not result.ok:
         _warn(f"{_shown(result.source)}: {result.error}")
@@ -193,7 +193,7 @@ def _print_result(result: Any, *, as_json: bool, points: bool) -> bool:
 
 def _summary(predictions: Sequence[dict[str, Any]]) -> str:
     from quadriga.client.drawing import caption
-    from quadriga.monitor.report.metric_texts import one_line
+    from quadriga.quoting import one_line
 
     captions = [one_line(caption(row), 200) for row in predictions[:MAX_PREDICTIONS]]
     hidden = len(predictions) - len(captions)
@@ -223,6 +223,6 @@ def _echo_json(value: Any) -> None:
 
 
 def _warn(text: str) -> None:
-    from quadriga.monitor.report.metric_texts import printable
+    from quadriga.quoting import printable
 
     click.echo(f"quadriga: {printable(text)}", err=True)

@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.engine.console.texts import TEXTS
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import (
     DrawnItem,
     decode_items,
@@ -17,6 +15,7 @@ from quadriga.monitor.report.outlines import (
     item_texts,
     points_of,
 )
+from quadriga.quoting import one_line
 from quadriga.store.query.filters.syntax import And, BoundOperator, Filter, Or, PredictionCondition
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import QueryError
@@ -125,7 +124,7 @@ def card(
         created_at=inference.created_at,
         latency_ms=inference.latency_ms,
         has_failed=inference.status >= 400,
-        words=TEXTS["tensors"]
+        words="tensors"
         if has_tensors(inference)
         else _words(detections, {item.label for item in meant}),
         score=min(scores, default=None),
@@ -264,14 +263,14 @@ def tensor_texts(predictions: Any) -> list[str]:
         decoded = msgspec.json.decode(predictions) if isinstance(predictions, msgspec.Raw) else predictions  # fmt: skip
         tensors = msgspec.convert(decoded, list[_StoredTensor])
     except (msgspec.MsgspecError, UnicodeError):
-        return [TEXTS["tensors"]]  # in a form of another server
+        return ["tensors"]  # in a form of another server
     return [_tensor_text(tensor) for tensor in tensors]
 
 
 def _tensor_text(tensor: _StoredTensor) -> str:
     shape = one_line(str(tensor.shape), _MAX_SHAPE) if tensor.shape else ""
     words = [one_line(tensor.name, 60) if tensor.name else "", tensor.datatype, shape]
-    return " ".join(filter(None, words)) or TEXTS["tensors"]
+    return " ".join(filter(None, words)) or "tensors"
 
 
 INFERENCES = 24

@@ -13,7 +13,7 @@ from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.traffic import TrafficControl
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.failures import failure_handlers
-from quadriga.engine.console.frame import Frame, PageRequest
+from quadriga.engine.console.frame import STATIC_PATH, Frame, PageRequest
 from quadriga.engine.console.pages.audit import audit_page
 from quadriga.engine.console.pages.compare import compare_pages
 from quadriga.engine.console.pages.drift import drift_forms, drift_pages
@@ -31,7 +31,6 @@ from quadriga.engine.console.pages.start import start_forms
 from quadriga.engine.console.pages.views import view_pages
 from quadriga.engine.console.pages.words import words_page
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.static_files import STATIC_PATH
 from quadriga.engine.console.visitors import Visitors, session_routes
 from quadriga.proto.errors import NotFound
 from quadriga.proto.request import Audit
@@ -51,7 +50,7 @@ class LogIn(msgspec.Struct, frozen=True):
 
 def console_page_routes(
     settings: Settings,
-    models: Callable[[], list[ModelEntry]],
+    models: Callable[..., list[ModelEntry]],
     traffic: TrafficControl,
     store: ConsoleStore | None,
     *,

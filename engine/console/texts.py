@@ -1,4 +1,4 @@
-"""All texts of the console's pages, in one place. Plain words, present tense; the thing, then the number."""
+"""The glossary of the console, and the texts of its search. Plain words, present tense; the thing, then the number."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -75,26 +75,17 @@ _SERVER = {
 }  # fmt: skip
 
 WORD_GROUPS: Mapping[str, Mapping[str, Word]] = {
-    "words_quality": _QUALITY,
-    "words_drift": _DRIFT,
-    "words_signals": _SIGNALS,
-    "words_server": _SERVER,
+    "How good a model is": _QUALITY,
+    "What changed": _DRIFT,
+    "What is compared for drift": _SIGNALS,
+    "The server and the filter": _SERVER,
 }
-"""Words by id, in groups by the name of the text that is their heading."""
+"""Words by id, in groups by their heading."""
 
 WORDS: Mapping[str, Word] = {
     id_: word for group in WORD_GROUPS.values() for id_, word in group.items()
 }
 """All words by id."""
-
-WORD_TEXTS: Mapping[str, str] = {
-    "words": "Words",
-    "words_quality": "How good a model is",
-    "words_drift": "What changed",
-    "words_signals": "What is compared for drift",
-    "words_server": "The server and the filter",
-}
-"""Texts by name, as part of those of the console."""
 
 _METRIC_WORDS = {"AP": "ap", "AR": "ar", "AveragePrecision": "ap", "IOU": "iou", "IoU": "iou", "F1": "f1",
                  "Precision": "precision", "Recall": "recall"}  # fmt: skip
@@ -107,219 +98,21 @@ def words_of_metrics(names: list[str]) -> list[str]:
 
 
 TEXTS: Mapping[str, str] = {
-    "inferences": "Inferences",
-    "live": "Live",
-    "reports": "Reports",
-    "filter": "Filter",
-    "find": "Find",
-    "remove": "Remove",
-    "copy": "Copy",
-    "copied": "Copied",
-    "key": "API key",
-    "failed": "Something went wrong",
-    "version": "Version",
-    "labels": "Labels",
-    "since": "Since",
-    "since_word": "since",
-    "on_images": "{n} images",
-    "on_images_one": "1 image",
-    # reports
-    "report": "Report",
-    "created": "Created",
-    "kind": "Kind",
-    "kind_evaluation": "evaluation",
-    "kind_drift": "drift",
-    "outcome": "Outcome",
-    "images": "Images",
-    "unreadable_report": "This report cannot be read: its file is damaged, or a newer version wrote it.",
-    "compared_with": "compared with",
-    "signal": "Signal",
-    "value": "Value",
-    "interval": "95 % interval",
-    "confusion": "Confusion",
-    "missed": "missed",
-    "signals": "Signals",
-    "effect": "Effect",
-    "precision": "Precision",
-    "recall": "Recall",
-    "label": "Label",
-    "worst_first": "the worst first",
-    "worst_all": "All of them",
-    "worst_miss": "Missed",
-    "worst_false_positive": "False",
-    "worst_wrong_label": "Wrong label",
-    "slice": "Slice",
-    "images_behind": "Images behind a cell",
-    # drift of a model
-    "drift_of": "Drift of {model}",
-    "see_images": "See the {n} images",
-    "see_images_one": "See the image",
-    "all_drift": "Drift history",
-    "last_windows": "Last {n} windows",
-    "cell_usual": "{signal}, {at}: moved {ratio} times what matters, no alarm",
-    "cell_alarm": "{signal}, {at}: moved {ratio} times what matters, alarm",
-    "cell_few": "{signal}, {at}: too few values",
-    "cell_absent": "{signal}, {at}: not compared",
-    "more_signals": "{n} more signals moved less.",
-    "more_signals_one": "1 more signal moved less.",
-    "older_reports": "{n} older comparisons are among the",
-    "older_reports_one": "1 older comparison is among the",
-    "now": "now",
-    "or": " or ",
-    "images_below": "below {value}, the baseline's 10th percentile",
-    "images_at_most": "at most {value}, the baseline's 10th percentile",
-    "images_above": "above {value}, the baseline's 90th percentile",
-    "images_at_least": "at least {value}, the baseline's 90th percentile",
-    "images_now": "now with {label}, which gained most",
-    "images_then": "of the baseline with {label}, which lost most",
-    "images_unlike": "the {n} least like the baseline",
-    "acknowledged_by": "Acknowledged by {who}",
-    "note": "Note",
-    "hours": "{n} h",
-    "days": "{n} days",
-    "muted_signals": "of {signals}",
-    # overview
-    "nothing_stored": "Nothing stored yet.",
-    "answered_within": "Latency (p95)",
-    "failed_inferences": "Failed",
-    "model": "Model",
-    "quality": "Quality",
-    "quality_legend": "quality: dot and 95 % interval",
-    "drift_ok": "no alarm",
-    "drift_drift": "changed",
-    "drift_insufficient": "too few",
-    "drift_undecided": "moved, too few",
-    "drift_error": "failed",
-    "drift_none": "not monitored",
-    "drift_report_of": "Drift report of",
-    "failed_word": "failed",
-    "nothing_found": "nothing found",
-    # inference
-    # one inference
-    "inference_title": "Inference {id}",
-    "previous": "Previous",
-    "next": "Next",
-    "all_of_filter": "All found",
-    "score_from": "score from",
-    "objects": "Objects",
-    "objects_count": "{truth} true, {predicted} predicted",
-    "objects_predicted": "{predicted} predicted",
-    "more_objects": "{n} more are in the picture",
-    "truth_heading": "Truth",
-    "false": "false",
-    "truth_none": "No truth is stated.",
-    "truth_empty": "Stated: nothing there.",
-    "edit": "Edit",
-    "skip_one": "Skip",
-    "undo": "Undo",
-    "redo": "Redo",
-    "metadata": "Metadata",
-    # numbers measured on the image
-    "measure_brightness": "0 black, 100 white",
-    "measure_contrast": "0 of one lightness, 50 half black and half white",
-    "measure_blur": "0 sharp, 100 without an edge; {value} in a filter",
-    "measure_saturation": "0 grey, 1 pure colours",
-    "measure_colour_a": "about -128 green, 0 grey, 127 red",
-    "measure_colour_b": "about -128 blue, 0 grey, 127 yellow",
-    "measure_dark": "share of the image that is nearly black, 0 to 1",
-    "measure_burnt": "share of the image that is nearly white, 0 to 1",
-    "measure_usual": "usual {low} to {high}",
-    "measure_usual_note": "Usual: nine in ten of the newest {n} measured images of this model lie between.",
-    "truth_taken": "The truth of the same image is taken over.",
-    "truth_gone": "its truth is not there any more",
-    "similar_title": "More like inference {id}",
-    "similarity": "similarity {value}",
-    "compared_all": "{n} with an embedding of the same model were compared; images of the same bytes are left out.",
-    "compared_newest": "The newest {n} with an embedding of the same model were compared, of at most {bound} that are looked at; images of "
-    "the same bytes are left out.",
-    "as_json": "As JSON",
-    "history": "History",
-    "truth_stated": "stated the truth",
-    "truth_nothing": "stated that nothing is there",
-    "truth_removed": "removed the truth",
-    "answered_in": "answered in {ms}",
-    "failed_in": "failed after {ms}",
-    "feedback": "Feedback",
-    # the live page
-    # what to label next
-    # list
-    "facets": "Values and how often",
-    "close": "Close",
-    "sampled": "Numbers with ~ are estimates from a sample.",
-    "more_values": "{n} more",
-    "more_fields": "{n} more fields",
-    "more_fields_one": "1 more field",
     "missing_value": "A value is missing after {operator}",
-    "tag": "Tag",
-    "over_time": "Inferences over time",
-    "times_hour": "Last hour",
-    "times_day": "24 hours",
-    "times_yesterday": "Yesterday (UTC)",
-    "times_week": "7 days",
-    "times_all": "All",
-    "range_how": "Shift and Enter on two bars chooses all between them",
-    "range_note": "From {bar}. Shift and a click, or Shift and Enter, on another bar takes all between; Esc leaves it.",
-    "inference_word": "inference",
-    "inferences_word": "inferences",
-    "order": "Order",
-    "view": "View",
-    "grid": "Grid",
-    "table": "Table",
-    "objects_of": "{objects} of {inferences} on this page.",
-    "count_objects": "{n} objects",
-    "count_objects_one": "1 object",
-    "count_inferences": "{n} inferences",
-    "count_inferences_one": "1 inference",
-    "objects_more": "{n} more are left out here.",
-    "search_on": "Search on",
-    "no_match": "No inference matches.",
-    "without": "Without",
-    "or_more": " or more",
-    "time": "Time",
-    "image": "Image",
-    "predicted": "Predicted",
-    "lowest_of": "lowest of {n} scores",
-    "lowest_of_one": "score",
-    "latency": "Latency",
-    "truth": "Truth",
-    "truth_known": "known",
-    "legend_truth": "truth",
-    "pages": "Pages of the result",
-    "first_page": "First page",
-    "next_page": "Next page",
-    # report
-    "labels_more": "{n} more labels come after these; the whole report has them.",
-    "labels_more_one": "1 more label comes after these; the whole report has it.",
-    "cell_counts": "{n} {unit} on {images}",
-    "confusion_rule": "predictions with a score of at least {score}, overlap (IoU) at least {iou}",
-    "moved_where": "most where {by} is {value}: moved {effect} there, {other} elsewhere",
-    "moved_where_alone": "most where {by} is {value}: moved {effect} there",
-    "back_to_console": "Back to the report in the console",
-    "drift_over": "no alarm since then",
-    "curves_note": "At the chosen score, overlap (IoU) at least {iou}. The precision of objects is interpolated: the best one at this recall or a higher "
-    "one, so 1.00 can stand beside false predictions. What is counted stands in the table of labels and in the confusion matrix.",
-    **WORD_TEXTS,
-    "zone": "Times are in {zone}; the filter and what is typed are in UTC.",
     "problem_no_comparison": "“{word}” is compared with nothing. A comparison has = between, as label=NAME or meta.KEY=VALUE.",
     "problem_sign": "A filter has no {sign}. Write ={operator} instead, as in latency_ms=ge:5.",
     "problem_field": "There is no field “{field}”. Metadata begins with meta., as in meta.KEY=VALUE.",
     "problem_written": "Write {example}, for instance.",
     "problem_outcome": "“{word}” stands for a filter: for mistakes there is one after an evaluation, for blurred or dark images once some were measured.",
-    "tensors": "tensors",
     "found_count": "finds {n}",
-    "find_example": "Find inferences, such as {example}",
+    "or_more": " or more",
 }
+"""Texts of the search by name."""
 
 
 def text(name: str, **values: object) -> str:
-    """Return a text with its values; for an `n` of 1 its singular, if it has one.
-
-    Raises:
-        KeyError: There is no text of that name.
-    """
-    if str(values.get("n")) == "1":
-        name = f"{name}_one" if f"{name}_one" in TEXTS else name
-    return TEXTS[name].format(**values) if values else TEXTS[name]
+    """Return a text with its values, or raise a `KeyError` if there is none of that name."""
+    return TEXTS[name].format(**values)
 
 
 FIELD_WORDS: Mapping[str, str] = {

@@ -25,7 +25,7 @@ WARNINGS_PER_S = 1
 LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """What some readers take for the end of a line, and JSON does not escape."""
 
-_TALKATIVE = ("authlib", "hpack", "httpcore", "httpcore2", "httpx", "httpx2", "matplotlib", "PIL")
+_TALKATIVE = ("authlib", "hpack", "httpcore", "httpcore2", "httpx", "httpx2", "PIL")
 """Loggers of libraries that write at the level `debug` what they send and receive, which may have secrets."""
 
 _LEVELS = {

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.schema import Report, sorted_by_effect
+from quadriga.quoting import one_line, printable
 
 _MAX_SIGNALS = 50
 _MAX_LETTERS = 300
@@ -49,7 +50,7 @@ def render_junit(report: Report, checks: Sequence[Check]) -> bytes:
     The properties of the suite are the headlines of the report. Texts of users lose characters that XML cannot hold.
     """
     checks = checks or [Check("report")]
-    name = metric_texts.printable(f"quadriga {report.kind} {_subject(report)}".strip())
+    name = printable(f"quadriga {report.kind} {_subject(report)}".strip())
     counts = {
         "tests": str(len(checks)),
         "failures": str(sum(check.failure is not None for check in checks)),
@@ -66,16 +67,16 @@ def render_junit(report: Report, checks: Sequence[Check]) -> bytes:
         ET.SubElement(
             properties,
             "property",
-            name=metric_texts.printable(key),
-            value=metric_texts.printable(value),
+            name=printable(key),
+            value=printable(value),
         )
     for check in checks:
         case = ET.SubElement(
-            suite, "testcase", classname=name, name=metric_texts.printable(check.name), time="0"
+            suite, "testcase", classname=name, name=printable(check.name), time="0"
         )
         for tag, text in (("failure", check.failure), ("skipped", check.skipped)):
             if text is not None:
-                message = metric_texts.printable(text)
+                message = printable(text)
                 ET.SubElement(case, tag, message=message).text = message
     ET.indent(suites)
     return ET.tostring(suites, "unicode", xml_declaration=False).encode() + b"\n"
@@ -166,5 +167,5 @@ def _values(report: Report) -> Iterator[tuple[str, str]]:
 
 def _text(text: str, max_letters: int = _MAX_LETTERS) -> str:
     """Return a text on one line in which Markdown has no meaning."""
-    line = metric_texts.one_line(text, max_letters)
+    line = one_line(text, max_letters)
     return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", line)

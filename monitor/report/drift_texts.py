@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from quadriga.monitor.report.metric_texts import UNDEFINED, format_brief, format_number, one_line
+from quadriga.monitor.report.metric_texts import UNDEFINED, format_brief, format_number
 from quadriga.monitor.report.schema import (
     Effect,
     Level,
@@ -16,6 +16,7 @@ from quadriga.monitor.report.schema import (
     effect_ratio,
     sorted_by_effect,
 )
+from quadriga.quoting import one_line
 
 _MAX_ALARMS = 16
 """Maximum number of signals that are named."""

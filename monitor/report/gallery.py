@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import msgspec
 
-from quadriga.monitor.report.metric_texts import format_brief, format_number, format_time, one_line
+from quadriga.monitor.report.metric_texts import format_brief, format_number, format_time
 from quadriga.monitor.report.outlines import (
     LETTERS_PER_SIDE,
     MAX_SIDE_PX,
@@ -21,6 +21,7 @@ from quadriga.monitor.report.outlines import (
     names_that_fit,
 )
 from quadriga.monitor.report.schema import ChangedImage, Neighbour, Report, Unlike, Worst
+from quadriga.quoting import one_line
 from quadriga.tasks.image import ImageError, Pixels, decode
 
 ImageBytes = Callable[[str], bytes | None]

@@ -1,6 +1,5 @@
 """Texts of metrics and numbers for people: titles, intervals, what was excluded."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import NormalDist
@@ -16,6 +15,7 @@ from quadriga.monitor.report.schema import (
     Report,
     Slice,
 )
+from quadriga.quoting import one_line
 
 UNDEFINED = "—"
 _DECIMALS, _MAX_DECIMALS = 3, 9
@@ -86,7 +86,6 @@ _MIN_COST = 0.005
 """Average precision below which the cost of an error is not worth a sentence."""
 _MAX_COUNTED = 8
 """Labels whose objects are counted in a line."""
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
 def title(metric: Metric, *, of_label: bool = True, short: bool = False) -> str:
@@ -505,19 +504,6 @@ def headline_notes(report: Report) -> list[str]:
         return interval_notes(report)
     reason = "Undefined, as an extra was not installed where this was evaluated."
     return [*interval_notes(report), f"{reason} {one_line(missing, 200)}"]
-
-
-def one_line(text: str | None, max_letters: int = 40) -> str:
-    """Return a user's text on one line; the middle of long texts is cut out."""
-    if text is None:
-        return "(none)"
-    text = " ".join(printable(text).split()) or "(empty)"
-    return text if len(text) <= max_letters else f"{text[: max_letters - 8]}…{text[-7:]}"
-
-
-def printable(text: str) -> str:
-    """Replace characters that neither HTML nor XML may contain."""
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def format_brief(value: float | None) -> str:

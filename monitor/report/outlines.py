@@ -7,7 +7,7 @@ import cv2
 import msgspec
 import numpy as np
 
-from quadriga.monitor.report.metric_texts import one_line
+from quadriga.quoting import one_line
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.geometry import relative_to_pixels, xywhr_to_corners
 from quadriga.tasks.predictions import AnyPrediction, Shape, shape_of

@@ -1,7 +1,6 @@
 """A report as one self-contained HTML file: for people to read, print and pass on.
 
-The module loads jinja2, and matplotlib for the page of an evaluation or of windows over time: import it only where a
-page is rendered.
+The module loads jinja2: import it only where a page is rendered.
 """
 
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from quadriga.monitor.report import drift_texts, metric_texts
-from quadriga.monitor.report.charts import drift
+from quadriga.monitor.report.charts import drift, evaluation, history
 from quadriga.monitor.report.gallery import (
     ImageBytes,
     ImageCard,
@@ -29,6 +28,7 @@ from quadriga.monitor.report.schema import (
     Window,
     sorted_by_effect,
 )
+from quadriga.quoting import one_line, printable
 
 _MAX_CONFUSIONS = 20
 _MAX_MOVED = 40
@@ -60,14 +60,14 @@ def render_page(report: Report, image_bytes: ImageBytes) -> str:
         **_drift(report, image_bytes),
         **_drawn_charts(report),
     )
-    return metric_texts.printable(html)
+    return printable(html)
 
 
 def _overview(report: Report) -> dict[str, Any]:
     """Return what the page says of a report of any kind."""
     is_quiet = report.kind == "drift" and report.status != "error"
     return {
-        "name": metric_texts.one_line(_name(report), 100),
+        "name": one_line(_name(report), 100),
         "headline": drift_texts.headline(report) or metric_texts.headline(report),
         "explanation": drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
         "task": report.task.replace("_", " ").lower(),
@@ -120,34 +120,20 @@ def _drift(report: Report, image_bytes: ImageBytes) -> dict[str, Any]:
 
 
 def _drawn_charts(report: Report) -> dict[str, Any]:
-    """Draw the charts; matplotlib is loaded only for those of an evaluation and of windows over time."""
-    drawn: dict[str, Any] = {
-        "compared": [],
-        "charts": drift.signal_charts(report),
+    is_evaluation = report.kind == "evaluation"
+    return {
+        "charts": [*evaluation.evaluation_charts(report)]
+        if is_evaluation
+        else drift.signal_charts(report),
         "quiet_charts": drift.quiet_charts(report),
-        "windows": [],
-        "over_time": [],
-        "heat_map": None,
+        "windows": history.comparable_windows(report),
+        "over_time": history.effect_charts(report),
+        "heat_map": history.p_value_chart(report),
+        "compared": [
+            (comparison, evaluation.difference_chart(comparison))
+            for comparison in report.comparisons
+        ],
     }
-    if report.history:
-        from quadriga.monitor.report.charts import history  # noqa: PLC0415 - slow to load
-        from quadriga.monitor.report.charts.drawing import drawing_style  # noqa: PLC0415
-
-        with drawing_style():
-            drawn["windows"] = history.comparable_windows(report)
-            drawn["over_time"] = history.effect_charts(report)
-            drawn["heat_map"] = history.p_value_chart(report)
-    if report.kind == "evaluation":
-        from quadriga.monitor.report.charts import evaluation  # noqa: PLC0415 - slow to load
-        from quadriga.monitor.report.charts.drawing import drawing_style  # noqa: PLC0415
-
-        with drawing_style():
-            drawn["charts"] = list(evaluation.evaluation_charts(report))
-            drawn["compared"] = [
-                (comparison, evaluation.difference_chart(comparison, index))
-                for index, comparison in enumerate(report.comparisons)
-            ]
-    return drawn
 
 
 def _changes(
@@ -238,8 +224,6 @@ def _frequent_confusions(matrix: Confusion | None) -> list[tuple[str, str, int, 
     """Return the most frequent confusions: true label, predicted label, count, ids of example inferences."""
     if matrix is None or not matrix.labels:
         return []
-    from quadriga.monitor.report.charts import evaluation  # noqa: PLC0415 - slow to load
-
     counts = evaluation.with_background(matrix)
     names: list[str | None] = [*matrix.labels, None]
     examples: dict[tuple[str | None, str | None], list[str]] = {}

@@ -1,6 +1,7 @@
-"""Values of requests in the texts of errors: their beginnings, as a client may send any length, and names that may be meant."""
+"""Texts of clients in messages, pages and reports: shortened, on one line, and with the names that may be meant."""
 
 import heapq
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -17,6 +18,8 @@ _COMPARED = 50
 _MAX_CHARACTERS = 100
 _NEAR = 0.6
 """Likeness from which a name is near, 0 to 1; `rum` and `run` are as 0.67."""
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
 def quoted(value: object, limit: int) -> str:
@@ -53,6 +56,19 @@ def _pieces(value: Any, limit: int) -> Iterator[str]:
         yield "}"
     else:
         yield repr(value[:limit] if isinstance(value, str | bytes) else value)
+
+
+def one_line(text: str | None, max_letters: int = 40) -> str:
+    """Return a user's text on one line; the middle of long texts is cut out."""
+    if text is None:
+        return "(none)"
+    text = " ".join(printable(text).split()) or "(empty)"
+    return text if len(text) <= max_letters else f"{text[: max_letters - 8]}…{text[-7:]}"
+
+
+def printable(text: str) -> str:
+    """Replace characters that neither HTML nor XML may contain."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def listed(names: Sequence[str], limit: int) -> str:

@@ -18,14 +18,19 @@ REQUESTS = {
     "the overview": ("GET", "/console/"),
     "an evaluation": ("POST", "/api/evaluations"),
     "the page of an evaluation": ("GET", "/console/reports/{report}"),
+    "the comparison of two models": (
+        "GET",
+        "/console/compare?a=shapes-classifier:1&b=shapes-detector:1",
+    ),
 }
 MOST = {
     "an inference of a JPEG": 37,
     "a query": 26,
-    "the list page": 46,
-    "the overview": 56,
+    "the list page": 38,
+    "the overview": 43,
     "an evaluation": 65,
-    "the page of an evaluation": 34,
+    "the page of an evaluation": 26,
+    "the comparison of two models": 40,
 }
 """Files entered at most. Lower a figure when the code goes below it; never raise it without a reason."""
 
@@ -67,6 +72,7 @@ def traced(tmp_path_factory):
         image = (IMAGES / "detection" / "scene_05.jpg").read_bytes()
         for _ in range(3):  # what is made once is made
             server.store("shapes-detector", image, metadata='{"camera": "north"}')
+            server.store("shapes-classifier", image, metadata='{"camera": "north"}')
         yield traced
 
 
@@ -91,7 +97,8 @@ def test_a_request_enters_few_files(traced, name) -> None:
     ask()
     time.sleep(2 * FOLLOWS_S)
     by_itself = traced.entered(lambda: None)
-    files = sorted(traced.entered(ask) - by_itself)
+    # Twice, as what a server does now and then is entered once at most.
+    files = sorted(traced.entered(ask) & traced.entered(ask) - by_itself)
     if folder := os.environ.get("ENTERED_LISTS"):
         Path(folder, f"{name}.txt").write_text("\n".join(files) + "\n")
         Path(folder, f"{name}.self").write_text("\n".join(by_itself) + "\n")

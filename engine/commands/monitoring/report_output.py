@@ -29,6 +29,7 @@ from quadriga.monitor.report.schema import (
     Slice,
     sorted_by_effect,
 )
+from quadriga.quoting import one_line
 from quadriga.store.blobs.interface import KEY_PREFIX, Blobs
 from quadriga.store.exchange.dataset_files import open_dataset_files
 
@@ -141,21 +142,21 @@ def render_drift(report: Report) -> Iterator[Table | Text]:
         yield _signal_table(signals)
     for signal in signals:
         if signal.new_labels:
-            named = ", ".join(map(metric_texts.one_line, signal.new_labels[:_MAX_LABELS]))
+            named = ", ".join(map(one_line, signal.new_labels[:_MAX_LABELS]))
             hidden_count = len(signal.new_labels) - _MAX_LABELS
             remaining = f" and {hidden_count:,} more" if hidden_count > 0 else ""
-            yield Text(f"New labels of {metric_texts.one_line(signal.name)}: {named}{remaining}")
+            yield Text(f"New labels of {one_line(signal.name)}: {named}{remaining}")
     reasons: dict[str, list[str]] = {}
     for signal in signals:
         if signal.status == "insufficient" and signal.reason:
-            reasons.setdefault(signal.reason, []).append(metric_texts.one_line(signal.name))
+            reasons.setdefault(signal.reason, []).append(one_line(signal.name))
     for signal in signals:
         if began := drift_texts.began_text(signal):
-            yield Text(f"Began, {metric_texts.one_line(signal.name)}: {began}")
+            yield Text(f"Began, {one_line(signal.name)}: {began}")
     for reason, names in reasons.items():
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")
     for name, reason in report.parameters.get("left_out", {}).items():
-        yield Text(f"Left out, {metric_texts.one_line(name)}: {metric_texts.one_line(reason, 200)}")
+        yield Text(f"Left out, {one_line(name)}: {one_line(reason, 200)}")
     for count, reason in metric_texts.excluded_text(report.data.excluded):
         yield Text(f"Left out: {count} {reason}")
     yield from map(Text, _moved_texts(report.slices))
@@ -171,7 +172,7 @@ def _signal_table(signals: list[Signal]) -> Table:
         table.add_column(column, overflow="fold", justify="right")
     for signal in signals:
         texts = (
-            metric_texts.one_line(signal.name),
+            one_line(signal.name),
             drift_texts.status_text(signal),
             signal.test.replace("_", "-"),
         )
@@ -208,15 +209,15 @@ def _rows_text(report: Report) -> str:
     for name, text in (("time", "sorted by"), ("source_key", "sources")):
         value = report.parameters.get(name)
         if value is not None:
-            texts.append(f"{text} {metric_texts.one_line(value)}")
+            texts.append(f"{text} {one_line(value)}")
     if (reason := report.parameters.get("source_key_reason")) is not None:
-        texts.append(metric_texts.one_line(reason, 300))
+        texts.append(one_line(reason, 300))
     return ", ".join(texts)
 
 
 def render_evaluation(report: Report) -> Iterator[Table | Text]:
     """Yield what the numbers show, the headlines, the counts, the warnings, and a table for each key that it is sliced by."""
-    warnings = [Text(metric_texts.one_line(warning, 400)) for warning in report.warnings]
+    warnings = [Text(one_line(warning, 400)) for warning in report.warnings]
     if not report.data.current.n:  # there are no numbers, and they say why
         yield from warnings
         yield _counts_text(report)
@@ -301,7 +302,7 @@ def _slice_tables(report: Report) -> Iterator[Table]:
         shown = f": {len(slices)} of {len(matching)} values" if len(matching) > len(slices) else ""
         metrics = [metric_texts.slice_headlines(report, slice_)[:4] for slice_ in slices]
         rows = [
-            [metric_texts.one_line(slice_.value), f"{slice_.n:,}"]
+            [one_line(slice_.value), f"{slice_.n:,}"]
             + [metric_texts.format_number(metric.value) for metric in slice_metrics]
             for slice_, slice_metrics in zip(slices, metrics, strict=True)
         ]

@@ -6,12 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
 from quadriga.engine.api.access import caller_scope
-from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.monitoring.evaluations import begin_evaluation
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card, names_of
@@ -49,9 +48,9 @@ from quadriga.store.browsing.facets import FacetsRequest, find_facets
 from quadriga.store.jobs.jobs import ENDED, Job, Jobs
 from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.inferences import InferenceReader
+from quadriga.store.query.model_counts import stored_versions
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError, QueryTimeoutError
-from quadriga.store.records.records import replay_name
 
 PATH = "/console/compare"
 SHOWN = 12
@@ -118,7 +117,7 @@ class ImageRows(msgspec.Struct, frozen=True, kw_only=True):
 def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
     """Return the handlers."""
     frame, options = services.frame, services.options
-    queries, models = store.queries, services.models
+    queries = store.queries
 
     @get(PATH, need="read", **options)
     async def show_comparison(request: PageRequest) -> Response[bytes]:
@@ -126,7 +125,7 @@ def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHand
         comparison = _comparison_from_url(query_string(request))
 
         def show(inferences: InferenceReader) -> tuple[str, int]:
-            choices = _choices(models())
+            choices = _choices(inferences)
             pair = _pair(comparison, choices)
             problem = check(comparison.line) if comparison.line else None
             content: dict[str, Any] = {
@@ -159,12 +158,13 @@ def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHand
 
         return page_response(*await queries.run(request, show))
 
-    @post(f"{PATH}/evaluate", status_code=303, sync_to_thread=True, need="monitor", **options)
+    @services.form(f"{PATH}/evaluate", "monitor")
     def evaluate_both(body: RawBody) -> Response[bytes]:
         """Evaluate both models on the images that both have answered, and go back to the page."""
         fields = form_fields(body)
         comparison = CompareOptions(single_field(fields, "a"), single_field(fields, "b"))
-        pair = _pair(comparison, _choices(models())) if comparison.b else None
+        inferences = store.inferences.within(caller_scope())
+        pair = _pair(comparison, _choices(inferences)) if comparison.b else None
         if pair is None:
             raise QueryError("expected two models, or two versions of one, that have answered")
         first, second = pair
@@ -189,18 +189,10 @@ def _comparison_from_url(query: str) -> CompareOptions:
     return CompareOptions(line=joined(text for text in filters if text.strip()).strip(), **options)
 
 
-def _choices(entries: list[ModelEntry]) -> list[Side]:
-    """Return the versions that have answered, in order of names, the oldest first."""
-    sides = {
-        Side(entry.name, version.version)
-        for entry in entries
-        for version in entry.versions
-        if version.inferences
-    } | {
-        Side(replay_name(entry.name), version.version)
-        for entry in entries
-        for version in entry.replays
-    }
+def _choices(store: InferenceReader) -> list[Side]:
+    """Return the versions that have answered, those of replays among them, in order of names, the oldest first."""
+    with store.snapshot() as connection:
+        sides = {Side(of.name, of.version) for of in stored_versions(connection, store.scope)}
     return sorted(sides, key=lambda side: (side.name, len(side.version), side.version))
 
 

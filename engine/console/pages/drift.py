@@ -10,7 +10,7 @@ from typing import Literal
 from urllib.parse import quote
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
@@ -38,7 +38,6 @@ from quadriga.engine.console.pages.drift_report import (
     window_filter,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import text
 from quadriga.monitor.report import drift_texts
 from quadriga.monitor.report.acknowledgements import (
     MAX_NOTE_CHARACTERS,
@@ -48,13 +47,12 @@ from quadriga.monitor.report.acknowledgements import (
     read_acknowledgement,
 )
 from quadriga.monitor.report.drift_texts import signal_titles
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.report.schema import Data, Effect, Report
 from quadriga.monitor.watch.mutes import decode_mute
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.request import current_caller
-from quadriga.quoting import quoted
+from quadriga.quoting import one_line, quoted
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.names import find_model_name
 from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError
@@ -184,7 +182,7 @@ def drift_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
         return frame.page(
             "drift",
             page="models",
-            title=text("drift_of", model=model),
+            title=f"Drift of {model}",
             model=model,
             last=last,
             is_over=shown is not None and shown.is_over,
@@ -270,25 +268,18 @@ _MAX_FORM_BYTES = 12 * MAX_NOTE_CHARACTERS + 1000
 
 def drift_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
     """Return the handlers."""
-    frame, options = services.frame, services.options
+    frame = services.frame
     reports, inferences, mutes = store.reports, store.inferences, store.mutes
-    form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
+    form = partial(services.form, request_max_body_size=_MAX_FORM_BYTES)
 
-    @post(
-        "/console/reports/{report_id:str}/acknowledge",
-        sync_to_thread=True,
-        need="monitor",
-        **form_options,
-    )
+    @form("/console/reports/{report_id:str}/acknowledge", "monitor")
     def acknowledge_report(report_id: FromPath[str], body: RawBody) -> Response[bytes]:
         """Acknowledge the alarm of a drift report, and show the report."""
         note = checked_note(single_field(form_fields(body), "note"))
         acknowledge_as_caller(reports, report_id, AcknowledgementBody(note))
         return redirect(frame.link(f"/console/reports/{report_id}"))
 
-    @post(
-        "/console/models/{name:str}/drift/mute", sync_to_thread=True, need="monitor", **form_options
-    )
+    @form("/console/models/{name:str}/drift/mute", "monitor")
     def mute_model(name: FromPath[str], body: RawBody) -> Response[bytes]:
         """Mute alarms of a model for some hours, and show its drift."""
         fields = form_fields(body)
@@ -302,12 +293,7 @@ def drift_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
         mute_as_caller(mutes, inferences, model, decode_mute(msgspec.json.encode(mute)))
         return redirect(frame.link(f"/console/models/{quote(model, safe='')}/drift"))
 
-    @post(
-        "/console/models/{name:str}/drift/unmute",
-        sync_to_thread=True,
-        need="monitor",
-        **form_options,
-    )
+    @form("/console/models/{name:str}/drift/unmute", "monitor")
     def unmute_model(name: FromPath[str]) -> Response[bytes]:
         """End the mute of a model, and show its drift."""
         model = unmute_as_caller(mutes, inferences, name).model
@@ -418,13 +404,11 @@ def _rank(
 def _cell(window: StripReport, title: str, signal: StripSignal | None) -> StripCell:
     title = one_line(title, 80)
     if signal is None:
-        words = text("cell_absent", signal=title, at=window.words)
-        return StripCell(window.id, "", False, words)
+        return StripCell(window.id, "", False, f"{title}, {window.words}: not compared")
     if signal.status == "insufficient" or signal.effect.value is None:
-        words = text("cell_few", signal=title, at=window.words)
-        return StripCell(window.id, "", False, words)
+        return StripCell(window.id, "", False, f"{title}, {window.words}: too few values")
     shade = sum(signal.ratio >= step for step in _STEPS)
-    sentence = "cell_alarm" if signal.alarm else "cell_usual"
+    alarm = "alarm" if signal.alarm else "no alarm"
     ratio = number(round(signal.ratio, 2))
-    words = text(sentence, signal=title, at=window.words, ratio=ratio)
+    words = f"{title}, {window.words}: moved {ratio} times what matters, {alarm}"
     return StripCell(window.id, f"x-h{shade}", signal.alarm, words)

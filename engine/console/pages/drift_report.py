@@ -11,9 +11,8 @@ from quadriga.engine.console.filter_line import as_part, comparison_text, joined
 from quadriga.engine.console.formats import number
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.search import check
-from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
-from quadriga.monitor.report.charts import Chart
+from quadriga.monitor.report.charts.drawing import Chart
 from quadriga.monitor.report.charts.drift import signal_chart
 from quadriga.monitor.report.drift_texts import (
     Change,
@@ -24,7 +23,6 @@ from quadriga.monitor.report.drift_texts import (
     signal_title,
     signals_in_full,
 )
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.schema import (
     ChangedImage,
     Level,
@@ -33,6 +31,7 @@ from quadriga.monitor.report.schema import (
     Signal,
     Window,
 )
+from quadriga.quoting import one_line
 from quadriga.store.query.columns import read_inferences
 from quadriga.store.query.filters.syntax import SIGNAL_FIELDS
 from quadriga.store.query.inferences import InferenceReader
@@ -116,7 +115,7 @@ def signal_changes(report: Report, inferences: InferenceReader) -> list[SignalCh
                 why_open="" if signal.alarm else signal.reason or "too few independent values",
                 effect=number(round(signal.effect.value or 0.0, 3)),
                 p=format_p_value(signal.p_adjusted),
-                chart=signal_chart(signal, "", signal_title(signal.name, report)),
+                chart=signal_chart(signal, signal_title(signal.name, report)),
                 places=images_of_slices(signal, report),
                 images=images_behind(signal, report),
                 now=_shown(images.current if images else (), cards),
@@ -247,13 +246,10 @@ def images_of_slices(signal: Signal, report: Report) -> list[ImagesBehind]:
         if metric is None or part.value is None:
             continue
         other = metric.parameters.get("other")
-        words = text(
-            "moved_where" if isinstance(other, int | float) else "moved_where_alone",
-            by=one_line(part.by.removeprefix("meta.")),
-            value=one_line(part.value),
-            effect=number(round(metric.value or 0.0, 3)),
-            other=number(round(float(other or 0.0), 3)),
-        )
+        by, effect = one_line(part.by.removeprefix("meta.")), number(round(metric.value or 0.0, 3))
+        words = f"most where {by} is {one_line(part.value)}: moved {effect} there"
+        if isinstance(other, int | float):
+            words += f", {number(round(float(other), 3))} elsewhere"
         comparison = label_comparison(part.by, part.value, report.task)
         line = joined([window, comparison]) if window and comparison else ""
         places.append(ImagesBehind(words, line))
@@ -264,7 +260,7 @@ def _least_alike(report: Report) -> list[ImagesBehind]:
     ids = [image.inference_id for image in report.unlike[:MAX_IDS]]
     if not ids or not all(id_.isascii() and id_.isdigit() for id_ in ids):
         return []
-    return [ImagesBehind(text("images_unlike", n=len(ids)), f"id=in:{','.join(ids)}")]
+    return [ImagesBehind(f"the {len(ids)} least like the baseline", f"id=in:{','.join(ids)}")]
 
 
 def _beyond_the_baseline(signal: Signal, window: str) -> list[ImagesBehind]:
@@ -274,7 +270,7 @@ def _beyond_the_baseline(signal: Signal, window: str) -> list[ImagesBehind]:
         return []
     comparisons = [comparison_text(field, limit.value, limit.operator) for limit in limits]
     tail = comparisons[0] if len(comparisons) == 1 else f"({' | '.join(comparisons)})"
-    words = text("or").join(limit.words for limit in limits)
+    words = " or ".join(limit.words for limit in limits)
     return [ImagesBehind(words, joined([window, tail]))]
 
 
@@ -298,14 +294,15 @@ def _limits(signal: Signal) -> list[_Limit]:
 
 def _low_limit(before: Level, after: Level) -> _Limit:
     # Few distinct values may end at the baseline's percentile itself: no image is beyond it then.
-    name, operator = ("images_below", "lt") if after.low < before.low else ("images_at_most", "le")
-    return _Limit(text(name, value=number(before.low)), operator, before.low)
+    word, operator = ("below", "lt") if after.low < before.low else ("at most", "le")
+    words = f"{word} {number(before.low)}, the baseline's 10th percentile"
+    return _Limit(words, operator, before.low)
 
 
 def _high_limit(before: Level, after: Level) -> _Limit:
-    is_beyond = after.high > before.high
-    name, operator = ("images_above", "gt") if is_beyond else ("images_at_least", "ge")
-    return _Limit(text(name, value=number(before.high)), operator, before.high)
+    word, operator = ("above", "gt") if after.high > before.high else ("at least", "ge")
+    words = f"{word} {number(before.high)}, the baseline's 90th percentile"
+    return _Limit(words, operator, before.high)
 
 
 def _with_labels(signal: Signal, current: str, baseline: str, *, task: str) -> list[ImagesBehind]:
@@ -317,11 +314,14 @@ def _with_labels(signal: Signal, current: str, baseline: str, *, task: str) -> l
     gains = {label: after - before for label, before, after in zip(labels, *shares, strict=True)}
     gained, lost = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
     listed = []
-    for window, label, name in ((current, gained, "images_now"), (baseline, lost, "images_then")):
+    for window, label, words in (
+        (current, gained, "now with {}, which gained most"),
+        (baseline, lost, "of the baseline with {}, which lost most"),
+    ):
         comparison = label_comparison(signal.name, label, task)
         if window and comparison:
-            words = text(name, label=one_line(label, 60))
-            listed.append(ImagesBehind(words, joined([window, comparison])))
+            line = joined([window, comparison])
+            listed.append(ImagesBehind(words.format(one_line(label, 60)), line))
     return listed
 
 

@@ -25,12 +25,11 @@ from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.pages.label import links_of, next_link
 from quadriga.engine.console.search import Problem, absent, check
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import text
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
 from quadriga.proto.access import Caller
 from quadriga.proto.request import current_caller
+from quadriga.quoting import one_line
 from quadriga.store.browsing.image_measures import UsualMeasures, find_usual_measures
 from quadriga.store.browsing.neighbours import (
     NeighboursRequest,
@@ -68,6 +67,17 @@ _DEPTH = 8
 _AROUND = timedelta(minutes=10)
 _SOURCE_KEYS = (*SOURCE_KEYS, "camera", "source", "sensor", "device")
 _DRAWN_FIELDS = ("predictions", "ground_truth")
+_SCALES = {
+    "brightness": "0 black, 100 white",
+    "contrast": "0 of one lightness, 50 half black and half white",
+    "blur": "0 sharp, 100 without an edge; {:.4g} in a filter",
+    "saturation": "0 grey, 1 pure colours",
+    "colour_a": "about -128 green, 0 grey, 127 red",
+    "colour_b": "about -128 blue, 0 grey, 127 yellow",
+    "dark": "share of the image that is nearly black, 0 to 1",
+    "burnt": "share of the image that is nearly white, 0 to 1",
+}
+"""Between which values a number that was measured on an image may be."""
 
 
 class ListedObject(msgspec.Struct, frozen=True):
@@ -324,11 +334,11 @@ def _usual_measures(
 def _scale(name: str, usual: UsualMeasures, number: float) -> str:
     """Return the scale of a number that was measured on the image, with what is usual for the model."""
     span = usual.spans.get(name)
-    scale = text(f"measure_{name}", value=f"{number:.4g}")
+    scale = _SCALES[name].format(number)
     if span is None:
         return scale
     low, high = (f"{measure(f'sig.image.{name}', bound):.4g}" for bound in span)
-    return f"{scale}; {text('measure_usual', low=low, high=high)}"
+    return f"{scale}; usual {low} to {high}"
 
 
 def _pairs(
@@ -396,9 +406,10 @@ def _same_source(inference: StoredInference, links: FilterLinks) -> str:
 def _event(statement: StoredStatement) -> TruthEvent:
     at = timestamp_text(time_ms(statement.id))
     if statement.annotations is None:
-        return TruthEvent(at, statement.source, "truth_removed")
+        return TruthEvent(at, statement.source, "removed the truth")
     empty = statement.annotations.strip() == "[]"
-    return TruthEvent(at, statement.source, "truth_nothing" if empty else "truth_stated")
+    words = "stated that nothing is there" if empty else "stated the truth"
+    return TruthEvent(at, statement.source, words)
 
 
 SHOWN = 4
@@ -469,7 +480,7 @@ def inference_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
             return frame.html(
                 "inference",
                 page="inferences",
-                title=text("inference_title", id=content.card.id),
+                title=f"Inference {content.card.id}",
                 query=filter_.line,
                 chips=links.chips(),
                 filter_options=filter_.options,

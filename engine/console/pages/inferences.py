@@ -38,7 +38,6 @@ from quadriga.engine.console.frame import PageRequest, opens, page_response, red
 from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
 from quadriga.engine.console.search import MeantLine, Problem, absent, check, meant_lines
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.proto.request import current_caller
 from quadriga.store.browsing.facets import (
@@ -200,7 +199,6 @@ class TimeLink(msgspec.Struct, frozen=True):
     """A range of time that one click chooses."""
 
     name: str
-    """Name of its text."""
     link: str
     is_chosen: bool
 
@@ -209,11 +207,11 @@ def time_links(links: FilterLinks, today: date) -> list[TimeLink]:
     """Return the ranges of time to choose from; `today` is the day in UTC."""
     yesterday = today - timedelta(days=1)
     ranges = {
-        "times_hour": ["ts=ge:-1h"],
-        "times_day": ["ts=ge:-24h"],
-        "times_yesterday": [f"ts=ge:{yesterday}T00:00:00Z", f"ts=lt:{today}T00:00:00Z"],
-        "times_week": ["ts=ge:-7d"],
-        "times_all": [],
+        "Last hour": ["ts=ge:-1h"],
+        "24 hours": ["ts=ge:-24h"],
+        "Yesterday (UTC)": [f"ts=ge:{yesterday}T00:00:00Z", f"ts=lt:{today}T00:00:00Z"],
+        "7 days": ["ts=ge:-7d"],
+        "All": [],
     }
     return [
         TimeLink(
@@ -577,7 +575,7 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
             html = frame.html(
                 "inferences",
                 page="inferences",
-                title=TEXTS["inferences"],
+                title="Inferences",
                 query=filter_.line,
                 chips=links.chips(),
                 filter_options=filter_.options,

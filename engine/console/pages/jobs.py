@@ -1,7 +1,7 @@
 """Pages of jobs: all of them, and one with its log, which can be cancelled."""
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
@@ -53,13 +53,7 @@ def job_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
             can_cancel=job.state not in ENDED and opens(current_caller(), "monitor"),
         )
 
-    @post(
-        "/console/jobs/{job_id:str}/cancel",
-        status_code=303,
-        sync_to_thread=True,
-        need="monitor",
-        **options,
-    )
+    @services.form("/console/jobs/{job_id:str}/cancel", "monitor")
     def cancel_job(job_id: FromPath[str]) -> Response[bytes]:
         """Cancel a job at its next step, and go back to its page."""
         job = jobs.within(caller_scope()).cancel(job_id)

@@ -4,7 +4,7 @@ import time
 from typing import get_args
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
@@ -77,13 +77,8 @@ def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
         check_sees_everything("the keys are")
         return page({})
 
-    @post(
-        "/console/keys/new",
-        status_code=200,
-        sync_to_thread=True,
-        need="admin",
-        request_max_body_size=_MAX_FORM_BYTES,
-        **options,
+    @services.form(
+        "/console/keys/new", "admin", status_code=200, request_max_body_size=_MAX_FORM_BYTES
     )
     def make_key(request: PageRequest, body: RawBody) -> Response[bytes]:
         """Make a key, and show its secret, which is nowhere else."""
@@ -106,13 +101,7 @@ def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
         note_target(rights_text(key))
         return frame.page("key_made", page="keys", title="API key created", key=key, secret=secret)
 
-    @post(
-        "/console/keys/{key_id:str}/revoke",
-        status_code=303,
-        sync_to_thread=True,
-        need="admin",
-        **options,
-    )
+    @services.form("/console/keys/{key_id:str}/revoke", "admin")
     def end_key(key_id: FromPath[str]) -> Response[bytes]:
         """Revoke a key, though not that of the caller."""
         _check_may_change()

@@ -15,7 +15,6 @@ from quadriga.engine.console.filter_line import INFERENCES_PATH, FilterLinks, fi
 from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.search import MeantLine, Problem, absent, check, meant_lines
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS
 from quadriga.store.browsing.arrivals import settled
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
 from quadriga.store.query.inferences import InferenceReader
@@ -117,7 +116,7 @@ def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
             html = frame.html(
                 "live",
                 page="live",
-                title=TEXTS["live"],
+                title="Live",
                 query=filter_.line,
                 chips=links.chips(),
                 filter_path=LIVE_PATH,

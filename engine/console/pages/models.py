@@ -2,9 +2,10 @@
 
 from asyncio import to_thread
 from contextlib import suppress
+from functools import partial
 from urllib.parse import quote
 
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
 
@@ -84,7 +85,7 @@ def traffic_pages(services: Services) -> list[HTTPRouteHandler]:
     """Return the handlers."""
     frame, control = services.frame, services.traffic
     options = services.options
-    form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
+    form = partial(services.form, request_max_body_size=_MAX_FORM_BYTES)
 
     def page(
         name: str, fields: dict[str, list[str]], error: Exception | None = None
@@ -111,7 +112,7 @@ def traffic_pages(services: Services) -> list[HTTPRouteHandler]:
         """Show the shares."""
         return await to_thread(page, name, {})
 
-    @post("/console/models/{name:str}/traffic", sync_to_thread=True, need="operate", **form_options)
+    @form("/console/models/{name:str}/traffic", "operate")
     def set_traffic(name: FromPath[str], request: PageRequest, body: RawBody) -> Response[bytes]:
         """Set shares and sticky key as the form says, and show them."""
         fields = form_fields(body)
@@ -122,23 +123,13 @@ def traffic_pages(services: Services) -> list[HTTPRouteHandler]:
                 raise
             return page(name, fields, error)
 
-    @post(
-        "/console/models/{name:str}/traffic/promote",
-        sync_to_thread=True,
-        need="operate",
-        **form_options,
-    )
+    @form("/console/models/{name:str}/traffic/promote", "operate")
     def promote_version(name: FromPath[str], body: RawBody) -> Response[bytes]:
         """Let one version answer all, and show it."""
         version = single_field(form_fields(body), "version")
         return _shown(frame, control.promote(name, version))
 
-    @post(
-        "/console/models/{name:str}/traffic/reset",
-        sync_to_thread=True,
-        need="operate",
-        **form_options,
-    )
+    @form("/console/models/{name:str}/traffic/reset", "operate")
     def reset_traffic(name: FromPath[str]) -> Response[bytes]:
         """Let the highest version answer all again, and show it."""
         return _shown(frame, control.remove(name))

@@ -255,19 +255,22 @@ def overview_page(services: Services, store: ConsoleStore | None) -> HTTPRouteHa
     @get("/console", need="read", **options)
     async def show_overview(request: PageRequest) -> Response[bytes]:
         """Show what is served, how it goes, what changed, and what arrived just now."""
-        url = server_url(request, frame.public_url)
 
         def show(inferences: InferenceReader | None) -> str:
-            entries = services.models()
+            entries = services.models(is_brief=True)
             jobs = store.jobs.within(caller_scope()).all() if store else []
             reports = store.reports.within(caller_scope()) if store else None
             needs_key = current_caller() is not ANYBODY
-            command, model = image_command(url, entries, needs_key=needs_key)
+            overview = read_overview(inferences, entries, jobs, reports=reports)
+            command, model = "", ""
+            if not overview.stored:
+                url = server_url(request, frame.public_url)
+                command, model = image_command(url, entries, needs_key=needs_key)
             return frame.html(
                 "overview",
                 page="overview",
                 title="Overview",
-                o=read_overview(inferences, entries, jobs, reports=reports),
+                o=overview,
                 has_store=store is not None,
                 command=command,
                 command_model=model,

@@ -31,13 +31,14 @@ from quadriga.engine.console.pages.drift_report import (
     window_filter,
 )
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import TEXTS, text, words_of_metrics
+from quadriga.engine.console.texts import words_of_metrics
 from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.cells import CellRequest, cell_page, cell_request_from_url
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Confusion, Metric, Report, Slice, Worst, sorted_by_effect
 from quadriga.proto.request import current_caller
+from quadriga.quoting import one_line
 from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import JSON_ERRORS, DamagedError, NotFoundError, QueryError
@@ -52,6 +53,7 @@ _MAX_LABELS = 30
 _HEAT = 5
 _IMAGES = 48
 _decoder = msgspec.json.Decoder(Report)
+_UNREADABLE = "This report cannot be read: its file is damaged, or a newer version wrote it."
 
 
 class MetricRow(msgspec.Struct, frozen=True):
@@ -96,7 +98,7 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
         return frame.page(
             "reports",
             page="reports",
-            title=TEXTS["reports"],
+            title="Reports",
             reports=listed.reports,
             unreadable=listed.unreadable,
             cursor=listed.cursor,
@@ -121,7 +123,7 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
         return frame.page(
             "cell",
             page="reports",
-            title=TEXTS["images_behind"],
+            title="Images behind a cell",
             report_id=report_id,
             truth=cells.truth,
             predicted=cells.predicted,
@@ -146,8 +148,8 @@ def _report_page(
             "message",
             status=500,
             page="reports",
-            title=TEXTS["failed"],
-            sentences=[TEXTS["unreadable_report"]],
+            title="Something went wrong",
+            sentences=[_UNREADABLE],
             details="",
             request_id="",
         )
@@ -227,12 +229,9 @@ def _cell_counts(stored: ReportStore, report_id: str, cells: CellRequest, page: 
         return ""
     images = metric_texts.format_number(page.count) + ("" if page.count_is_exact else " +")
     unit = counted_unit(confusion)
-    return text(
-        "cell_counts",
-        n=f"{count:,}",
-        unit=unit.removesuffix("s") if count == 1 else unit,
-        images=text("on_images", n=images),
-    )
+    if count == 1:
+        unit = unit.removesuffix("s")
+    return f"{count:,} {unit} on {images} {'image' if images == '1' else 'images'}"
 
 
 def _with_truth(window: WindowFilter) -> WindowFilter:
@@ -375,7 +374,7 @@ def with_links(page: bytes, report_id: str, url: str) -> bytes:
     back = b'<p class="back"><a href="%s/reports/%s">%s</a></p>\n' % (
         console,
         escape(report_id).encode(),
-        escape(TEXTS["back_to_console"]).encode(),
+        escape("Back to the report in the console").encode(),
     )
     page = page.replace(_BODY, _BODY + back, 1)
     before, footer, after = page.rpartition(_FOOTER)
@@ -393,6 +392,11 @@ _SLICE_AXIS_WIDTH = 260
 _MAX_CURVES = 4
 _MAX_SLICES = 100
 _SHOWN = 6
+_REASONS = {
+    "miss": "Missed",
+    "false_positive": "False",
+    "wrong_label": "Wrong label",
+}
 _CELLS = {"miss": ("predicted", ""), "false_positive": ("truth", "")}
 """Part of a filter that finds all inferences with an error of this kind, beside the report."""
 
@@ -456,7 +460,7 @@ def curve_lines(report: Report) -> list[CurveLine]:
     of_labels.sort(key=lambda curve: (round(_area(curve[1]), 4), values.get(curve[0], 0.0)))
     return [
         CurveLine(
-            name="" if label is None else metric_texts.one_line(label, 24),
+            name="" if label is None else one_line(label, 24),
             line=" ".join(f"{x:.1f},{y:.1f}" for x, y in map(_place, points)),
             points=msgspec.json.encode(points).decode(),
             chosen=_at_score(points, FIRST_SCORE),
@@ -574,7 +578,7 @@ def worst_groups(
             if image.inference_id in stored
         ]
         if cards:
-            name = TEXTS.get(f"worst_{reason}", metric_texts.one_line(reason.replace("_", " ")))
+            name = _REASONS.get(reason, one_line(reason.replace("_", " ")))
             groups.append(WorstGroup(name, cards, _error_link(reason, report, report_id, link)))
     return groups
 
@@ -644,7 +648,7 @@ def label_table(report: Report, report_id: str, link: Link) -> LabelTable | None
     counts = _CellCounts(report.confusion, report_id, link)
     rows = [_row(metric, counts) for metric in ordered[:MAX_ROWS]]
     return LabelTable(
-        metric_texts.one_line(metric_texts.title(metrics[0], of_label=False, short=True)),
+        one_line(metric_texts.title(metrics[0], of_label=False, short=True)),
         rows,
         max(len(ordered) - MAX_ROWS, 0),
         any(row.total is not None for row in rows),
@@ -676,9 +680,8 @@ def confusion_rule(confusion: Confusion | None) -> str:
     parameters: dict[str, Any] = {} if confusion is None else confusion.parameters
     if parameters.get("score") is None or parameters.get("iou") is None:
         return ""
-    return text(
-        "confusion_rule", score=f"{parameters['score']:.4g}", iou=f"{parameters['iou']:.4g}"
-    )
+    score, iou = (f"{parameters[name]:.4g}" for name in ("score", "iou"))
+    return f"predictions with a score of at least {score}, overlap (IoU) at least {iou}"
 
 
 def _label_metrics(metrics: Sequence[Metric]) -> list[Metric]:
@@ -754,7 +757,7 @@ def _row(metric: Metric, counts: _CellCounts) -> LabelRow:
     wrong = None if hits is None else counts.wrong(label)
     is_share = value is not None and 0 <= value <= 1
     return LabelRow(
-        name=metric_texts.one_line(label),
+        name=one_line(label),
         value=metric_texts.format_number(value),
         interval="" if metric.ci95 is None else metric_texts.format_interval(metric),
         marks=interval(value, metric.ci95, _AXIS_WIDTH) if is_share and value is not None else None,

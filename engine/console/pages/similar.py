@@ -15,7 +15,6 @@ from quadriga.engine.console.filter_line import (
 )
 from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.engine.console.texts import text
 from quadriga.store.browsing.similar import MAX_COMPARED, SimilarRequest, find_similar
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
@@ -57,7 +56,7 @@ def similar_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
             return frame.html(
                 "similar",
                 page="inferences",
-                title=text("similar_title", id=content.origin.id),
+                title=f"More like inference {content.origin.id}",
                 query=filter_.line,
                 chips=links.chips(),
                 p=content,
@@ -82,7 +81,7 @@ def read_similar(
     return SimilarPage(
         origin=card(store.get(inference_id)),
         cards=[
-            SimilarCard(card(by_id[item.id]), text("similarity", value=f"{item.similarity:.3f}"))
+            SimilarCard(card(by_id[item.id]), f"similarity {item.similarity:.3f}")
             for item in similar.inferences
             if item.id in by_id  # unless it was deleted meanwhile
         ],

@@ -1,7 +1,9 @@
 """The page of saved views, which are filters with a name, and the forms that save and remove them."""
 
+from functools import partial
+
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
@@ -39,7 +41,7 @@ def view_pages(services: Services) -> list[HTTPRouteHandler]:
     """Return the handlers."""
     frame, options = services.frame, services.options
     every_team = ViewStore(services.settings.views_directory)
-    form_options = {**options, "status_code": 303, "request_max_body_size": _MAX_FORM_BYTES}
+    form = partial(services.form, request_max_body_size=_MAX_FORM_BYTES)
 
     @get("/console/views", sync_to_thread=True, need="read", **options)
     def show_views(request: PageRequest) -> Response[bytes]:
@@ -59,7 +61,7 @@ def view_pages(services: Services) -> list[HTTPRouteHandler]:
             removable_owner=None if opens(caller, "operate") else caller.name,
         )
 
-    @post("/console/views/new", sync_to_thread=True, need="annotate", **form_options)
+    @form("/console/views/new", "annotate")
     def keep_view(body: RawBody) -> Response[bytes]:
         """Save a filter under a name, and show the views; ask first if another one of this name is there."""
         fields = form_fields(body)
@@ -77,7 +79,7 @@ def view_pages(services: Services) -> list[HTTPRouteHandler]:
         save_view(every_team, name, view)
         return redirect(frame.link("/console/views") + (f"?{_CHANGED}" if is_other else ""))
 
-    @post("/console/views/remove", sync_to_thread=True, need="annotate", **form_options)
+    @form("/console/views/remove", "annotate")
     def forget_view(body: RawBody) -> Response[bytes]:
         """Remove a view, and show the others; ask first."""
         fields = form_fields(body)
@@ -88,7 +90,7 @@ def view_pages(services: Services) -> list[HTTPRouteHandler]:
         remove_view(every_team, name)
         return redirect(f"{frame.link('/console/views')}?{_CHANGED}")
 
-    @post("/console/views/undo", sync_to_thread=True, need="annotate", **form_options)
+    @form("/console/views/undo", "annotate")
     def bring_view_back() -> Response[bytes]:
         """Undo the last change of the caller, and show the views."""
         undo_change(every_team)

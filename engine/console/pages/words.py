@@ -4,7 +4,7 @@ from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.console.services import Services
-from quadriga.engine.console.texts import TEXTS, WORD_GROUPS
+from quadriga.engine.console.texts import WORD_GROUPS
 
 
 def words_page(services: Services) -> HTTPRouteHandler:
@@ -14,6 +14,6 @@ def words_page(services: Services) -> HTTPRouteHandler:
     @get("/console/words", sync_to_thread=True, need="read", **options)
     def show_words() -> Response[bytes]:
         """Show all words with their meanings."""
-        return frame.page("words", page="words", title=TEXTS["words"], groups=WORD_GROUPS)
+        return frame.page("words", page="words", title="Words", groups=WORD_GROUPS)
 
     return show_words

@@ -9,7 +9,7 @@ from quadriga.monitor.report.acknowledgements import read_acknowledgement
 from quadriga.monitor.report.saved import ReportStore, ReportSummary
 from quadriga.monitor.watch.schedules import ScheduleStore
 from quadriga.store.records.errors import NotFoundError
-from quadriga.store.records.scope import Scope
+from quadriga.store.records.scope import EVERYTHING, Scope
 
 
 class CurrentReport(NamedTuple):
@@ -26,15 +26,22 @@ class CurrentDrift:
     Args:
         reports: The reports.
         schedules: The schedules of drift comparisons; those of no team stand for those of all teams.
+        scope: The scope of the caller, which `reports` are within.
     """
 
-    def __init__(self, reports: ReportStore, schedules: ScheduleStore[DriftSchedule]) -> None:
+    def __init__(
+        self,
+        reports: ReportStore,
+        schedules: ScheduleStore[DriftSchedule],
+        scope: Scope = EVERYTHING,
+    ) -> None:
         self._reports = reports
         self._schedules = schedules
+        self._scope = scope
 
     def within(self, scope: Scope) -> "CurrentDrift":
         """Return what chooses among the reports that a scope covers, by the schedules of its team, of all for none."""
-        return CurrentDrift(self._reports.within(scope), self._schedules.within(scope))
+        return CurrentDrift(self._reports.within(scope), self._schedules, scope)
 
     def choose(self, model: str, summaries: Sequence[ReportSummary]) -> CurrentReport | None:
         """Return the report that says how a model is now; None without any.
@@ -56,8 +63,9 @@ class CurrentDrift:
     @cached_property
     def _scheduled_models(self) -> set[str]:
         """Names of the models that have a schedule when they are asked for first."""
-        schedules = [self._schedules] if self._schedules.team else self._schedules.of_teams()
-        return {model for of_team in schedules for model in of_team.models()}
+        schedules = self._schedules.within(self._scope)
+        of_teams = [schedules] if schedules.team else schedules.of_teams()
+        return {model for of_team in of_teams for model in of_team.models()}
 
     def _is_acknowledged(self, report_id: str) -> bool:
         try:

@@ -1,181 +1,203 @@
-"""Conversion of matplotlib figures to SVG inside a page, in the page's colours and font.
+"""Drawing of the pictures of a report: axes that turn numbers into shapes of an SVG.
 
-Figures are drawn in placeholder colours, which are then replaced by CSS variables; so the same picture
-is readable on light, dark and printed paper. The page defines the variables: see `CSS_VARIABLES`.
+The shapes have classes of the page around them, so the same picture is readable on light, dark and printed paper. Sizes are in
+points of 1/72 inch.
 """
 
-import io
-import re
-import threading
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
-from xml.etree import ElementTree as ET
+import math
+from collections.abc import Iterable, Sequence
 
-import matplotlib as mpl
-import numpy as np
+import msgspec
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from quadriga.monitor.report.charts import MAX_LETTERS, Chart
-from quadriga.monitor.report.metric_texts import one_line
-from quadriga.monitor.report.schema import Metric
-
-INK, FAINT, PAPER = "#010203", "#010204", "#010205"
-TRUTH, WRONG = "#010206", "#010207"
-SERIES = ("#010211", "#010212", "#010213", "#010214", "#010215", "#010216")
-
-_NAMES = ("ink", "faint", "paper", "truth", "wrong", *(f"series-{at}" for at in range(len(SERIES))))
-CSS_VARIABLES = {
-    color: f"--{name}"
-    for color, name in zip((INK, FAINT, PAPER, TRUTH, WRONG, *SERIES), _NAMES, strict=True)
-}
-"""CSS variables that the page must define, by their placeholder colours."""
-
-_DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (9, 2)), (0, (3, 1)))
-
-LINE_STYLES: list[dict[str, Any]] = [
-    {"color": color, "linestyle": dash, "linewidth": 1.4}
-    for color, dash in zip(SERIES, _DASHES, strict=True)
-]
-"""Styles of consecutive lines, which differ in dashes as well as in colour."""
-
-WIDE, NARROW = 7.4, 4.2
-"""Widths in inches: of a picture across the page, and of one of two in a row."""
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "quadriga",
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same measures on every machine
-    "font.size": 8.5,
-    "axes.titlesize": 9.5,
-    "axes.labelsize": 8.5,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.linewidth": 0.6,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "hatch.linewidth": 0.6,
-    "hatch.color": PAPER,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), FAINT),
-}
-_LOCK = threading.Lock()
-_UNNAMED = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+WIDE, NARROW = 532.8, 302.4
+"""Widths: of a picture across the page, and of one of two in a row."""
+LETTER = 4.9
+"""About the width of a letter."""
+LINE = 12.0
+"""Height of a line of text."""
+BELOW = 33.0
+"""Space below axes for their ticks and their name."""
+MARGIN = 10.0
+"""Space right of axes, into which the last tick reaches."""
+Ticks = Sequence[tuple[float, str]]
+UNIT: Ticks = [(at / 5, f"{at / 5:.1f}") for at in range(6)]
+"""Ticks from 0 to 1."""
+MAX_LETTERS = 24
+"""Maximum number of letters of a name in a chart."""
 
 
-@contextmanager
-def drawing_style() -> Iterator[None]:
-    """Set matplotlib's style within the context; its settings are global, so one thread at a time has them."""
-    with _LOCK, warnings.catch_warnings(), mpl.rc_context(_STYLE):
-        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        yield
+class Chart(msgspec.Struct, frozen=True):
+    """A chart of a report."""
+
+    title: str
+    caption: str
+    svg: Markup
 
 
-def new_figure(height: float, width: float = WIDE) -> Figure:
-    """Return an empty figure; sizes in inches."""
-    return Figure(figsize=(width, height), layout="constrained")
+class Axes:
+    """A pair of axes within a picture.
 
+    Args:
+        frame: Left, upper, right and lower side in the picture.
+        x: Numbers at the left and the right side.
+        y: Numbers at the lower and the upper side.
+    """
 
-def single_axes(height: float, width: float = NARROW) -> tuple[Figure, Axes]:
-    """Return a figure with one pair of axes; sizes in inches."""
-    figure = new_figure(height, width)
-    return figure, figure.subplots()
+    def __init__(
+        self,
+        frame: tuple[float, float, float, float],
+        x: tuple[float, float],
+        y: tuple[float, float],
+    ) -> None:
+        self.left, self.top, self.right, self.bottom = frame
+        self._x, self._y = x, y
+        self.parts: list[Markup] = []
 
-
-def set_row_names(axes: Axes, names: Sequence[str]) -> None:
-    """Label the rows of a chart, the first at the top."""
-    axes.set_yticks(np.arange(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-
-
-def to_chart(figure: Figure, name: str, title: str, caption: str) -> Chart:
-    """Convert a figure to an SVG that can be embedded in a page beside others."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata=_UNNAMED)
-    root = ET.fromstring(buffer.getvalue())  # noqa: S314 - matplotlib wrote it just now
-    _, _, width, height = root.get("viewBox", "").split()
-    for parent in root.iter():
-        for child in list(parent):
-            if child.tag.endswith(("}style", "}metadata")):
-                parent.remove(child)
-    for element in root.iter():
-        _adopt(element, name)
-    root.attrib = {
-        "xmlns": "http://www.w3.org/2000/svg",
-        "viewBox": f"0 0 {width} {height}",
-        "width": f"{float(width) * 4 / 3:.0f}",
-        "height": f"{float(height) * 4 / 3:.0f}",
-        "class": "chart",
-        "role": "img",
-        "aria-label": f"{title}. {caption}",
-    }
-    return Chart(name, title, caption, Markup(ET.tostring(root, "unicode")))  # noqa: S704 - ours
-
-
-def _adopt(element: ET.Element, name: str) -> None:
-    """Make the ids of an element unique, and give it the colours and font of the page."""
-    element.tag = element.tag.rpartition("}")[2]
-    element.text = element.text if element.text and element.text.strip() else None
-    element.tail = None
-    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-    if attributes.get("transform", "").startswith("rotate(-0 "):
-        del attributes["transform"]
-    if "id" in attributes:
-        attributes["id"] = f"{name}-{attributes['id']}"
-    if "href" in attributes:
-        attributes["href"] = f"#{name}-{attributes['href'][1:]}"
-    if attributes.get("fill", "").startswith("#"):  # of a hatch; variables stand in styles alone
-        attributes["style"] = f"fill: {attributes.pop('fill')}"
-    if "style" in attributes:
-        attributes["style"] = _restyle(attributes["style"])
-    if "d" in attributes:
-        attributes["d"] = " ".join(attributes["d"].split())
-    element.attrib = {
-        key: value.replace("url(#", f"url(#{name}-") for key, value in attributes.items()
-    }
-
-
-def _restyle(style: str) -> str:
-    style = re.sub(r"font-family: [^;]*(; )?", "", style)
-    return re.sub(r"#0102\w\w", lambda match: f"var({CSS_VARIABLES[match[0]]})", style)
-
-
-def shorten_text(text: str | None, max_letters: int = MAX_LETTERS) -> str:
-    """Return a user's text, safe for matplotlib and XML; the middle of long texts is cut out."""
-    return one_line(text, max_letters).replace("$", r"\$")  # or matplotlib would read mathematics
-
-
-def set_unit_square(axes: Axes, x: str, y: str) -> None:
-    """Limit both axes to 0 to 1, and label them."""
-    axes.set(xlim=(0, 1.005), ylim=(0, 1.02), xlabel=x, ylabel=y)
-    axes.grid(visible=True)
-
-
-def draw_interval(axes: Axes, metric: Metric, y: float, **style: Any) -> None:
-    """Draw the value of a metric as a dot at height `y`, with its interval."""
-    if metric.value is None:
-        axes.annotate(
-            "undefined",
-            xy=(0, y),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Return the place of two numbers in the picture."""
+        across = (x - self._x[0]) / (self._x[1] - self._x[0])
+        up = (y - self._y[0]) / (self._y[1] - self._y[0])
+        return (
+            self.left + across * (self.right - self.left),
+            self.bottom - up * (self.bottom - self.top),
         )
-        return
-    low, high = metric.ci95 or (None, None)
-    if low is not None and high is not None:
-        axes.plot((low, high), (y, y), linewidth=2.5, alpha=0.45, solid_capstyle="butt", **style)
-    axes.plot(metric.value, y, "o", markersize=5, **style)
+
+    def line(self, style: str, points: Iterable[tuple[float, float]]) -> None:
+        """Draw a line through some points, with a gap where one is not a number."""
+        path, command = "", "M"
+        for point in points:
+            if any(map(math.isnan, point)):
+                command = "M"
+                continue
+            path += "{} {:.1f} {:.1f} ".format(command, *self.place(*point))
+            command = "L"
+        self.parts.append(shape("{}", style, path.rstrip()))
+
+    def box(self, style: str, x: tuple[float, float], y: tuple[float, float]) -> None:
+        """Draw a rectangle between two corners."""
+        left, top = self.place(x[0], y[1])
+        right, bottom = self.place(x[1], y[0])
+        path = "M {:.1f} {:.1f} H {:.1f} V {:.1f} H {:.1f} Z"
+        self.parts.append(shape(path, style, left, top, right, bottom, left))
+
+    def dot(self, style: str, x: float, y: float, radius: float = 2.5) -> None:
+        """Draw a circle."""
+        circle = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="{}"/>')
+        self.parts.append(circle.format(style, *self.place(x, y), radius))
+
+    def diamond(self, style: str, x: float, y: float, radius: float = 3.5) -> None:
+        """Draw a square that stands on a corner."""
+        left, middle = self.place(x, y)
+        path = "M {0:.1f} {1:.1f} l {2} {2} l {2} -{2} l -{2} -{2} Z"
+        self.parts.append(shape(path, style, left - radius, middle, radius))
+
+    def name_x(self, ticks: Ticks, name: str = "", *, has_grid: bool = False) -> None:
+        """Draw the lower axis with its ticks and its name."""
+        self.parts.append(shape("M {:.1f} {:.1f} H {:.1f}", "thin", self.left, self.bottom, self.right))  # fmt: skip
+        up = self.top - self.bottom if has_grid else 3
+        for tick, words in ticks:
+            x, _ = self.place(tick, 0)
+            self.parts.append(shape("M {:.1f} {:.1f} v {:.1f}", "thin", x, self.bottom, up))
+            x = min(x, self.right + MARGIN - LETTER * len(words) / 2)  # or its end would be cut
+            self.parts += [text(x, self.bottom + 13, words)] if words else []
+        if name:
+            self.parts.append(text((self.left + self.right) / 2, self.bottom + 27, name))
+
+    def name_y(self, ticks: Ticks, name: str = "", *, has_grid: bool = False) -> None:
+        """Draw the left axis with its ticks and its name."""
+        self.parts.append(shape("M {:.1f} {:.1f} V {:.1f}", "thin", self.left, self.top, self.bottom))  # fmt: skip
+        for tick, words in ticks:
+            _, y = self.place(0, tick)
+            if has_grid:
+                self.parts.append(shape("M {:.1f} {:.1f} H {:.1f}", "thin", self.left, y, self.right))  # fmt: skip
+            self.parts.append(text(self.left - 4, y + 3, words, "end"))
+        if name:
+            self.parts.append(text(MARGIN, (self.top + self.bottom) / 2, name, is_upright=True))
+
+    def name_rows(self, names: Sequence[str]) -> None:
+        """Write the names of the rows, whose middles are the whole numbers."""
+        for row, name in enumerate(names):
+            self.parts.append(text(self.left - 5, self.place(0, row)[1] + 3, name, "end"))
+
+    def key(self, entries: Iterable[tuple[str, str]], y: float) -> None:
+        """Explain styles of shapes in a row above the axes: their names, and what they stand for."""
+        x = self.left
+        for style, words in entries:
+            self.parts.append(shape("M {:.1f} {:.1f} h 9 v 7 h -9 Z", style, x, y - 7))
+            self.parts.append(text(x + 12, y, words, "start"))
+            x += 22 + LETTER * len(words)
+
+
+def row_axes(
+    names: Sequence[str],
+    x: tuple[float, float],
+    *,
+    left: float = 0.0,
+    width: float = NARROW,
+    row: float = 18.7,
+    top: float = 6.0,
+) -> Axes:
+    """Return axes with a row for each name, from top to bottom, and the names left of them.
+
+    Args:
+        names: The names.
+        x: Numbers at the left and the right side.
+        left: Left side of the room for names and axes.
+        width: Width of this room.
+        row: Height of a row.
+        top: Upper side of the axes.
+    """
+    room = left + 12 + LETTER * max(map(len, names))
+    frame = room, top, left + width - MARGIN, top + row * len(names)
+    axes = Axes(frame, x, (len(names) - 0.5, -0.5))
+    axes.name_rows(names)
+    return axes
+
+
+def draw_chart(
+    title: str, caption: str, axes: Sequence[Axes], size_wh: tuple[float, float]
+) -> Chart:
+    """Return the picture of some axes."""
+    width, height = size_wh
+    svg = Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {:.1f} {:.1f}" width="{:.0f}" height="{:.0f}"'
+        ' class="chart" role="img" aria-label="{}. {}">{}</svg>'
+    ).format(
+        *(width, height, width * 4 / 3, height * 4 / 3, title, caption),
+        Markup("").join(part for pair in axes for part in pair.parts),
+    )
+    return Chart(title, caption, svg)
+
+
+def ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return up to six round numbers between two others, and their texts."""
+    span = high - low
+    if not 1e-200 < span < 1e300 or span < 1e-12 * max(abs(low), abs(high)):
+        return [(value, f"{value:g}") for value in (low, high)]
+    step = 10.0 ** math.floor(math.log10(span / 5))
+    step *= next(times for times in (1, 2, 5, 10) if span / (step * times) <= 5)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    digits = math.floor(math.log10(max(abs(low), abs(high)))) - math.floor(math.log10(step)) + 1
+    return [(at * step, f"{at * step:.{max(digits, 6)}g}") for at in range(first, last + 1)]
+
+
+def shape(path: str, style: str, *values: float | str) -> Markup:
+    """Return a path with these values, in some classes."""
+    return Markup('<path d="{}" class="{}"/>').format(path.format(*values), style)
+
+
+def text(
+    x: float,
+    y: float,
+    words: str,
+    anchor: str = "middle",
+    *,
+    style: str = "text",
+    is_upright: bool = False,
+) -> Markup:
+    """Return a text at a place of the picture; an upright one is read from below."""
+    place = "translate({:.1f} {:.1f}) rotate(-90)" if is_upright else "translate({:.1f} {:.1f})"
+    return Markup('<text transform="{}" class="{}" text-anchor="{}">{}</text>').format(
+        place.format(x, y), style, anchor, words
+    )

@@ -1,38 +1,37 @@
 """Charts of an evaluation: bars of labels, sizes, slices and errors, curves, confusion matrices and calibration."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
-from quadriga.monitor.report.charts import Chart
 from quadriga.monitor.report.charts.drawing import (
-    FAINT,
-    INK,
-    LINE_STYLES,
+    BELOW,
+    LETTER,
+    LINE,
+    MARGIN,
+    MAX_LETTERS,
     NARROW,
-    PAPER,
-    SERIES,
-    TRUTH,
+    UNIT,
     WIDE,
-    WRONG,
-    draw_interval,
-    new_figure,
-    set_row_names,
-    set_unit_square,
-    shorten_text,
-    single_axes,
-    to_chart,
+    Axes,
+    Chart,
+    draw_chart,
+    row_axes,
+    shape,
+    text,
+    ticks,
 )
-from quadriga.monitor.report.metric_texts import difference_rows, headlines, one_line, title
+from quadriga.monitor.report.metric_texts import difference_rows, headlines, title
 from quadriga.monitor.report.schema import TIME_SLICES, Comparison, Confusion, Metric, Report, Slice
+from quadriga.quoting import one_line
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
 _MAX_LABELS, _MAX_VALUES = 60, 30
-_ROW_HEIGHT = 0.21
-"""Height of a bar, in inches."""
+_ROW = 15.1
+"""Height of a row of a label."""
 _INTERVAL_NOTE = "Bars: 95 % intervals of a bootstrap over images."
 _SIZES = ("small", "medium", "large")
 _LABEL_CHARTS = (
@@ -69,7 +68,7 @@ def label_charts(report: Report) -> list[Chart]:
             if _parameters_without_label(metric) == _parameters_without_label(metrics[0])
         ]
         if metrics and not (kind in {"F1", "AveragePrecision"} and charts):
-            charts.append(_label_chart(metrics, f"by-label-{kind.lower()}", name))
+            charts.append(_label_chart(metrics, name))
     return charts
 
 
@@ -77,41 +76,40 @@ def _parameters_without_label(metric: Metric) -> dict[str, object]:
     return {key: value for key, value in metric.parameters.items() if key != "label"}
 
 
-def _label_chart(metrics: list[Metric], name: str, heading: str) -> Chart:
+def _label_chart(metrics: list[Metric], heading: str) -> Chart:
     order = sorted(metrics, key=lambda metric: metric.parameters["label"])
     order.sort(key=lambda metric: (metric.value is None, -(metric.value or 0)))
     half = _MAX_LABELS // 2
     hidden_count = len(order) - _MAX_LABELS
     middle = half if hidden_count > 0 or len(order) <= half else (len(order) + 1) // 2
     panels = [panel for panel in (order[:middle], order[middle:][-half:]) if panel]
-    max_rows = max(len(panel) for panel in panels)
-    figure = new_figure(0.7 + _ROW_HEIGHT * max_rows, WIDE if len(panels) > 1 else NARROW)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        _bars(axes, [shorten_text(metric.parameters["label"]) for metric in panel], panel)
-        axes.set_xticks((0, 0.5, 1))
-        axes.set(xlim=(0, 1.2), ylim=(max_rows - 0.4, -0.6))
+    width = NARROW if len(panels) == 1 else WIDE / 2
+    drawn = []
+    for number, panel in enumerate(panels):
+        names = [one_line(metric.parameters["label"], MAX_LETTERS) for metric in panel]
+        axes = row_axes(names, (0, 1.2), left=number * width, width=width, row=_ROW)
+        _draw_bars(axes, panel, "s0")
+        axes.name_x([(0, "0.0"), (0.5, "0.5"), (1, "1.0")])
+        drawn.append(axes)
     caption = f"{one_line(title(metrics[0], of_label=False), 80)}, best first."
     if hidden_count > 0:
         caption += (
             f" The best and the worst {half}; the {hidden_count} between them are in the table."
         )
-    return to_chart(figure, name, heading, caption)
+    size_wh = width * len(panels), drawn[0].bottom + BELOW
+    return draw_chart(heading, caption, drawn, size_wh)
 
 
-def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = SERIES[0]) -> None:
+def _draw_bars(axes: Axes, metrics: Sequence[Metric], style: str) -> None:
     """Draw horizontal bars with intervals and values, from top to bottom."""
-    axes.barh(
-        np.arange(len(names)), [metric.value or 0 for metric in metrics], height=0.66, color=color
-    )
     for row, metric in enumerate(metrics):
         low, high = metric.ci95 or (None, None)
+        axes.box(style, (0, metric.value or 0), (row + 0.33, row - 0.33))
         if low is not None and high is not None:
-            axes.plot((low, high), (row, row), color=INK, linewidth=1)
-        end = max(0, metric.value or 0, high or 0)
-        text = "undefined" if metric.value is None else f"{metric.value:.3f}"
-        axes.annotate(text, (end, row), (3, 0), textcoords="offset points", va="center", fontsize=7)
-    set_row_names(axes, names)
-    axes.locator_params(axis="x", nbins=4)
+            axes.line("ink", [(low, row), (high, row)])
+        x, y = axes.place(max(0, metric.value or 0, high or 0), row)
+        words = "undefined" if metric.value is None else f"{metric.value:.3f}"
+        axes.parts.append(text(x + 3, y + 2.5, words, "start", style="small"))
 
 
 def size_chart(report: Report) -> Chart | None:
@@ -126,18 +124,42 @@ def size_chart(report: Report) -> Chart | None:
     sizes = [size for size in ("all", *_SIZES) if size in by_area]
     if not any(size in by_area for size in _SIZES):
         return None
-    figure, axes = single_axes(0.8 + 0.3 * len(sizes))
-    _dots(axes, sizes, [by_area[size] for size in sizes])
+    axes = _dot_axes(sizes, [by_area[size] for size in sizes])
     caption = f"Small is below 32² pixels, large above 96². {_INTERVAL_NOTE}"
-    return to_chart(figure, "by-size", "Average precision by size", caption)
+    return _row_chart("Average precision by size", caption, axes)
 
 
-def _dots(axes: Axes, names: list[str], metrics: list[Metric]) -> None:
-    """Draw values as dots with their intervals, from top to bottom."""
+def _dot_axes(
+    names: Sequence[str], metrics: Sequence[Metric], x: tuple[float, float] | None = None
+) -> Axes:
+    """Return axes with the values as dots with their intervals, from top to bottom, between the numbers that they reach."""
+    if x is None:
+        numbers = [number for metric in metrics for number in _numbers(metric)] or [0.0, 1.0]
+        room = 0.05 * (max(numbers) - min(numbers)) or 0.05
+        x = min(numbers) - room, max(numbers) + room
+    axes = row_axes(names, x)
+    for tick, _ in ticks(*x):
+        axes.line("thin", [(tick, -0.5), (tick, len(names) - 0.5)])
+    axes.name_x(ticks(*x))
     for row, metric in enumerate(metrics):
-        draw_interval(axes, metric, row, color=SERIES[0])
-    set_row_names(axes, names)
-    axes.grid(visible=True, axis="x")
+        low, high = metric.ci95 or (None, None)
+        if metric.value is None:
+            y = axes.place(0, row)[1] + 2.5
+            axes.parts.append(text(axes.left + 3, y, "undefined", "start", style="small"))
+            continue
+        if low is not None and high is not None:
+            axes.line("span", [(low, row), (high, row)])
+        axes.dot("s0", metric.value, row)
+    return axes
+
+
+def _numbers(metric: Metric) -> list[float]:
+    """Return the value of a metric and the bounds of its interval, as far as they are known."""
+    return [number for number in (metric.value, *(metric.ci95 or ())) if number is not None]
+
+
+def _row_chart(title: str, caption: str, axes: Axes) -> Chart:
+    return draw_chart(title, caption, [axes], (NARROW, axes.bottom + BELOW))
 
 
 def slice_charts(report: Report) -> list[Chart]:
@@ -146,28 +168,29 @@ def slice_charts(report: Report) -> list[Chart]:
     for slice_ in report.slices:
         if slice_.metrics:
             by_key.setdefault(slice_.by, []).append(slice_)
-    return [
-        _slice_chart(report, name, slices, index)
-        for index, (name, slices) in enumerate(by_key.items())
-    ]
+    return [_slice_chart(report, name, slices) for name, slices in by_key.items()]
 
 
-def _slice_chart(report: Report, by: str, slices: list[Slice], number: int) -> Chart:
+def _slice_chart(report: Report, by: str, slices: list[Slice]) -> Chart:
     hidden_count = len(slices) - _MAX_VALUES
     slices = slices[:_MAX_VALUES]  # the most frequent ones come first
     if by in TIME_SLICES:
         slices = sorted(slices, key=lambda slice_: slice_.value or "")
-    figure, axes = single_axes(0.8 + 0.26 * len(slices))
-    names = [f"{shorten_text(slice_.value)} (n = {slice_.n:,})" for slice_ in slices]
+    names = [f"{one_line(slice_.value, MAX_LETTERS)} (n = {slice_.n:,})" for slice_ in slices]
     name = one_line(f"{title(slices[0].metrics[0], short=True)} by {by}", 80)
+    metrics = [slice_.metrics[0] for slice_ in slices]
     overall = headlines(report)[0].value if headlines(report) else None
+    numbers = [number for metric in metrics for number in _numbers(metric)]
+    numbers += [] if overall is None else [overall]
+    room = 0.05 * (max(numbers, default=1.0) - min(numbers, default=0.0)) or 0.05
+    reach = min(numbers, default=0.0) - room, max(numbers, default=1.0) + room
+    axes = _dot_axes(names, metrics, reach)
     if overall is not None:
-        axes.axvline(overall, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-    _dots(axes, names, [slice_.metrics[0] for slice_ in slices])
+        axes.line("ink dash", [(overall, -0.5), (overall, len(slices) - 0.5)])
     caption = f"The dashed line is the whole. {_INTERVAL_NOTE}"
     if hidden_count > 0:
         caption += f" {hidden_count} rarer values are left out."
-    return to_chart(figure, f"slice-{number}", name, caption)
+    return _row_chart(name, caption, axes)
 
 
 def tide_chart(report: Report) -> Chart | None:
@@ -175,23 +198,24 @@ def tide_chart(report: Report) -> Chart | None:
     costs = {name: report.errors_tide[name] for name in _TIDE_NAMES if name in report.errors_tide}
     if not costs:
         return None
-    figure, axes = single_axes(0.8 + 0.3 * len(costs))
     names = [f"{_TIDE_NAMES[name]} ({name})" for name in costs]
-    _bars(axes, names, [Metric(name, value) for name, value in costs.items()], WRONG)
+    high = max([value for value in costs.values() if value is not None], default=0)
+    reach = 0.0, max(0.01, high) * 1.3
+    axes = row_axes(names, reach)
+    _draw_bars(axes, [Metric(name, value) for name, value in costs.items()], "wrong")
     false_rows = [row for row, name in enumerate(costs) if name.startswith("False")]
     if false_rows and false_rows[0]:
-        axes.axhline(false_rows[0] - 0.5, color=FAINT, linewidth=0.8)
-    high = max([value for value in costs.values() if value is not None], default=0)
-    axes.set(xlim=(0, max(0.01, high) * 1.25), xlabel="average precision lost")
+        axes.line("thin", [(x, false_rows[0] - 0.5) for x in reach])
+    axes.name_x(ticks(*reach), "average precision lost")
     iou = report.parameters.get("tide", {}).get("iou", 0.5)
     caption = (
         f"Average precision at IoU {iou} that would be won if all errors of this one kind were mended (TIDE); "
         "the kinds do not add up."
     )
-    return to_chart(figure, "tide", "What the errors cost", caption)
+    return _row_chart("What the errors cost", caption, axes)
 
 
-def difference_chart(comparison: Comparison, number: int) -> Chart | None:
+def difference_chart(comparison: Comparison) -> Chart | None:
     """Draw the differences of the headlines between the report's model and another one."""
     rows = [
         (name, difference)
@@ -201,25 +225,23 @@ def difference_chart(comparison: Comparison, number: int) -> Chart | None:
     ]
     if not rows or not comparison.n:
         return None
-    figure, axes = single_axes(0.8 + 0.28 * len(rows))
-    axes.axvline(0, color=INK, linewidth=0.9)
-    _dots(
-        axes, [shorten_text(name, 40) for name, _ in rows], [difference for _, difference in rows]
-    )
-    reach = max(0.01, *(abs(value) for value in axes.get_xlim()))
-    axes.locator_params(axis="x", nbins=5)
-    axes.set(xlim=(-reach, reach), xlabel="← less\u2003\u2003more →")
+    numbers = [abs(number) for _, difference in rows for number in _numbers(difference)]
+    reach = 1.05 * max(0.01, *numbers, 0.0)
+    names = [one_line(name, 40) for name, _ in rows]
+    axes = _dot_axes(names, [difference for _, difference in rows], (-reach, reach))
+    axes.line("ink", [(0, -0.5), (0, len(rows) - 0.5)])
+    axes.name_x([], "← less\u2003\u2003more →")
     name = f"This model less {one_line(f'{comparison.model.name} {comparison.model.version}')}"
     caption = "Where the bar of a 95 % interval does not reach the line in the middle, there is a difference."
-    return to_chart(figure, f"difference-{number}", name, caption)
+    return _row_chart(name, caption, axes)
 
 
 _WORST_LABELS = 5
 """Number of labels drawn beside the mean, those with the smallest metric."""
 _MAX_PANELS = 3
 """Maximum number of match thresholds with a panel."""
-_HEIGHTS = (3.2, 1.2)
-"""Heights of the curves and of their legend, in inches."""
+_CURVE_WH = 266.4, 230.0
+"""Size of the room of a panel's curves, without their legend."""
 
 
 class _Line(NamedTuple):
@@ -243,15 +265,15 @@ def precision_recall_chart(report: Report) -> Chart | None:
             panels.append(("" if iou is None else f"IoU {iou}", lines))
     if not panels:
         return None
-    figure = _figure_for(len(panels))
-    rows = figure.subplots(2, len(panels), squeeze=False, height_ratios=_HEIGHTS)
-    for curve_axes, name_axes, (name, lines) in zip(*rows, panels, strict=True):
-        _draw(curve_axes, name_axes, lines)
-        curve_axes.set_title(name)
-        set_unit_square(curve_axes, "recall", "precision")
+    drawn = []
+    for number, (name, lines) in enumerate(panels):
+        axes = _curve_axes(number, ("recall", "precision"), lines)
+        axes.parts += [text((axes.left + axes.right) / 2, 12, name)] if name else []
+        drawn.append(axes)
     max_lines = max(len(lines) for _, lines in panels)
     caption = f"The average precision stands beside each name. {_selection_note(max_lines)}"
-    return to_chart(figure, "pr", "Precision over recall", caption)
+    size_wh = _curve_size(len(panels), max_lines)
+    return draw_chart("Precision over recall", caption, drawn, size_wh)
 
 
 def roc_chart(report: Report) -> Chart | None:
@@ -260,20 +282,18 @@ def roc_chart(report: Report) -> Chart | None:
     lines = _lines(report, report.curves.get("roc", []), keys, ("ROCAUC",))
     if not lines:
         return None
-    figure = _figure_for(1)
-    axes, name_axes = figure.subplots(2, 1, height_ratios=_HEIGHTS)
-    axes.plot((0, 1), (0, 1), color=FAINT, linewidth=0.8)
-    _draw(axes, name_axes, lines)
-    set_unit_square(axes, "false positive rate", "true positive rate")
+    axes = _curve_axes(0, ("false positive rate", "true positive rate"), lines)
+    axes.line("thin", [(0, 0), (1, 1)])
     caption = (
         "Each label against the rest; the area under each curve stands beside its name, and the "
         f"thin diagonal is what guessing gives. {_selection_note(len(lines))}"
     )
-    return to_chart(figure, "roc", "Receiver operating characteristic", caption)
+    size_wh = _curve_size(1, len(lines))
+    return draw_chart("Receiver operating characteristic", caption, [axes], size_wh)
 
 
-def _figure_for(panels: int) -> Figure:
-    return new_figure(sum(_HEIGHTS) + 0.5, 3.7 * panels)
+def _curve_size(panels: int, lines: int) -> tuple[float, float]:
+    return _CURVE_WH[0] * panels, _CURVE_WH[1] + BELOW + LINE * min(lines, _WORST_LABELS + 1)
 
 
 def _lines(
@@ -304,16 +324,25 @@ def _metric_of_curve(report: Report, kinds: tuple[str, ...], curve: dict[str, An
     return None
 
 
-def _draw(axes: Axes, name_axes: Axes, lines: Sequence[_Line]) -> None:
-    """Draw the mean and the worst labels, with a legend below."""
+def _curve_axes(number: int, names: tuple[str, str], lines: Sequence[_Line]) -> Axes:
+    """Return the axes of a panel with the mean and the worst labels, and a legend below."""
+    width, height = _CURVE_WH
+    frame = number * width + 40, 18.0, (number + 1) * width - MARGIN, height
+    axes = Axes(frame, (0, 1.005), (0, 1.02))
+    axes.name_x(UNIT, names[0], has_grid=True)
+    axes.name_y(UNIT, has_grid=True)
+    axes.parts.append(text(axes.left - 29, (axes.top + axes.bottom) / 2, names[1], is_upright=True))
     label_lines = [line for line in lines if line.label is not None][:_WORST_LABELS]
-    for line, style in zip(label_lines, LINE_STYLES, strict=False):
-        axes.plot(line.x, line.y, label=f"{line.number:.2f} {shorten_text(line.label)}", **style)
-    for line in lines:
-        if line.label is None:
-            axes.plot(line.x, line.y, color=INK, linewidth=2.2, label=f"{line.number:.2f} mean")
-    name_axes.axis("off")
-    name_axes.legend(*axes.get_legend_handles_labels(), loc="upper center", handlelength=2.8)
+    mean = [line for line in lines if line.label is None]
+    styled = [(f"l{at}", line) for at, line in enumerate(label_lines)]
+    for row, (style, line) in enumerate([*styled, *(("mean", line) for line in mean)]):
+        axes.line(style, zip(line.x.tolist(), line.y.tolist(), strict=True))
+        y = axes.bottom + BELOW + LINE * row
+        axes.parts.append(shape("M {:.1f} {:.1f} h 24", style, axes.left, y))
+        label = "mean" if line.label is None else one_line(line.label, MAX_LETTERS)
+        words = f"{line.number:.2f} {label}"
+        axes.parts.append(text(axes.left + 30, y + 3, words, "start"))
+    return axes
 
 
 def _selection_note(count: int) -> str:
@@ -332,15 +361,15 @@ BACKGROUND_NAME = "nothing"
 
 def object_confusion_chart(report: Report) -> Chart | None:
     """Draw the confusion matrix of objects or images."""
-    return _chart(report.confusion, "confusion", "What is taken for what")
+    return _chart(report.confusion, "What is taken for what")
 
 
 def pixel_confusion_chart(report: Report) -> Chart | None:
     """Draw the confusion matrix of pixels."""
-    return _chart(report.confusion_pixels, "confusion-pixels", "What is taken for what, by pixels")
+    return _chart(report.confusion_pixels, "What is taken for what, by pixels")
 
 
-def _chart(confusion: Confusion | None, name: str, title: str) -> Chart | None:
+def _chart(confusion: Confusion | None, title: str) -> Chart | None:
     """Draw each row as shares of its true label; the background is the last row and column."""
     if confusion is None or not confusion.labels:
         return None
@@ -348,33 +377,50 @@ def _chart(confusion: Confusion | None, name: str, title: str) -> Chart | None:
     total = counts.sum(axis=1, keepdims=True)
     if not total.any():
         return None
-    names = [*(shorten_text(label, 18) for label in confusion.labels), f"({BACKGROUND_NAME})"]
     shown_labels = _labels_to_draw(counts)
+    names = [*(one_line(label, 18) for label in confusion.labels), f"({BACKGROUND_NAME})"]
+    shown = [names[at] for at in shown_labels]
     cells = np.ix_(shown_labels, shown_labels)
-    size = len(shown_labels)
-    side = min(6.2, 2.4 + 0.42 * size)
-    figure, axes = single_axes(side, side + 0.4)
-    _draw_cells(axes, counts[cells], (counts / np.maximum(total, 1))[cells])
-    positions, ends = np.arange(size), (-0.5, size - 0.5)
-    shown_names = [names[at] for at in shown_labels]
-    axes.set(xlim=ends, ylim=ends[::-1], box_aspect=1, xlabel="predicted", ylabel="truth")
-    axes.set_xticks(positions, shown_names, rotation=90 if size > 4 else 0)
-    axes.set_yticks(positions, shown_names)
-    axes.tick_params(length=0)
-    axes.hlines(positions[1:] - 0.5, *ends, color=FAINT, linewidth=0.4)
-    axes.vlines(positions[1:] - 0.5, *ends, color=FAINT, linewidth=0.4)
-    return to_chart(figure, name, title, _caption(len(total) - 1, shown_labels))
+    axes = _cell_axes(counts[cells], (counts / np.maximum(total, 1))[cells], shown)
+    room = LETTER * max(map(len, shown)) + 2 * LINE
+    size_wh = axes.right + max(MARGIN, room / 2), axes.bottom + room
+    return draw_chart(title, _caption(len(total) - 1, shown_labels), [axes], size_wh)
 
 
-def _draw_cells(axes: Axes, counts: Int64Array, shares: Float64Array) -> None:
-    for row, column in np.argwhere(counts > 0):
+def _cell_axes(counts: Int64Array, shares: Float64Array, names: Sequence[str]) -> Axes:
+    """Draw the cells of a confusion matrix."""
+    size, room = len(counts), LETTER * max(map(len, names))
+    left, cell = room + 2 * LINE, min(36.0, 364.0 / size)
+    frame = left, 6.0, left + cell * size, 6.0 + cell * size
+    axes = Axes(frame, (-0.5, size - 0.5), (size - 0.5, -0.5))
+    axes.name_rows(names)
+    for column, name in enumerate(names):
+        x, y = axes.place(column, 0)[0] + 3, axes.bottom + 5
+        axes.parts.append(text(x, y, name, "end", is_upright=True))
+    middle = (axes.left + axes.right) / 2
+    axes.parts.append(text(middle, axes.bottom + room + LINE + 6, "predicted"))
+    axes.parts.append(text(MARGIN, (axes.top + axes.bottom) / 2, "truth", is_upright=True))
+    for row, column in np.argwhere(counts > 0).tolist():
         share = float(shares[row, column])
-        color = SERIES[0] if row == column else SERIES[1]
-        axes.bar(column, 1, 1, row - 0.5, color=color, alpha=0.08 + 0.92 * share, linewidth=0)
-        if len(counts) <= _MAX_NUMBERED:
-            text = _short(int(counts[row, column]))
-            ink = PAPER if share > 0.5 else INK
-            axes.text(column, row, text, color=ink, ha="center", va="center", fontsize=7.5)
+        x, y = axes.place(column - 0.5, row - 0.5)
+        style = "s0" if row == column else "s1"
+        axes.parts.append(_cell(style, (x, y, cell), 0.08 + 0.92 * share))
+        if size <= _MAX_NUMBERED:
+            words = _short(int(counts[row, column]))
+            style = "small on" if share > 0.5 else "small"
+            axes.parts.append(text(x + cell / 2, y + cell / 2 + 2.5, words, style=style))
+    for at in range(size + 1):
+        axes.line("thin", [(-0.5, at - 0.5), (size - 0.5, at - 0.5)])
+        axes.line("thin", [(at - 0.5, -0.5), (at - 0.5, size - 0.5)])
+    return axes
+
+
+def _cell(style: str, place: tuple[float, float, float], opacity: float) -> Markup:
+    """Return a square, given its left and upper side and its length."""
+    path = Markup(
+        '<path d="M {0:.1f} {1:.1f} h {2:.1f} v {2:.1f} h -{2:.1f} Z" class="{3}" fill-opacity="{4:.2f}"/>'
+    )
+    return path.format(*place, style, opacity)
 
 
 def _short(count: int) -> str:
@@ -421,26 +467,29 @@ def reliability_chart(report: Report) -> Chart | None:
     curve = _overall_curve(report, "reliability", "edges", "count", "accuracy", "confidence")
     if curve is None or not np.nansum(curve[1]):
         return None
-    edges, count, accuracy, confidence = curve
-    figure = new_figure(4.4, NARROW)
-    accuracy_axes, count_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    accuracy_axes.plot((0, 1), (0, 1), color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    accuracy_axes.bar(
-        edges[:-1], accuracy, np.diff(edges), align="edge", color=SERIES[0], alpha=0.35
-    )
-    accuracy_axes.vlines(confidence, confidence, accuracy, color=WRONG, linewidth=1.6)
-    accuracy_axes.plot(confidence, accuracy, "o", color=SERIES[0], markersize=4)
-    accuracy_axes.set(ylim=(0, 1.02), ylabel="share that is right")
-    count_axes.bar(
-        edges[:-1], count, np.diff(edges), align="edge", color=FAINT, edgecolor=INK, linewidth=0.4
-    )
-    count_axes.set(xlim=(min(0, edges[0]), 1), xlabel="score", ylabel="predictions")
-    accuracy_axes.grid(visible=True)
+    edges, count, accuracy, confidence = (column.tolist() for column in curve)
+    reach = min(0.0, edges[0]), 1.0
+    upper = Axes((46, 6, NARROW - MARGIN, 176), reach, (0, 1.02))
+    upper.name_y(UNIT, "share that is right", has_grid=True)
+    upper.name_x([])
+    upper.line("ink dash", [(0, 0), (1, 1)])
+    lower = Axes((46, 190, NARROW - MARGIN, 246), reach, (0, 1.05 * max(count)))
+    lower.name_y(ticks(0, max(count))[::2], "predictions")
+    lower.name_x(UNIT, "score")
+    for start, end, n, right, score in zip(
+        edges, edges[1:], count, accuracy, confidence, strict=False
+    ):
+        lower.box("faint", (start, end), (0, n))
+        if not math.isnan(right):
+            upper.box("s0 light", (start, end), (0, right))
+        if not math.isnan(right + score):
+            upper.line("gap", [(score, score), (score, right)])
+            upper.dot("s0", score, right, 2)
     caption = (
         "Bars: of the predictions with such a score, how many are right. Honest scores lie on the dashed "
         "line; the gap to it is drawn from each dot. Below: how many predictions there are."
     )
-    return to_chart(figure, "reliability", "Are the scores honest?", caption)
+    return draw_chart("Are the scores honest?", caption, [upper, lower], (NARROW, 279))
 
 
 def score_chart(report: Report) -> Chart | None:
@@ -448,22 +497,25 @@ def score_chart(report: Report) -> Chart | None:
     curve = _overall_curve(report, "scores", "edges", "right", "wrong")
     if curve is None or not sum(np.nansum(histogram) for histogram in curve[1:]):
         return None
-    edges, *histograms = curve
-    figure = new_figure(4.4, NARROW)
-    panels = figure.subplots(2, 1, sharex=True)
-    styles = ("right", {"color": TRUTH}), ("wrong", {"color": WRONG, "hatch": "////"})
-    for axes, histogram, (name, style) in zip(panels, histograms, styles, strict=True):
-        axes.bar(edges[:-1], histogram, np.diff(edges), align="edge", **style)
-        high = max(1.0, float(np.nanmax(histogram, initial=0)) * 1.05)
-        axes.set(ylabel=f"{name} predictions", ylim=(0, high))
-        axes.grid(visible=True, axis="y")
-    panels[1].invert_yaxis()
-    panels[1].set(xlabel="score", xlim=(min(0, edges[0]), max(1, edges[-1])))
+    edges, *histograms = (column.tolist() for column in curve)
+    reach = min(0.0, edges[0]), max(1.0, edges[-1])
+    panels = []
+    for name, histogram, top in (("right", histograms[0], 6.0), ("wrong", histograms[1], 126.0)):
+        high = max(1.0, max(filter(math.isfinite, histogram), default=0.0) * 1.05)
+        heights = (0.0, high) if name == "right" else (high, 0.0)
+        axes = Axes((46, top, NARROW - MARGIN, top + 116), reach, heights)
+        axes.name_y(ticks(0, high), f"{name} predictions", has_grid=True)
+        for start, end, n in zip(edges, edges[1:], histogram, strict=False):
+            if n > 0:
+                axes.box(name, (start, end), (0, n))
+        panels.append(axes)
+    panels[1].name_x(ticks(*reach), "score")
     caption = (
-        "Right ones upwards, wrong ones (hatched) downwards, each on a scale of its own. The less the two "
+        "Right ones upwards, wrong ones downwards, each on a scale of its own. The less the two "
         "lie over each other, the better a threshold tells them apart."
     )
-    return to_chart(figure, "scores", "Scores of right and of wrong predictions", caption)
+    title = "Scores of right and of wrong predictions"
+    return draw_chart(title, caption, panels, (NARROW, 275))
 
 
 def _overall_curve(report: Report, kind: str, *keys: str) -> list[Float64Array] | None:

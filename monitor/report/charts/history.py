@@ -1,32 +1,32 @@
 """Charts of effects and p-values over consecutive windows."""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch, PathPatch
-from matplotlib.path import Path
+from markupsafe import Markup
 
-from quadriga.monitor.report.charts import Chart
 from quadriga.monitor.report.charts.drawing import (
-    FAINT,
-    INK,
-    PAPER,
-    SERIES,
+    BELOW,
+    LETTER,
+    MARGIN,
+    MAX_LETTERS,
+    NARROW,
     WIDE,
-    WRONG,
-    set_row_names,
-    shorten_text,
-    single_axes,
-    to_chart,
+    Axes,
+    Chart,
+    draw_chart,
+    row_axes,
+    shape,
+    text,
+    ticks,
 )
 from quadriga.monitor.report.drift_texts import signal_title, signal_titles
 from quadriga.monitor.report.metric_texts import format_brief
 from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, sorted_by_effect
-from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
+from quadriga.quoting import one_line
 
 MAX_WINDOWS = 100
 _MAX_LINES, _MAX_ROWS = 6, 40
@@ -35,9 +35,7 @@ _MANY_WINDOWS = 40
 
 _LEVELS = ("> 0.1", "> 0.01", "> 0.001", "> 1e-4", "> 1e-5", "> 1e-6", "less")
 _TOO_FEW = len(_LEVELS)
-_OPACITIES = np.linspace(0.12, 1, len(_LEVELS))
-
-_EDGE: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.8}
+_OPACITIES = np.linspace(0.12, 1, len(_LEVELS)).tolist()
 
 
 def comparable_windows(report: Report) -> list[PastWindow]:
@@ -54,9 +52,7 @@ def effect_charts(report: Report) -> list[Chart]:
     for name in _rank_signals(report, windows):
         past = [item.signals.get(name) for item in windows]
         if any(item is not None and item.effect is not None for item in past):
-            charts.append(
-                _effect_chart(windows, past, minimums.get(name), name=name, number=len(charts))
-            )
+            charts.append(_effect_chart(windows, past, minimums.get(name), name=name))
         if len(charts) == _MAX_LINES:
             break
     return charts
@@ -71,30 +67,29 @@ def p_value_chart(report: Report) -> Chart | None:
     shown_names = names[:_MAX_ROWS]
     titles = signal_titles(names)
     past = [[item.signals.get(name) for item in windows] for name in shown_names]
-    figure, axes = single_axes(1.0 + 0.2 * len(shown_names), WIDE)
-    levels = _draw_cells(axes, np.array([[_level(item) for item in row] for row in past]))
-    alarms = np.array([[item is not None and item.alarm for item in row] for row in past])
-    y, x = np.nonzero(alarms)
-    marker_size = float(np.clip(230 / len(windows), 2.2, 5.5))
-    marks = axes.plot(x, y, "D", label="alarm", color=PAPER, ms=marker_size, **_EDGE)
-    set_row_names(axes, [shorten_text(titles[name]) for name in shown_names])
-    axes.set_ylim(len(shown_names) - 0.5, -0.5)
-    _name_windows(axes, windows, 7)
-    legend_options: dict[str, Any] = {
-        "handlelength": 1.1,
-        "handletextpad": 0.4,
-        "columnspacing": 0.9,
-    }
-    legend_options["ncols"] = _TOO_FEW + 2
-    figure.legend(handles=[*levels, *marks], loc="outside upper center", **legend_options)
+    axes = row_axes(
+        [one_line(titles[name], MAX_LETTERS) for name in shown_names],
+        (-0.5, len(windows) - 0.5),
+        width=WIDE,
+        row=14.4,
+        top=22.0,
+    )
+    _draw_cells(axes, [[_level(item) for item in row] for row in past])
+    radius = round(min(max(115 / len(windows), 1.1), 2.8), 1)
+    for y, row in enumerate(past):
+        for x, item in enumerate(row):
+            if item is not None and item.alarm:
+                axes.diamond("diamond", x, y, radius)
+    axes.name_x(_window_names(windows, 7))
     caption = (
         "Signals by row, those that moved most above; windows by column, oldest first. The fuller a cell, "
-        "the smaller its adjusted p-value, in steps of ten. A diamond is an alarm; striped cells had too "
+        "the smaller its adjusted p-value, in steps of ten. A diamond is an alarm; grey cells had too "
         "few values, and what is blank was not compared."
     )
     if len(names) > len(shown_names):
         caption += f" {len(names) - len(shown_names):,} signals that moved less are left out."
-    return to_chart(figure, "heat-map", "Adjusted p-values over time", caption)
+    size_wh = WIDE, axes.bottom + BELOW
+    return draw_chart("Adjusted p-values over time", caption, [axes], size_wh)
 
 
 def _rank_signals(report: Report, windows: Sequence[PastWindow]) -> list[str]:
@@ -113,59 +108,59 @@ def _effect_chart(
     minimum: float | None,
     *,
     name: str,
-    number: int,
 ) -> Chart:
-    """Draw the effects of one signal; `number` is its position among the drawn signals."""
-    figure, axes = single_axes(2.1)
+    """Draw the effects of one signal."""
+    effects = [
+        math.nan if signal is None or signal.effect is None else signal.effect for signal in past
+    ]
+    known = [effect for effect in effects if not math.isnan(effect)]
+    low = min(0.0, 1.15 * min(known))
+    high = max(1.15 * max(known), 1.6 * (minimum or 0.0), 1e-9)
+    frame = 46.0, 24.0, NARROW - MARGIN, 140.0
+    axes = Axes(frame, (-0.5, len(windows) - 0.5), (low, high))
     if minimum:
-        axes.axhspan(0, minimum, facecolor=FAINT, alpha=0.45, linewidth=0, label="too small")
-    effects = _draw_effects(axes, windows, past)
-    low, high = (float(bound) for bound in (np.nanmin(effects), np.nanmax(effects)))
-    axes.set_ylim(min(0.0, 1.15 * low), max(1.15 * high, 1.6 * (minimum or 0.0), 1e-9))
-    axes.set_ylabel("effect")
-    axes.locator_params(axis="y", nbins=5)
-    _name_windows(axes, windows, 4)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, handlelength=1.4)
+        axes.box("band", (-0.5, len(windows) - 0.5), (0, minimum))
+    axes.name_y(ticks(low, high), "effect")
+    axes.name_x(_window_names(windows, 4))
+    _draw_effects(axes, windows, past, effects)
+    shown = [
+        ("band", "too small", bool(minimum)),
+        ("ink", "too few values", any(s is not None and s.status == "insufficient" for s in past)),
+        ("alarm", "alarm", any(s is not None and s.alarm for s in past)),
+    ]
+    axes.key([(style, words) for style, words, is_there in shown if is_there], 14)
     caption = f"Last {format_brief(None if past[-1] is None else past[-1].effect)}"
     if minimum:
         caption += f"; the smallest that matters: {format_brief(minimum)}"
-    return to_chart(figure, f"effect-{number}", signal_title(name), f"{caption}.")
+    return draw_chart(signal_title(name), f"{caption}.", [axes], (NARROW, axes.bottom + BELOW))
 
 
 def _draw_effects(
-    axes: Axes, windows: Sequence[PastWindow], past: Sequence[PastSignal | None]
-) -> Float64Array:
-    """Draw a marker for each window, and a line that ends where windows are missing; return the effects (W,)."""
-    x = np.arange(len(past))
-    effects = np.array(
-        [np.nan if signal is None or signal.effect is None else signal.effect for signal in past],
-        np.float64,
-    )
-    is_insufficient = np.array(
-        [signal is not None and signal.status == "insufficient" for signal in past]
-    )
-    is_alarm = np.array([signal is not None and signal.alarm for signal in past])
-    judged = np.where(is_insufficient, np.nan, effects)
-    gaps = _gaps(windows)
-    axes.plot(
-        np.insert(x.astype(np.float64), gaps, np.nan),
-        np.insert(judged, gaps, np.nan),
-        color=SERIES[0],
-        linewidth=1.2,
-    )
-    size = 2.2 if len(past) > _MANY_WINDOWS else 4.0
-    options: dict[str, Any] = {"clip_on": False, "zorder": 3}
-    quiet = np.where(is_alarm, np.nan, judged)
-    axes.plot(x, quiet, "o", color=SERIES[0], ms=size, **options)
-    if is_insufficient.any():
-        bottom = np.where(np.isnan(effects), 0.0, effects)[is_insufficient]
-        few: dict[str, Any] = {"label": "too few values", "color": INK, "ms": size + 1}
-        axes.plot(x[is_insufficient], bottom, "x", **few, **options)
-    if is_alarm.any():
-        alarms: dict[str, Any] = {"label": "alarm", "color": WRONG, "ms": size + 1.5, **_EDGE}
-        axes.plot(x[is_alarm], effects[is_alarm], "D", **alarms, **options)
-    return effects
+    axes: Axes,
+    windows: Sequence[PastWindow],
+    past: Sequence[PastSignal | None],
+    effects: Sequence[float],
+) -> None:
+    """Draw a mark for each window, and a line that ends where windows are missing, or say too little."""
+    gaps, points = _gaps(windows), list[tuple[float, float]]()
+    radius = 1.1 if len(past) > _MANY_WINDOWS else 2.0
+    marks = []
+    for x, (signal, effect) in enumerate(zip(past, effects, strict=True)):
+        is_few = signal is not None and signal.status == "insufficient"
+        is_alarm = signal is not None and signal.alarm
+        points += [(math.nan, math.nan)] if x in gaps else []
+        points.append((x, math.nan if is_few else effect))
+        marks.append((x, effect, is_few, is_alarm))
+    axes.line("l0", points)
+    for x, effect, is_few, is_alarm in marks:
+        if is_few:
+            place = axes.place(x, 0.0 if math.isnan(effect) else effect)
+            cross = "M {0:.1f} {1:.1f} m -{2} -{2} l {3} {3} m 0 -{3} l -{3} {3}"
+            axes.parts.append(shape(cross, "ink", *place, radius + 0.5, 2 * radius + 1))
+        if is_alarm and not math.isnan(effect):
+            axes.diamond("alarm", x, effect, radius + 1.5)
+        elif not is_few and not math.isnan(effect):
+            axes.dot("s0", x, effect, radius)
 
 
 def _gaps(windows: Sequence[PastWindow]) -> list[int]:
@@ -177,19 +172,16 @@ def _gaps(windows: Sequence[PastWindow]) -> list[int]:
     ]
 
 
-def _name_windows(axes: Axes, windows: Sequence[PastWindow], max_names: int) -> None:
-    """Label up to `max_names` windows by their start, as short as keeps them distinct."""
+def _window_names(windows: Sequence[PastWindow], max_names: int) -> list[tuple[float, str]]:
+    """Return up to `max_names` windows with their starts, as short as keeps them distinct."""
     starts = [window.start or "" for window in windows]
     days, times = {start[:10] for start in starts}, {start[11:16] for start in starts}
     text_span = (
         slice(11, 16) if len(days) == 1 else slice(0, 10) if len(times) == 1 else slice(5, 16)
     )
-    positions = np.unique(
-        np.linspace(0, len(windows) - 1, min(max_names, len(windows))).round().astype(int)
-    )
-    names = [starts[position][text_span].replace("T", " ") for position in positions]
-    axes.set_xticks(positions, [shorten_text(name) if name else "" for name in names])
-    axes.set_xlim(-0.5, len(windows) - 0.5)
+    places = np.linspace(0, len(windows) - 1, min(max_names, len(windows))).round().astype(int)
+    names = {place: starts[place][text_span].replace("T", " ") for place in places.tolist()}
+    return [(place, one_line(name, MAX_LETTERS) if name else "") for place, name in names.items()]
 
 
 def _level(past: PastSignal | None) -> int:
@@ -198,38 +190,38 @@ def _level(past: PastSignal | None) -> int:
         return _TOO_FEW
     if past is None or past.p_adjusted is None:
         return -1
-    return int(np.clip(-np.log10(max(past.p_adjusted, 1e-99)), 0, len(_LEVELS) - 1))
+    return min(max(int(-math.log10(max(past.p_adjusted, 1e-99))), 0), len(_LEVELS) - 1)
 
 
-def _draw_cells(axes: Axes, levels: Int64Array) -> list[Patch]:
-    """Draw cells (signals, windows), all cells of a level as one shape; return the legend's handles."""
-    handles = []
+def _draw_cells(axes: Axes, levels: Sequence[Sequence[int]]) -> None:
+    """Draw cells (signals, windows), all cells of a level as one shape, and the legend above them."""
+    gap = 0.4 if len(levels[0]) <= _MANY_WINDOWS else 0.0
+    x = MARGIN
     for level in range(_TOO_FEW + 1):
-        patch_options: dict[str, Any] = {"facecolor": FAINT, "hatch": "////"}
-        label = "too few"
-        if level < _TOO_FEW:
-            patch_options = {"facecolor": SERIES[0], "alpha": float(_OPACITIES[level])}
-            label = _LEVELS[level]
-        handles.append(Patch(label=label, linewidth=0, **patch_options))
-        if (levels == level).any():
-            axes.add_patch(
-                PathPatch(_cell_rectangles(levels == level), linewidth=0, **patch_options)
-            )
-    rows, columns = levels.shape
-    axes.hlines(np.arange(1, rows) - 0.5, -0.5, columns - 0.5, color=PAPER, linewidth=1.2)
-    if columns <= _MANY_WINDOWS:
-        axes.vlines(np.arange(1, columns) - 0.5, -0.5, rows - 0.5, color=PAPER, linewidth=0.8)
-    return handles
-
-
-def _cell_rectangles(chosen: BoolArray) -> Path:
-    """Return rectangles around the chosen cells; adjacent cells of a row share one."""
-    edges = np.diff(np.pad(chosen, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    rows, starts = np.nonzero(edges == 1)
-    ends = np.nonzero(edges == -1)[1]
-    return Path.make_compound_path(
-        *(
-            Path([(a, y), (b, y), (b, y + 1), (a, y + 1), (a, y)], closed=True)
-            for y, a, b in zip(rows - 0.5, starts - 0.5, ends - 0.5, strict=True)
+        style, words = ("s0", _LEVELS[level]) if level < _TOO_FEW else ("faint", "too few")
+        opacity = f"{_OPACITIES[level]:.2f}" if level < _TOO_FEW else "1"
+        path = "".join(
+            f"M {left + gap:.1f} {top + 0.6:.1f} H {right - gap:.1f} V {bottom - 0.6:.1f} H {left + gap:.1f} Z "
+            for row, cells in enumerate(levels)
+            for start, end in _runs(cells, level, is_merged=not gap)
+            for left, top in [axes.place(start - 0.5, row - 0.5)]
+            for right, bottom in [axes.place(end - 0.5, row + 0.5)]
         )
-    )
+        cell = Markup('<path d="{}" class="{}" fill-opacity="{}"/>')
+        if path:
+            axes.parts.append(cell.format(path.rstrip(), style, opacity))
+        axes.parts.append(cell.format(f"M {x:.1f} 6 h 9 v 8 h -9 Z", style, opacity))
+        axes.parts.append(text(x + 12, 13, words, "start"))
+        x += 20 + LETTER * len(words)
+    axes.parts.append(shape("M {:.1f} 10 l 4 4 l 4 -4 l -4 -4 Z", "diamond", x))
+    axes.parts.append(text(x + 12, 13, "alarm", "start"))
+
+
+def _runs(cells: Sequence[int], level: int, *, is_merged: bool) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the cells of a level; adjacent ones as one if they are merged."""
+    start = 0
+    for value, group in groupby(cells):
+        end = start + len(list(group))
+        if value == level:
+            yield from [(start, end)] if is_merged else ((at, at + 1) for at in range(start, end))
+        start = end

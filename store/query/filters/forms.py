@@ -84,7 +84,7 @@ def _tree(node: Any, path: str, depth: int, parser: ComparisonParser) -> Filter:
     if depth > MAX_DEPTH:
         raise QueryError(f"expected the filter to be at most {MAX_DEPTH} deep, got more at {path}")
     parser.count_object()
-    operands = chariot_form.parse(node, parser)
+    operands = chariot_form.parse(node, parser) if node.keys() & set(chariot_form.NAMES) else []
     for key, value in node.items():
         if key in chariot_form.NAMES:
             continue

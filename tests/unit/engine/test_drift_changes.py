@@ -195,12 +195,12 @@ def test_embeddings_lead_to_the_images_least_like_the_baseline():
 @pytest.mark.parametrize("kind", ["numeric", "categorical"])
 def test_a_side_without_values_has_no_picture(kind, baseline, current):
     signal = replace(numeric("x", 1, 5), kind=kind, histogram=Histogram(["a", "b"], baseline, current))  # fmt: skip
-    assert signal_chart(signal, "", "x") is None
+    assert signal_chart(signal, "x") is None
 
 
 def test_the_picture_of_labels_is_the_same_on_both_pages_and_holds_no_markup_of_theirs():
     signal = categorical("label", [HOSTILE, "ship"], [1, 9], [9, 1])
-    chart = signal_chart(signal, "", "label")
+    chart = signal_chart(signal, "label")
     assert chart is not None
     assert "<script" not in chart.svg
     assert "style=" not in chart.svg  # the console's policy lets no style in

@@ -14,7 +14,6 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.pages.drift import MAX_ROWS, MAX_WINDOWS, make_strip
 from quadriga.engine.console.pages.drift_report import window_filter
-from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel, Slice, Window
 from quadriga.monitor.watch.mutes import MuteBody, MuteStore
@@ -123,7 +122,11 @@ def test_a_report_that_cannot_be_read_is_named_and_the_others_are_listed(
     for path in ("/console/", "/console/models", "/api/models", f"/console/jobs/{report_id(2)}"):
         assert open_page(server, path).status == 200
     damaged = open_page(server, f"/console/reports/{report_id(2)}")
-    assert (damaged.status, TEXTS["unreadable_report"] in damaged.text) == (500, True)
+    assert (
+        damaged.status,
+        "This report cannot be read: its file is damaged, or a newer version wrote it."
+        in damaged.text,
+    ) == (500, True)
     assert f'/console/reports/{report_id(1)}"' in open_page(server, PAGE).text
     assert f'quadriga_drift_alarm{{model="{MODEL}"' in open_page(server, "/metrics").text
     assert caplog.text.count(f"report {report_id(2)} cannot be read") == 1
@@ -196,7 +199,7 @@ def test_a_signal_has_one_name_on_all_pages(server, settings):
     )
     page, whole = open_page(server, PAGE).text, open_page(server, f"/console/reports/{report_id(0)}").text  # fmt: skip
     in_map = {html.unescape(name): html.unescape(title) for name, title in re.findall(r'<th scope="row" title="([^"]*)">([^<]*)</th>', page)}  # fmt: skip
-    table = whole.partition(f'aria-label="{TEXTS["signals"]}"')[2]
+    table = whole.partition('aria-label="Signals"')[2]
     in_table = {}
     for head in re.findall(r'<th scope="row">(.*?)</th>', table, re.DOTALL):
         title, *code = html.unescape(re.sub("<[^>]*>", "\n", head)).split()
@@ -207,7 +210,7 @@ def test_a_signal_has_one_name_on_all_pages(server, settings):
     assert len(in_map) == len(names)
     assert in_table["image.brightness"] == "brightness"
     assert in_table["meta.score"] == "meta.score"
-    assert f"{TEXTS['muted_signals'].format(signals='brightness')}" in page
+    assert "of brightness" in page
     printed = words(render_page(report, lambda _: None))
     assert "brightness image.brightness ALARM 50 / 20 ks" in printed
     assert " meta.score ALARM 50 / 21 ks" in printed

@@ -7,7 +7,7 @@ import pytest
 
 WEB = {"litestar", "uvicorn", "grpc"}
 MODELS = {"onnxruntime", "cv2", "numpy"}
-SELDOM = {"alembic", "matplotlib", "jinja2", "scipy.special", "scipy.stats", "scipy.optimize"}
+SELDOM = {"alembic", "jinja2", "scipy.special", "scipy.stats", "scipy.optimize"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.pages import reports
 from quadriga.engine.console.pages.reports import cell_list_link, with_links
-from quadriga.engine.console.texts import TEXTS
 from quadriga.monitor.report.cells import CellRequest
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.saved import PAGE_FILE, REPORT_FILE
@@ -131,7 +130,7 @@ WRITTEN = b"""<html lang="en">
 )
 def test_the_page_of_a_report_gets_links_to_its_inferences_and_ways_back(url, written_url):
     page = with_links(WRITTEN, REPORT, url).decode()
-    back = (f"{written_url}/console/reports/{REPORT}", TEXTS["back_to_console"])
+    back = (f"{written_url}/console/reports/{REPORT}", "Back to the report in the console")
     before = f"{written_url}/console/reports/1795610251094742220-00ff"
     assert re.findall(r"<a href=\"([^\"]*)\">([^<]*)</a>", page) == [
         back,

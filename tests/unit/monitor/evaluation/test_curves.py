@@ -2,7 +2,6 @@
 
 import re
 
-from quadriga.monitor.report.charts.drawing import drawing_style
 from quadriga.monitor.report.charts.evaluation import precision_recall_chart, roc_chart
 from quadriga.monitor.report.schema import Data, Metric, Report, Window
 
@@ -12,8 +11,7 @@ def report(curves, metrics):
 
 
 def names(draw, curves, metrics):
-    with drawing_style():
-        chart = draw(report(curves, metrics))
+    chart = draw(report(curves, metrics))
     return re.findall(r">(0\.\d\d [^<]*)<", str(chart.svg))
 
 
@@ -66,9 +64,6 @@ def test_the_worst_labels_are_drawn():
 
 
 def test_no_curve_is_no_picture():
-    with drawing_style():
-        assert roc_chart(report({}, [])) is None
-        assert (
-            precision_recall_chart(report({"pr": [pr("a") | {"recall": [], "precision": []}]}, []))
-            is None
-        )
+    empty = pr("a") | {"recall": [], "precision": []}
+    assert roc_chart(report({}, [])) is None
+    assert precision_recall_chart(report({"pr": [empty]}, [])) is None

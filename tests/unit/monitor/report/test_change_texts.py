@@ -12,7 +12,6 @@ from quadriga.monitor.report.drift_texts import (
     missing_text,
     rows_text,
 )
-from quadriga.monitor.report.metric_texts import one_line
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (
     ChangedImage,
@@ -27,6 +26,7 @@ from quadriga.monitor.report.schema import (
     Slice,
     Window,
 )
+from quadriga.quoting import one_line
 from tests.reports import HOSTILE, image_bytes
 
 

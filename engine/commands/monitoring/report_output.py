@@ -144,7 +144,7 @@ def render_drift(report: Report) -> Iterator[Table | Text]:
         if signal.status == "insufficient" and signal.reason:
             reasons.setdefault(signal.reason, []).append(metric_texts.one_line(signal.name))
     for signal in signals:
-        if began := drift_texts.began_text(signal):
+        if began := drift_texts.began_text(drift_texts.readable_signal(signal, report)):
             yield Text(f"Began, {metric_texts.one_line(signal.name)}: {began}")
     for reason, names in reasons.items():
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")

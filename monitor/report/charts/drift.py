@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from quadriga.monitor.report.charts import MAX_LETTERS, Chart
-from quadriga.monitor.report.drift_texts import signal_title, signals_in_full
+from quadriga.monitor.report.drift_texts import readable_signal, signal_title, signals_in_full
 from quadriga.monitor.report.metric_texts import format_brief, one_line
 from quadriga.monitor.report.schema import Report, Signal, sorted_by_effect
 from quadriga.tasks.arrays import Float64Array
@@ -52,7 +52,9 @@ def quiet_charts(report: Report) -> list[Chart]:
 
 def _charts(report: Report, signals: list[Signal], prefix: str) -> list[Chart]:
     drawn = (
-        signal_chart(signal, f"{prefix}-{index}", signal_title(signal.name, report))
+        signal_chart(
+            readable_signal(signal, report), f"{prefix}-{index}", signal_title(signal.name, report)
+        )
         for index, signal in enumerate(signals)
     )
     return list(islice((chart for chart in drawn if chart is not None), MAX_SIGNALS))

@@ -398,7 +398,11 @@ def is_of_files(report: Report | None) -> bool:
 
 def readable_number(name: str, value: float) -> float:
     """Return a number of a signal on the scale that people read: blur, a logarithm, from 0 (sharp) to 100 (no edge at all)."""
-    return 100 * math.exp(min(value, 0.0) / 2) if name == "image.blur" else value
+    return round(_blur_percent(value), 1) if name == "image.blur" else value
+
+
+def _blur_percent(value: float) -> float:
+    return 100 * math.exp(min(value, 0.0) / 2)
 
 
 def readable_signal(signal: Signal, report: Report) -> Signal:
@@ -407,22 +411,19 @@ def readable_signal(signal: Signal, report: Report) -> Signal:
         return signal
 
     def level(side: Level | None) -> Level | None:
-        return side and Level(
-            *(readable_number(signal.name, value) for value in (side.mean, side.low, side.high))
-        )
+        return side and Level(*map(_blur_percent, (side.mean, side.low, side.high)))
 
-    def number(value: float | None) -> float | None:
-        return None if value is None else readable_number(signal.name, value)
+    def mean(value: float | None) -> float | None:
+        return None if value is None else _blur_percent(value)
 
-    began = signal.began
+    began, histogram = signal.began, signal.histogram
     return structs.replace(
         signal,
         before=level(signal.before),
         after=level(signal.after),
-        began=began
-        and structs.replace(began, before=number(began.before), after=number(began.after)),
+        began=began and structs.replace(began, before=mean(began.before), after=mean(began.after)),
         histogram=structs.replace(
-            signal.histogram, edges=[number(float(edge)) for edge in signal.histogram.edges]
+            histogram, edges=[_blur_percent(float(edge)) for edge in histogram.edges]
         ),
     )
 

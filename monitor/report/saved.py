@@ -48,7 +48,7 @@ class _Named(msgspec.Struct, frozen=True):
     status: Literal["ok", "drift", "insufficient", "error"]
 
 
-class ReportSummary(_Named, frozen=True):
+class ReportSummary(_Named, frozen=True, rename={"start": "from", "end": "to"}):
     """A report in the list of reports."""
 
     n: int

@@ -125,8 +125,8 @@ def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, store):
         "undecided": [],
         "is_scheduled": False,
         "filter": None,
-        "start": report["data"]["current"]["start"],
-        "end": report["data"]["current"]["end"],
+        "from": report["data"]["current"]["from"],
+        "to": report["data"]["current"]["to"],
     }
     assert not (jobs.directory / job_id / "shards").exists()
 

@@ -230,12 +230,12 @@ def values_from_url(
         is_only = [side[0] for side in sides].count(name) == 1
         values["model"] = f"{name}:{version}" if version and not is_only else name
     elif tuple(values["model"].split(":", 1)) not in sides:
-        line, asked = values["q"], values["model"]
+        line, model = values["q"], values["model"]
         for with_truth in (True, False):
-            if newest := _newest(store, asked, line, with_truth=with_truth):
+            if newest := _newest(store, model, line, with_truth=with_truth):
                 others = joined([*([as_part(line)] if line else []), _not_of(newest)])
                 values["model"] = newest
-                values["others"] = _newest(store, asked, others, with_truth=with_truth)
+                values["others"] = _newest(store, model, others, with_truth=with_truth)
                 break
     return kind, values
 

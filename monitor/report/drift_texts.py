@@ -402,7 +402,8 @@ def readable_number(name: str, value: float) -> float:
 
 
 def _blur_percent(value: float) -> float:
-    return 100 * math.exp(min(value, 0.0) / 2)
+    # Measured ones are 0 at most; edges of a histogram may lie beyond, and stay apart.
+    return 100 * math.exp(min(value, 100.0) / 2)
 
 
 def readable_signal(signal: Signal, report: Report) -> Signal:

@@ -145,6 +145,8 @@ def test_blur_is_said_from_0_to_100_and_a_column_of_a_file_as_it_is():
     assert both_values(blur, report(blur))[3:5] == ("20", "50")
     page = render_page(report(blur), image_bytes)
     assert re.search(r">100</text>", page)
+    flat = replace(blur, histogram=Histogram([0.0, 0.5, 1.0], [30, 10], [10, 30]))
+    assert "nan" not in render_page(report(flat), image_bytes)
     of_file = report(blur, parameters={"current": "a.csv", "baseline": "b.csv"})
     assert "from \N{MINUS SIGN}3.2 to \N{MINUS SIGN}1.4" in headline(
         replace(of_file, signals=[replace(blur, began=None)])

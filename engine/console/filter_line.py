@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.store.browsing.facets import FIELDS
 from quadriga.store.query.filters.forms import split_url
 from quadriga.store.query.filters.syntax import Compare, Not, PredictionCondition, Scalar
@@ -187,6 +188,12 @@ class Chip(msgspec.Struct, frozen=True):
     field: str
     rest: str
     without: str
+
+    @property
+    def scale(self) -> str:
+        """A bound of the blur as pages show it, such as `22 of 100`; empty for anything else."""
+        bound = re.fullmatch(r"!?sig\.image\.blur=(?:[gl][te]:)?(-?\d+(?:\.\d+)?)", self.text)
+        return f"{readable_number('image.blur', float(bound[1])):.0f} of 100" if bound else ""
 
 
 class QueuePlace(msgspec.Struct, frozen=True):

@@ -1,6 +1,5 @@
 """Numbers, times and durations as people read them."""
 
-import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -142,11 +141,6 @@ def ago(value: str) -> str:
             plural = "s" if unit in ("day", "hour") and n != 1 else ""
             return f"{n} {unit}{plural} ago"
     return ""
-
-
-def measure(field: str, value: float) -> float:
-    """Return a number measured on an image on a scale that people read: blur, a logarithm, from 0 (sharp) to 100 (no edge at all)."""
-    return round(100 * math.exp(min(value, 0.0) / 2), 1) if field == "sig.image.blur" else value
 
 
 def task_words(task: str | None) -> str:

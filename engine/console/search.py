@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -118,6 +118,8 @@ class Problem(msgspec.Struct, frozen=True):
     line: str
     position: int
     """Place of the caret below the line, in characters."""
+    needs_evaluation: bool = False
+    """Whether it stands for what an evaluation finds."""
 
 
 def check(line: str) -> Problem | None:
@@ -168,8 +170,12 @@ def _syntax_problem(line: str, place: int, error: str) -> Problem:
         return Problem(error, line, place)
     if sign := re.match(r"!=|[<>]=?", line[place:]):
         return Problem(text("problem_sign", sign=sign[0], operator=_SIGNS[sign[0]]), line, place)
-    name = "problem_outcome" if _word_of(word)[0] else "problem_no_comparison"
-    return Problem(text(name, word=word[:_SHOWN]), line, line[:place].rindex(word))
+    known = _word_of(word)[0]
+    needs_evaluation = known is not None and not known.line
+    message = text(
+        "problem_outcome" if needs_evaluation else "problem_no_comparison", word=word[:_SHOWN]
+    )
+    return Problem(message, line, line[:place].rindex(word), needs_evaluation)
 
 
 def _value_problem(line: str, part: FilterPart, error: str) -> Problem:
@@ -261,6 +267,25 @@ def meant_lines(store: InferenceReader, line: str, links: FilterLinks, reports: 
                 words = ", ".join(filter(None, (meaning, text("found_count", n=count))))
                 meant.append((not counted.count, MeantLine(other, words, links.to(other))))
     return [shown for _, shown in sorted(meant, key=lambda entry: entry[0])]
+
+
+def only_meaning(line: str, meant: Sequence[MeantLine]) -> MeantLine | None:
+    """Return the filter that everyday words of a line stand for; None if they may mean several, or something else is wrong with it.
+
+    Names of fields are asked about: who types `score` may have begun a comparison. So are words that are only nearly those stored.
+    """
+    wrong = [part.text for part in parts(line) if check(part.text)]
+    if not wrong or len(meant) != 1:
+        return None
+    for typed in wrong:
+        word, beside = _word_of(typed)
+        if (
+            not word
+            or typed.lower() in FIELD_NAMES
+            or beside.removesuffix("s") not in meant[0].line.lower()
+        ):
+            return None
+    return meant[0]
 
 
 def corrections(line: str, stored: StoredWords, reports: ReportStore | None = None) -> list[tuple[str, str]]:  # fmt: skip

@@ -103,7 +103,7 @@ TEXTS: Mapping[str, str] = {
     "problem_sign": "A filter has no {sign}. Write ={operator} instead, as in latency_ms=ge:5.",
     "problem_field": "There is no field “{field}”. Metadata begins with meta., as in meta.KEY=VALUE.",
     "problem_written": "Write {example}, for instance.",
-    "problem_outcome": "“{word}” stands for a filter: for mistakes there is one after an evaluation, for blurred or dark images once some were measured.",
+    "problem_outcome": "“{word}” is what an evaluation finds, and none has found any yet.",
     "found_count": "finds {n}",
     "or_more": " or more",
 }

@@ -28,8 +28,8 @@ from quadriga.monitor.drift.summary import Summary
 from quadriga.monitor.drift.windows import WindowInfo, WindowQuery, WindowSummary, read_window
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
 from quadriga.monitor.report.drift_texts import (
-    alarms_in_reading_order,
     maybe_chance_signals,
+    signals_in_full,
     undecided_signals,
 )
 from quadriga.monitor.report.schema import (
@@ -116,7 +116,7 @@ class StoredImages:
         self,
         baseline: Summary,
         current: Summary,
-        alarms: Sequence[Signal],
+        signals: Sequence[Signal],
         *,
         unlike: Sequence[Unlike],
     ) -> list[ChangedImages]:
@@ -125,10 +125,10 @@ class StoredImages:
         Args:
             baseline: Baseline; the order of its rows are ids of inferences.
             current: Current window, likewise.
-            alarms: Signals with an alarm; the first `MAX_SIGNALS` are taken.
+            signals: Signals that a report shows in full; the first `MAX_SIGNALS` are taken.
             unlike: From `unlike`.
         """
-        candidates = _choose_images(baseline, current, alarms)
+        candidates = _choose_images(baseline, current, signals)
         self._read(
             [
                 candidate.inference_id
@@ -208,16 +208,16 @@ def _without_value(image: Unlike | Neighbour) -> ChangedImage:
 
 
 def _choose_images(
-    baseline: Summary, current: Summary, alarms: Sequence[Signal]
+    baseline: Summary, current: Summary, signals: Sequence[Signal]
 ) -> list[ImageCandidates]:
-    """Choose inferences whose images show how signals with an alarm changed.
+    """Choose inferences whose images show how signals changed.
 
     Of numbers they are spread from the end towards which the signal moved to its middle, beside those in the middle of
     the baseline; of labels they have the label that became most frequent, beside the one that became rarest. For
     embeddings no candidates are listed: the images least like the baseline show it.
     """
     candidates = []
-    for signal in alarms[:MAX_SIGNALS]:
+    for signal in signals[:MAX_SIGNALS]:
         columns = baseline.sample.column(signal.name), current.sample.column(signal.name)
         if columns[0] is None or columns[1] is None:
             continue
@@ -382,7 +382,7 @@ def compare_stored(
         ],
         unlike=unlike[:MAX_UNLIKE],
         unlike_share=similarity.unlike_share,
-        changed=images.changed(*sides, alarms_in_reading_order(report.signals), unlike=unlike),
+        changed=images.changed(*sides, signals_in_full(report), unlike=unlike),
         provenance=provenance(started),
     )
 

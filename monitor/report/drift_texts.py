@@ -1,8 +1,11 @@
 """Texts of drift reports for people: headline, verdict, what changed, signals, slices, estimates."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from msgspec import structs
 
 from quadriga.monitor.report.metric_texts import UNDEFINED, format_brief, format_number
 from quadriga.monitor.report.schema import (
@@ -332,17 +335,18 @@ def _reading_order(signal: Signal) -> tuple[bool, bool, bool, int]:
 
 
 def signals_in_full(report: Report) -> list[Signal]:
-    """Return the signals that a page shows in full: those with an alarm, and those that moved as far but cannot be judged."""
-    return [*alarms_in_reading_order(report.signals), *undecided_signals(report)]
+    """Return the signals that a page shows in full: those with an alarm, and those that moved as far but cannot be judged; details come last."""
+    signals = [*alarms_in_reading_order(report.signals), *undecided_signals(report)]
+    return sorted(signals, key=lambda signal: signal.name in _DETAILS)
 
 
 def both_values(signal: Signal, report: Report) -> Change:
     """Describe a signal on both sides, changed or not: the means of numbers, without a title, else as `describe_change`."""
-    if signal.before is None or signal.after is None:
+    readable = readable_signal(signal, report)
+    if readable.before is None or readable.after is None:
         return _describe_change(signal, report)
-    means = signal.before.mean, signal.after.mean
-    before, after = _number(*means), _number(*means[::-1])
-    return Change(signal.name, "", before=before, after=after)
+    means = readable.before.mean, readable.after.mean
+    return Change(signal.name, "", before=_number(*means), after=_number(*means[::-1]))
 
 
 def missing_text(signal: Signal, report: Report) -> str:
@@ -372,7 +376,8 @@ def caveats(report: Report) -> list[str]:
 
 def describe_change(signal: Signal, report: Report) -> Change:
     """Describe how a signal changed."""
-    return _describe_change(signal, report)._replace(began=began_text(signal))
+    began = began_text(readable_signal(signal, report))
+    return _describe_change(signal, report)._replace(began=began)
 
 
 def _describe_change(signal: Signal, report: Report) -> Change:
@@ -380,7 +385,8 @@ def _describe_change(signal: Signal, report: Report) -> Change:
         return _embedding_change(signal, report)
     if signal.kind == "categorical":
         return _label_change(signal)
-    return _number_change(signal, _words_of(signal.name, report))
+    words, is_spread = _words_of(signal.name, report), is_spread_change(signal)
+    return _number_change(readable_signal(signal, report), words, is_spread=is_spread)
 
 
 def is_of_files(report: Report | None) -> bool:
@@ -388,6 +394,39 @@ def is_of_files(report: Report | None) -> bool:
     sides = ("current", "baseline")
     return report is not None and all(
         isinstance(report.parameters.get(side), str) for side in sides
+    )
+
+
+def readable_number(name: str, value: float) -> float:
+    """Return a number of a signal on the scale that people read: blur, a logarithm, from 0 (sharp) to 100 (no edge at all)."""
+    return round(_blur_percent(value), 1) if name == "image.blur" else value
+
+
+def _blur_percent(value: float) -> float:
+    # Measured ones are 0 at most; edges of a histogram may lie beyond, and stay apart.
+    return 100 * math.exp(min(value, 100.0) / 2)
+
+
+def readable_signal(signal: Signal, report: Report) -> Signal:
+    """Return a signal with its numbers as people read them; a column of a file as it is."""
+    if signal.name != "image.blur" or is_of_files(report):
+        return signal
+
+    def level(side: Level | None) -> Level | None:
+        return side and Level(*map(_blur_percent, (side.mean, side.low, side.high)))
+
+    def mean(value: float | None) -> float | None:
+        return None if value is None else _blur_percent(value)
+
+    began, histogram = signal.began, signal.histogram
+    return structs.replace(
+        signal,
+        before=level(signal.before),
+        after=level(signal.after),
+        began=began and structs.replace(began, before=mean(began.before), after=mean(began.after)),
+        histogram=structs.replace(
+            histogram, edges=[_blur_percent(float(edge)) for edge in histogram.edges]
+        ),
     )
 
 
@@ -422,6 +461,11 @@ def headline(report: Report) -> str:
     parts = [change.sentence_part for change in known[:MAX_IN_HEADLINE]]
     alarms = [signal for signal in report.signals if signal.alarm]
     changed = f"Changed: {_listed(parts)}{_place(report, alarms, ', most where')}."
+    causes = [signal for signal in undecided_signals(report) if _is_of_image(signal.name)]
+    if causes and all(signal.name in _DETAILS for signal in alarms):
+        names = _some_titles(report, causes, MAX_IN_HEADLINE)
+        where = _place(report, causes, ", most where")
+        changed = f"Moved, with too few independent images to judge: {names}{where}. {changed}"
     in_parts, _ = _maybe_chance(report)
     if not in_parts:
         return changed
@@ -438,7 +482,7 @@ def _headline_without_alarm(report: Report) -> str:
     if signals := undecided_signals(report):
         names = _some_titles(report, signals, _MAX_UNDECIDED)
         where = _place(report, signals, ", most where")
-        began = began_text(signals[0])
+        began = began_text(readable_signal(signals[0], report))
         if began and len(signals) > 1:
             began = f"{signal_title(signals[0].name, report)} {began}"
         parts.append(
@@ -539,12 +583,12 @@ def _slices_of(report: Report, signals: Iterable[Signal]) -> list[Slice]:
     ]
 
 
-def _number_change(signal: Signal, words: _Words) -> Change:
+def _number_change(signal: Signal, words: _Words, *, is_spread: bool) -> Change:
     before, after = signal.before, signal.after
     if before is None or after is None:
         return Change(signal.name, words.title)
     difference = after.mean - before.mean
-    if is_spread_change(signal):
+    if is_spread:
         return Change(
             signal.name,
             f"spread of {words.title}",

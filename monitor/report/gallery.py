@@ -8,6 +8,7 @@ from typing import Any
 import cv2
 import msgspec
 
+from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.metric_texts import format_brief, format_number, format_time
 from quadriga.monitor.report.outlines import (
     LETTERS_PER_SIDE,
@@ -127,24 +128,29 @@ def unlike_cards(report: Report, image_bytes: ImageBytes) -> list[list[ImageCard
 def changed_cards(
     report: Report, image_bytes: ImageBytes
 ) -> dict[str, tuple[list[ImageCard], list[ImageCard]]]:
-    """Draw the images of each signal with an alarm: those of the window, and those of the baseline."""
+    """Draw the images of each signal that is shown in full: those of the window, and those of the baseline."""
 
-    def cards(images: Sequence[ChangedImage], side: str) -> list[ImageCard]:
+    def cards(signal: str, images: Sequence[ChangedImage], side: str) -> list[ImageCard]:
         return [
-            _card(image, [_value_text(side, image.value)], image_bytes, longest_px=_SMALL_PX)
+            _card(
+                image, [_value_text(signal, side, image.value)], image_bytes, longest_px=_SMALL_PX
+            )
             for image in images
         ]
 
     return {
-        changed.signal: (cards(changed.current, "now"), cards(changed.baseline, "usual"))
+        changed.signal: (
+            cards(changed.signal, changed.current, "now"),
+            cards(changed.signal, changed.baseline, "usual"),
+        )
         for changed in report.changed
     }
 
 
-def _value_text(side: str, value: float | str | None) -> str:
+def _value_text(signal: str, side: str, value: float | str | None) -> str:
     if value is None:
         return side
-    return f"{side}: {one_line(value) if isinstance(value, str) else format_brief(value)}"
+    return f"{side}: {one_line(value) if isinstance(value, str) else format_brief(readable_number(signal, value))}"
 
 
 def _card(

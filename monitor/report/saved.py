@@ -48,7 +48,7 @@ class _Named(msgspec.Struct, frozen=True):
     status: Literal["ok", "drift", "insufficient", "error"]
 
 
-class ReportSummary(_Named, frozen=True):
+class ReportSummary(_Named, frozen=True, rename={"start": "from", "end": "to"}):
     """A report in the list of reports."""
 
     n: int
@@ -61,6 +61,10 @@ class ReportSummary(_Named, frozen=True):
     """Whether a schedule submitted it."""
     filter: Any = None
     """Filter that selected the images, in the form of a query's; None for all of the model."""
+    start: str | None = None
+    """Time of the oldest image, RFC 3339, UTC; None for files."""
+    end: str | None = None
+    """Time of the newest image."""
 
 
 class ReportList(msgspec.Struct, frozen=True):
@@ -219,6 +223,8 @@ def _summary(data: bytes, *, is_scheduled: bool) -> ReportSummary:
         undecided=[signal.name for signal in sorted_by_effect(filter(is_undecided, signals))],
         is_scheduled=is_scheduled or bool(history),
         filter=current.filter,
+        start=current.start,
+        end=current.end,
     )
 
 

@@ -337,6 +337,7 @@ def test_a_new_inference_appears_on_the_live_page_and_pause_holds_it(browser, se
     browser.wait_for(f"!{more}.hidden && {more}.textContent === '1 new'")
     assert browser.run(ids) == [first]
     browser.run(f"{more}.click()")
+    browser.wait_for(f"{more}.hidden")
     assert browser.run(ids) == [second, first]
     third = send_shape(server, line="live")
     browser.wait_for(f"!{more}.hidden")

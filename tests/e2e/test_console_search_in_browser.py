@@ -326,7 +326,6 @@ MEANT = [
     ("objects", "predictions=ge:5"),
     ("cameras=north", "meta.camera=north"),
     ("labell=star", "label=star"),
-    ("unsure star", "box=score:lt:0.5 & label=star"),
     ("model=shape-detector", "model=shapes-detector"),
     ("label=Star", "label=star"),
     ("meta.camera=nort", "meta.camera=north"),
@@ -347,6 +346,46 @@ def test_what_was_meant_is_one_click_away(browser, page, path, typed, meant):
     browser.wait_for(f"new URLSearchParams(location.search).get('q') === {json.dumps(meant)}")
     assert browser.run("document.querySelector('.field-error')") is None
     assert browser.run("location.pathname") == path
+
+
+@pytest.mark.parametrize("path", [GRID, "/console/live"])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("unsure star", "box=score:lt:0.5 & label=star"), ("Tagged", "meta.tag=exists:true")],
+)
+def test_an_everyday_word_is_sent_and_opens_its_only_meaning(browser, page, path, typed, meant):
+    page(path)
+    focus(browser)
+    write(browser, typed)
+    press(browser, "Enter")
+    browser.wait_for(f"new URLSearchParams(location.search).get('q') === {json.dumps(meant)}")
+    assert browser.run("location.pathname") == path
+    assert browser.run("document.querySelector('.field-error')") is None
+    assert browser.run("document.querySelectorAll('.chip').length") == meant.count("&") + 1
+
+
+def test_a_saved_view_is_offered_by_its_name_and_shows_what_it_finds(browser, page, server):
+    named = "Near ground"
+    ask(server, "PUT", f"/api/views/{quote(named)}", {"query": "meta.altitude=lt:105"})
+    hostile = HOSTILE.replace("/", "")
+    ask(server, "PUT", f"/api/views/{quote(hostile)}", {"query": "label=ring"})
+    page(f"{GRID}?q=label%3Dstar")
+    focus(browser)
+    wait_for_item(browser, named)
+    wait_for_item(browser, hostile)
+    write(browser, "near g")
+    browser.wait_for("document.querySelectorAll('.suggestions [role=option]').length === 1")
+    press(browser, "ArrowDown")
+    press(browser, "Enter")
+    browser.wait_for("new URLSearchParams(location.search).get('q') === 'meta.altitude=lt:105'")
+    assert browser.run("document.querySelectorAll('.chip').length") == 1
+    assert browser.run("document.title") != "taken"
+
+
+def test_the_name_of_a_new_view_is_written_at_once(browser, page):
+    page(f"{GRID}?q=label%3Dstar")
+    browser.run("[...document.querySelectorAll('summary')].find((s) => s.innerText === 'Save as a view').click()")  # fmt: skip
+    browser.wait_for("document.activeElement.name === 'name'")
 
 
 def test_yesterday_is_offered_by_its_word(browser, page):

@@ -1,12 +1,15 @@
 """Editing the truth in Chromium: what is said before it is stored, and that every change can be undone."""
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 
+from quadriga.tasks.geometry import fill
 from tests.browser import Browser
 from tests.e2e.test_inference_in_browser import (
     BOX,
@@ -115,7 +118,7 @@ def test_undo_past_the_first_change_says_so_last_however_fast_it_is_pressed(brow
     browser.run("""(() => { const ask = window.fetch;
       window.said = [];
       new MutationObserver(() => { const toast = document.querySelector('.toast span'); if (toast) said.push(toast.textContent); })
-        .observe(document.body, { childList: true });
+        .observe(document.body, { childList: true, subtree: true });
       window.fetch = async (...all) => { await new Promise((done) => { setTimeout(done, 300); }); return ask(...all); }; })(); 0""")
     press(browser, "e", ".", "x")
     browser.wait_for("said.length === 1")
@@ -181,6 +184,42 @@ def test_editing_keeps_the_image_in_sight_above_its_list(browser, server, ids, w
     top = browser.run("document.querySelector('[data-stage] canvas').getBoundingClientRect().top")
     assert 0 <= top < 300
     check_nothing_wrong(browser, server, "404")
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_mode_and_how_to_draw_stand_with_the_buttons(browser, server, ids, width):
+    show(browser, server, ids[1], width=width)
+    pressed = "['edit', 'draw'].map((name) => document.querySelector(`[data-do=${name}]`).getAttribute('aria-pressed') === 'true')"
+    press(browser, "e")
+    assert browser.run(pressed) == [True, False]
+    press(browser, "d")
+    assert browser.run(pressed) == [False, True]
+    assert browser.run(f"{DRAFT}.innerText").startswith("Drag from one corner")
+    buttons = "document.querySelector('[data-actions]').getBoundingClientRect()"
+    assert browser.run(f"{DRAFT}.getBoundingClientRect().top - {buttons}.bottom") < 20
+    if width == 1440:
+        assert browser.run(f"{DRAFT}.getBoundingClientRect().bottom < innerHeight")
+    press(browser, "Escape")
+    assert browser.run(pressed) == [False, False]
+    check_nothing_wrong(browser, server, "404")
+
+
+def test_what_happened_is_said_once_on_the_next_page_and_covers_nothing(browser, server, ids):
+    query = "?" + urlencode({"q": f"id=in:{','.join(ids)}"})
+    show(browser, server, ids[2], query)
+    press(browser, "n")
+    wait_for_page(browser, ids[1])
+    browser.wait_for("document.querySelector('.toast')?.innerText.startsWith('The image before: Stated: nothing there.')")  # fmt: skip
+    covered = """[...document.querySelectorAll('[data-do]')].some((button) => { const box = button.getBoundingClientRect();
+        const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2); return top && !button.contains(top); })"""
+    assert not browser.run(covered)
+    press(browser, "j")
+    wait_for_page(browser, ids[0])
+    assert browser.run("document.querySelector('.toast')") is None
+    press(browser, "z")  # it can be undone still
+    wait_for_page(browser, ids[2])
+    assert wait_for_truth(server, ids[2], lambda truth: truth is None) is None
+    browser.errors.clear()
 
 
 OFFLINE = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
@@ -301,3 +340,31 @@ def test_what_was_stored_is_said_beside_the_labels_and_the_picture(browser, serv
     apart = """((a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top)"""
     for other in (".pop", "canvas"):
         assert browser.run(f"{apart}(document.querySelector('.toast').getBoundingClientRect(), document.querySelector('{other}').getBoundingClientRect())")  # fmt: skip
+
+
+def _square(left, top, side):
+    return [(left, top), (left + side, top), (left + side, top + side), (left, top + side)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([[(5, 5), (5, 9)]], [[(5, 5), (5, 9)]]),  # one pixel wide: its polygon has no area
+        ([_square(10, 10, 3)], [_square(11, 10, 3)]),
+        ([_square(10, 10, 3)], [_square(14, 10, 3)]),  # side by side
+        ([_square(0, 0, 1)], [[(0, 0), (1, 0)]]),
+        ([_square(10, 10, 40), _square(20, 20, 10)], [_square(10, 10, 40)]),  # with a hole
+        ([[(3, 40), (60, 4), (90, 70), (30, 90)]], [[(5, 40), (60, 8), (85, 70), (35, 88)]]),
+        ([_square(100, 100, 900)], [_square(140, 160, 900)]),
+        ([_square(0, 0, 50)], [_square(60, 60, 50)]),
+    ],
+)
+def test_contours_overlap_as_an_evaluation_counts_their_pixels(browser, server, ids, a, b):
+    show(browser, server, ids[0])
+    masks = [fill([np.array(ring, np.int32) for ring in rings], 1200, 1200) for rings in (a, b)]
+    counted = np.sum(masks[0] & masks[1]) / np.sum(masks[0] | masks[1])
+    items = [{"contour": [[{"x": x, "y": y} for x, y in ring] for ring in rings]} for rings in (a, b)]  # fmt: skip
+    script = "document.querySelector('script[src*=inference]').src.replace('inference.js', 'geometry.js')"
+    made = "(item) => { const rings = m.ringsOf(item, 1200, 1200); return { source: item, rings, bounds: m.boundsOf(rings) }; }"
+    shown = browser.run(f"import({script}).then((m) => m.overlap(...{json.dumps(items)}.map({made})))")  # fmt: skip
+    assert shown == pytest.approx(counted, abs=0.02)

@@ -274,3 +274,20 @@ def test_a_click_leaves_all_that_the_filter_finds(browser, many):
     browser.run("document.querySelector('[data-select-all]').click()")
     browser.run("document.querySelector('[data-find]').click()")
     browser.wait_for("new URLSearchParams(location.search).get('q') === 'meta.camera=north' && !new URLSearchParams(location.search).has('view')")  # fmt: skip
+
+
+@pytest.mark.parametrize("view", ["table", "objects"])
+def test_all_is_tagged_from_rows_and_objects_too(browser, many, view):
+    tag = f"from {view}"
+    open_page(browser, many, f"/console/inferences?q=meta.camera%3Dsouth&view={view}")
+    button = "document.querySelector('[data-select-all]')"
+    assert browser.run(f"{button}.textContent") == "Tag all 4"
+    browser.run(f"{button}.click()")
+    browser.run("document.dispatchEvent(new KeyboardEvent('keydown', { key: 'a', bubbles: true }))")
+    assert browser.run("document.querySelector('[data-selected]').textContent") == "All 4 that the filter finds"  # fmt: skip
+    tag_chosen(browser, tag)
+    browser.wait_for(f"{NOTE} === '4 tagged.'")
+    assert len(many.query({"meta.tag": tag}, limit=100)) == 4
+    if view == "objects":
+        browser.run("document.querySelector('.grid .shot').click()")  # a card leads to its image
+        browser.wait_for("location.pathname.startsWith('/console/inferences/')")

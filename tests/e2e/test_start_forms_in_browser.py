@@ -62,3 +62,23 @@ def test_the_forms_fit(browser, server, scheme, width):
     for path in ("/console/reports/new", "/console/reports/new?kind=drift", "/console/inferences"):
         open_page(browser, server, path, scheme=scheme, width=width)
         assert browser.run("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+def test_the_counts_of_an_evaluation_follow_the_model_and_the_filter(browser, server):
+    open_page(browser, server, "/console/reports/new")
+    found = "document.getElementById('help-q').innerText"
+    which = "document.getElementById('help-model').innerText"
+    browser.run("document.querySelector('[name=by]').value = 'camera'; 0")
+    first = browser.run("document.getElementById('field-model').value")
+    assert browser.run(which).endswith(", too.")
+    for version, count in (("1", None), ("2", None), ("1", "0 inferences match")):
+        line = "label=none" if count else ""
+        browser.run(f"""(() => {{ const form = document.querySelector('form[data-counted]');
+            form.elements.model.value = 'shapes-detector:{version}'; form.elements.q.value = '{line}';
+            form.elements.model.dispatchEvent(new Event('change', {{ bubbles: true }})); }})()""")
+        asked = {"model": "shapes-detector", "version": version}
+        n = len(server.query(asked, limit=500))
+        browser.wait_for(f"{found}.startsWith('{count or f'{n} inferences match'}')")
+        browser.wait_for(f"{which} === ''")
+    assert first.startswith("shapes-detector:")
+    assert browser.run("document.querySelector('[name=by]').value") == "camera"

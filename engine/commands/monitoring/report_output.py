@@ -151,7 +151,7 @@ def render_drift(report: Report) -> Iterator[Table | Text]:
         if signal.status == "insufficient" and signal.reason:
             reasons.setdefault(signal.reason, []).append(one_line(signal.name))
     for signal in signals:
-        if began := drift_texts.began_text(signal):
+        if began := drift_texts.began_text(drift_texts.readable_signal(signal, report)):
             yield Text(f"Began, {one_line(signal.name)}: {began}")
     for reason, names in reasons.items():
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")

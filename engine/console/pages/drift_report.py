@@ -20,6 +20,8 @@ from quadriga.monitor.report.drift_texts import (
     format_p_value,
     is_spread_change,
     maybe_chance_signals,
+    readable_number,
+    readable_signal,
     signal_title,
     signals_in_full,
 )
@@ -115,11 +117,13 @@ def signal_changes(report: Report, inferences: InferenceReader) -> list[SignalCh
                 why_open="" if signal.alarm else signal.reason or "too few independent values",
                 effect=number(round(signal.effect.value or 0.0, 3)),
                 p=format_p_value(signal.p_adjusted),
-                chart=signal_chart(signal, signal_title(signal.name, report)),
+                chart=signal_chart(
+                    readable_signal(signal, report), signal_title(signal.name, report)
+                ),
                 places=images_of_slices(signal, report),
                 images=images_behind(signal, report),
-                now=_shown(images.current if images else (), cards),
-                before=_shown(images.baseline if images else (), cards),
+                now=_shown(signal, images.current if images else (), cards),
+                before=_shown(signal, images.baseline if images else (), cards),
             )
         )
     return changes
@@ -160,18 +164,20 @@ def _read_cards(inferences: InferenceReader, images: Sequence[ChangedImage]) -> 
     return {}
 
 
-def _shown(images: Sequence[ChangedImage], cards: dict[str, Card]) -> list[ShownImage]:
+def _shown(
+    signal: Signal, images: Sequence[ChangedImage], cards: dict[str, Card]
+) -> list[ShownImage]:
     return [
-        ShownImage(cards[image.inference_id], _value_text(image.value))
+        ShownImage(cards[image.inference_id], _value_text(signal.name, image.value))
         for image in images
         if image.inference_id in cards and cards[image.inference_id].has_image
     ]
 
 
-def _value_text(value: float | str | None) -> str:
+def _value_text(signal: str, value: float | str | None) -> str:
     if value is None:
         return ""
-    return one_line(value, 24) if isinstance(value, str) else number(value)
+    return one_line(value, 24) if isinstance(value, str) else number(readable_number(signal, value))
 
 
 MAX_PLACES = 3
@@ -288,21 +294,26 @@ def _limits(signal: Signal) -> list[_Limit]:
         return []
     if is_spread_change(signal):
         is_wider = after.high - after.low > before.high - before.low
-        return [_low_limit(before, after), _high_limit(before, after)] if is_wider else []
-    return [_high_limit(before, after) if after.mean > before.mean else _low_limit(before, after)]
+        return (
+            [_low_limit(signal.name, before, after), _high_limit(signal.name, before, after)]
+            if is_wider
+            else []
+        )
+    side = _high_limit if after.mean > before.mean else _low_limit
+    return [side(signal.name, before, after)]
 
 
-def _low_limit(before: Level, after: Level) -> _Limit:
+def _low_limit(signal: str, before: Level, after: Level) -> _Limit:
     # Few distinct values may end at the baseline's percentile itself: no image is beyond it then.
     word, operator = ("below", "lt") if after.low < before.low else ("at most", "le")
-    words = f"{word} {number(before.low)}, the baseline's 10th percentile"
-    return _Limit(words, operator, before.low)
+    low = number(readable_number(signal, before.low))
+    return _Limit(f"{word} {low}, the baseline's 10th percentile", operator, before.low)
 
 
-def _high_limit(before: Level, after: Level) -> _Limit:
+def _high_limit(signal: str, before: Level, after: Level) -> _Limit:
     word, operator = ("above", "gt") if after.high > before.high else ("at least", "ge")
-    words = f"{word} {number(before.high)}, the baseline's 90th percentile"
-    return _Limit(words, operator, before.high)
+    high = number(readable_number(signal, before.high))
+    return _Limit(f"{word} {high}, the baseline's 90th percentile", operator, before.high)
 
 
 def _with_labels(signal: Signal, current: str, baseline: str, *, task: str) -> list[ImagesBehind]:

@@ -20,12 +20,12 @@ from quadriga.engine.console.filter_line import (
     comparison_text,
     filter_from_url,
 )
-from quadriga.engine.console.formats import measure
 from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.pages.label import links_of, next_link
 from quadriga.engine.console.search import Problem, absent, check
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
+from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.outlines import DrawnItem, decode_items
 from quadriga.proto.access import Caller
 from quadriga.proto.request import current_caller
@@ -337,7 +337,7 @@ def _scale(name: str, usual: UsualMeasures, number: float) -> str:
     scale = _SCALES[name].format(number)
     if span is None:
         return scale
-    low, high = (f"{measure(f'sig.image.{name}', bound):.4g}" for bound in span)
+    low, high = (f"{readable_number(f'image.{name}', bound):.4g}" for bound in span)
     return f"{scale}; usual {low} to {high}"
 
 
@@ -362,7 +362,11 @@ def _pairs(
         numbers = np.frombuffer(signals.picture, "<f4").tolist()
         for name, number in zip(IMAGE_STATISTICS, numbers, strict=True):
             field = f"sig.image.{name}"
-            yield Pair(field, f"{measure(field, number):.4g}", scale=_scale(name, usual, number))
+            yield Pair(
+                field,
+                f"{readable_number(field.removeprefix('sig.'), number):.4g}",
+                scale=_scale(name, usual, number),
+            )
     source = inference.input
     if source.width and source.height:
         yield Pair("size", f"{source.width} \N{MULTIPLICATION SIGN} {source.height} px")

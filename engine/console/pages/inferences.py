@@ -33,11 +33,19 @@ from quadriga.engine.console.filter_line import (
     joined,
     same_value,
 )
-from quadriga.engine.console.formats import measure, task_words
+from quadriga.engine.console.formats import task_words
 from quadriga.engine.console.frame import PageRequest, opens, page_response, redirect
 from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
-from quadriga.engine.console.search import MeantLine, Problem, absent, check, meant_lines
+from quadriga.engine.console.search import (
+    MeantLine,
+    Problem,
+    absent,
+    check,
+    meant_lines,
+    only_meaning,
+)
 from quadriga.engine.console.services import ConsoleStore, Services
+from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.proto.request import current_caller
 from quadriga.store.browsing.facets import (
@@ -436,9 +444,12 @@ def _facet_rank(facet: Facet) -> tuple[int, int]:
         return 0, _FIRST_FACETS.index(facet.field)
     if facet.field in _LAST_FACETS:
         return 2, _LAST_FACETS.index(facet.field)
-    if facet.field in _ENDS:
-        return 1, 1
-    return 1, 0  # in the order of the answer
+    # Those of metadata in the order of the answer; what nearly each image has differently comes after what was measured.
+    most = max((value.count for value in facet.values), default=0)
+    is_nearly_unique = facet.distinct > len(facet.values) > 0 and most < max(
+        3, (facet.count or 0) / 100
+    )
+    return 1, 2 if is_nearly_unique else 1 if facet.field in _ENDS else 0
 
 
 def _facet_group(counted: CountedFacet, links: FilterLinks, label_field: str) -> FacetGroup | None:
@@ -542,8 +553,8 @@ def _bin_links(facet: Facet, links: FilterLinks) -> list[BinLink]:
                 y=round(_HISTOGRAM_HEIGHT - height, 2),
                 width=round(max((bin_.high - bin_.low) * scale - 1, 1), 2),
                 height=round(height, 2),
-                low=measure(facet.field, bin_.low),
-                high=measure(facet.field, bin_.high),
+                low=readable_number(facet.field.removeprefix("sig."), bin_.low),
+                high=readable_number(facet.field.removeprefix("sig."), bin_.high),
                 count=bin_.count,
                 link=_bin_link(facet.field, bin_.low, bin_.high, links),
             )
@@ -569,9 +580,11 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
         if not filter_.is_canonical:
             return redirect(links.current(cursor=filter_.cursor))
 
-        def show(inferences: InferenceReader) -> tuple[str, int]:
+        def show(inferences: InferenceReader) -> Response[bytes]:
             reports = partial(store.reports.within, caller_scope())
             content = read_inferences(inferences, filter_, links, reports)
+            if content.problem and (meant := only_meaning(filter_.line, content.meant)):
+                return redirect(meant.link)
             html = frame.html(
                 "inferences",
                 page="inferences",
@@ -596,8 +609,8 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
                 times=time_links(links, datetime.now(UTC).date()),
             )
-            return html, 400 if content.problem else 200
+            return page_response(html, 400 if content.problem else 200)
 
-        return page_response(*await store.queries.run(request, show))
+        return await store.queries.run(request, show)
 
     return show_inferences

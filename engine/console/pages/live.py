@@ -10,10 +10,17 @@ from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.stored.tail import TAIL_PATH
-from quadriga.engine.console.cards import RATIOS, Card, card
-from quadriga.engine.console.filter_line import INFERENCES_PATH, FilterLinks, filter_from_url
+from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.filter_line import FilterLinks, filter_from_url
 from quadriga.engine.console.frame import PageRequest, page_response, redirect
-from quadriga.engine.console.search import MeantLine, Problem, absent, check, meant_lines
+from quadriga.engine.console.search import (
+    MeantLine,
+    Problem,
+    absent,
+    check,
+    meant_lines,
+    only_meaning,
+)
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.store.browsing.arrivals import settled
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate
@@ -24,10 +31,7 @@ from quadriga.store.records.records import timestamp_text
 
 LIVE_PATH = "/console/live"
 NEWEST = 50
-"""Inferences that the page has before its script begins."""
-
-MOST_SHOWN = 100
-"""Inferences that the script keeps on the page."""
+"""Inferences of the page."""
 
 _MINUTE_MS = 60_000
 
@@ -111,8 +115,10 @@ def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
         if not filter_.is_canonical:
             return redirect(links.to(filter_.line))
 
-        def show(store: InferenceReader) -> tuple[str, int]:
+        def show(store: InferenceReader) -> Response[bytes]:
             content = read_live(store, filter_.line, links, now_ms=time.time_ns() // 1_000_000)
+            if content.problem and (meant := only_meaning(filter_.line, content.meant)):
+                return redirect(meant.link)
             html = frame.html(
                 "live",
                 page="live",
@@ -123,12 +129,10 @@ def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
                 p=content,
                 reload=links.to(filter_.line),
                 tail_path=frame.base + TAIL_PATH,
-                inferences_path=frame.base + INFERENCES_PATH,
-                ratios=RATIOS,
-                most_shown=MOST_SHOWN,
+                newest=NEWEST,
             )
-            return html, 400 if content.problem else 200
+            return page_response(html, 400 if content.problem else 200)
 
-        return page_response(*await queries.run(request, show))
+        return await queries.run(request, show)
 
     return show_live

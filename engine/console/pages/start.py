@@ -15,7 +15,7 @@ from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.monitoring.evaluations import begin_evaluation
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console.filter_line import as_part, choices, joined, parts
+from quadriga.engine.console.filter_line import as_part, choices, comparison_text, joined, parts
 from quadriga.engine.console.frame import (
     FieldProblem,
     PageRequest,
@@ -203,7 +203,8 @@ def values_from_url(
 ) -> tuple[str, dict[str, str]]:
     """Return the kind of the form, and its first values: model, version and time come out of the filter of the page before.
 
-    Without a model in it, the newest inference that the filter finds decides; for an evaluation the newest with ground truth.
+    Without a model in it, the newest inference that the filter finds decides; for an evaluation the newest with ground truth, and
+    `others` is another model and version that could be evaluated as well.
     """
     filters, options = split_url(query, ("kind", "model"))
     kind = options.get("kind", "")
@@ -229,12 +230,20 @@ def values_from_url(
         is_only = [side[0] for side in sides].count(name) == 1
         values["model"] = f"{name}:{version}" if version and not is_only else name
     elif tuple(values["model"].split(":", 1)) not in sides:
-        values["model"] = (
-            _newest(store, values["model"], values["q"], with_truth=True)
-            or _newest(store, values["model"], values["q"], with_truth=False)
-            or values["model"]
-        )
+        line, model = values["q"], values["model"]
+        for with_truth in (True, False):
+            if newest := _newest(store, model, line, with_truth=with_truth):
+                others = joined([*([as_part(line)] if line else []), _not_of(newest)])
+                values["model"] = newest
+                values["others"] = _newest(store, model, others, with_truth=with_truth)
+                break
     return kind, values
+
+
+def _not_of(side: str) -> str:
+    """Return the comparison that leaves out a version of a model, `name:version`."""
+    name, _, version = side.partition(":")
+    return f"!({joined([comparison_text('model', name), comparison_text('version', version)])})"
 
 
 def _is_side(text: str, sides: list[Side]) -> bool:

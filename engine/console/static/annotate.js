@@ -1,7 +1,8 @@
 // Correcting the ground truth of one inference: each change is stored at once, with the revision that it changes, and can be
 // undone. Only pages of who may annotate load it; the server refuses all others anyway.
 
-import { accepted, choose, data, go, keys, page, picture, refresh, setTruth, state } from "./inference.js";
+import { element } from "./console.js";
+import { accepted, choose, data, go, keys, openDialog, page, picture, refresh, setTruth, state } from "./inference.js";
 import { countPoints, edgeNear, withPointAfter, withPointMoved, withoutPoint } from "./contours.js";
 import { boundsOf, ringsOf } from "./geometry.js";
 import { boxFrom, contourFrom, dragged, moved, shape, turned } from "./shapes.js";
@@ -12,6 +13,7 @@ const LEAST_PX = 3, EDGE_PX = 8, TURN = Math.PI / 90;
 const LONGEST_LABEL = 256;
 const NO_OBJECT = /^_*(background|void|ignore|unlabell?ed)_*$/i;
 const HOW_TO_DRAW = "Click the corners of the object. Enter, or a click on the first corner, closes it; Backspace takes the last one back, Esc all.";
+const HOW_TO_DRAG = "Drag from one corner of the object to the opposite one; Esc ends.";
 const isText = data.task === "IMAGE_TEXT_TO_TEXT";
 const isLabels = data.task === "IMAGE_CLASSIFICATION";
 const actions = document.querySelector("[data-actions]"), conflict = document.querySelector("[data-conflict]"), draftNote = document.querySelector("[data-draft]");
@@ -40,10 +42,6 @@ function predicted() {
   return (state.least > 0 ? best : best.slice(0, 1)).map(plain);
 }
 
-function element(tag, text = "", properties = {}) {
-  return Object.assign(document.createElement(tag), { textContent: text, ...properties });
-}
-
 function button(text, key, act) {
   const made = element("button", text, { type: "button" });
   if (key) made.append(element("kbd", key));
@@ -51,16 +49,14 @@ function button(text, key, act) {
   return made;
 }
 
-let toastTimer = 0;
+const said = document.querySelector("[data-said]");
+
+/** Say below the buttons what happened, until something else does. */
 function toast(words, act) {
-  document.querySelector(".toast")?.remove();
-  const made = element("div", "", { className: "toast" });
-  made.setAttribute("role", "status");
+  const made = element("div", "", { className: "toast row" });
   made.append(element("span", words));
-  if (act) made.append(button("Undo", "z", act));
-  document.body.append(made);
-  clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => made.remove(), 8000);
+  if (act) made.append(Object.assign(button("Undo", "z", act), { className: "button s" }));
+  said.replaceChildren(made);
 }
 
 async function request(method, annotations, expected) {
@@ -75,7 +71,8 @@ async function request(method, annotations, expected) {
 
 /** Store annotations, null for none, after all that is being stored; says whether they are. */
 function send(annotations) {
-  unsent += 1; document.querySelector(".toast")?.remove(); // which tells of an earlier change
+  unsent += 1;
+  said.replaceChildren(); // it tells of an earlier change
   sending = sending.then(async (isGoing) => {
     if (!isGoing) return false;
     const answer = annotations === null ? await request("DELETE", null, revision) : await request("PUT", annotations, revision);
@@ -148,15 +145,18 @@ function showTruth(annotations) {
   state.isDraft = annotations === null && editing;
   draft = state.isDraft ? predicted() : [];
   setTruth(state.isDraft ? draft : annotations);
-  showDraft();
+  showMode();
   dispatchEvent(new CustomEvent("truth", { detail: annotations }));
 }
 
-/** Say what the first change will store, as long as nothing is. */
-function showDraft() {
-  const items = state.truth?.length ?? 0;
-  draftNote.hidden = !(state.isDraft && items);
-  draftNote.textContent = `Not stored yet. Your first change states ${items === 1 ? "the object that is" : `all ${items} objects that are`} shown as truth, also those that you leave as they are: remove what is wrong.`;
+/** Say how to draw, and what the first change will store, as long as nothing is; show which of the modes is on. */
+function showMode() {
+  const items = state.truth?.length ?? 0, isDrawing = isNew || Boolean(outline);
+  const draftWords = `Not stored yet. Your first change states ${items === 1 ? "the object that is" : `all ${items} objects that are`} shown as truth, also those that you leave as they are: remove what is wrong.`;
+  const words = [isDrawing && (shape === "contour" ? HOW_TO_DRAW : HOW_TO_DRAG), state.isDraft && items && draftWords].filter(Boolean);
+  draftNote.hidden = !words.length;
+  draftNote.textContent = words.join(" ");
+  for (const [mode, isOn] of [["edit", editing && !isDrawing], ["draw", isDrawing]]) actions.querySelector(`[data-do="${mode}"]`).setAttribute("aria-pressed", String(isOn));
 }
 
 /** What a change to a draft stores besides: the predictions that were left as they were. */
@@ -168,7 +168,7 @@ function storedBesides(annotations) {
 }
 
 /** Change the truth, and say what happened. */
-export function commit(annotations, words, { isAccepted = false } = {}) {
+function commit(annotations, words, { isAccepted = false } = {}) {
   if (conflict.childElementCount) { conflict.scrollIntoView({ block: "nearest" }); showTruth(saved); return Promise.resolve(false); }
   const before = saved, said = words + (state.isDraft && !isAccepted ? storedBesides(annotations) : "");
   done.push(before);
@@ -237,11 +237,11 @@ function edit(isOn = !editing) {
   isNew = false;
   setOutline(null);
   if (picture) Object.assign(picture, { hasGrips: editing, isPressed: editing });
-  actions.querySelector('[data-do="edit"]').setAttribute("aria-pressed", String(editing));
   if (picture) picture.canvas.classList.toggle("editing", editing);
   if (saved === null) showTruth(null);
   if (editing && picture.chosen?.kind !== "truth") choose(state.truth.find((item) => data.meant.includes(item.label)) ?? state.truth[0] ?? null);
   showLabels();
+  showMode();
   refresh();
 }
 
@@ -311,7 +311,6 @@ function remove() {
 
 /** Ask for a text in a dialog; an empty one, and Escape, change nothing. */
 function ask(title, field, act) {
-  const dialog = element("dialog", "", { className: "dialog" });
   const form = element("form", "", { method: "dialog", className: "stack-s" });
   const heading = element("h2", title, { id: "asked" });
   field.setAttribute("aria-labelledby", heading.id);
@@ -320,11 +319,7 @@ function ask(title, field, act) {
   form.append(heading, field, store);
   form.addEventListener("submit", () => { if (field.value.trim()) act(field.value.trim()); });
   field.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.ctrlKey) form.requestSubmit(); });
-  dialog.setAttribute("aria-labelledby", heading.id);
-  dialog.addEventListener("close", () => dialog.remove());
-  dialog.append(form);
-  document.body.append(dialog);
-  dialog.showModal();
+  openDialog(form).setAttribute("aria-labelledby", heading.id);
   return form;
 }
 
@@ -405,6 +400,7 @@ function beginNew() {
   choose(null);
   isNew = true;
   if (shape === "contour") setOutline([]);
+  showMode();
   picture.canvas.focus({ preventScroll: true });
 }
 
@@ -415,8 +411,8 @@ function setOutline(points) {
   if (!picture || (!points && !wasDrawing)) return;
   picture.outline = points;
   if (Boolean(points) !== wasDrawing) showLabels();
-  if (points) [draftNote.hidden, draftNote.textContent] = [false, HOW_TO_DRAW];
-  else { isNew = false; showDraft(); }
+  if (!points) isNew = false;
+  showMode();
   picture.draw();
 }
 
@@ -471,6 +467,7 @@ function press(event, point) {
   const end = () => {
     for (const [name, listener] of [["pointermove", shift], ["pointerup", end], ["pointercancel", end]]) canvas.removeEventListener(name, listener);
     isNew = false;
+    showMode();
     if (after === null) return;
     const name = after[number].label;
     void commit(after, chosen ? `A ${name} changed.` : `A ${name} added to the truth.`);
@@ -504,6 +501,16 @@ function nudge(dx, dy) {
 function turn(by) {
   const chosen = chosenTruth();
   if (chosen) void commit(current().map((item, n) => (n === chosen.number ? turned(item, by) : item)), `A ${chosen.label} turned.`);
+}
+
+/** Take over the truth of the same image that is stated at another inference of it. */
+async function takeTruth({ dataset }) {
+  const note = document.querySelector("[data-take-note]");
+  const answer = await fetch(`${dataset.takeTruth}/ground-truth`).catch(() => null);
+  const stated = answer?.ok ? await answer.json().catch(() => null) : null;
+  if (!stated?.annotations) { note.textContent = answer ? note.dataset.gone : note.dataset.away; return; }
+  note.textContent = "";
+  await commit(stated.annotations, dataset.taken, { isAccepted: true });
 }
 
 /** Lead "previous" to the inference that was changed last, where the filter has none before this: what was labelled may have left it. */
@@ -563,7 +570,13 @@ if (["IMAGE_CLASSIFICATION", "OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "I
     });
     if (isLabels) showLabels();
   }
+  for (const take of document.querySelectorAll("[data-take-truth]")) {
+    take.hidden = false;
+    take.addEventListener("click", () => void takeTruth(take));
+    addEventListener("truth", (event) => { take.hidden = event.detail !== null; }); // it is offered as long as this one has no truth
+  }
   const kept = keptChange(page.api);
-  if (kept) toast(kept.words, undo);
+  if (kept && !kept.isSaid) toast(`The image before: ${kept.words}`, undo);
+  if (kept) keepChange({ ...kept, isSaid: true });
   if (kept && !page.previous) leadBack(kept.link);
 }

@@ -3,10 +3,10 @@
 
 import { decoded, suggest } from "./suggestions.js";
 
-const MOST_RECENT = 10, SEARCHED = "quadriga.searched";
+const MOST_RECENT = 10, MOST_VIEWS = 5, SEARCHED = "quadriga.searched";
 
 /** Call what a browser may refuse, as one that keeps nothing of this page; the answer is null then. */
-function tried(call) {
+export function tried(call) {
   try { return call(); } catch { return null; }
 }
 
@@ -14,6 +14,7 @@ class Completion {
   constructor(field) {
     Object.assign(this, { field, form: field.form, words: JSON.parse(field.dataset.words), items: [], active: -1 });
     this.facets = null; // until the field has the focus, and where there is no answer
+    this.views = []; // so are the saved views
     this.isWanted = false; // open, or so once there is something to offer
     this.recentKey = `quadriga.recent:${new URL(this.form.action).pathname}`;
     this.list = Object.assign(document.createElement("ul"), { id: "suggestions", className: "suggestions", hidden: true, role: "listbox", ariaLabel: "Suggestions" });
@@ -47,22 +48,27 @@ class Completion {
     if (this.isAsked) return;
     this.isAsked = true;
     const { line, facets: all } = this.field.dataset, address = new URL(all, location.href);
+    const ask = (url) => fetch(url, { headers: { accept: "application/json" } }).catch(() => null);
+    const views = ask(new URL("../views", address));
     address.searchParams.set("q", line);
     for (const url of line ? [address.href, all] : [all]) {
-      const answer = await fetch(url, { headers: { accept: "application/json" } }).catch(() => null);
+      const answer = await ask(url);
       const facets = answer?.ok ? await answer.text().then(decoded).catch(() => null) : null;
       this.facets = facets ?? this.facets;
       if (facets?.count || !(facets || [400, 404].includes(answer?.status))) break;
     }
+    this.views = (await views.then((answer) => answer?.ok && answer.json()))?.views ?? [];
     if (this.isWanted && this.active < 0) this.open(); // never from under what is chosen
   }
 
   open() {
     const { start, end, items } = suggest(this.field.value, this.field.selectionStart ?? this.field.value.length, this.words, this.facets);
-    const recent = this.field.value ? [] : this.recent().filter((line) => line !== this.field.dataset.line)
-      .map((line) => ({ shown: line, words: "recent", text: line, start: 0, end: 0, sends: true, replaces: true }));
+    const typed = this.field.value, whole = { start: 0, end: typed.length, sends: true, replaces: true };
+    const recent = typed ? [] : this.recent().filter((line) => line !== this.field.dataset.line).map((line) => ({ ...whole, shown: line, words: "recent", text: line }));
+    const views = this.views.filter(({ name }) => name.toLowerCase().includes(typed.trim().toLowerCase())).slice(0, MOST_VIEWS)
+      .map(({ name, query }) => ({ ...whole, shown: name, words: `view · ${query}`, text: query }));
     this.isWanted = true;
-    this.show([...recent, ...(recent.length ? [{ shown: "Forget these", words: "", forgets: true }] : []), ...items.map((item) => ({ ...item, start, end }))]);
+    this.show([...recent, ...(recent.length ? [{ shown: "Forget these", words: "", forgets: true }] : []), ...views, ...items.map((item) => ({ ...item, start, end }))]);
   }
 
   close() {

@@ -5,7 +5,16 @@ import "./axis.js";
 import "./brush.js";
 import "./complete.js";
 
-const isTyping = (target) => target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+/** Whether keys are written into an element. */
+export function isTyping(target) {
+  return target instanceof HTMLElement && (target.isContentEditable || /^(TEXTAREA|SELECT)$/.test(target.tagName)
+    || (target.tagName === "INPUT" && !/^(range|checkbox)$/.test(target.type)));
+}
+
+/** An element with a text and properties. */
+export function element(tag, text = "", properties = {}) {
+  return Object.assign(document.createElement(tag), { textContent: text, ...properties });
+}
 
 let wentAt = -Infinity;
 document.addEventListener("keydown", (event) => {
@@ -29,6 +38,19 @@ document.addEventListener("keydown", (event) => {
 const menu = document.querySelector(".menu");
 document.addEventListener("click", ({ target }) => { if (menu && !menu.contains(target)) menu.open = false; });
 menu?.addEventListener("keydown", ({ key }) => { if (key === "Escape") { menu.open = false; menu.firstElementChild.focus(); } });
+
+// A form that opens is written into at once.
+document.addEventListener("toggle", ({ target }) => { if (target.open) target.querySelector("form :is(input:not([type=hidden]), select)")?.focus(); }, true);
+
+// The counts of a form follow what is chosen.
+const counted = document.querySelector("form[data-counted]");
+counted?.addEventListener("change", async () => {
+  const { model, q } = counted.elements, asked = new URLSearchParams({ model: model.value, q: q.value });
+  const answer = await fetch(`${counted.dataset.counted}?${asked}`).catch(() => null);
+  if (!answer?.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const name of ["help-model", "help-q"]) document.getElementById(name)?.replaceChildren(...(page.getElementById(name)?.childNodes ?? []));
+});
 
 const sameDay = (a, b) => a.toDateString() === b.toDateString();
 

@@ -58,26 +58,46 @@ function clipped(ring, convex) {
   return points;
 }
 
-const SAMPLES = 64; // lines and columns on which contours are compared
+const SIDE = 128; // of the canvas on which contours are compared
+let canvas = null;
 
-/** Overlap of two shapes, 0 to 1: exact for boxes, upright or not; of contours on a grid. */
+/** Opacities of the pixels of a part of the image that rings cover, also those that an outline runs through, as an evaluation counts them. */
+function painted(rings, left, top, scale) {
+  canvas ??= Object.assign(document.createElement("canvas"), { width: SIDE, height: SIDE }).getContext("2d", { willReadFrequently: true });
+  canvas.setTransform(1, 0, 0, 1, 0, 0);
+  canvas.clearRect(0, 0, SIDE, SIDE);
+  canvas.setTransform(scale, 0, 0, scale, -left * scale, -top * scale);
+  canvas.beginPath();
+  for (const ring of rings) {
+    canvas.moveTo(...ring[0]);
+    for (const point of ring) canvas.lineTo(...point);
+    canvas.closePath();
+  }
+  canvas.fill("evenodd");
+  canvas.stroke();
+  return canvas.getImageData(0, 0, SIDE, SIDE).data.filter((_, place) => place % 4 === 3);
+}
+
+const isContour = (item) => Array.isArray(item.source?.contour);
+
+/** Overlap of two shapes, 0 to 1: exact for boxes, upright or not; of contours by their pixels. */
 export function overlap(a, b) {
   const [p, q] = [a.bounds, b.bounds];
-  if (p[0] >= q[2] || q[0] >= p[2] || p[1] >= q[3] || q[1] >= p[3]) return 0;
-  if (a.rings.length === 1 && b.rings.length === 1 && a.rings[0].length === 4 && b.rings[0].length === 4) {
+  if (p[0] > q[2] || q[0] > p[2] || p[1] > q[3] || q[1] > p[3]) return 0;
+  if (!isContour(a) && !isContour(b)) {
     const [s, t] = [oriented(a.rings[0]), oriented(b.rings[0])];
     const common = clipped(s, t), shared = common.length > 2 ? Math.abs(areaOf(common)) : 0;
     const all = areaOf(s) + areaOf(t) - shared;
     return all > 0 ? shared / all : 0;
   }
-  const [left, top, right, bottom] = [Math.min(p[0], q[0]), Math.min(p[1], q[1]), Math.max(p[2], q[2]), Math.max(p[3], q[3])];
+  const [left, top] = [Math.floor(Math.min(p[0], q[0])) - 1, Math.floor(Math.min(p[1], q[1])) - 1];
+  const scale = Math.min(SIDE / (Math.max(p[2], q[2]) + 2 - left), SIDE / (Math.max(p[3], q[3]) + 2 - top), 1);
+  const [ofA, ofB] = [painted(a.rings, left, top, scale), painted(b.rings, left, top, scale)];
   let both = 0, either = 0;
-  for (let row = 0.5; row < SAMPLES; row++) for (let column = 0.5; column < SAMPLES; column++) {
-    const x = left + (right - left) * column / SAMPLES, y = top + (bottom - top) * row / SAMPLES;
-    const [inA, inB] = [contains(a.rings, x, y), contains(b.rings, x, y)];
-    both += inA && inB;
-    either += inA || inB;
-  }
+  ofA.forEach((alpha, place) => {
+    both += alpha > 127 && ofB[place] > 127;
+    either += alpha > 127 || ofB[place] > 127;
+  });
   return either ? both / either : 0;
 }
 

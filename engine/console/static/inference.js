@@ -1,5 +1,6 @@
 // The page of one inference: the picture, its tools, the list that mirrors it, and keys. Correcting is in annotate.js.
 
+import { element, isTyping } from "./console.js";
 import { GLYPHS, Picture, drawn } from "./draw.js";
 import { match, ringsOf } from "./geometry.js";
 
@@ -23,11 +24,6 @@ export const state = {
   least: 0,
 };
 export const picture = still ? new Picture(stage, data.width, data.height) : null;
-
-export function isTyping(target) {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(TEXTAREA|SELECT)$/.test(target.tagName)
-    || (target.tagName === "INPUT" && !/^(range|checkbox)$/.test(target.type)));
-}
 
 /** Predictions from the score on. */
 export const accepted = () => state.predictions.filter((item) => (item.score ?? 1) >= state.least);
@@ -84,18 +80,10 @@ export function refresh() {
 function renderTruth() {
   const list = document.querySelector('[data-objects="truth"]');
   list.replaceChildren(...(state.truth ?? []).slice(0, 200).map((item) => {
-    const [row, button, glyph, what, label, how, gap, score] = ["li", "button", "span", "span", "span", "span", "span", "span"].map((tag) => document.createElement(tag));
-    Object.assign(button, { type: "button", className: "object" });
+    const row = element("li"), button = element("button", "", { type: "button", className: "object" }), what = element("span", "", { className: "what" });
     Object.assign(button.dataset, { kind: "truth", number: item.number });
-    glyph.className = "glyph";
-    glyph.setAttribute("aria-hidden", "true");
-    what.className = "what";
-    label.textContent = item.label || String(item.source.answer ?? "");
-    how.className = "quiet small how";
-    score.className = "num";
-    score.textContent = "–";
-    what.append(label, " ", how);
-    button.append(glyph, what, gap, score);
+    what.append(element("span", item.label || String(item.source.answer ?? "")), " ", element("span", "", { className: "quiet small how" }));
+    button.append(element("span", "", { className: "glyph", ariaHidden: "true" }), what, element("span"), element("span", "–", { className: "num" }));
     row.append(button);
     return row;
   }));
@@ -149,25 +137,26 @@ function back() {
   else document.querySelector('[data-key="Escape"]').click();
 }
 
-function showKeys() {
-  const dialog = document.createElement("dialog");
-  dialog.className = "dialog";
-  const [title, list] = [document.createElement("h2"), document.createElement("dl")];
-  title.textContent = "Shortcuts";
-  list.className = "pairs keys";
-  for (const [key, [words]] of keys) {
-    if (!words) continue;
-    const [term, description, cap] = ["dt", "dd", "kbd"].map((tag) => document.createElement(tag));
-    cap.textContent = key;
-    term.append(cap);
-    description.textContent = words;
-    list.append(term, description);
-  }
-  dialog.append(title, list);
+/** Show a dialog until it is closed. */
+export function openDialog(...children) {
+  const dialog = element("dialog", "", { className: "dialog" });
+  dialog.append(...children);
   dialog.addEventListener("close", () => dialog.remove());
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   document.body.append(dialog);
   dialog.showModal();
+  return dialog;
+}
+
+function showKeys() {
+  const list = element("dl", "", { className: "pairs keys" });
+  for (const [key, [words]] of keys) {
+    if (!words) continue;
+    const term = element("dt");
+    term.append(element("kbd", key));
+    list.append(term, element("dd", words));
+  }
+  const dialog = openDialog(element("h2", "Shortcuts"), list);
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 }
 
 document.addEventListener("keydown", (event) => {

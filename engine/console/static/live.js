@@ -1,64 +1,57 @@
 // The live page: new inferences come on top as they are stored. Nothing moves while it is paused, nor while the pointer or the
-// focus is in the list. Without it the page has the newest, and a link to load it anew.
+// focus is in the list. The stream says that something is new; the page, read anew, has the cards and the numbers. Without this
+// script it has the newest, and a link to load it anew.
 
-import { cardOf } from "./live_card.js";
+import { isTyping, showTime } from "./console.js";
 
 const bar = document.getElementById("live");
 const [list, summary] = ["list", "summary"].map((name) => document.querySelector(`[data-${name}]`));
 const [state, pause, more, reload] = ["state", "pause", "more", "reload"].map((name) => bar.querySelector(`[data-${name}]`));
-const { query, tail, base } = bar.dataset;
+const { query, tail } = bar.dataset;
 const most = Number(bar.dataset.most);
-const BATCH_MS = 250, SUMMARY_MS = 5000, NUMBERS_MS = 10_000;
+const BATCH_MS = 1000, SUMMARY_MS = 5000, NUMBERS_MS = 10_000;
 
 const filled = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
-const idOf = (card) => card.pathname.slice(card.pathname.lastIndexOf("/") + 1);
-const isNewer = (a, b) => a.length - b.length || (a < b ? -1 : a > b ? 1 : 0); // ids are texts of digits, too large for numbers
 
-const shown = new Set([...list.children].map(idOf));
-let waiting = new Map(); // what has arrived and is not shown, by id
-let isPaused = false, hasEnded = false, lastId = bar.dataset.after, source = null, batch = 0;
+let isPaused = false, hasEnded = false, isReading = false, lastId = bar.dataset.after, source = null, batch = 0;
+let waiting = 0; // how many have arrived and are not shown
 let arrived = 0, leftOut = 0;
 
 // --- the list
 
 const isHeld = () => isPaused || list.contains(document.activeElement) || (matchMedia("(hover: hover)").matches && list.matches(":hover"));
 
-function show() {
-  const records = [...waiting.values()].sort((a, b) => isNewer(a.id, b.id));
-  waiting = new Map();
-  for (const record of records) {
-    const after = [...list.children].find((card) => isNewer(idOf(card), record.id) < 0) ?? null;
-    list.insertBefore(cardOf(record), after);
-    shown.add(record.id);
+/** Read the page anew, for its numbers, and for its list unless that is held and nobody asked for it. */
+async function show(isAsked = false) {
+  if (isReading) { settleSoon(); return; }
+  isReading = true;
+  const before = waiting, answer = await fetch(location.href).catch(() => null), text = answer?.ok ? await answer.text().catch(() => "") : "";
+  isReading = false;
+  const page = new DOMParser().parseFromString(text, "text/html"), newest = page.querySelector("[data-list]"), stats = page.querySelector(".stats");
+  if (!newest) return; // the server is away, or the session has ended: what waits goes on waiting
+  if (stats) document.querySelector(".stats")?.replaceWith(stats);
+  if (isAsked || !isHeld()) {
+    const shown = new Map([...list.children].map((card) => [card.pathname, card]));
+    list.replaceChildren(...[...newest.children].map((card) => shown.get(card.pathname) ?? card));
+    if (list.children.length) document.querySelector("[data-empty]")?.remove();
+    waiting -= before;
   }
-  while (list.children.length > most) {
-    shown.delete(idOf(list.lastElementChild));
-    list.lastElementChild.remove();
-  }
-  if (list.children.length) document.querySelector("[data-empty]")?.remove();
+  document.querySelectorAll("main time").forEach(showTime);
   offer();
 }
 
 function offer() {
-  more.hidden = waiting.size === 0;
-  more.textContent = filled(bar.dataset.new, { n: waiting.size < most ? waiting.size : `${most}+` });
+  more.hidden = waiting === 0;
+  more.textContent = filled(bar.dataset.new, { n: waiting < most ? waiting : `${most}+` });
 }
 
 function settle() {
   batch = 0;
   if (isHeld()) offer();
-  else if (waiting.size) show();
+  else if (waiting) void show();
 }
 
-const settleSoon = () => { batch ||= setTimeout(settle, BATCH_MS); };
-
-function take(record) {
-  if (shown.has(record.id) || waiting.has(record.id)) return;
-  waiting.set(record.id, record);
-  if (waiting.size > most) waiting.delete([...waiting.keys()].reduce((oldest, id) => (isNewer(id, oldest) < 0 ? id : oldest)));
-  arrived += 1;
-  settleSoon();
-}
+function settleSoon() { batch ||= setTimeout(settle, BATCH_MS); }
 
 // --- the stream
 
@@ -76,7 +69,10 @@ function listen() {
   source.addEventListener("open", tellState);
   source.addEventListener("inference", (event) => {
     lastId = event.lastEventId || lastId;
-    take(JSON.parse(event.data));
+    if (list.querySelector(`[href*="/${CSS.escape(JSON.parse(event.data).id)}"]`)) return;
+    waiting += 1;
+    arrived += 1;
+    settleSoon();
   });
   source.addEventListener("skipped", (event) => { leftOut += JSON.parse(event.data).count; });
   source.addEventListener("end", (event) => end(JSON.parse(event.data).error));
@@ -114,14 +110,12 @@ function togglePause() {
 
 pause.hidden = false;
 pause.addEventListener("click", togglePause);
-more.addEventListener("click", () => { show(); document.getElementById("content").focus({ preventScroll: true }); });
+more.addEventListener("click", () => { void show(true); document.getElementById("content").focus({ preventScroll: true }); });
 list.addEventListener("pointerleave", settleSoon);
 list.addEventListener("focusout", settleSoon);
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  const { target } = event;
-  if (target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
-  const isSpace = event.key === " " && !/^(A|BUTTON)$/.test(target.tagName ?? "");
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(event.target)) return;
+  const isSpace = event.key === " " && !/^(A|BUTTON)$/.test(event.target.tagName ?? "");
   if (event.key !== "p" && !isSpace) return;
   event.preventDefault();
   togglePause();
@@ -137,30 +131,7 @@ setInterval(() => {
   arrived = leftOut = 0;
 }, SUMMARY_MS);
 
-const precise = (value) => String(Number(value.toPrecision(3)));
-const milliseconds = (value) => (value === null ? "–" : value >= 1000 ? `${precise(value / 1000)} s` : `${precise(value)} ms`);
-
-async function readNumbers() {
-  const rate = document.querySelector("[data-rate]");
-  if (document.hidden || isPaused || !source || !rate) return;
-  const now = Date.now(), start = Math.floor(now / 60_000) * 60_000 - 60_000; // whole minutes are added up already
-  const since = { ts: { ge: new Date(start).toISOString() } };
-  const body = JSON.stringify({ where: { and: query ? [since, query] : [since] }, metrics: ["count", "error_rate", "latency_p95"] });
-  const answer = await fetch(`${base}/api/inferences/aggregate`, { method: "POST", body }).catch(() => null);
-  if (!answer?.ok) return;
-  const { groups: [numbers] } = await answer.json();
-  const perMinute = (numbers.count * 60_000) / (now - start), failed = 100 * (numbers.error_rate ?? 0);
-  rate.textContent = perMinute >= 10 ? Math.round(perMinute).toLocaleString("en-US") : precise(perMinute);
-  const share = document.querySelector("[data-failed-share]");
-  share.textContent = `${failed.toFixed(2)} %`;
-  share.className = failed ? "warn" : "";
-  document.querySelector("[data-p95]").textContent = milliseconds(numbers.latency_p95);
-  const clock = document.querySelector("[data-since]");
-  clock.dateTime = new Date(start).toISOString();
-  clock.textContent = new Date(start).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
-}
-
-setInterval(readNumbers, NUMBERS_MS);
+setInterval(() => { if (!document.hidden && !isPaused && source) void show(); }, NUMBERS_MS);
 reload.hidden = true;
 tell(bar.dataset.waits);
 if (!document.hidden) listen();

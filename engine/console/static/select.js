@@ -1,13 +1,13 @@
 // Several images at once, or all that the filter finds: tag them, find them again or label them. A tag is the key `tag` of their metadata.
 
+import { isTyping } from "./console.js";
 import { valueText } from "./suggestions.js";
 
 const bar = document.querySelector("[data-selection]"), begin = document.querySelector("[data-select]");
 const allButton = document.querySelector("[data-select-all]"), AT_ONCE = 4, PAGE = 200;
-const isTyping = (target) => target instanceof HTMLElement && /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
 
-if (bar && begin) {
-  const shots = [...document.querySelectorAll(".grid .shot")];
+if (bar) {
+  const shots = begin ? [...document.querySelectorAll(".grid .shot")] : []; // of rows and objects all can be chosen, or none
   const words = bar.querySelector("[data-selected]"), note = bar.querySelector("[data-selection-note]");
   const after = bar.querySelector("[data-after]"), undoButton = bar.querySelector("[data-undo]"), taggedLink = bar.querySelector("[data-to-tagged]");
   const { base, line: filter } = bar.dataset, count = Number(bar.dataset.count), most = Number(bar.dataset.most);
@@ -26,7 +26,7 @@ if (bar && begin) {
     for (const shot of shots) shot.toggleAttribute("data-chosen", isAll || chosen.has(shot));
     words.textContent = isAll ? words.dataset.wordsAll.replace("{n}", count.toLocaleString("en-GB")) : words.dataset.words.replace("{n}", chosen.size);
     bar.hidden = !isOn;
-    begin.setAttribute("aria-pressed", String(isOn));
+    begin?.setAttribute("aria-pressed", String(isOn));
     for (const control of bar.querySelectorAll("button:not([data-clear], [data-all], [data-undo])")) control.disabled = !(isAll || chosen.size) || isBusy;
     undoButton.disabled = isBusy;
     after.hidden = taken === null;
@@ -158,31 +158,30 @@ if (bar && begin) {
     say(bar.dataset.undone, done.changed.length, new Map([...reasons, ...done.reasons]));
   });
 
-  begin.hidden = false;
-  if (allButton) allButton.hidden = false;
+  for (const control of [begin, allButton]) if (control) control.hidden = false;
   allButton?.addEventListener("click", () => {
     turn(true);
     isAll = true;
     show();
     bar.querySelector("[data-tag] input").focus();
   });
-  begin.addEventListener("click", () => turn(!isOn));
+  begin?.addEventListener("click", () => turn(!isOn));
   document.addEventListener("click", (event) => {
     const shot = event.target.closest?.(".grid .shot");
-    if (!isOn || !shot) return;
+    if (!isOn || !shots.includes(shot)) return;
     event.preventDefault();
     if (event.shiftKey) extend(shot);
     else toggle(shot);
   });
   document.addEventListener("keydown", (event) => {
     const shot = event.target.closest?.(".grid .shot");
-    if (event.key === " " && shot) {
+    if (event.key === " " && shots.includes(shot)) {
       event.preventDefault();
       if (!isOn) turn(true);
       toggle(shot);
     } else if (!isOn || isTyping(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
     else if (event.key === "Escape") { if (isBusy) isStopped = true; else turn(false); }
-    else if (event.key === "a") chooseAll();
+    else if (event.key === "a" && begin) chooseAll();
     else if (event.key === "z") void undo();
   });
   bar.querySelector("[data-tag]")?.addEventListener("submit", (event) => {
@@ -192,7 +191,7 @@ if (bar && begin) {
   });
   bar.querySelector("[data-untag]")?.addEventListener("click", () => void tag(null));
   undoButton.addEventListener("click", () => void undo());
-  bar.querySelector("[data-all]").addEventListener("click", chooseAll);
+  bar.querySelector("[data-all]")?.addEventListener("click", chooseAll);
   bar.querySelector("[data-find]").addEventListener("click", () => location.assign(listOf(line())));
   bar.querySelector("[data-label]")?.addEventListener("click", () => location.assign(`${base}/console/label?q=${encodeURIComponent(line())}`));
   bar.querySelector("[data-clear]").addEventListener("click", () => { if (isBusy) isStopped = true; else turn(false); });

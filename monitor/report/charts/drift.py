@@ -18,7 +18,7 @@ from quadriga.monitor.report.charts.drawing import (
     row_axes,
     ticks,
 )
-from quadriga.monitor.report.drift_texts import signal_title, signals_in_full
+from quadriga.monitor.report.drift_texts import readable_signal, signal_title, signals_in_full
 from quadriga.monitor.report.metric_texts import format_brief
 from quadriga.monitor.report.schema import Report, Signal, sorted_by_effect
 from quadriga.quoting import one_line
@@ -51,7 +51,10 @@ def quiet_charts(report: Report) -> list[Chart]:
 
 
 def _charts(report: Report, signals: list[Signal]) -> list[Chart]:
-    drawn = (signal_chart(signal, signal_title(signal.name, report)) for signal in signals)
+    drawn = (
+        signal_chart(readable_signal(signal, report), signal_title(signal.name, report))
+        for signal in signals
+    )
     return list(islice((chart for chart in drawn if chart is not None), MAX_SIGNALS))
 
 

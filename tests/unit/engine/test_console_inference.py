@@ -281,7 +281,6 @@ def test_other_inferences_of_the_same_image_are_named_with_where_its_truth_is(tm
     assert (f'data-take-truth="/api/inferences/{FIRST + (truth or 0)}"' in page) == (
         truth is not None
     )
-    assert ("same_image.js" in page) == (truth is not None)
     assert "data-take-truth" not in reader
 
 

@@ -8,7 +8,14 @@ import pytest
 
 from quadriga.engine.console.filter_line import FilterLinks, InferenceFilter
 from quadriga.engine.console.pages.inferences import read_inferences
-from quadriga.engine.console.search import EVERYDAY_WORDS, StoredWords, check, corrections
+from quadriga.engine.console.search import (
+    EVERYDAY_WORDS,
+    MeantLine,
+    StoredWords,
+    check,
+    corrections,
+    only_meaning,
+)
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.browsing.facets import Facet, FacetValue, HistogramBin, tail_bound
 from quadriga.store.query.inferences import InferenceReader
@@ -83,6 +90,33 @@ def test_what_was_meant_is_offered(typed, lines):
     offered = [line for line, _ in corrections(typed, WORDS)]
     assert offered == lines
     assert all(check(line) is None for line in offered)
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_clear"),
+    [
+        ("blurred", True),
+        ("BLURRED", True),
+        ("blurred star", True),
+        ("stars blurry", True),
+        ("label=star & unlabelled", True),
+        ("dock & unsure", False),  # what was stored is asked about, alone and beside a word
+        ("score", False),
+        ("confidence", False),
+        ("objects", False),
+        ("unsure sqare", False),
+        ("score<0.5 & blurred", False),
+        ("camera=dock", False),
+        ("model=shape-detector", False),
+        ("labell", False),
+        ("zzz", False),
+        ("", False),
+    ],
+)
+def test_everyday_words_of_one_meaning_are_that_filter(typed, is_clear):
+    meant = [MeantLine(line, words, "") for line, words in corrections(typed, WORDS)]
+    assert only_meaning(typed, meant) == (meant[0] if is_clear else None)
+    assert only_meaning(typed, [*meant, MeantLine("label=a", "", ""), MeantLine("label=b", "", "")]) is None  # fmt: skip
 
 
 def test_yesterday_is_the_day_before_in_utc():

@@ -178,7 +178,7 @@ def test_windows_stand_in_the_order_of_their_images_with_their_first_and_last_ti
     assert [re.sub("<[^>]*>", "", head) for head in heads] == [
         "21 Sep 19:14",  # nothing but the time of the report
         "21 Sep 23:13",
-        "21 Sep 14:13 \N{EN DASH}14:13",
+        "21 Sep 14:13 \N{EN DASH}22 Sep 14:13",
         "22 Sep \N{EN DASH}29 Sep",
         "29 Sep 22:13 \N{EN DASH}23:13",
     ]

@@ -5,8 +5,19 @@ from collections.abc import Iterator
 import pytest
 
 from quadriga.engine.console.filter_line import FilterLinks, InferenceFilter
-from quadriga.engine.console.pages.inferences import FacetGroup, counted_facets, facet_groups
-from quadriga.store.browsing.facets import FacetsRequest, find_facets
+from quadriga.engine.console.pages.inferences import (
+    CountedFacet,
+    FacetGroup,
+    counted_facets,
+    facet_groups,
+)
+from quadriga.store.browsing.facets import (
+    Facet,
+    FacetsRequest,
+    FacetValue,
+    HistogramBin,
+    find_facets,
+)
 from quadriga.store.query.request import QueryRequest
 from tests.unit.store.conftest import make_record
 from tests.unit.store_harness import StoreHarness
@@ -57,3 +68,26 @@ def test_a_task_has_its_plain_name_and_its_link_the_name_that_filters_have(store
         ("detection", "task=OBJECT_DETECTION"),
         ("classification", "task=IMAGE_CLASSIFICATION"),
     }
+
+
+def test_what_each_image_has_differently_comes_after_what_was_measured():
+    def counted(field: str, counts: list[int], bins: int = 0) -> CountedFacet:
+        values = [FacetValue(f"{field} {at}", count) for at, count in enumerate(counts[:8])]
+        histogram = [HistogramBin(at, at + 1, 5) for at in range(bins)]
+        kind = "number" if bins else "string"
+        made = Facet(field, kind, sum(counts) or 40, len(counts), values, histogram)
+        return CountedFacet(made, is_exact=True)
+
+    facets = [
+        counted("meta.path", [2, 2] + [1] * 40),
+        counted("sig.image.blur", [], bins=4),
+        counted("meta.frame", [900] * 200),
+        counted("meta.camera", [30, 12]),
+        counted("ground_truth.review", [3, 4]),
+        counted("meta.few", [2, 1]),
+    ]
+    links = FilterLinks(InferenceFilter(""), lambda path, q: q, "/")
+    groups, _ = facet_groups(facets, links)
+    assert [group.field for group in groups] == [
+        "meta.camera", "meta.few", "sig.image.blur", "meta.path", "meta.frame", "ground_truth.review",
+    ]  # fmt: skip

@@ -114,19 +114,29 @@ def test_each_word_leads_to_the_images_of_the_newest_evaluation(settings, server
         "mistakes": 3,
     }
     for word, found in kinds.items():
-        page = open_page(server, f"/console/inferences?q={word.replace(' ', '+').upper()}")
-        assert page.status == 400
-        ((line, words),) = meant(page.text)
-        assert f'report="{report_id(1)}"' in line
-        assert words.endswith(
-            f"in the evaluation of shapes-detector 1, 21 September 2026, finds {found}"
-        )
-        narrowed = open_page(
-            server, f"/console/inferences?q=id={FIRST}+%26+{word.replace(' ', '+')}"
-        )
-        ((line, words),) = meant(narrowed.text)
-        assert line.startswith(f"id={FIRST} & ")
-        assert words.endswith(", finds 0" if "false" in word else ", finds 1")
+        typed = word.replace(" ", "+").upper()
+        for before in ("", f"id={FIRST}+%26+"):
+            page = open_page(server, f"/console/inferences?q={before}{typed}")
+            assert page.status == 303
+            (line,) = parse_qs(urlsplit(page.headers["location"]).query)["q"]
+            assert f'report="{report_id(1)}"' in line
+            assert line.startswith(f"id={FIRST} & ") == bool(before)
+            shown = open_page(server, page.headers["location"])
+            there = found if not before else 0 if "false" in word else 1
+            assert shown.status == 200
+            assert (f"<b>{there} inference" if there else "No inference matches.") in shown.text
+
+
+def test_of_two_evaluated_models_the_page_asks_which(settings, server):
+    confusion = Confusion(["star"], [[5]], misses={"star": 2})
+    keep_evaluation(settings, 1, confusion, [Cell("star", None, [str(FIRST)])])
+    keep_evaluation(settings, 2, confusion, [], model=ReportedModel("other", "3"))
+    page = open_page(server, "/console/inferences?q=missed")
+    assert page.status == 400
+    assert [words for _, words in meant(page.text)] == [
+        "missed in the evaluation of other 3, 21 September 2026, finds 0",
+        "missed in the evaluation of shapes-detector 1, 21 September 2026, finds 0",
+    ]
 
 
 def test_without_an_evaluation_the_page_says_what_is_needed(settings, server):
@@ -134,6 +144,7 @@ def test_without_an_evaluation_the_page_says_what_is_needed(settings, server):
     page = open_page(server, "/console/inferences?q=missed")
     assert (page.status, meant(page.text)) == (400, [])
     assert TEXTS["problem_outcome"].format(word="missed") in html.unescape(page.text)
+    assert 'href="/console/reports/new">Evaluate a model' in page.text
 
 
 @pytest.mark.parametrize("path", ["inferences", "live", "label"])

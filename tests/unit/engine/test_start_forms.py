@@ -325,3 +325,23 @@ def test_a_report_of_several_versions_says_so(keyed, settings):
 def test_a_period_that_means_nothing_is_refused(fields):
     with pytest.raises(QueryError):
         drift_parameters(parse_qs(f"model=ships&{fields}"), NOW)
+
+
+@pytest.mark.parametrize(
+    ("query", "model", "others"),
+    [
+        ("", "ships:ships:2@sha", "ships 1"),
+        ("q=meta.camera%3Dnorth", "ships:1", ""),
+        ("q=model%3Dships", "ships:ships:2@sha", "ships 1"),
+        ("q=model%3Dships+%26+version%3D1", "ships:1", ""),
+        ("q=version%3D%22no+truth%22", "ships:no truth", ""),
+        ("q=meta.camera%3Dsouth+%7C+version%3D%22no+truth%22", "ships:no truth", "ships 1"),
+    ],
+)
+def test_an_evaluation_says_that_the_filter_finds_other_versions_too(keyed, query, model, others):
+    page = send(keyed, f"reports/new?{query}", "monitor").text
+    assert html.unescape(re.search(r'<option value="([^"]*)" selected', page)[1]) == model
+    said = re.search(r'id="help-model">([^<]*)', page)
+    assert (said[1] if said else "") == (
+        f"A report is about one version of a model: the filter finds {others}, too." if others else ""
+    )  # fmt: skip

@@ -125,6 +125,8 @@ def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, store):
         "undecided": [],
         "is_scheduled": False,
         "filter": None,
+        "from": report["data"]["current"]["from"],
+        "to": report["data"]["current"]["to"],
     }
     assert not (jobs.directory / job_id / "shards").exists()
 

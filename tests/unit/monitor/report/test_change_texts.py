@@ -1,19 +1,25 @@
 """What changed, in words: the headline, what to look at, and a line for each signal."""
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
 from quadriga.monitor.report.checks import render_markdown
 from quadriga.monitor.report.drift_texts import (
+    began_text,
     both_values,
     changes,
     explanation,
     headline,
     missing_text,
+    readable_signal,
     rows_text,
+    signals_in_full,
 )
 from quadriga.monitor.report.page import render_page
 from quadriga.monitor.report.schema import (
+    Begin,
     ChangedImage,
     ChangedImages,
     Data,
@@ -114,6 +120,37 @@ def test_the_headline_names_causes_first_and_keys_that_only_tell_the_windows_apa
     assert names == ["image.brightness", "score", "meta.firmware", "aspect", "meta.phase"]
     alone = headline(report(signals[0]))
     assert alone == "Changed: share of the phase after from 0 % to 100 % (more)."
+
+
+def test_a_cause_in_the_images_is_named_before_a_detail_that_alone_raised_an_alarm():
+    blur, faster = few("image.blur", 3), number("latency_ms", 20.0, 9.0)
+    made = report(faster, blur, few("meta.lux", 9))
+    assert headline(made) == (
+        "Moved, with too few independent images to judge: blur. Changed: latency in milliseconds from 20 to 9 (faster)."
+    )
+    shown = [signal.name for signal in signals_in_full(made)]
+    assert shown == ["meta.lux", "image.blur", "latency_ms"]
+    decided = report(faster, number("score", 0.9, 0.6), blur)
+    assert headline(decided).startswith("Changed: score")
+
+
+def test_blur_is_said_from_0_to_100_and_a_column_of_a_file_as_it_is():
+    blur = replace(
+        number("image.blur", -3.2, -1.4),
+        began=Begin(5, None, 40, 1.0, before=-3.2, after=-1.4),
+        histogram=Histogram([-6.0, -3.0, 0.0], [30, 10], [10, 30]),
+    )
+    assert headline(report(replace(blur, began=None))) == "Changed: blur from 20 to 50 (softer)."
+    assert began_text(readable_signal(blur, report(blur))).endswith(", 20 to 50")
+    assert both_values(blur, report(blur))[3:5] == ("20", "50")
+    page = render_page(report(blur), image_bytes)
+    assert re.search(r">100</text>", page)
+    flat = replace(blur, histogram=Histogram([0.0, 0.5, 1.0], [30, 10], [10, 30]))
+    assert "nan" not in render_page(report(flat), image_bytes)
+    of_file = report(blur, parameters={"current": "a.csv", "baseline": "b.csv"})
+    assert "from \N{MINUS SIGN}3.2 to \N{MINUS SIGN}1.4" in headline(
+        replace(of_file, signals=[replace(blur, began=None)])
+    )
 
 
 @pytest.mark.parametrize(

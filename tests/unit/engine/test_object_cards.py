@@ -132,11 +132,11 @@ def test_a_range_of_time_is_one_click_and_replaces_another():
     filter_ = filter_from_url("q=meta.camera%3Dnorth+%26+ts%3Dge%3A-24h")
     links = time_links(FilterLinks(filter_, Frame("", has_store=True).link, "/x"), date(2027, 1, 1))
     assert {link.name: link.is_chosen for link in links} == {
-        "times_hour": False,
-        "times_day": True,
-        "times_yesterday": False,
-        "times_week": False,
-        "times_all": False,
+        "Last hour": False,
+        "24 hours": True,
+        "Yesterday (UTC)": False,
+        "7 days": False,
+        "All": False,
     }
     lines = {link.name: parse_qs(urlsplit(link.link).query)["q"][0] for link in links}
     assert lines["times_all"] == "meta.camera=north"

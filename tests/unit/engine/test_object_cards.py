@@ -139,9 +139,9 @@ def test_a_range_of_time_is_one_click_and_replaces_another():
         "All": False,
     }
     lines = {link.name: parse_qs(urlsplit(link.link).query)["q"][0] for link in links}
-    assert lines["times_all"] == "meta.camera=north"
-    assert lines["times_week"] == "meta.camera=north & ts=ge:-7d"
-    assert lines["times_yesterday"] == (
+    assert lines["All"] == "meta.camera=north"
+    assert lines["7 days"] == "meta.camera=north & ts=ge:-7d"
+    assert lines["Yesterday (UTC)"] == (
         "meta.camera=north & ts=ge:2026-12-31T00:00:00Z & ts=lt:2027-01-01T00:00:00Z"
     )
     for line in lines.values():

@@ -214,8 +214,13 @@ def is_answered_alike(server: ServerProcess, entry: dict[str, Any], kept: KeptSt
         left_out.add("shadow")
     if entry["path"].rpartition("/")[2] in kept.waiting_jobs:
         left_out |= BETTER
-        for report in (entry["answer"], found):  # causes come first since: the signals are the same
-            report.get("changed", []).sort(key=lambda change: change["signal"])
+        # Causes come first since, and signals that moved but cannot be judged have images, too.
+        changed = [{change["signal"]: change for change in report.get("changed", [])}
+                   for report in (entry["answer"], found)]  # fmt: skip
+        entry["answer"]["changed"], found["changed"] = (
+            [of_report[name] for name in sorted(changed[0]) if name in of_report]
+            for of_report in changed
+        )
     return is_same(entry["answer"], found, left_out)
 
 

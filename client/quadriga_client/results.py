@@ -235,8 +235,8 @@ class Result(Predictions):
         return f"Result({self.model}:{self.version}, id={self.id}, {summary(self.predictions)})"
 
 
-class Boxes:
-    """Upright boxes, in pixels of the image as a person sees it."""
+class _Shapes:
+    """Shapes of predictions, one for each row."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._rows = rows
@@ -245,7 +245,21 @@ class Boxes:
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"Boxes({len(self)}: {summary(self._rows)})"
+        return f"{type(self).__name__}({len(self)}: {summary(self._rows)})"
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels of the boxes."""
+        return [str(row.get("label", "")) for row in self._rows]
+
+    @property
+    def scores(self) -> "npt.NDArray[np.float32]":
+        """Scores of the boxes, float32 (N,)."""
+        return _float32([row.get("score") or 0.0 for row in self._rows])
+
+
+class Boxes(_Shapes):
+    """Upright boxes, in pixels of the image as a person sees it."""
 
     @property
     def xyxy(self) -> "npt.NDArray[np.float32]":
@@ -266,18 +280,8 @@ class Boxes:
         boxes[:, :2] += boxes[:, 2:] / 2
         return boxes
 
-    @property
-    def labels(self) -> list[str]:
-        """Labels of the boxes."""
-        return _labels(self._rows)
 
-    @property
-    def scores(self) -> "npt.NDArray[np.float32]":
-        """Scores of the boxes, float32 (N,)."""
-        return _scores(self._rows)
-
-
-class OrientedBoxes:
+class OrientedBoxes(_Shapes):
     """Rotated boxes.
 
     Args:
@@ -288,14 +292,8 @@ class OrientedBoxes:
     def __init__(
         self, rows: Sequence[Mapping[str, Any]], size: Callable[[], tuple[int, int]]
     ) -> None:
-        self._rows = rows
+        super().__init__(rows)
         self._size = size
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __repr__(self) -> str:
-        return f"OrientedBoxes({len(self)}: {summary(self._rows)})"
 
     @property
     def xywhr(self) -> "npt.NDArray[np.float32]":
@@ -329,16 +327,6 @@ class OrientedBoxes:
         steps = [-along - across, along - across, along + across, across - along]
         corners: npt.NDArray[np.float32] = boxes[:, None, :2] + numpy.stack(steps, axis=1)
         return corners.astype(numpy.float32)
-
-    @property
-    def labels(self) -> list[str]:
-        """Labels of the boxes."""
-        return _labels(self._rows)
-
-    @property
-    def scores(self) -> "npt.NDArray[np.float32]":
-        """Scores of the boxes, float32 (N,)."""
-        return _scores(self._rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -414,14 +402,6 @@ def summary(predictions: Sequence[Mapping[str, Any]]) -> str:
     texts = [str(row.get("label", row.get("answer", "?"))) for row in predictions]
     more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
     return f"{', '.join(texts[:5]) or 'nothing'}{more}"
-
-
-def _labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(row.get("label", "")) for row in rows]
-
-
-def _scores(rows: Sequence[Mapping[str, Any]]) -> "npt.NDArray[np.float32]":
-    return _float32([row.get("score") or 0.0 for row in rows])
 
 
 def _float32(rows: Any, columns: int | None = None) -> "npt.NDArray[np.float32]":

@@ -111,17 +111,10 @@ label-studio: $(INSTALLED)-dev $(LABEL_STUDIO)  ## Connect the real Label Studio
 
 # Benchmarks use the servers and models of the tests.
 bench: export PYTHONPATH := $(CURDIR)
-bench: $(INSTALLED)-dev  ## Measure the server beside a bare application, each protocol, embeddings, the store, and evaluation
+bench: $(INSTALLED)-dev  ## Measure the server beside a bare application, the store, and evaluation
 	@$(BIN)/python bench/path_cost.py
-	@$(BIN)/python bench/request_cost.py
-	@$(BIN)/python bench/gate_cost.py
-	@$(BIN)/python bench/protocol_cost.py
-	@$(BIN)/python bench/client_cost.py
-	@$(BIN)/python bench/embedding_cost.py
 	@$(BIN)/python bench/store_ingest.py
 	@$(BIN)/python bench/store_queries.py --records $(RECORDS) --folder bench-data/$(RECORDS)
-	@$(BIN)/python bench/browsing_cost.py --records $(RECORDS) --folder bench-data/$(RECORDS)
-	@$(BIN)/python bench/console_cost.py --records $(RECORDS) --folder bench-data/$(RECORDS)
 	@$(BIN)/python bench/evaluation_speed.py
 
 bench-peers: export PYTHONPATH := $(CURDIR)

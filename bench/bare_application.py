@@ -12,26 +12,23 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cv2
 import grpc
 import msgspec
 import numpy as np
-import numpy.typing as npt
-import onnxruntime
-import pybase64
 import uvicorn
 import uvloop
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-Array = npt.NDArray[Any]
+from peer_models import Classifier, decode_base64
 
 SERVICE = "inference.GRPCInferenceService"
 DESCRIPTORS = Path(__file__).parents[1] / "proto" / "open_inference.binpb"
 
 
+@cache
 def message_class(name: str) -> Any:
     """Make the class of a message of V2 over gRPC."""
     pool: Any = descriptor_pool.DescriptorPool()
@@ -60,32 +57,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BareModel:
-    """One model, as little as can be: an onnxruntime session, and what its image needs."""
+    """One model with the bodies of V2, as little as can be."""
 
     def __init__(self, path: Path) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
+        self._model = Classifier(path)
         self.name = path.parent.name
-        self._side = self._session.get_inputs()[0].shape[2]
-
-    def scores(self, tensor: Array) -> Array:
-        """Run the model on float32 (N, 3, H, W); return the scores (N, K)."""
-        scores: Array = self._session.run(["scores"], {"image": tensor})[0]
-        return scores
-
-    def best(self, jpeg: bytes) -> tuple[str, float]:
-        """Decode an image, run the model, and return the best label with its probability."""
-        pixels = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR_RGB)
-        resized = cv2.resize(pixels, (self._side, self._side), interpolation=cv2.INTER_LINEAR)
-        tensor = cv2.dnn.blobFromImage(resized, 1 / 255)
-        row = self.scores(tensor)[0].astype(np.float64)
-        powers = np.exp(row - row.max())
-        number = int(powers.argmax())
-        return f"class {number}", float(powers[number] / powers.sum())
+        self.scores = self._model.scores
 
     def answer_binary(self, body: bytes, json_bytes: int) -> tuple[bytes, int]:
         """Answer a request whose tensor follows its JSON; return the body, and the length of its JSON."""
@@ -102,9 +79,9 @@ class BareModel:
         tensor = _decode(body).inputs[0]
         data: Any = tensor.data
         if tensor.datatype == "BYTES":
-            label, score = self.best(pybase64.b64decode(data[0], validate=True))
-            prediction = [{"label": label, "score": score}]
-            return self._json((1,), tensor.name, "BYTES", {"data": [prediction]})
+            best = self._model.recognise(decode_base64(data[0]))
+            prediction = {"label": best["labels"][0], "score": best["scores"][0]}
+            return self._json((1,), tensor.name, "BYTES", {"data": [[prediction]]})
         scores = self.scores(np.array(data, np.float32).reshape(tensor.shape))
         return self._json(scores.shape, "scores", "FP32", {"data": scores.ravel().tolist()})
 
@@ -178,7 +155,6 @@ class BareApplication:
 
 def main() -> None:
     """Serve until killed."""
-    cv2.setNumThreads(1)
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
 
     async def serve() -> None:

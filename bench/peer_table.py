@@ -4,6 +4,7 @@ A sample is flagged if the machine was not the same before and after it, or not 
 the row.
 """
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -21,20 +22,20 @@ OWN = "Quadriga, store on"
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One load on a server."""
 
-    requests: int
-    wrong: int
-    cpu_ms: float
-    """CPU milliseconds of all processes of the server, per request."""
-    client_ms: float
-    """CPU milliseconds of the client, per request."""
-    rate: float
-    """Requests per second."""
-    p50_ms: float
-    p99_ms: float
-    neighbour_cores: float
-    """Cores that neither the server nor the client used."""
     reference_ms: tuple[float, float]
     """CPU milliseconds of the reference loop before and after."""
+    requests: int = 0
+    wrong: int = 0
+    cpu_ms: float = 0.0
+    """CPU milliseconds of all processes of the server, per request."""
+    client_ms: float = 0.0
+    """CPU milliseconds of the client, per request."""
+    rate: float = 0.0
+    """Requests per second."""
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    neighbour_cores: float = 0.0
+    """Cores that neither the server nor the client used."""
     failure: str = ""
     """Why there are no answers."""
 
@@ -68,15 +69,15 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians of a row."""
+    """Medians of a row; NaN where it has none."""
 
-    cpu_ms: float
-    rate: float
-    p50_ms: float
-    p99_ms: float
-    client_ms: float
     flag: str
     """`ok`, or why the row does not count."""
+    cpu_ms: float = math.nan
+    rate: float = math.nan
+    p50_ms: float = math.nan
+    p99_ms: float = math.nan
+    client_ms: float = math.nan
 
     @property
     def is_ok(self) -> bool:
@@ -87,37 +88,24 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 def figures(row: Row, reference_ms: float, needed: int) -> Figures:
     """Return the medians of a row: of the undisturbed samples if there are as many as needed, else of all, flagged."""
     if not row.samples:
-        return _without_figures("not measured")
-    void = [sample for sample in row.samples if sample.is_void]
-    if void:
-        first = void[0]
-        return _without_figures(
-            f"void: {first.failure}"
-            if first.failure
-            else f"void: {first.wrong} of {first.requests} answers wrong"
-        )
-    quiet = [sample for sample in row.samples if not sample.flag]
+        return Figures(flag="not measured")
+    for sample in row.samples:
+        if sample.is_void:
+            wrong = f"{sample.wrong} of {sample.requests} answers wrong"
+            return Figures(flag=f"void: {sample.failure or wrong}")
+    samples = [sample for sample in row.samples if not sample.flag]
     flag = "ok"
-    if len(quiet) < needed:
-        disturbed = [sample.flag for sample in row.samples if sample.flag]
-        flag = f"{len(quiet)} of {needed} undisturbed"
-        if disturbed:
-            flag += f" ({disturbed[0]})"
-    samples = quiet if flag == "ok" else row.samples
+    if len(samples) < needed:
+        disturbed = [f" ({sample.flag})" for sample in row.samples if sample.flag]
+        flag = f"{len(samples)} of {needed} undisturbed{''.join(disturbed[:1])}"
+        samples = row.samples
     return Figures(
+        flag=flag,
         cpu_ms=statistics.median(sample.scaled_ms(reference_ms) for sample in samples),
         rate=statistics.median(sample.rate for sample in samples),
         p50_ms=statistics.median(sample.p50_ms for sample in samples),
         p99_ms=statistics.median(sample.p99_ms for sample in samples),
         client_ms=statistics.median(sample.client_ms for sample in samples),
-        flag=flag,
-    )
-
-
-def _without_figures(flag: str) -> Figures:
-    nothing = float("nan")
-    return Figures(
-        cpu_ms=nothing, rate=nothing, p50_ms=nothing, p99_ms=nothing, client_ms=nothing, flag=flag
     )
 
 
@@ -130,8 +118,6 @@ class Results(msgspec.Struct, kw_only=True):
     """Seconds of each load."""
     rounds: int
     """Undisturbed samples that a row needs."""
-    versions: dict[str, str]
-    """Version of each peer."""
     rows: list[Row]
 
     @property
@@ -139,18 +125,20 @@ class Results(msgspec.Struct, kw_only=True):
         """Median of the reference loop over the run, to which CPU times are scaled."""
         samples = [sample for row in self.rows for sample in row.samples if not sample.failure]
         values = [value for sample in samples for value in sample.reference_ms]
-        return statistics.median(values) if values else float("nan")
+        return statistics.median(values) if values else math.nan
 
-    def figures(self, row: Row) -> Figures:
-        """Return the medians of a row."""
-        return figures(row, self.reference_ms, self.rounds)
-
-    def groups(self) -> Iterator[tuple[int, str, list[tuple[Row, Figures]]]]:
-        """Yield the rows of each number of connections and path, with their medians."""
-        keys = dict.fromkeys((row.connections, row.path) for row in self.rows)
-        for connections, path in keys:
-            rows = [row for row in self.rows if (row.connections, row.path) == (connections, path)]
-            yield connections, path, [(row, self.figures(row)) for row in rows]
+    def groups(self) -> Iterator[tuple[int, str, dict[str, Figures]]]:
+        """Yield the medians of each server, for each number of connections and path."""
+        for connections, path in dict.fromkeys((row.connections, row.path) for row in self.rows):
+            yield (
+                connections,
+                path,
+                {
+                    row.server: figures(row, self.reference_ms, self.rounds)
+                    for row in self.rows
+                    if (row.connections, row.path) == (connections, path)
+                },
+            )
 
 
 def text_table(results: Results) -> str:
@@ -158,44 +146,28 @@ def text_table(results: Results) -> str:
     lines = [
         f"CPU ms of all processes a request, scaled to a reference loop of {results.reference_ms:.1f} ms"
     ]
-    for connections, path, rows in results.groups():
-        own = next((numbers for row, numbers in rows if row.server == OWN), None)
+    for connections, path, servers in results.groups():
+        own = servers.get(OWN, Figures(flag="not measured"))
         lines.append(f"\n{path}, {connections} connections")
         lines.append(
             f"  {'':20}{'CPU ms':>9}{'x':>7}{'req/s':>9}{'x':>7}{'p50 ms':>9}{'p99 ms':>9}{'client':>8}  flag"
         )
-        for row, numbers in rows:
-            if numbers.cpu_ms != numbers.cpu_ms:
-                lines.append(f"  {row.server:20}{'':58}  {numbers.flag}")
-                continue
-            cpu, rate = (
-                (numbers.cpu_ms / own.cpu_ms, numbers.rate / own.rate) if own else (1.0, 1.0)
-            )
+        for name, row in servers.items():
             lines.append(
-                f"  {row.server:20}{numbers.cpu_ms:9.3f}{cpu:7.2f}{numbers.rate:9.0f}{rate:7.2f}"
-                f"{numbers.p50_ms:9.2f}{numbers.p99_ms:9.2f}{numbers.client_ms:8.3f}  {numbers.flag}"
+                f"  {name:20}{row.cpu_ms:9.3f}{row.cpu_ms / own.cpu_ms:7.2f}"
+                f"{row.rate:9.0f}{row.rate / own.rate:7.2f}"
+                f"{row.p50_ms:9.2f}{row.p99_ms:9.2f}{row.client_ms:8.3f}  {row.flag}"
             )
     return "\n".join(lines)
 
 
 def markdown_table(results: Results, connections: int) -> str:
     """Write the rows that may be quoted: CPU ms and requests per second of each server on each path."""
-    paths = list(dict.fromkeys(row.path for row in results.rows))
-    servers = list(dict.fromkeys(row.server for row in results.rows))
-    cells = {
-        (row.server, row.path): results.figures(row)
-        for row in results.rows
-        if row.connections == connections
-    }
+    paths = {path: rows for number, path, rows in results.groups() if number == connections}
     lines = [f"| CPU ms, requests/s | {' | '.join(paths)} |", "|---" * (len(paths) + 1) + "|"]
-    for server in servers:
-        texts = []
-        for path in paths:
-            numbers = cells.get((server, path))
-            if numbers is None or not numbers.is_ok:
-                texts.append("-")
-            else:
-                texts.append(f"{numbers.cpu_ms:.3g}, {numbers.rate:.0f}")
+    for server in dict.fromkeys(row.server for row in results.rows):
+        rows = [servers.get(server) for servers in paths.values()]
+        texts = [f"{row.cpu_ms:.3g}, {row.rate:.0f}" if row and row.is_ok else "-" for row in rows]
         lines.append(f"| {server} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
@@ -203,15 +175,14 @@ def markdown_table(results: Results, connections: int) -> str:
 def behind(results: Results, peers: Sequence[str]) -> list[str]:
     """Say where Quadriga with its store is behind a peer by more than a tie, in CPU or in requests per second."""
     lines = []
-    for connections, path, rows in results.groups():
-        own = next((numbers for row, numbers in rows if row.server == OWN), None)
-        for row, numbers in rows:
-            if own is None or row.server not in peers:
-                continue
-            mark = "" if own.is_ok and numbers.is_ok else " (flagged)"
-            place = f"{path}, {connections} connections: {row.server}"
-            if own.cpu_ms > TIE * numbers.cpu_ms:
-                lines.append(f"{place} takes {numbers.cpu_ms / own.cpu_ms:.2f} of the CPU{mark}")
-            if numbers.rate > TIE * own.rate:
-                lines.append(f"{place} answers {numbers.rate / own.rate:.2f} times as many{mark}")
+    for connections, path, servers in results.groups():
+        own = servers.get(OWN, Figures(flag="not measured"))
+        for name in filter(servers.__contains__, peers):
+            row = servers[name]
+            mark = "" if own.is_ok and row.is_ok else " (flagged)"
+            place = f"{path}, {connections} connections: {name}"
+            if own.cpu_ms > TIE * row.cpu_ms:
+                lines.append(f"{place} takes {row.cpu_ms / own.cpu_ms:.2f} of the CPU{mark}")
+            if row.rate > TIE * own.rate:
+                lines.append(f"{place} answers {row.rate / own.rate:.2f} times as many{mark}")
     return lines

@@ -1,4 +1,4 @@
-"""What `make bench-peers` says of its samples: which count, which void a row, and what the tables and the picture show."""
+"""What `make bench-peers` says of its samples: which count, which void a row, and what the tables show."""
 
 import importlib
 import math
@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -96,7 +94,6 @@ def results(table: ModuleType, *rows: tuple[str, float, float, float]) -> Any:
         machine="a <machine>",
         seconds=1,
         rounds=1,
-        versions={"peer": "1"},
         rows=[
             table.Row(
                 server=server,
@@ -126,9 +123,7 @@ def test_quadriga_is_behind_where_a_peer_is_better_by_more_than_a_tie(
     assert lines == [f"tiny JSON, 8 connections: peer {text}" for text in said]
 
 
-def test_flagged_rows_stand_in_the_text_and_neither_in_the_markdown_nor_in_the_picture(
-    bench: Any, table: ModuleType
-) -> None:
+def test_flagged_rows_stand_in_the_text_and_not_in_the_markdown(table: ModuleType) -> None:
     measured = results(table, (table.OWN, 2.0, 100.0, 0.0), ("quiet & good", 4.0, 70.0, 0.0), ("busy", 3.0, 80.0, 0.7))  # fmt: skip
     text = table.text_table(measured)
     assert "neighbours 0.7" in text
@@ -136,12 +131,6 @@ def test_flagged_rows_stand_in_the_text_and_neither_in_the_markdown_nor_in_the_p
     markdown = table.markdown_table(measured, 8)
     assert "| quiet & good | 4, 70 |" in markdown
     assert "| busy | - |" in markdown
-    drawn = ET.fromstring(bench("peer_picture").picture(measured, 8))
-    words = [element.text for element in drawn.iter(f"{SVG}text")]
-    assert "quiet & good" in words
-    assert "busy" not in words
-    bars = [int(bar.get("width", "0")) for bar in drawn.iter(f"{SVG}rect") if bar.get("x")]
-    assert bars == [125, 250, 250, 175]
 
 
 def test_a_server_that_did_not_start_changes_no_reference(table: ModuleType) -> None:
@@ -168,7 +157,7 @@ def test_what_is_recognised_is_compared_by_label_score_and_box(
     bench: Any, answered: list[Any], *, is_alike: bool
 ) -> None:
     expected = [("star", 0.9, (0, 0, 9, 9)), ("cross", 0.5, (1, 1, 4, 4))]
-    assert bench("peer_paths").are_alike(expected, answered) is is_alike
+    assert bench("questions").are_alike(expected, answered) is is_alike
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -188,12 +177,12 @@ OK = b"HTTP/1.1 200 OK\r\n"
 def test_an_answer_is_complete_with_its_length_or_its_last_chunk(
     bench: Any, received: bytes, answer: bytes | None
 ) -> None:
-    complete = bench("closed_loop")._complete_answer(bytearray(received))
+    complete = bench("measuring")._complete_answer(bytearray(received))
     assert (complete[1] if complete else None) == answer
 
 
 def test_the_cpu_of_a_child_counts_for_the_server_and_not_for_its_neighbours(bench: Any) -> None:
-    processes = bench("processes")
+    processes = bench("measuring")
     meter = processes.CpuMeter()
     code = "import threading, time\ndef work():\n  while time.thread_time() < 1: pass\nt = threading.Thread(target=work)\nt.start(); t.join(); print(); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as child:

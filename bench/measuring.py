@@ -1,16 +1,27 @@
-"""Closed loops of requests over HTTP and gRPC, and the CPU time of processes, for benchmarks that measure servers."""
+"""Closed loops of requests, and CPU time of a server with all its processes and of the rest of the machine.
 
+What a server starts stays below this process: one that loses its parent becomes a child of it.
+"""
+
+import ctypes
+import os
 import selectors
 import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 from bare_application import SERVICE
 
+PR_SET_CHILD_SUBREAPER = 36
+CPU_CLOCK = 2
+"""Kind of a process's clock that counts its time on processors, of ended threads too."""
+TICKS = os.sysconf("SC_CLK_TCK")
 CONNECTIONS = 8
 LIMIT_S = 60
 """Seconds after which a request without an answer is an error."""
@@ -153,13 +164,82 @@ class GrpcLoad:
             channel.close()
 
 
+def adopt_orphans() -> None:
+    """Become the parent of each process below this one that loses its own."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants() -> list[int]:
+    """Return the processes below this one."""
+    return [process.pid for process in psutil.Process().children(recursive=True)]
+
+
+def process_cpu_ns(pid: int) -> int:
+    """Return the CPU time of a process, 0 if it has ended."""
+    with suppress(OSError):
+        return time.clock_gettime_ns(((~pid) << 3) | CPU_CLOCK)
+    return 0
+
+
+class CpuMeter:
+    """CPU time since its beginning, of the processes below this one, of this one, and of the rest of the machine."""
+
+    def __init__(self) -> None:
+        self._begun = {pid: process_cpu_ns(pid) for pid in descendants()}
+        self._own_begun_s, self._begun_s = time.process_time(), time.perf_counter()
+        self._machine_begun_s = machine_cpu_s()
+
+    def server_s(self) -> float:
+        """Return the CPU seconds of the processes below; each new process counts from its start."""
+        return sum(process_cpu_ns(pid) - self._begun.get(pid, 0) for pid in descendants()) / 1e9
+
+    def own_s(self) -> float:
+        """Return the CPU seconds of this process."""
+        return time.process_time() - self._own_begun_s
+
+    def neighbour_cores(self) -> float:
+        """Return how many cores were busy with neither of them."""
+        used_s = machine_cpu_s() - self._machine_begun_s - self.server_s() - self.own_s()
+        return max(0.0, used_s / (time.perf_counter() - self._begun_s))
+
+
+def machine_cpu_s() -> float:
+    """Return the CPU seconds of all processes of the machine, and what its host took away.
+
+    Interrupts are left out: those of the network are for the server and its client.
+    """
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    user, nice, system, _idle, _wait, _interrupts, _soft_interrupts, stolen = map(int, fields)
+    return (user + nice + system + stolen) / TICKS
+
+
 def cpu_ns(pids: Sequence[int]) -> int:
-    """Sum the CPU time of all threads of processes, in nanoseconds, as the scheduler counts it."""
-    total = 0
-    for pid in pids:
-        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            try:
-                total += int(path.read_text().split()[0])
-            except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
-                continue
-    return total
+    """Sum the CPU time of processes, nanoseconds."""
+    return sum(map(process_cpu_ns, pids))
+
+
+def settle(pids: Sequence[int], limit_s: float = 3.0) -> None:
+    """Wait until processes use less than a fiftieth of a core, as when all is stored."""
+    end_s, before_ns = time.monotonic() + limit_s, cpu_ns(pids)
+    while time.monotonic() < end_s:
+        time.sleep(0.1)
+        now_ns = cpu_ns(pids)
+        if now_ns - before_ns < 2_000_000:
+            return
+        before_ns = now_ns
+
+
+def end_all(wait_s: float = 10) -> None:
+    """End every process below this one: asked first, then at once."""
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        processes = psutil.Process().children(recursive=True)
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                end(process)
+        psutil.wait_procs(processes, timeout=wait_s)
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """Return the value below which a part of the values lies."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]

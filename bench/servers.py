@@ -1,23 +1,25 @@
-"""Quadriga, a bare application, and the peers, each started when its turn comes.
+"""Quadriga, a bare application, and other servers, each started when its turn comes.
 
 A peer is a folder below `peers`, with its server and the packages of its environment below `.peers`.
 """
 
 import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import IO
 
 import msgspec
+from measuring import end_all
 from peer_models import CORES
-from peer_paths import (
+from questions import (
+    DETECTOR,
+    GRPC,
     IMAGE_MODELS,
+    JSON,
     NATIVE,
     NATIVE_ONE_URL,
     PATHS,
@@ -28,7 +30,6 @@ from peer_paths import (
     Dialect,
     Questions,
 )
-from processes import end_all
 
 from tests.server_process import ROOT, ServerProcess, free_port
 
@@ -56,40 +57,28 @@ class Contestant(msgspec.Struct, frozen=True, kw_only=True):
     """Flags of Quadriga, or number of threads of the bare application."""
     workers: int = 0
     """Processes with models, where a peer is measured in more than one set-up."""
-    settles: bool = False
-    """Whether it goes on with its work after it has answered."""
 
     @property
     def is_installed(self) -> bool:
         """Whether the environment is there, complete."""
         return not self.folder or (ENVIRONMENTS / self.folder / "installed").exists()
 
-    def version(self) -> str:
-        """Return the version of a peer's package, empty for those of this project."""
-        package = PACKAGES.get(self.folder, self.folder)
-        folders = (ENVIRONMENTS / self.folder).glob(
-            f"lib/python*/site-packages/{package}-*.dist-info"
-        )
-        return next((re.sub(r".*-(.*)\.dist-info", r"\1", path.name) for path in folders), "")
 
-
-PACKAGES = {"triton": "nvidia_pytriton"}
-"""Packages that are not called as their folder."""
-HTTP_JSON = ("tiny JSON", *IMAGE_MODELS)
-BARE_PATHS = tuple(path for path in IMAGE_MODELS if path != "detector JPEG")
+HTTP_JSON = (JSON, *IMAGE_MODELS)
+BARE_PATHS = tuple(path for path, model in IMAGE_MODELS.items() if model != DETECTOR)
 """Paths of images that the bare application has."""
 
 CONTESTANTS = (
     Contestant(name="bare ASGI", dialect=QUADRIGA, paths=TENSOR_PATHS, flags=("0",)),
     Contestant(name="bare ASGI", dialect=QUADRIGA, paths=BARE_PATHS, flags=(str(CORES),)),
     Contestant(name="Quadriga, store off", dialect=QUADRIGA, paths=PATHS, flags=("--no-store",)),
-    Contestant(name="Quadriga, store on", dialect=QUADRIGA, paths=PATHS, settles=True),
-    Contestant(name="MLServer", folder="mlserver", dialect=V2, paths=(*HTTP_JSON, "tiny gRPC")),
+    Contestant(name="Quadriga, store on", dialect=QUADRIGA, paths=PATHS),
+    Contestant(name="MLServer", folder="mlserver", dialect=V2, paths=(*HTTP_JSON, GRPC)),
     Contestant(
         name="MLServer, workers",
         folder="mlserver",
         dialect=V2,
-        paths=(*HTTP_JSON, "tiny gRPC"),
+        paths=(*HTTP_JSON, GRPC),
         workers=CORES,
     ),
     Contestant(name="KServe", folder="kserve", dialect=V2, paths=PATHS),
@@ -111,30 +100,28 @@ def running(
         if contestant.folder:
             yield _start_peer(contestant, models, folder, questions)
         elif contestant.name.startswith("bare"):
-            yield _start_bare(contestant, models, folder)
+            with bare(models, int(contestant.flags[0])) as (addresses, _):
+                yield addresses
         else:
-            server = ServerProcess(folder / "data", models, "--grpc-port", "0", *contestant.flags)
-            server.start()
-            try:
+            with ServerProcess(
+                folder / "data", models, "--grpc-port", "0", *contestant.flags
+            ) as server:
                 yield Addresses(server.host, server.grpc)
-            finally:
-                server.stop()
     finally:
         end_all()
 
 
-def _start_bare(contestant: Contestant, models: Path, folder: Path) -> Addresses:
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(BENCH / "bare_application.py"), str(models), *contestant.flags],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    output: IO[str] | None = process.stdout
-    assert output is not None
-    http_port, grpc_port = output.readline().split()
-    return Addresses(f"127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}")
+@contextmanager
+def bare(models: Path, threads: int) -> Iterator[tuple[Addresses, int]]:
+    """Start the bare application; give its addresses and the id of its process."""
+    command = [sys.executable, str(BENCH / "bare_application.py"), str(models), str(threads)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        http_port, grpc_port = process.stdout.readline().split()
+        try:
+            yield Addresses(f"127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}"), process.pid
+        finally:
+            process.kill()
 
 
 def _start_peer(
@@ -163,30 +150,16 @@ def _start_peer(
             env=environment,
             start_new_session=True,
         )
-    addresses = Addresses(f"127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}")
-    request = questions.traffic("tiny JSON", contestant.dialect).requests[0]
-    _wait_until(lambda: _answers(addresses.http, request), process, log_path)
-    return addresses
-
-
-def _wait_until(holds: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    head, _, body = questions.traffic(JSON, contestant.dialect).requests[0].partition(b"\r\n\r\n")
+    url, headers = head.split()[1].decode(), {"Content-Type": "application/json"}
     end_s = time.monotonic() + START_LIMIT_S
-    while not holds():
+    while True:
+        with suppress(OSError, HTTPException):
+            connection = HTTPConnection("127.0.0.1", http_port, timeout=10)
+            connection.request("POST", url, body, headers)
+            if connection.getresponse().status == 200:
+                return Addresses(f"127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}")
         if process.poll() is not None or time.monotonic() > end_s:
-            raise ConnectionError(
-                f"no answer from the server; its log ends: {log.read_text()[-2000:]}"
-            )
+            end = log_path.read_text()[-2000:]
+            raise ConnectionError(f"no answer from the server; its log ends: {end}")
         time.sleep(0.2)
-
-
-def _answers(address: str, request: bytes) -> bool:
-    head, _, body = request.partition(b"\r\n\r\n")
-    url = head.split()[1].decode()
-    connection = HTTPConnection(address, timeout=10)
-    try:
-        connection.request("POST", url, body, {"Content-Type": "application/json"})
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()

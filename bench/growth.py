@@ -23,7 +23,7 @@ import msgspec
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
-from store_records import CAMERAS, END_MS, SPAN_MS, Clock, build, databases, record
+from store_records import CAMERAS, END_MS, KINDS, SPAN_MS, Clock, build, databases, record
 
 from quadriga.engine.console.pages.inferences import BINS, VALUES
 from quadriga.engine.measures.metrics import request_metrics
@@ -49,10 +49,8 @@ from quadriga.store.records.errors import QueryError, QueryTimeoutError
 from quadriga.store.records.ids import smallest_id_at
 from quadriga.store.records.records import InferenceRecord, JournaledRecord, ModelReference
 
-KINDS = ("sqlite", "postgresql")
 SIZES = (3_000, 30_000, 300_000)
 REPEATS, SECONDS = 5, 20.0
-MOST_TIMES = 2.0
 CANARY_SHARE = 200
 """One in so many inferences is of the canary."""
 
@@ -177,7 +175,6 @@ def keeping(url: str, clock: Clock) -> Iterator[tuple[str, Callable[[random.Rand
     def rolled_back(engine: sa.Engine, change: Callable[[sa.Connection, NameIds], object]) -> None:
         with engine.connect() as connection:
             names = NameIds(connection)
-            clock.find()
             clock.start()
             change(connection, names)
             connection.rollback()
@@ -203,7 +200,6 @@ def measure(
     clock = Clock(url)
     try:
         reader.query(QueryRequest({}))
-        clock.find()
         return {
             name: cost_ms(ask, clock)
             for name, ask in chain(questions(reader, models).items(), keeping(url, clock))

@@ -8,15 +8,13 @@
 - latency: requests come at a steady rate, whether or not the ones before are answered, to a server that
   keeps inferences and to one that does not; the time from when a request was due to its answer.
 
-Flags: `--records N` to ingest into each database; `--profile` prints where the writer's time goes;
-`--only PART` (may be repeated); `--seconds S` of visibility and of each rate of latency.
+Flags: `--records N` to ingest into each database; `--only PART` (may be repeated); `--seconds S` of visibility and of each
+rate of latency.
 """
 
 import argparse
 import asyncio
-import cProfile
 import json
-import pstats
 import random
 import re
 import subprocess
@@ -25,14 +23,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import cv2
 import msgspec
 import numpy as np
-from store_records import build, databases, percentile, record, records
+from measuring import percentile
+from questions import http_request
+from store_records import build, databases, record, records
 
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.models.model import Model
@@ -47,14 +47,13 @@ from quadriga.store.records.ids import IdSource
 from tests.onnx_models import classifier
 from tests.server_process import ROOT, ServerProcess, image_input
 
-KINDS = ("sqlite", "postgresql")
 RATE = 2000
 """Records a second of the visibility."""
-
-REQUESTS_S = 100
+ACKNOWLEDGED = 5_000
+"""Images of the acknowledgement."""
+REQUESTS_S, CONNECTIONS = 100, 8
 IMAGES_PER_REQUEST = (1, 5, 20)
 """So 100, 500 and 2,000 inferences a second."""
-
 ROUNDS = 3
 MODEL = """
 family = "plain-classifier"
@@ -67,49 +66,21 @@ def ingest(folder: Path, arguments: argparse.Namespace) -> None:
     print(
         f"ingest of {arguments.records} records{'':13}client us  server us  records/s/core  records/s"
     )
-    with databases(folder, KINDS) as urls:
+    with databases(folder) as urls:
         for kind, url in urls.items():
-            profile = cProfile.Profile() if arguments.profile else None
             made = records(arguments.records, span_ms=arguments.records)  # as 1,000 a second
-            done = build(url, folder / kind, made, profile=profile)
+            done = build(url, folder / kind, made)
             client, server = (s / done.records * 1e6 for s in (done.client_s, done.server_s))
             print(
                 f"  {kind:40}{client:9.1f}{server:11.1f}{1e6 / (client + server):16.0f}"
                 f"{done.records / done.wall_s:11.0f}"
             )
-            if profile is not None:
-                pstats.Stats(profile).sort_stats("tottime").print_stats(20)
-
-
-class Appender(threading.Thread):
-    """Appends records at a steady rate and notes when each was acknowledged."""
-
-    def __init__(self, directory: Path, seconds: float) -> None:
-        super().__init__()
-        self._ids = IdSource(0)
-        self._journal = Journal(directory, worker=0)
-        self._records = list(records(1000))
-        self._count = int(seconds * RATE)
-        self.acknowledged: list[tuple[int, float]] = []
-
-    def run(self) -> None:
-        """Append them all."""
-        begun = time.perf_counter()
-        for number in range(self._count):
-            delay = begun + number / RATE - time.perf_counter()
-            if delay > 0:
-                time.sleep(delay)
-            made = self._records[number % len(self._records)]
-            made = msgspec.structs.replace(made, seq=self._ids.next())
-            self._journal.append([made])
-            self.acknowledged.append((made.seq, time.perf_counter()))
-        self._journal.close()
 
 
 def visibility(folder: Path, arguments: argparse.Namespace) -> None:
     """Print how long a record takes from its acknowledgement until a query sees it."""
     print(f"visibility at {RATE} records/s{'':24}p50 ms     p99 ms     max ms")
-    with databases(folder, KINDS) as urls:
+    with databases(folder) as urls:
         for kind, url in urls.items():
             settings = Settings(data=str(folder / kind), database=url)
             writer = subprocess.Popen(
@@ -120,22 +91,42 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
             assert writer.stdin is not None
             writer.stdin.write(msgspec.json.encode(ChildTask("writer", settings)) + b"\n")
             writer.stdin.flush()
-            readers = ReaderPool(url)
-            _newest(readers, wait=True)
-            lags_ms = _lags_ms(readers, Appender(settings.journal_directory, arguments.seconds))
-            readers.close()
+            with closing(ReaderPool(url)) as readers:
+                while True:
+                    with suppress(NotReadyError):
+                        _newest(readers)
+                        break
+                    time.sleep(0.05)
+                lags_ms = _lags_ms(readers, settings.journal_directory, arguments.seconds)
             writer.communicate()
             p50, p99 = percentile(lags_ms, 0.5), percentile(lags_ms, 0.99)
             print(f"  {kind:40}{p50:12.1f}{p99:11.1f}{max(lags_ms):11.1f}")
 
 
-def _lags_ms(readers: ReaderPool, appender: Appender) -> list[float]:
-    lags_ms: list[float] = []
-    appender.start()
-    while appender.is_alive() or len(lags_ms) < len(appender.acknowledged):
+def _newest(readers: ReaderPool) -> int:
+    with readers.snapshot() as connection:
+        return int(connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar() or 0)
+
+
+def _lags_ms(readers: ReaderPool, directory: Path, seconds: float) -> list[float]:
+    """Append records at a steady rate; return how long each took until a query saw it."""
+    acknowledged: list[tuple[int, float]] = []
+    ids, made, count = IdSource(0), list(records(1000)), int(seconds * RATE)
+
+    def append() -> None:
+        with closing(Journal(directory, worker=0)) as journal:
+            begun = time.perf_counter()
+            for number in range(count):
+                time.sleep(max(0.0, begun + number / RATE - time.perf_counter()))
+                seq = ids.next()
+                journal.append([msgspec.structs.replace(made[number % len(made)], seq=seq)])
+                acknowledged.append((seq, time.perf_counter()))
+
+    thread, lags_ms = threading.Thread(target=append), []
+    thread.start()
+    while thread.is_alive() or len(lags_ms) < len(acknowledged):
         newest, now = _newest(readers), time.perf_counter()
-        while len(lags_ms) < len(appender.acknowledged):
-            seq, at = appender.acknowledged[len(lags_ms)]
+        for seq, at in acknowledged[len(lags_ms) :]:
             if seq > newest:
                 break
             lags_ms.append((now - at) * 1000)
@@ -143,71 +134,41 @@ def _lags_ms(readers: ReaderPool, appender: Appender) -> list[float]:
     return lags_ms
 
 
-def _newest(readers: ReaderPool, *, wait: bool = False) -> int:
-    while True:
-        try:
-            with readers.snapshot() as connection:
-                newest_id = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
-                return int(newest_id or 0)
-        except NotReadyError:
-            if not wait:
-                raise
-            time.sleep(0.05)
-
-
-def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
+def acknowledgement(folder: Path, _: argparse.Namespace) -> None:
     """Print the CPU that an image costs the thread that answers it."""
     model = Model("colours", "1", _colours(folder))
-    recorder = Recorder(
-        IdSource(0),
-        Journal(folder / "journal", 0),
-        FileBlobs(folder / "blobs"),
-        Settings(signals_per_s=0),
-        "0",
-    )
-    made = [
-        (record, number.to_bytes(4, "big") * 5_000)
-        for number, record in enumerate(records(arguments.requests))
-    ]
-    clock_us = percentile([_clock_us() for _ in range(1000)], 0.5)
+    journal, blobs = Journal(folder / "journal", 0), FileBlobs(folder / "blobs")
+    recorder = Recorder(IdSource(0), journal, blobs, Settings(signals_per_s=0), "0")
+    made = list(records(ACKNOWLEDGED))
+    clock_us = percentile([_since_us(time.thread_time_ns()) for _ in range(1000)], 0.5)
     print(f"acknowledgement{'':35}CPU us p50        p99  (less {clock_us:.2f} of the clock itself)")
-    for name, at_once, image, wishes in (
-        ("record", 1, None, StorageOptions()),
-        ("record, one of five", 5, None, StorageOptions()),
-        ("record, its image of 20 kB hashed", 1, 1, StorageOptions(store_input=False)),
-        ("record, its image of 20 kB kept", 1, 1, StorageOptions()),
+    for name, at_once, has_image, wishes in (
+        ("record", 1, False, StorageOptions()),
+        ("record, one of five", 5, False, StorageOptions()),
+        ("record, its image of 20 kB hashed", 1, True, StorageOptions(store_input=False)),
+        ("record, its image of 20 kB kept", 1, True, StorageOptions()),
     ):
         costs_us = []
-        for number in range(0, arguments.requests - at_once + 1, at_once):
-            first, _ = made[number]
+        for number in range(0, ACKNOWLEDGED - at_once + 1, at_once):
+            together = made[number : number + at_once]
+            image = number.to_bytes(4, "big") * 5_000 if has_image else None
             answered = [
-                ImageResult(
-                    "image",
-                    "predict",
-                    record.predictions,
-                    record.metadata,
-                    image and data,
-                    640,
-                    480,
-                    "image/png",
-                    wishes,
-                )
-                for record, data in made[number : number + at_once]
-            ]
+                ImageResult("image", "predict", record.predictions, record.metadata, image, 640, 480, "image/png", wishes)
+                for record in together
+            ]  # fmt: skip
+            first = together[0]
             handled = RequestSummary(
                 model, first.request_id, "v2_rest", first.latency_ms, {"run": 7.93}
             )
-            begun = time.thread_time_ns()
+            begun_ns = time.thread_time_ns()
             recorder.record(handled, answered)
-            cost_us = (time.thread_time_ns() - begun) / 1000 - clock_us
-            costs_us.append(cost_us / at_once)
+            costs_us.append((_since_us(begun_ns) - clock_us) / at_once)
         print(f"  {name:40}{percentile(costs_us, 0.5):18.1f}{percentile(costs_us, 0.99):11.1f}")
     recorder.close()
 
 
-def _clock_us() -> float:
-    begun = time.thread_time_ns()
-    return (time.thread_time_ns() - begun) / 1000
+def _since_us(begun_ns: int) -> float:
+    return (time.thread_time_ns() - begun_ns) / 1000
 
 
 def _colours(folder: Path) -> Path:
@@ -217,51 +178,40 @@ def _colours(folder: Path) -> Path:
     return path
 
 
-class Client:
-    """Sends requests at a steady rate over a few connections.
+def _request(images: int) -> bytes:
+    picture = cv2.imencode(".png", np.full((8, 8, 3), 200, np.uint8))[1].tobytes()
+    metadata = json.dumps(record(1, random.Random(1)).metadata)
+    inputs = [
+        image_input(picture, f"image-{number}", metadata=metadata) for number in range(images)
+    ]
+    return http_request("/v2/models/colours/infer", json.dumps({"inputs": inputs}).encode())
 
-    Args:
-        host: `host:port` of the server.
-        images: How many each request holds.
-    """
 
-    def __init__(self, host: str, images: int) -> None:
-        self._address = host.rsplit(":", 1)
-        picture = cv2.imencode(".png", np.full((8, 8, 3), 200, np.uint8))[1].tobytes()
-        metadata = json.dumps(record(1, random.Random(1)).metadata)
-        inputs = [
-            image_input(picture, f"image-{number}", metadata=metadata) for number in range(images)
-        ]
-        body = json.dumps({"inputs": inputs}).encode()
-        head = (
-            f"POST /v2/models/colours/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}"
-        )
-        self._request = head.encode() + b"\r\n\r\n" + body
-        self._free: asyncio.Queue[Any] = asyncio.Queue()
+async def _latencies_ms(host: str, request: bytes, seconds: float) -> list[float]:
+    """Send at a steady rate over a few connections; from when each request was due to the end of its answer."""
+    name, port = host.rsplit(":", 1)
+    free: asyncio.Queue[Any] = asyncio.Queue()
+    for _ in range(CONNECTIONS):
+        free.put_nowait(await asyncio.open_connection(name, port))
 
-    async def latencies_ms(self, seconds: float) -> list[float]:
-        """Send for so long; from when each request was due to the end of its answer."""
-        for _ in range(8):
-            self._free.put_nowait(await asyncio.open_connection(*self._address))
-        begun = time.perf_counter() + 0.05
-        due = [begun + number / REQUESTS_S for number in range(int(seconds * REQUESTS_S))]
-        latencies = await asyncio.gather(*map(self._ask, due))
-        while not self._free.empty():
-            self._free.get_nowait()[1].close()
-        return latencies
-
-    async def _ask(self, due: float) -> float:
+    async def ask(due: float) -> float:
         await asyncio.sleep(due - time.perf_counter())
-        reader, writer = await self._free.get()
-        writer.write(self._request)
+        reader, writer = await free.get()
+        writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
-        if b" 200 " not in head.split(b"\r\n", 1)[0]:
-            raise SystemExit(f"expected 200, got {head!r}")
         length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-        assert length is not None
+        if b" 200 " not in head.split(b"\r\n", 1)[0] or length is None:
+            raise SystemExit(f"expected 200, got {head!r}")
         await reader.readexactly(int(length[1]))
-        self._free.put_nowait((reader, writer))
+        free.put_nowait((reader, writer))
         return (time.perf_counter() - due) * 1000
+
+    begun = time.perf_counter() + 0.05
+    due = [begun + number / REQUESTS_S for number in range(int(seconds * REQUESTS_S))]
+    latencies = await asyncio.gather(*map(ask, due))
+    while not free.empty():
+        free.get_nowait()[1].close()
+    return latencies
 
 
 def latency(folder: Path, arguments: argparse.Namespace) -> None:
@@ -269,25 +219,24 @@ def latency(folder: Path, arguments: argparse.Namespace) -> None:
     models = folder / "models"
     _colours(models / "colours")
     print(f"latency of {REQUESTS_S} requests/s{'':23}p50 ms     p99 ms  added p50  added p99")
-    with databases(folder, KINDS) as urls, ExitStack() as stack:
+    with databases(folder) as urls, ExitStack() as stack:
+        flags = {"no store": ["--no-store"]}
+        flags |= {kind: ["--database", url] for kind, url in urls.items()}
         servers = {
-            name: stack.enter_context(ServerProcess(folder / name, models, *flags))
-            for name, flags in (
-                ("no store", ["--no-store"]),
-                *((kind, ["--database", url]) for kind, url in urls.items()),
-            )
+            name: stack.enter_context(ServerProcess(folder / name, models, *words))
+            for name, words in flags.items()
         }
         for images in IMAGES_PER_REQUEST:
             latencies: dict[str, list[float]] = {name: [] for name in servers}
+            request = _request(images)
             for number in range(ROUNDS + 1):  # interleaved; the first warms up
                 for name, server in servers.items():
-                    part = asyncio.run(
-                        Client(server.host, images).latencies_ms(arguments.seconds / ROUNDS)
-                    )
+                    part_s = arguments.seconds / ROUNDS
+                    part = asyncio.run(_latencies_ms(server.host, request, part_s))
                     latencies[name] += part if number else []
+            less = [percentile(latencies["no store"], part) for part in (0.5, 0.99)]
             for name, values in latencies.items():
                 line = [percentile(values, part) for part in (0.5, 0.99)]
-                less = [percentile(latencies["no store"], part) for part in (0.5, 0.99)]
                 added = [value - without for value, without in zip(line, less, strict=True)]
                 title = f"{images * REQUESTS_S} inferences/s, {name}"
                 print(f"  {title:40}{''.join(f'{value:11.2f}' for value in (*line, *added))[1:]}")
@@ -307,9 +256,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--requests", type=int, default=5_000, help="of the acknowledgement")
     parser.add_argument("--seconds", type=float, default=6)
-    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--only", action="append", choices=PARTS)
     arguments = parser.parse_args()
     for name in arguments.only or PARTS:

@@ -3,7 +3,7 @@
 The store is made once, by the real writer, in a folder that is kept. Each repetition asks for other
 values. A query is timed from its filter as JSON to the page of 50 inferences, newest first, as JSON; the
 plain SQL joins the same tables as one would write it by hand, and fetches the rows. CPU is that of this
-process, and of the PostgreSQL process that serves it. Deep pages begin where `--depth` matches are passed
+process, and of the PostgreSQL process that serves it. Deep pages begin where 20,000 matches are passed
 (or half of all, if there are fewer): by cursor, and by OFFSET in the plain SQL.
 
 Flags: `--records 10000000` for ten million, with a `--folder` for each size (1 M takes 2 GB on each
@@ -14,34 +14,25 @@ the queries; `--repeats N` and `--seconds S` bound what is asked of each.
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
-from store_records import (
-    CAMERAS,
-    END_MS,
-    LABELS,
-    SPAN_MS,
-    Clock,
-    build,
-    databases,
-    percentile,
-    records,
-)
+from measuring import percentile
+from store_records import CAMERAS, END_MS, KINDS, LABELS, SPAN_MS, Clock, build, databases, records
 
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database.database import ReaderPool, execute
 from quadriga.store.query.inferences import InferenceReader, QueryRequest
 from quadriga.store.records.errors import QueryTimeoutError
 from quadriga.store.records.ids import smallest_id_at
-from quadriga.store.records.records import InferenceRecord
+from quadriga.store.records.records import timestamp_text
 
-KINDS = ("sqlite", "postgresql")
-LIMIT = 50
-_STEP = 250
+LIMIT, STEP = 50, 250
+"""Inferences of a page, and of those on the way to a deep one."""
+DEPTH, DEEP_REPEATS = 20_000, 5
 DAY_MS = 86_400_000
 _BY_HAND = {
     "application_name": "quadriga",
@@ -82,85 +73,76 @@ class Start(NamedTuple):
     """Matches before it."""
 
 
-def _newest(_: random.Random) -> Question:
+Ask = Callable[[random.Random], Question]
+
+
+def newest(_: random.Random) -> Question:
+    """Ask for all."""
     return Question({}, "", "1 = 1", ())
 
 
-def _day(chance: random.Random) -> tuple[dict[str, Any], int, int]:
+def day(chance: random.Random) -> Question:
+    """Ask for a day."""
     start = END_MS - chance.randrange(1, SPAN_MS // DAY_MS) * DAY_MS
-    when = {"ts": {"ge": _time(start), "lt": _time(start + DAY_MS)}}
-    return when, smallest_id_at(start), smallest_id_at(start + DAY_MS)
-
-
-def _time(milliseconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(milliseconds / 1000))
-
-
-def _model_day(chance: random.Random) -> Question:
-    when, low, high = _day(chance)
-    name = f"detector-{chance.randrange(3)}"
+    end = start + DAY_MS
+    where = {"ts": {"ge": timestamp_text(start), "lt": timestamp_text(end)}}
     return Question(
-        {"and": [{"model": name}, when]},
-        "JOIN model AS k ON k.id = i.model_id",
-        "k.name = ? AND i.seq >= ? AND i.seq < ?",
-        (name, low, high),
+        where, "", "i.seq >= ? AND i.seq < ?", (smallest_id_at(start), smallest_id_at(end))
     )
 
 
-def _camera(chance: random.Random) -> str:
-    return f"camera-{chance.randrange(CAMERAS)}"
+def model(chance: random.Random) -> Question:
+    """Ask for a model."""
+    name = f"detector-{chance.randrange(3)}"
+    return Question({"model": name}, "JOIN model AS k ON k.id = i.model_id", "k.name = ?", (name,))
 
 
-def _key(chance: random.Random) -> Question:
-    camera = _camera(chance)
+def key(chance: random.Random) -> Question:
+    """Ask for a camera."""
+    camera = f"camera-{chance.randrange(CAMERAS)}"
     return Question({"meta.camera_id": camera}, _CAMERA, _IS_CAMERA, (camera,))
 
 
-def _range(part: float) -> Callable[[random.Random], Question]:
+def altitudes(part: float) -> Ask:
+    """Return what asks for a part of the altitudes."""
+
     def ask(chance: random.Random) -> Question:
-        low, high = _altitudes(chance, part)
-        where = {"meta.altitude": {"ge": low, "lt": high}}
-        return Question(where, _ALTITUDE, _IS_ALTITUDE, (low, high))
+        low = round(chance.uniform(0, 1000 * (1 - part)), 2)
+        values = low, low + 1000 * part
+        where = {"meta.altitude": {"ge": values[0], "lt": values[1]}}
+        return Question(where, _ALTITUDE, _IS_ALTITUDE, values)
 
     return ask
 
 
-def _altitudes(chance: random.Random, part: float) -> tuple[float, float]:
-    low = round(chance.uniform(0, 1000 * (1 - part)), 2)
-    return low, low + 1000 * part
+def both(first: Ask, second: Ask) -> Ask:
+    """Return what asks for what two ask for."""
+
+    def ask(chance: random.Random) -> Question:
+        one, other = first(chance), second(chance)
+        return Question(
+            {"and": [one.where, other.where]},
+            f"{one.joins} {other.joins}",
+            f"{one.condition} AND {other.condition}",
+            one.values + other.values,
+        )
+
+    return ask
 
 
-def _key_and_range(chance: random.Random) -> Question:
-    camera, (low, high) = _camera(chance), _altitudes(chance, 0.1)
-    return Question(
-        {"and": [{"meta.camera_id": camera}, {"meta.altitude": {"ge": low, "lt": high}}]},
-        f"{_CAMERA} {_ALTITUDE}",
-        f"{_IS_CAMERA} AND {_IS_ALTITUDE}",
-        (camera, low, high),
+def key_or_range(chance: random.Random) -> Question:
+    """Ask for a camera, or for a thousandth of the altitudes."""
+    sides = [key(chance), altitudes(0.001)(chance)]
+    either = " OR ".join(
+        f"i.seq IN (SELECT i.seq FROM inference AS i {side.joins} WHERE {side.condition})"
+        for side in sides
     )
+    where = {"or": [side.where for side in sides]}
+    return Question(where, "", f"({either})", sides[0].values + sides[1].values)
 
 
-def _key_and_day(chance: random.Random) -> Question:
-    camera, (when, low, high) = _camera(chance), _day(chance)
-    return Question(
-        {"and": [{"meta.camera_id": camera}, when]},
-        _CAMERA,
-        f"{_IS_CAMERA} AND i.seq >= ? AND i.seq < ?",
-        (camera, low, high),
-    )
-
-
-def _key_or_range(chance: random.Random) -> Question:
-    camera, (low, high) = _camera(chance), _altitudes(chance, 0.001)
-    either = (
-        f"i.seq IN (SELECT i.seq FROM inference AS i {_CAMERA} WHERE {_IS_CAMERA})"
-        f" OR i.seq IN (SELECT i.seq FROM inference AS i {_ALTITUDE} WHERE {_IS_ALTITUDE})"
-    )
-    where = {"or": [{"meta.camera_id": camera}, {"meta.altitude": {"ge": low, "lt": high}}]}
-    return Question(where, "", f"({either})", (camera, low, high))
-
-
-def _label(chance: random.Random) -> Question:
+def label(chance: random.Random) -> Question:
+    """Ask for the best scores of a label."""
     name, score = chance.choice(LABELS), round(chance.uniform(0.94, 0.96), 3)
     return Question(
         {"label": {"name": name, "score": {"ge": score}}},
@@ -170,7 +152,8 @@ def _label(chance: random.Random) -> Question:
     )
 
 
-def _near(chance: random.Random) -> Question:
+def near(chance: random.Random) -> Question:
+    """Ask for what lies within 10 km of a place."""
     north, east = chance.uniform(45.5, 54.5), chance.uniform(0.5, 14.5)
     box = (north - 0.09, north + 0.09, east - 0.14, east + 0.14)  # some 10 km each way
     return Question(
@@ -181,22 +164,22 @@ def _near(chance: random.Random) -> Question:
     )
 
 
-QUERIES: dict[str, Callable[[random.Random], Question]] = {
-    "newest": _newest,
-    "a model in a day": _model_day,
-    "key": _key,
-    "range, 0.1 %": _range(0.001),
-    "range, 30 %": _range(0.3),
-    "key AND range, 0.05 %": _key_and_range,
-    "key in a day": _key_and_day,
-    "key OR range": _key_or_range,
-    "label, best scores": _label,
-    "within 10 km": _near,
+QUERIES: dict[str, Ask] = {
+    "newest": newest,
+    "a model in a day": both(day, model),
+    "key": key,
+    "range, 0.1 %": altitudes(0.001),
+    "range, 30 %": altitudes(0.3),
+    "key AND range, 0.05 %": both(key, altitudes(0.1)),
+    "key in a day": both(key, day),
+    "key OR range": key_or_range,
+    "label, best scores": label,
+    "within 10 km": near,
 }
 
 
 class Costs:
-    """Wall and CPU milliseconds of repetitions."""
+    """Wall and CPU milliseconds of repetitions, and rows of their pages."""
 
     def __init__(self) -> None:
         self.wall_ms: list[float] = []
@@ -204,7 +187,7 @@ class Costs:
         self.rows: list[int] = []
 
     def __str__(self) -> str:
-        """Give p50 and p99 of both."""
+        """Give p50 and p99 of both times."""
         return "".join(
             f"{percentile(values, part):9.2f}"
             for values in (self.wall_ms, self.cpu_ms)
@@ -232,13 +215,13 @@ class Bench:
     def compare(self, name: str) -> None:
         """Print one line for the first page of a query, and one for a deep one."""
         for connect in (self._page, self._plain):
-            connect(Start(_newest(random.Random())))
+            connect(Start(newest(random.Random())))
         chance = random.Random(name)
         questions = [QUERIES[name](chance) for _ in range(self._arguments.repeats)]
         first = [Start(question) for question in questions]
         self._line(name, self._measured(self._page, first), self._measured(self._plain, first))
-        deep = [self._deep(question) for question in questions[: self._arguments.deep_repeats]]
-        depth = percentile([float(start.offset) for start in deep], 0.5)
+        deep = [self._deep(question) for question in questions[:DEEP_REPEATS]]
+        depth = percentile([start.offset for start in deep], 0.5)
         self._line(
             f"  from {depth:.0f} on",
             self._measured(self._page, deep * 10),
@@ -256,14 +239,11 @@ class Bench:
     @staticmethod
     def _line(name: str, ours: Costs, plain: Costs) -> None:
         ratio = percentile(plain.cpu_ms, 0.5) / percentile(ours.cpu_ms, 0.5)
-        rows = percentile(list(map(float, ours.rows)), 0.5)
-        print(
-            f"  {name:24}{rows:5.0f}{ours} |{plain}{len(plain.wall_ms):5}{ratio:9.1f}", flush=True
-        )
+        rows, count = percentile(ours.rows, 0.5), len(plain.wall_ms)
+        print(f"  {name:24}{rows:5.0f}{ours} |{plain}{count:5}{ratio:9.1f}", flush=True)
 
     def _measured(self, ask: Callable[[Start], int], starts: list[Start]) -> Costs:
         costs, until = Costs(), time.perf_counter() + self._arguments.seconds
-        self._clock.find()
         for number, start in enumerate(starts):
             if number and time.perf_counter() > until:
                 break
@@ -295,8 +275,8 @@ class Bench:
     def _deep(self, question: Question) -> Start:
         """Walk to a deep page."""
         starts = [Start(question)]
-        while starts[-1].offset < self._arguments.depth:
-            request = QueryRequest(question.where, limit=_STEP, cursor=starts[-1].cursor)
+        while starts[-1].offset < DEPTH:
+            request = QueryRequest(question.where, limit=STEP, cursor=starts[-1].cursor)
             page = self._inferences.query(request)
             if page.cursor is None:
                 return starts[len(starts) // 2]
@@ -305,20 +285,14 @@ class Bench:
         return starts[-1]
 
 
-def prepare(
-    url: str,
-    kind: str,
-    arguments: argparse.Namespace,
-    stored: Iterator[InferenceRecord] | None = None,
-) -> None:
-    """Make the store, of these records or the usual ones, if it was not made before."""
+def prepare(url: str, kind: str, arguments: argparse.Namespace) -> None:
+    """Make the store, if it was not made before."""
     made = arguments.folder / f"{kind}-{arguments.records}"
     if made.exists():
         return
     begun = time.perf_counter()
-    made_records = records(arguments.records) if stored is None else stored
-    done = build(url, arguments.folder / f"{kind}-writer", made_records)
-    if not url.startswith("sqlite"):
+    done = build(url, arguments.folder / f"{kind}-writer", records(arguments.records))
+    if kind == "postgresql":
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.exec_driver_sql("VACUUM ANALYZE")
@@ -339,8 +313,6 @@ def main() -> None:
     parser.add_argument("--database", action="append", choices=KINDS)
     parser.add_argument("--only", action="append", choices=QUERIES)
     parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--deep-repeats", type=int, default=5)
-    parser.add_argument("--depth", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=3)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)

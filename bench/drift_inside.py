@@ -5,10 +5,6 @@ label, and a value that goes missing. Counted are windows whose changed part alo
 against the baseline has p below 1e-6. `named` means that the report is insufficient, and says which signal moved and where.
 `place` is how far off the named row is, as a share of the window: the median.
 
-With `--stored N` so many windows of 1,000 rows of each world are compared three times: as files, as inferences in a
-SQLite store, and by a schedule of that store, whose baseline is saved. `alike` are those of which all three say the same:
-status, p-values, effect, and where the change began.
-
 Flags: `--repeats N` of each step and onset (10), `--baseline N` (2,000), `--only NAME` for some of the worlds.
 """
 
@@ -16,42 +12,16 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from pathlib import Path
-from random import Random
-from tempfile import TemporaryDirectory
-from threading import Event
 from typing import Any, NamedTuple
 
 import drift_worlds as worlds
-import msgspec
 import numpy as np
-from msgspec.structs import replace
 from scipy import stats
-from store_records import build, record
 
-from quadriga.monitor.drift.baselines import BaselineRequest
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.files.compare_files import ColumnOptions, compare_files
-from quadriga.monitor.drift.job import BaselineJob, run_baseline, run_drift
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX, with_presence
-from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
-from quadriga.monitor.drift.row_signals import METADATA_PREFIX
 from quadriga.monitor.drift.significance.decision import ComparisonSettings
-from quadriga.monitor.drift.stored import compare_stored
-from quadriga.monitor.drift.watch.schedules import DriftSchedule, drift_schedules
-from quadriga.monitor.report.schema import Report
-from quadriga.monitor.watch.schedules import Scheduler
-from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.jobs.jobs import Job, Jobs
-from quadriga.store.jobs.runner import JobRun
-from quadriga.store.query.inferences import InferenceReader
-from quadriga.store.records.ids import smallest_id_at
-from quadriga.store.records.records import ModelReference, timestamp_text
 
-MODEL, KEY = ModelReference("detector", "1", "a" * 64), "x"
-DAY_S, DAY_MS, ROW_MS = 86_400, 86_400_000, 40_000
-FIRST_DAY, CHANGED_DAY = 20_450, 20_452
-"""Days since 1970 of the baseline and of the window."""
 ONSETS, STEPS, SIZES = (0.1, 0.3, 0.5, 0.7, 0.9), (1.0, 2.0, 4.0), (300, 1_000, 5_000)
 MAX_P = 1e-6
 ROW = "| {:34} | {:>5} | {:>12} | {:>15} | {:>13} | {:>8} | {:>7} |"
@@ -98,25 +68,6 @@ def missing(values: Any, start: int, _: float) -> Any:
     return [*values[:start].tolist(), *[None] * (len(values) - start)]
 
 
-def draw(
-    world: World,
-    change: Callable[..., Any],
-    baseline_n: int,
-    cell: tuple[int, float, float],
-    seed: int,
-) -> tuple[list[Any], int]:
-    """Draw a baseline and a window of the same world in which a change begins, and the row where it does."""
-    n, onset, height = cell
-    rng = np.random.default_rng(seed)
-    start = round(onset * n)
-    drawn = [world(rng, baseline_n), world(rng, n)]
-    values, *sources = drawn[1] if isinstance(drawn[1], tuple) else (drawn[1],)
-    if change in (step, ramp):
-        height *= float(np.std(worlds.values_of(drawn[0])))
-    changed = change(values.copy(), start, height)
-    return [drawn[0], (changed, *sources) if sources else changed], start
-
-
 def compare_once(
     world: World,
     change: Callable[..., Any],
@@ -125,7 +76,14 @@ def compare_once(
     seed: int,
 ) -> Outcome:
     """Compare a window, in which a change begins, with a baseline of the same world."""
-    drawn, start = draw(world, change, baseline_n, cell, seed)
+    n, onset, height = cell
+    rng, start = np.random.default_rng(seed), round(onset * n)
+    drawn = [world(rng, baseline_n), world(rng, n)]
+    values, *sources = drawn[1] if isinstance(drawn[1], tuple) else (drawn[1],)
+    if change in (step, ramp):
+        height *= float(np.std(worlds.values_of(drawn[0])))
+    values = change(values.copy(), start, height)
+    drawn[1] = (values, *sources) if sources else values
     settings = ComparisonSettings(seed=seed)
     sides = worlds.sides(drawn, settings)
     report = compare(*with_presence(*sides, names=["x"]), settings)
@@ -138,87 +96,6 @@ def compare_once(
     place = None if signal.began is None else abs(signal.began.row - start) / len(after)
     is_named = report.status == "insufficient" and signal.moved is True and place is not None
     return Outcome(is_beyond, report.status == "drift", is_named, place)
-
-
-def stored_once(
-    world: World,
-    change: Callable[..., Any],
-    baseline_n: int,
-    cell: tuple[int, float, float],
-    seed: int,
-) -> tuple[str, str, str]:
-    """Return what is said of a change in files, in stored windows, and by a schedule."""
-    drawn, _ = draw(world, change, baseline_n, cell, seed)
-    with TemporaryDirectory() as name:
-        folder, records, paths = Path(name), [], []
-        for day, side in zip((FIRST_DAY, CHANGED_DAY), drawn, strict=True):
-            values, sources = side if isinstance(side, tuple) else (side, None)
-            rows = []
-            for at, value in enumerate(np.asarray(values, object).tolist()):
-                made = record(smallest_id_at(day * DAY_MS + at * ROW_MS), Random(at))
-                row = {} if value is None else {KEY: value}
-                row |= {} if sources is None else {"camera_id": sources[at]}
-                records.append(replace(made, model=MODEL, metadata=row))
-                time = timestamp_text(day * DAY_MS + at * ROW_MS)
-                fields = {METADATA_PREFIX + key: value for key, value in row.items()}
-                rows.append({"created_at": time, **fields})
-            paths.append(folder / f"{day}.jsonl")
-            paths[-1].write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
-        url = f"sqlite:///{folder / 'store.db'}"
-        build(url, folder / "writer", iter(records))
-        blobs = FileBlobs(folder / "blobs")
-        reader = InferenceReader(url, folder / "writer" / "journal", blobs, timeout_s=60)
-        times = [timestamp_text(day * DAY_MS) for day in (FIRST_DAY, CHANGED_DAY, CHANGED_DAY + 1)]
-        names = [METADATA_PREFIX + KEY]
-        window = StoredWindow(times[0], times[1])
-        stored = DriftParameters(
-            MODEL.name, start=times[1], end=times[2], baseline=window, signals=names
-        )
-        jobs, schedules = Jobs(folder / "jobs"), drift_schedules(folder / "drift")
-
-        def run(work: Callable[[JobRun], str], job: Job) -> Path:
-            directory = jobs.directory / job.id
-            return directory / work(JobRun(job, directory, reader, blobs, Event()))
-
-        request = BaselineRequest(start=times[0], end=times[1])
-        run(run_baseline, jobs.submit("baseline", BaselineJob(MODEL.name, request)))
-        schedules.put(MODEL.name, DriftSchedule("1d", signals=names), CHANGED_DAY * DAY_S)
-        Scheduler(schedules, jobs).step((CHANGED_DAY + 1) * DAY_S + 60)
-        (scheduled,) = (job for job in jobs.all() if job.kind == "drift")
-        options = ColumnOptions(
-            source_key=None if sources is None else METADATA_PREFIX + "camera_id"
-        )
-        reports = (
-            compare_files(paths[0], paths[1], options),
-            compare_stored(reader, stored),
-            msgspec.json.decode(run(run_drift, scheduled).read_bytes(), type=Report),
-        )
-        reader.close()
-    verdicts = [verdict(report) for report in reports]
-    return verdicts[0], verdicts[1], verdicts[2]
-
-
-def verdict(report: Report) -> str:
-    """Return what a report says of its signals, as text."""
-    parts: list[str] = [report.status]
-    for signal in report.signals:
-        place = signal.began and (signal.began.row, signal.began.end)
-        numbers = (signal.p, signal.p_part, signal.p_adjusted, signal.effect.value)
-        parts.append(
-            f"{signal.name} {signal.status} {signal.alarm} {signal.moved} {place} {numbers}"
-        )
-    return "; ".join(parts)
-
-
-def print_stored(name: str, verdicts: list[tuple[str, str, str]]) -> None:
-    """Print how many windows are judged alike in all three ways."""
-    alike = sum(len(set(texts)) == 1 for texts in verdicts)
-    alarms = [sum(texts[way].startswith("drift") for texts in verdicts) for way in range(3)]
-    named = [
-        sum(texts[way].startswith("insufficient") and " True (" in texts[way] for texts in verdicts)
-        for way in range(3)
-    ]
-    print(f"| {name:34} | {len(verdicts):5} | {alike:5} | {alarms} | {named} |", flush=True)
 
 
 def print_row(name: str, n: int, outcomes: list[Outcome]) -> None:
@@ -246,12 +123,12 @@ WORLDS: dict[str, World] = {
     "8 cameras by turns, no key": worlds.without_key(worlds.turns),
     "8 cameras at random, no key": worlds.without_key(worlds.random_turns),
 }
-OTHERS: dict[str, tuple[World, Callable[..., Any], float]] = {
-    "ramp to 2 sd": (worlds.normal, ramp, 2.0),
-    "ramp to 4 sd": (worlds.normal, ramp, 4.0),
-    "bump of 2 sd": (worlds.normal, bump, 2.0),
-    "new label in 60 % of rows": (worlds.labels, new_label, 0.6),
-    "value that goes missing": (worlds.normal, missing, 0.0),
+OTHERS: dict[str, tuple[World, Callable[..., Any], tuple[float, ...]]] = {
+    "ramp to 2 sd": (worlds.normal, ramp, (2.0,)),
+    "ramp to 4 sd": (worlds.normal, ramp, (4.0,)),
+    "bump of 2 sd": (worlds.normal, bump, (2.0,)),
+    "new label in 60 % of rows": (worlds.labels, new_label, (0.6,)),
+    "value that goes missing": (worlds.normal, missing, (0.0,)),
 }
 
 
@@ -261,25 +138,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--baseline", type=int, default=2000)
     parser.add_argument("--only", default="")
-    parser.add_argument("--stored", type=int, default=0)
     arguments = parser.parse_args()
-    if not arguments.stored:
-        print(
-            ROW.format(
-                "step inside", "n", "beyond doubt", "alarm", "named", "silent", "said, place"
-            )
-        )
-    studies = {name: (world, step, STEPS) for name, world in WORLDS.items()}
-    studies |= {name: (world, change, (by,)) for name, (world, change, by) in OTHERS.items()}
+    print(ROW.format("step inside", "n", "beyond doubt", "alarm", "named", "silent", "said, place"))
+    studies = {name: (world, step, STEPS) for name, world in WORLDS.items()} | OTHERS
     for name, (world, change, heights) in studies.items():
-        if arguments.stored and arguments.only in name:
-            cells = list(product(ONSETS, heights))
-            verdicts = [
-                stored_once(world, change, arguments.baseline, (1_000, *cells[at % len(cells)]), at)
-                for at in range(arguments.stored)
-            ]
-            print_stored(name, verdicts)
-            continue
         for n in SIZES if arguments.only in name else ():
             outcomes = []
             for onset, height in product(ONSETS, heights):

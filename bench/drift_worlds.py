@@ -1,10 +1,4 @@
-"""Simulated samples for the studies of drift, and the default rules of evidently to compare with.
-
-evidently's rules are written down from their published formulas (version 0.7): up to 1,000 rows of baseline
-a p-value below 0.05 of KS, of chi-square with the baseline taken as exact, or for two labels of a z-test;
-beyond, Wasserstein distance over the baseline's standard deviation, or Jensen-Shannon distance, of 0.1 and
-more. Embeddings: a linear classifier tells the sides apart with an area under its curve above 0.55.
-"""
+"""Simulated samples for the studies of drift."""
 
 import math
 import os
@@ -15,8 +9,6 @@ from multiprocessing import Pool
 from typing import Any
 
 import numpy as np
-from scipy import stats
-from scipy.spatial.distance import jensenshannon
 
 from quadriga.monitor.drift.metadata import find_source
 from quadriga.monitor.drift.samples import build_sample
@@ -199,8 +191,7 @@ def _values(world: Callable[..., Any], rng: np.random.Generator, n: int) -> Any:
 
 
 def _columns(world: Callable[..., Any], rng: np.random.Generator, n: int) -> dict[str, Any]:
-    values, sources = world(rng, n)
-    return {"x": values, "meta.cam": sources}
+    return dict(zip(("x", "meta.cam"), world(rng, n), strict=True))
 
 
 def values_of(side: Any) -> Any:
@@ -227,45 +218,6 @@ def sides(drawn: list[Any], settings: ComparisonSettings) -> tuple[Summary, Summ
 def p_value(signal: Signal) -> float:
     """Return the p-value of a signal before it is adjusted for other signals and windows."""
     return combined_p_value(signal.p or 0.0, signal.p_part)
-
-
-def evidently(baseline: Any, current: Any) -> bool:
-    """Return whether evidently's default rule detects drift."""
-    if baseline.ndim == 2:
-        return _classifier(baseline, current)
-    small = len(baseline) <= 1000
-    number = baseline.dtype.kind in "iuf" and len(np.unique(baseline)) > 5
-    if number and small:
-        return bool(stats.ks_2samp(baseline, current).pvalue < 0.05)
-    if number:
-        return bool(
-            stats.wasserstein_distance(baseline, current) / max(float(np.std(baseline)), 0.001)
-            >= 0.1
-        )
-    values = np.unique(np.concatenate([baseline, current]))
-    baseline_counts, current_counts = (
-        np.array([(side == value).sum() for value in values]) for side in (baseline, current)
-    )
-    if not small:
-        return bool(jensenshannon(baseline_counts, current_counts) >= 0.1)
-    expected = baseline_counts * (current_counts.sum() / baseline_counts.sum())
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p = stats.chisquare(current_counts, expected).pvalue
-    return bool(p < 0.05)
-
-
-def _classifier(baseline: Any, current: Any) -> bool:
-    from sklearn.linear_model import SGDClassifier  # noqa: PLC0415 - only here
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - only here
-    from sklearn.model_selection import train_test_split  # noqa: PLC0415 - only here
-
-    rows = np.concatenate([baseline, current])
-    side = np.repeat([1, 0], [len(baseline), len(current)])
-    train_rows, test_rows, train_side, test_side = train_test_split(
-        rows, side, test_size=0.5, random_state=42
-    )
-    model = SGDClassifier(loss="log_loss", random_state=42).fit(train_rows, train_side)
-    return bool(roc_auc_score(test_side, model.predict_proba(test_rows)[:, 1]) > 0.55)
 
 
 def repeat(work: Callable[[int], Any], name: str, count: int) -> list[Any]:

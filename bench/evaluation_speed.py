@@ -2,8 +2,8 @@
 
 Each side computes COCO's twelve numbers in the same process, turn by turn; all must agree. The peers load
 from lists of dicts in memory, as their dataset and results are once their files are read. Ours loads from
-arrays, and from rows as the store gives them: the predictions and the truth of each image as JSON text;
-with `--store` also from a SQLite store, its pages included. CPU is that of all threads of the process.
+arrays, and from rows as the store gives them: the predictions and the truth of each image as JSON text.
+CPU is that of all threads of the process.
 
 The data: 20 objects and 25 detections an image, 80 labels, 1 % crowds, areas that are not w * h.
 
@@ -12,16 +12,12 @@ Flags: `--images 1000 5000`; `--rounds N`; `--slow` for pycocotools beyond 1,000
 """
 
 import argparse
-import contextlib
 import io
-import random
 import resource
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
+from contextlib import redirect_stdout
 from typing import Any, NamedTuple
 
 import faster_coco_eval
@@ -31,21 +27,15 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from store_records import END_MS, fill, record
 
 from quadriga.monitor.evaluation.evaluators import build_state
 from quadriga.monitor.evaluation.objects.detection import DetectionEvaluator
 from quadriga.monitor.evaluation.reporting import bootstrap_weights
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, Table, merge_states
-from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.query.inferences import InferenceReader, QueryRequest
-from quadriga.store.records.ids import smallest_id_at
-from quadriga.store.records.records import JournaledChange, TruthStatement
-from quadriga.store.writing.writer import Writer
 
 LABELS, TRUTHS, FOUND = 80, 20, 25
 NAMES = [f"label {number:02}" for number in range(LABELS)]
-SHARD = 1000
+SHARD, RESAMPLES = 1000, 200
 
 
 def made(images: int, seed: int = 0) -> tuple[Table, Table]:
@@ -97,36 +87,23 @@ class Coco(NamedTuple):
 
 def coco_of(predictions: Table, truths: Table, images: int) -> Coco:
     """Return tables as COCO's dataset and results."""
-    annotations = [
-        {
-            "id": number,
-            "image_id": image + 1,
-            "category_id": label + 1,
-            "bbox": box,
-            "area": area,
-            "iscrowd": crowd,
-        }
-        for number, (image, label, box, area, crowd) in enumerate(
-            zip(
-                *(truths[name].tolist() for name in ("image", "label", "box", "area")),
-                truths["crowd"].astype(int).tolist(),
-                strict=True,
-            ),
-            1,
-        )
-    ]
-    results = [
-        {"image_id": image + 1, "category_id": label + 1, "bbox": box, "score": score}
-        for image, label, box, score in zip(
-            *(predictions[name].tolist() for name in ("image", "label", "box", "score")),
-            strict=True,
-        )
-    ]
+    sides = []
+    for table, more in (
+        (truths, {"area": truths["area"].tolist(), "iscrowd": truths["crowd"].astype(int).tolist()}),
+        (predictions, {"score": predictions["score"].tolist()}),
+    ):  # fmt: skip
+        columns = {
+            "image_id": (table["image"] + 1).tolist(),
+            "category_id": (table["label"] + 1).tolist(),
+            "bbox": table["box"].tolist(),
+        } | more
+        sides.append([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])  # fmt: skip
+    annotations, results = sides
     dataset = {
         "info": {},
         "images": [{"id": number + 1, "width": 1000, "height": 1000} for number in range(images)],
         "categories": [{"id": number, "name": name} for number, name in enumerate(NAMES, 1)],
-        "annotations": annotations,
+        "annotations": [{"id": number, **row} for number, row in enumerate(annotations, 1)],
     }
     return Coco(dataset, results)
 
@@ -135,22 +112,19 @@ Row = tuple[int, bytes, bytes]
 """A row of a page of the store: a number, predictions and truth as JSON."""
 
 
-def rows_of(prediction_table: Table, truths: Table, images: int) -> Iterator[Row]:
+def rows_of(predictions: Table, truths: Table, images: int) -> Iterator[Row]:
     """Return tables as rows of the store."""
     sides = []
-    for table in (prediction_table, truths):
+    for table, names in ((predictions, ["score"]), (truths, ["crowd", "area"])):
         boxes: list[list[dict[str, Any]]] = [[] for _ in range(images)]
-        columns = [table[name].tolist() for name in ("image", "label", "corners")]
-        more = {name: table[name].tolist() for name in ("score", "crowd") if name in table}
-        if "crowd" in table:
-            more["area"] = table["area"].tolist()
-        for at, (image, label, corners) in enumerate(zip(*columns, strict=True)):
-            row = dict(zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))
-            fields = {name: values[at] for name, values in more.items()}
-            boxes[image].append({"label": NAMES[label], **fields, **row})
+        columns = [table["image"], table["label"], *(table[name] for name in names)]
+        corners = table["corners"].tolist()
+        for image, label, *values, corner in zip(*(column.tolist() for column in columns), corners, strict=True):  # fmt: skip
+            fields = dict(zip((*names, "xmin", "ymin", "xmax", "ymax"), (*values, *corner), strict=True))  # fmt: skip
+            boxes[image].append({"label": NAMES[label], **fields})
         sides.append(boxes)
-    for number, (predictions, there) in enumerate(zip(*sides, strict=True)):
-        yield number, msgspec.json.encode(predictions), msgspec.json.encode(there)
+    for number, (found, there) in enumerate(zip(*sides, strict=True)):
+        yield number, msgspec.json.encode(found), msgspec.json.encode(there)
 
 
 def state_of_rows(rows: list[Row]) -> EvaluationState:
@@ -163,66 +137,19 @@ def state_of_rows(rows: list[Row]) -> EvaluationState:
     return merge_states([build_state(DetectionEvaluator(), shard, []) for shard in shards])
 
 
-@contextlib.contextmanager
-def stored(rows: list[Row]) -> Iterator[InferenceReader]:
-    """Put rows into a SQLite store, by its own writer."""
-
-    def journaled() -> Iterator[Any]:
-        chance, moment = random.Random(0), smallest_id_at(END_MS)
-        for number, predictions, truth in rows:
-            seq = moment + 2 * number
-            inference = record(seq, chance)
-            yield msgspec.structs.replace(inference, predictions=msgspec.json.decode(predictions))
-            statement = TruthStatement("id", str(seq), msgspec.json.decode(truth))
-            yield JournaledChange(seq + 1, statement)
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        fill(folder / "journal", journaled())
-        url = f"sqlite:///{folder / 'store.db'}"
-        writer = Writer(folder / "journal", url)
-        writer.drain()
-        writer.close()
-        inferences = InferenceReader(
-            url, folder / "journal", FileBlobs(folder / "blobs"), timeout_s=60
-        )
-        yield inferences
-        inferences.close()
-
-
-def state_of_store(inferences: InferenceReader) -> EvaluationState:
-    """Turn all that is stored into a state, page by page."""
-    states, cursor = [], None
-    while True:
-        request = QueryRequest(where={}, order="ts", limit=SHARD, cursor=cursor)
-        page = inferences.query(request)
-        images = [
-            EvaluatedImage(record.id, record.predictions, record.ground_truth)
-            for record in page.inferences
-        ]
-        states.append(build_state(DetectionEvaluator(), images, []))
-        cursor = page.cursor
-        if cursor is None:
-            return merge_states(states)
-
-
 def state_of_arrays(predictions: Table, truths: Table, images: int) -> EvaluationState:
     """Turn arrays into a state."""
     ids = [str(number) for number in range(images)]
-    sizes = np.zeros((images, 2), np.int64)
-    return merge_states(
-        [
-            EvaluationState(
-                ids=ids,
-                images=ids,
-                sizes=sizes,
-                slices={},
-                labels=NAMES,
-                tables={"predictions": predictions, "truths": truths},
-                excluded={},
-            )
-        ]
+    state = EvaluationState(
+        ids=ids,
+        images=ids,
+        sizes=np.zeros((images, 2), np.int64),
+        slices={},
+        labels=NAMES,
+        tables={"predictions": predictions, "truths": truths},
+        excluded={},
     )
+    return merge_states([state])
 
 
 def numbers_of(state: EvaluationState) -> list[float]:
@@ -286,7 +213,7 @@ class Cost(NamedTuple):
 def timed(side: Side) -> tuple[Cost, list[float]]:
     """Run a side once, silently."""
     load, evaluate = side
-    with contextlib.redirect_stdout(io.StringIO()):
+    with redirect_stdout(io.StringIO()):
         cpu, begun = time.process_time(), time.perf_counter()
         loaded = load()
         between = time.perf_counter()
@@ -309,20 +236,17 @@ def compare(images: int, arguments: argparse.Namespace) -> None:
     }
     if images <= SHARD or arguments.slow:
         sides["pycocotools"] = peer(data, COCO, COCOeval)
-    with stored(rows) if arguments.store else contextlib.nullcontext() as inferences:
-        if inferences:
-            sides["ours, a store"] = (lambda: state_of_store(inferences), numbers_of)
-        costs: dict[str, list[Cost]] = {name: [] for name in sides}
-        for number in range(arguments.rounds):
-            results = {}
-            for name, side in sides.items():
-                if name != "pycocotools" or number < 2:
-                    cost, results[name] = timed(side)
-                    costs[name].append(cost)
-            for name, numbers in results.items():
-                np.testing.assert_allclose(
-                    numbers, results["ours, arrays"], rtol=0, atol=1e-12, err_msg=name
-                )
+    costs: dict[str, list[Cost]] = {name: [] for name in sides}
+    for number in range(arguments.rounds):
+        results = {}
+        for name, side in sides.items():
+            if name != "pycocotools" or number < 2:
+                cost, results[name] = timed(side)
+                costs[name].append(cost)
+        for name, numbers in results.items():
+            np.testing.assert_allclose(
+                numbers, results["ours, arrays"], rtol=0, atol=1e-12, err_msg=name
+            )
     show(images, costs)
 
 
@@ -348,33 +272,33 @@ def show(images: int, costs: dict[str, list[Cost]]) -> None:
         )
 
 
-def large(images: int, resamples: int) -> None:
+def large(images: int) -> None:
     """Evaluate many images, from JSON that is made shard by shard; print CPU and peaks of memory."""
-    steps: dict[str, float] = {}
+    read_s = 0.0
 
     def step(name: str, work: Callable[[], Any]) -> Any:
         begun = time.process_time()
         result = work()
-        steps[name] = steps.get(name, 0.0) + time.process_time() - begun
-        if not name.startswith("read"):
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            print(f"{name:24}{steps[name]:8.1f} CPU s, peak {peak:.2f} GiB", flush=True)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"{name:24}{time.process_time() - begun:8.1f} CPU s, peak {peak:.2f} GiB", flush=True)
         return result
 
     print(f"{images} images, {FOUND} detections and {TRUTHS} objects each, {LABELS} labels")
     states = []
     for low in range(0, images, SHARD):
         rows = [(low + seq, *texts) for seq, *texts in rows_of(*made(SHARD, low), SHARD)]
-        states.append(step("read", partial(state_of_rows, rows)))
-    print(f"{'read':24}{steps['read']:8.1f} CPU s")
+        begun = time.process_time()
+        states.append(state_of_rows(rows))
+        read_s += time.process_time() - begun
+    print(f"{'read':24}{read_s:8.1f} CPU s")
     state = step("merge", lambda: merge_states(states))
     states.clear()
     evaluated = step("match", lambda: DetectionEvaluator().evaluate(state))
     equal_weights = np.ones((1, images))
     numbers = step("twelve numbers", lambda: evaluated.headlines(equal_weights))
     step("the rest of the report", evaluated.details)
-    weights = bootstrap_weights(images, resamples=resamples, seed=0)
-    step(f"{resamples} resamples", lambda: evaluated.headlines(weights))
+    weights = bootstrap_weights(images, resamples=RESAMPLES, seed=0)
+    step(f"{RESAMPLES} resamples", lambda: evaluated.headlines(weights))
     print(f"AP {numbers[0].values[0]:.4f}")
 
 
@@ -384,12 +308,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[1000, 5000])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--slow", action="store_true", help="pycocotools on all sizes")
-    parser.add_argument("--store", action="store_true", help="rows from a SQLite database")
     parser.add_argument("--large", type=int, nargs="?", const=100_000, help="only so many images")
-    parser.add_argument("--resamples", type=int, default=200, help="of --large")
     arguments = parser.parse_args()
     if arguments.large:
-        large(arguments.large, arguments.resamples)
+        large(arguments.large)
         return
     for images in arguments.images:
         compare(images, arguments)

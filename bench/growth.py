@@ -15,14 +15,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from prometheus_client import CollectorRegistry, Metric, generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client import generate_latest
 from store_records import CAMERAS, END_MS, KINDS, SPAN_MS, Clock, build, databases, record
 
 from quadriga.engine.console.pages.inferences import BINS, VALUES
@@ -74,29 +74,14 @@ def made(count: int, models: int) -> Iterator[InferenceRecord]:
         yield msgspec.structs.replace(inference, model=model, input=image)
 
 
-class RequestMetrics(Collector):
-    """The metrics of requests and models alone.
-
-    Args:
-        counts: What they count.
-    """
-
-    def __init__(self, counts: SharedCounts) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield every metric."""
-        yield from request_metrics(self._counts.totals())
-
-
 def questions(
     reader: InferenceReader, models_served: int
 ) -> dict[str, Callable[[random.Random], Any]]:
     """Return what is asked, each with values of its own; metrics are those of models that answered nothing yet."""
-    counts, registry = SharedCounts(), CollectorRegistry(auto_describe=False)
+    counts = SharedCounts()
     for number in range(models_served):
         ModelCounts(counts, f"model-{number}", "1")
-    registry.register(RequestMetrics(counts))
+    registry = SimpleNamespace(collect=lambda: request_metrics(counts.totals()))
 
     def page(where: Any) -> Any:
         return reader.query(QueryRequest(where, limit=50))
@@ -165,14 +150,16 @@ def cost_ms(ask: Callable[[random.Random], Any], clock: Clock) -> tuple[float, f
     return statistics.median(spent), longest * 1000, remark
 
 
-def keeping(url: str, clock: Clock) -> Iterator[tuple[str, Callable[[random.Random], None]]]:
-    """Yield what storing a step of retention's rows takes, and what removing as many does."""
-    encode, decoder = msgspec.json.encode, msgspec.json.Decoder(JournaledRecord)
+def keeping(engine: sa.Engine, clock: Clock) -> dict[str, Callable[[random.Random], None]]:
+    """Return what stores as many rows as a step of retention, and what removes as many."""
     ids = (smallest_id_at(END_MS + number) for number in range(STEP_ROWS))
-    made_now = zip(ids, made(STEP_ROWS, 3), strict=True)
-    journaled = [encode(msgspec.structs.replace(record, seq=id_)) for id_, record in made_now]
+    journaled = [
+        msgspec.json.encode(msgspec.structs.replace(record, seq=id_))
+        for id_, record in zip(ids, made(STEP_ROWS, 3), strict=True)
+    ]
+    decoder = msgspec.json.Decoder(JournaledRecord)
 
-    def rolled_back(engine: sa.Engine, change: Callable[[sa.Connection, NameIds], object]) -> None:
+    def rolled_back(change: Callable[[sa.Connection, NameIds], object]) -> None:
         with engine.connect() as connection:
             names = NameIds(connection)
             clock.start()
@@ -187,44 +174,22 @@ def keeping(url: str, clock: Clock) -> Iterator[tuple[str, Callable[[random.Rand
         seqs = execute(connection, oldest, (STEP_ROWS,)).scalars().all()
         delete_inferences(connection, names, seqs)
 
-    with writer_engine(url) as engine:
-        yield "storing", lambda _: rolled_back(engine, store)
-        yield "retention", lambda _: rolled_back(engine, remove)
+    return {"storing": lambda _: rolled_back(store), "retention": lambda _: rolled_back(remove)}
 
 
-def measure(
-    url: str, folder: Path, models: int, only: str | None
-) -> dict[str, tuple[float, float, str]]:
+Cost = tuple[float, float, str]
+"""CPU ms, the longest time in ms, and what is to be said of the answer."""
+
+
+def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Cost]:
     """Return the cost of each question of one store."""
     reader = InferenceReader(url, folder / "journal", FileBlobs(folder / "blobs"))
-    clock = Clock(url)
-    try:
+    with closing(reader), closing(Clock(url)) as clock, writer_engine(url) as engine:
         reader.query(QueryRequest({}))
+        asked = {**questions(reader, options.models), **keeping(engine, clock)}
         return {
-            name: cost_ms(ask, clock)
-            for name, ask in chain(questions(reader, models).items(), keeping(url, clock))
-            if only in (None, name)
+            name: cost_ms(ask, clock) for name, ask in asked.items() if options.only in (None, name)
         }
-    finally:
-        clock.close()
-        reader.close()
-
-
-def sizes(
-    database: str, options: argparse.Namespace
-) -> dict[int, dict[str, tuple[float, float, str]]]:
-    """Return the cost of each question at each size of the stores of a database, which are made where they are missing."""
-    costs = {}
-    for count in options.records:
-        folder = options.folder / f"{count}-{options.models}"
-        folder.mkdir(parents=True, exist_ok=True)
-        with databases(folder, [database]) as urls:
-            marker = folder / f"{database}.made"
-            if not marker.exists():
-                build(urls[database], folder, made(count, options.models))
-                marker.touch()
-            costs[count] = measure(urls[database], folder, options.models, options.only)
-    return costs
 
 
 def main() -> None:
@@ -238,17 +203,22 @@ def main() -> None:
     options = parser.parse_args()
     is_refused = False
     for database in options.database:
-        costs = sizes(database, options)
-        first, last = costs[options.records[0]], costs[options.records[-1]]
-        print(
-            f"{database + ', CPU ms':22}"
-            + "".join(f"{count:>12,}" for count in costs)
-            + f"{'times':>8}{'longest s':>11}"
-        )
-        for name, (least, _, _) in first.items():
-            figures = "".join(f"{cost[name][0]:12.2f}" for cost in costs.values())
-            most, longest, remark = last[name]
-            print(f"{name:22}{figures}{most / least:8.1f}{longest / 1000:11.2f}  {remark}")
+        costs: list[dict[str, Cost]] = []
+        for count in options.records:
+            folder = options.folder / f"{count}-{options.models}"
+            folder.mkdir(parents=True, exist_ok=True)
+            with databases(folder, [database]) as urls:
+                marker = folder / f"{database}.made"
+                if not marker.exists():
+                    build(urls[database], folder, made(count, options.models))
+                    marker.touch()
+                costs.append(measure(urls[database], folder, options))
+        counts = "".join(f"{count:>12,}" for count in options.records)
+        print(f"{database + ', CPU ms':22}{counts}{'times':>8}{'longest s':>11}")
+        for name, (most, longest, remark) in costs[-1].items():
+            figures = "".join(f"{cost[name][0]:12.2f}" for cost in costs)
+            times = most / costs[0][name][0]
+            print(f"{name:22}{figures}{times:8.1f}{longest / 1000:11.2f}  {remark}")
             is_refused |= "refused" in remark
     sys.exit(1 if is_refused else 0)
 

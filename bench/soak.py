@@ -5,14 +5,12 @@ schedules of both for each model, exports, deletions and reloads of models. Each
 After the warm-up its memory must grow by less than 1 MB a minute in total, and descriptors and threads must stay as many
 as they were, else the status is 1.
 
-The writer's page cache of SQLite grows to 64 MiB before it is flat: with about 1.5 kB a record that is an hour at the default
-rate. In a shorter run the slope of the writer is that of its cache.
+The writer's page cache of SQLite grows to 64 MiB before it is flat: with about 1.5 kB a record that is an hour. In a shorter run the slope of the writer is that of its cache.
 
 Until the first inferences are deleted, after twenty minutes, the store grows, and with it what an evaluation of it reads: the
 warm-up is as long, or half of a shorter run.
 
-Flags: `--minutes N` (120), `--warm-up N` (20), `--rate N` requests a second (8), `--workers N` (1),
-`--folder DIR`: a data folder to keep, so that a later run goes on with it.
+Flags: `--minutes N` (120), `--warm-up N` (20), `--folder DIR`: a data folder to keep, so that a later run goes on with it.
 """
 
 import argparse
@@ -25,19 +23,45 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from tests.grpc_client import Client
-from tests.server_process import IMAGES, MODELS, SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import IMAGES, MODELS, SAMPLE_MODELS, ServerProcess
 
 SAMPLE_INTERVAL_S = 5.0
 MAX_SLOPE_MB_PER_MIN = 1.0
 MAX_MORE_DESCRIPTORS = 8
 MAX_MORE_THREADS = 4
+
+
+INTERVALS_S = {
+    "v2": 0.25,
+    "v1": 0.5,
+    "grpc": 0.5,
+    "search": 2.0,
+    "aggregate": 15.0,
+    "truth": 1.0,
+    "job": 30.0,
+    "delete": 60.0,
+    "reload": 20.0,
+    "metrics": 15.0,
+}
+"""Seconds from one request of a kind to the next: eight inferences a second in all."""
+JOBS = {
+    "/api/drift": {
+        "model": "shapes-detector",
+        "from": "-5m",
+        "baseline": {"from": "-10m", "to": "-5m"},
+    },
+    "/api/evaluations": {"model": "shapes-detector"},
+    "/api/exports": {"where": {"ts": {"ge": "-2m"}}},
+}
 
 
 class Usage(NamedTuple):
@@ -63,13 +87,15 @@ class Load:
             for folder, model in MODELS.items()
         }
         self._models = itertools.cycle(MODELS.values())
-        self._stored: collections.deque[str] = collections.deque(maxlen=500)
+        self._jobs = itertools.cycle(JOBS.items())
+        self._stored = ""
+        """Id of the newest inference over V2."""
         self.outcomes: collections.Counter[str] = collections.Counter()
 
     def __call__(self, kind: str) -> None:
         """Send one request of a kind; an unexpected answer counts as a failure, with its text."""
         try:
-            outcome = getattr(self, f"ask_{kind}")()
+            outcome = getattr(self, f"_ask_{kind}")() or "answered"
         except Exception as error:  # noqa: BLE001 - whatever went wrong is what is counted
             outcome = f"{type(error).__name__}: {error}"[:160]
         self.outcomes[f"{kind}: {outcome}"] += 1
@@ -80,99 +106,57 @@ class Load:
             raise ValueError(f"{status} {answer['error']}")
         return answer
 
-    def ask_v2(self) -> str:
+    def _ask_v2(self) -> None:
         """Ask the next model over V2, with metadata."""
         model = next(self._models)
         parameters: dict[str, Any] = {"metadata": {"camera": "north"}}
         if model == "shapes-image-text":
             parameters["prompts"] = ["how many shapes?"]
-        tensor = image_input(next(self._images[model]), **parameters)
-        answer = self._call("POST", f"/v2/models/{model}/infer", {"inputs": [tensor]})
-        self._stored.append(answer["outputs"][0]["parameters"]["inference_id"])
-        return "answered"
+        self._stored = self._server.store(model, next(self._images[model]), **parameters)
 
-    def ask_v1(self) -> str:
-        """Ask a detector over V1."""
+    def _ask_v1(self) -> None:
         image = base64.b64encode(next(self._images["shapes-detector"])).decode()
-        self._call(
-            "POST", "/v1/models/shapes-detector:predict", {"instances": [{"image": {"b64": image}}]}
-        )
-        return "answered"
+        body = {"instances": [{"image": {"b64": image}}]}
+        self._call("POST", "/v1/models/shapes-detector:predict", body)
 
-    def ask_grpc(self) -> str:
-        """Ask the classifier over gRPC."""
-        tensor = {
-            "name": "image",
-            "datatype": "BYTES",
-            "shape": [1],
-            "contents": {"bytes_contents": [next(self._images["shapes-classifier"])]},
-        }
+    def _ask_grpc(self) -> None:
+        contents = {"bytes_contents": [next(self._images["shapes-classifier"])]}
+        tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "contents": contents}
         self._grpc.call("ModelInfer", model_name="shapes-classifier", inputs=[tensor])
-        return "answered"
 
-    def ask_search(self) -> str:
-        """Search by metadata and label."""
+    def _ask_search(self) -> None:
         where = {"and": [{"meta.camera": "north"}, {"ts": {"ge": "-1h"}}]}
         self._call("POST", "/api/inferences/query", {"where": where, "limit": 50})
-        return "answered"
 
-    def ask_aggregate(self) -> str:
-        """Count by model."""
+    def _ask_aggregate(self) -> None:
         self._call("POST", "/api/inferences/aggregate", {"group": ["model"]})
-        return "answered"
 
-    def ask_truth(self) -> str:
-        """State what the detector found as the truth of one image, and change its metadata."""
+    def _ask_truth(self) -> str | None:
+        """State what the detector found as the truth of one image."""
         if not self._stored:
             return "nothing stored yet"
-        inference_id = self._stored[-1]
-        record = self._call("GET", f"/api/inferences/{inference_id}")
+        path = f"/api/inferences/{self._stored}"
+        record = self._call("GET", path)
         if record["task"] != "OBJECT_DETECTION":
             return "another task"
-        self._call(
-            "PUT",
-            f"/api/inferences/{inference_id}/ground-truth",
-            [
-                {key: value for key, value in box.items() if key != "score"}
-                for box in record["predictions"]
-            ],
-        )
-        return "stated"
-
-    def ask_job(self) -> str:
-        """Submit a drift comparison, an evaluation or an export, in turns."""
-        bodies = (
-            (
-                "/api/drift",
-                {
-                    "model": "shapes-detector",
-                    "from": "-5m",
-                    "baseline": {"from": "-10m", "to": "-5m"},
-                },
-            ),
-            ("/api/evaluations", {"model": "shapes-detector"}),
-            ("/api/exports", {"where": {"ts": {"ge": "-2m"}}}),
-        )
-        path, body = bodies[
-            sum(count for name, count in self.outcomes.items() if "job" in name) % 3
+        truth = [
+            {key: value for key, value in box.items() if key != "score"}
+            for box in record["predictions"]
         ]
-        self._call("POST", path, body)
-        return "submitted"
+        self._call("PUT", f"{path}/ground-truth", truth)
+        return None
 
-    def ask_delete(self) -> str:
-        """Delete what is older than twenty minutes."""
+    def _ask_job(self) -> None:
+        self._call("POST", *next(self._jobs))
+
+    def _ask_delete(self) -> None:
         self._call("POST", "/api/inferences/delete", {"where": {"ts": {"lt": "-20m"}}})
-        return "deleted"
 
-    def ask_reload(self) -> str:
-        """Load the next model again."""
+    def _ask_reload(self) -> None:
         self._call("POST", f"/v2/repository/models/{next(self._models)}/load", {})
-        return "loaded"
 
-    def ask_metrics(self) -> str:
-        """Read the metrics, as Prometheus does."""
-        status, _, _ = self._server.request("GET", "/metrics")
-        return str(status)
+    def _ask_metrics(self) -> str:
+        return str(self._server.request("GET", "/metrics")[0])
 
 
 def set_schedules(server: ServerProcess) -> None:
@@ -198,22 +182,6 @@ def examined_windows(server: ServerProcess) -> Iterator[str]:
         yield f"{sum(map(len, histories))} windows of {kind} schedules"
 
 
-def intervals_s(rate: float) -> dict[str, float]:
-    """Return how often each kind of request is sent, seconds."""
-    return {
-        "v2": 2 / rate,
-        "v1": 4 / rate,
-        "grpc": 4 / rate,
-        "search": 2.0,
-        "aggregate": 15.0,
-        "truth": 1.0,
-        "job": 30.0,
-        "delete": 60.0,
-        "reload": 20.0,
-        "metrics": 15.0,
-    }
-
-
 def repeat(send: Callable[[], None], interval_s: float, stop: threading.Event) -> None:
     """Call a function once in every interval; calls that are late are left out."""
     due_s = time.monotonic()
@@ -225,83 +193,60 @@ def repeat(send: Callable[[], None], interval_s: float, stop: threading.Event) -
 def measure(server: ServerProcess, begun_s: float) -> Usage:
     """Read the memory, descriptors and threads of all processes of a server."""
     memory_mb, descriptors, threads = {}, 0, 0
-    for pid in server.child_pids():
-        folder = Path("/proc", str(pid))
-        role = folder.joinpath("cmdline").read_bytes().rstrip(b"\0").rpartition(b"\0")[2].decode()
-        name = "supervisor" if pid == server.child_pids()[0] else role
-        fields = dict(
-            line.split(":", 1)
-            for line in folder.joinpath("smaps_rollup").read_text().splitlines()[1:]
-        )
-        memory_mb[name] = int(fields["Pss_Anon"].split()[0]) / 1024
-        descriptors += sum(1 for _ in (folder / "fd").iterdir())
-        threads += sum(1 for _ in (folder / "task").iterdir())
+    for number, process in enumerate(map(psutil.Process, server.child_pids())):
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+        name = process.cmdline()[-1] if number else "supervisor"
+        memory_mb[name] = int(rollup.partition("Pss_Anon:")[2].split()[0]) / 1024
+        descriptors += process.num_fds()
+        threads += process.num_threads()
     return Usage((time.monotonic() - begun_s) / 60, memory_mb, descriptors, threads)
-
-
-def samples(server: ServerProcess, minutes: float) -> Iterator[Usage]:
-    """Measure a server again and again for so many minutes."""
-    begun_s = time.monotonic()
-    while time.monotonic() - begun_s < minutes * 60:
-        time.sleep(SAMPLE_INTERVAL_S)
-        try:
-            yield measure(server, begun_s)
-        except (FileNotFoundError, ProcessLookupError):  # a process ended meanwhile
-            continue
-
-
-def slope(minutes: list[float], values: list[float]) -> float:
-    """Return by how much values grow a minute, by least squares."""
-    return float(np.polyfit(minutes, values, 1)[0])
 
 
 def report(usages: list[Usage]) -> bool:
     """Print how usage changed; return whether it stayed as it was."""
     minutes = [usage.minute for usage in usages]
-    totals = [sum(usage.memory_mb.values()) for usage in usages]
-    for name in usages[-1].memory_mb:
-        values = [usage.memory_mb.get(name, 0.0) for usage in usages]
+    memory_mb = {
+        name: [usage.memory_mb.get(name, 0.0) for usage in usages] for name in usages[-1].memory_mb
+    }
+    memory_mb["all"] = [sum(usage.memory_mb.values()) for usage in usages]
+    slope = 0.0
+    for name, values in memory_mb.items():
+        slope = float(np.polyfit(minutes, values, 1)[0])
+        print(f"{name:12} {values[0]:8.1f} MB to {values[-1]:8.1f} MB, {slope:+.3f} MB/min")
+    is_flat, quarter = slope < MAX_SLOPE_MB_PER_MIN, max(len(usages) // 4, 1)
+    for name, most in (("descriptors", MAX_MORE_DESCRIPTORS), ("threads", MAX_MORE_THREADS)):
+        counts = [getattr(usage, name) for usage in usages]
+        first, last = (statistics.median(part) for part in (counts[:quarter], counts[-quarter:]))
         print(
-            f"{name:12} {values[0]:8.1f} MB to {values[-1]:8.1f} MB, {slope(minutes, values):+.3f} MB/min"
+            f"{name}: {first:.0f} in the first quarter, {last:.0f} in the last, {max(counts)} at most"
         )
-    total = slope(minutes, totals)
-    print(f"{'all':12} {totals[0]:8.1f} MB to {totals[-1]:8.1f} MB, {total:+.3f} MB/min")
-    quarter = max(len(usages) // 4, 1)
-    more = {}
-    for name in ("descriptors", "threads"):
-        values = [getattr(usage, name) for usage in usages]
-        first, last = (statistics.median(part) for part in (values[:quarter], values[-quarter:]))
-        print(
-            f"{name}: {first:.0f} in the first quarter, {last:.0f} in the last, {max(values)} at most"
-        )
-        more[name] = last - first
-    return (
-        total < MAX_SLOPE_MB_PER_MIN
-        and more["descriptors"] <= MAX_MORE_DESCRIPTORS
-        and more["threads"] <= MAX_MORE_THREADS
-    )
+        is_flat = is_flat and last - first <= most
+    return is_flat
 
 
-def soak(server: ServerProcess, minutes: float, warm_up: float, rate: float) -> bool:
+def soak(server: ServerProcess, minutes: float, warm_up: float) -> bool:
     """Put load on a server; return whether its usage stayed as it was after the warm-up."""
     stop, usages = threading.Event(), []
     set_schedules(server)
     with Client(server.grpc) as grpc:
         load = Load(server, grpc)
         threads = [
-            threading.Thread(target=repeat, args=(lambda kind=kind: load(kind), interval_s, stop))
-            for kind, interval_s in intervals_s(rate).items()
+            threading.Thread(target=repeat, args=(partial(load, kind), interval_s, stop))
+            for kind, interval_s in INTERVALS_S.items()
         ]
         for thread in threads:
             thread.start()
+        begun_s = time.monotonic()
         try:
-            for number, usage in enumerate(samples(server, minutes)):
-                usages.append(usage)
-                if number % 60 == 0:
-                    total = sum(usage.memory_mb.values())
+            while time.monotonic() - begun_s < minutes * 60:
+                time.sleep(SAMPLE_INTERVAL_S)
+                with suppress(OSError, psutil.NoSuchProcess):  # a process ended meanwhile
+                    usages.append(measure(server, begun_s))
+                if len(usages) % 60 == 1:
+                    _, memory_mb, descriptors, of_server = usages[-1]
                     print(
-                        f"{usage.minute:6.1f} min {total:8.1f} MB {usage.descriptors} descriptors "
-                        f"{usage.threads} threads {sum(load.outcomes.values())} requests",
+                        f"{usages[-1].minute:6.1f} min {sum(memory_mb.values()):8.1f} MB {descriptors} descriptors "
+                        f"{of_server} threads {sum(load.outcomes.values())} requests",
                         flush=True,
                     )
         finally:
@@ -319,17 +264,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--warm-up", type=float)
-    parser.add_argument("--rate", type=float, default=8)
-    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
     warm_up = min(20, arguments.minutes / 2) if arguments.warm_up is None else arguments.warm_up
-    with ExitStack() as stack:
-        folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        flags = ("--grpc-port", "0", "--workers", str(arguments.workers))
-        server = stack.enter_context(ServerProcess(folder / "data", SAMPLE_MODELS, *flags))
-        is_flat = soak(server, arguments.minutes, warm_up, arguments.rate)
+        with ServerProcess(folder / "data", SAMPLE_MODELS, "--grpc-port", "0") as server:
+            is_flat = soak(server, arguments.minutes, warm_up)
     sys.exit(0 if is_flat else 1)
 
 

@@ -12,6 +12,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -78,16 +79,6 @@ def _box(label: str, corner: Any, side: float, **fields: float) -> dict[str, Any
     return {"label": label, "xmin": x, "ymin": y, "xmax": x + side, "ymax": y + side, **fields}
 
 
-def _draw_detections(generator: np.random.Generator, count: int) -> list[EvaluatedImage]:
-    """Draw images of about three objects of which three in four are found, with false ones beside them."""
-    return _draw_boxes(generator, count, ease_of=(6, 2), shift=0.06, false_boxes=0.6)
-
-
-def _draw_sure_detections(generator: np.random.Generator, count: int) -> list[EvaluatedImage]:
-    """Draw images of about three objects of which nearly all are found, with few false ones."""
-    return _draw_boxes(generator, count, ease_of=(40, 1), shift=0.03, false_boxes=0.1)
-
-
 def _draw_boxes(
     generator: np.random.Generator,
     count: int,
@@ -96,7 +87,7 @@ def _draw_boxes(
     shift: float,
     false_boxes: float,
 ) -> list[EvaluatedImage]:
-    """Draw images whose objects are easy or difficult together; the labels are unequally frequent."""
+    """Draw images of about three objects, easy or difficult together; the labels are unequally frequent."""
     images = []
     for number in range(count):
         predictions, truths, ease = [], [], generator.beta(*ease_of)
@@ -139,8 +130,14 @@ WORLDS = {
         f"accuracy {value}": classification(value)
         for value in (0.9, 0.95, 0.97, 0.99, 0.995, 0.999)
     },
-    "detection": World("detection", _draw_detections, 60_000),
-    "sure detection": World("detection", _draw_sure_detections, 60_000),
+    # three in four objects are found, with false ones beside them
+    "detection": World(
+        "detection", partial(_draw_boxes, ease_of=(6, 2), shift=0.06, false_boxes=0.6), 60_000
+    ),
+    # nearly all objects are found, with few false ones
+    "sure detection": World(
+        "detection", partial(_draw_boxes, ease_of=(40, 1), shift=0.03, false_boxes=0.1), 60_000
+    ),
     "segmentation": World("segmentation", _draw_segments, 6_000),
 }
 
@@ -193,21 +190,22 @@ def measure(name: str, world: World, image_counts: Sequence[int], repeats: int) 
 
 
 def _row(name: str, true_value: float, metrics: Sequence[Metric], images: int) -> str:
-    shown = [metric for metric in metrics if metric.ci95 is not None]
     reasons = Counter(metric.ci_reason for metric in metrics if metric.ci95 is None)
-    held = [metric.ci95[0] <= true_value <= metric.ci95[1] for metric in shown]
-    widths = [metric.ci95[1] - metric.ci95[0] for metric in shown]
-    wilson = [
-        binomtest(round(metric.value * images), images).proportion_ci(method="wilson")
-        for metric in shown
-        if name.startswith(SHARES)
-    ]
-    ratio = ""
-    if wilson:
-        ratio = f"{np.mean(widths) / np.mean([bound.high - bound.low for bound in wilson]):5.2f}"
-    reason = f"{reasons.most_common(1)[0][0]}" if reasons else ""
-    coverage = f"{np.mean(held):.3f}" if shown else "    -"
-    width = f"{np.mean(widths):.3f}" if shown else "    -"
+    reason = next((text for text, _ in reasons.most_common(1)), "")
+    shown = [metric for metric in metrics if metric.ci95 is not None]
+    coverage, width, ratio = "    -", "    -", ""
+    if shown:
+        low, high = np.array([metric.ci95 for metric in shown]).T
+        coverage = f"{np.mean((low <= true_value) & (true_value <= high)):.3f}"
+        width = f"{np.mean(high - low):.3f}"
+    if shown and name.startswith(SHARES):
+        wilson = [
+            binomtest(round(metric.value * images), images).proportion_ci(method="wilson")
+            for metric in shown
+        ]
+        ratio = (
+            f"{np.mean(high - low) / np.mean([bound.high - bound.low for bound in wilson]):5.2f}"
+        )
     absent = 1 - len(shown) / len(metrics)
     return f"{name:32}{true_value:8.4f}  {coverage}  {width}  {ratio:5}  {absent:5.2f}  {reason}"
 

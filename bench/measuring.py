@@ -4,14 +4,12 @@ What a server starts stays below this process: one that loses its parent becomes
 """
 
 import ctypes
-import os
 import selectors
 import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,7 +19,6 @@ from bare_application import SERVICE
 PR_SET_CHILD_SUBREAPER = 36
 CPU_CLOCK = 2
 """Kind of a process's clock that counts its time on processors, of ended threads too."""
-TICKS = os.sysconf("SC_CLK_TCK")
 CONNECTIONS = 8
 LIMIT_S = 60
 """Seconds after which a request without an answer is an error."""
@@ -42,8 +39,6 @@ class HttpLoad:
         name, _, port = host.partition(":")
         self._address = name, int(port)
         self.connections = connections
-        self.latencies_s: list[float] = []
-        """Seconds of each answer of the last load, in the order of the answers."""
         self._sockets: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
 
@@ -59,14 +54,13 @@ class HttpLoad:
     def __call__(self, requests: Sequence[bytes], count: int) -> list[tuple[int, Answer]]:
         """Send requests in turns; return each answer with the number of its request."""
         answers: list[tuple[int, Answer]] = []
-        self.latencies_s = []
         sent = 0
-        pending: dict[socket.socket, tuple[int, bytearray, float]] = {}
+        pending: dict[socket.socket, tuple[int, bytearray]] = {}
 
         def send(connection: socket.socket) -> None:
             nonlocal sent
             number = sent % len(requests)
-            pending[connection] = number, bytearray(), time.perf_counter()
+            pending[connection] = number, bytearray()
             connection.sendall(requests[number])
             sent += 1
 
@@ -78,12 +72,11 @@ class HttpLoad:
                 raise TimeoutError(f"expected an answer within {LIMIT_S} s, got none")
             for key, _ in ready:
                 source: Any = key.fileobj
-                number, received, begun_s = pending[source]
+                number, received = pending[source]
                 received += source.recv(1 << 20)
                 answer = _complete_answer(received)
                 if answer is None:
                     continue
-                self.latencies_s.append(time.perf_counter() - begun_s)
                 answers.append((number, answer))
                 del pending[source]
                 if sent < count:
@@ -136,24 +129,22 @@ class GrpcLoad:
             channel.unary_unary(f"/{SERVICE}/ModelInfer") for channel in self._channels
         ]
         self._pool = ThreadPoolExecutor(connections)
-        self.latencies_s: list[float] = []
-        """Seconds of each answer of the last load."""
 
     def connect(self) -> None:
         """Leave it to grpc, which connects again by itself."""
 
     def __call__(self, requests: Sequence[bytes], count: int) -> list[tuple[int, Answer]]:
         """Send requests in turns; return each answer with the number of its request."""
-        self.latencies_s = []
 
         def send(first: int) -> list[tuple[int, Answer]]:
-            call = self._calls[first]
-            answers = []
-            for sent in range(first, count, len(self._calls)):
-                number, begun_s = sent % len(requests), time.perf_counter()
-                answers.append((number, (b"", call(requests[number], timeout=LIMIT_S))))
-                self.latencies_s.append(time.perf_counter() - begun_s)
-            return answers
+            call, step = self._calls[first], len(self._calls)
+            return [
+                (
+                    number % len(requests),
+                    (b"", call(requests[number % len(requests)], timeout=LIMIT_S)),
+                )
+                for number in range(first, count, step)
+            ]
 
         return [answer for part in self._pool.map(send, range(len(self._calls))) for answer in part]
 
@@ -193,13 +184,10 @@ class CpuMeter:
         """Return the CPU seconds of the processes below; each new process counts from its start."""
         return sum(process_cpu_ns(pid) - self._begun.get(pid, 0) for pid in descendants()) / 1e9
 
-    def own_s(self) -> float:
-        """Return the CPU seconds of this process."""
-        return time.process_time() - self._own_begun_s
-
     def neighbour_cores(self) -> float:
         """Return how many cores were busy with neither of them."""
-        used_s = machine_cpu_s() - self._machine_begun_s - self.server_s() - self.own_s()
+        own_s = time.process_time() - self._own_begun_s
+        used_s = machine_cpu_s() - self._machine_begun_s - self.server_s() - own_s
         return max(0.0, used_s / (time.perf_counter() - self._begun_s))
 
 
@@ -208,9 +196,8 @@ def machine_cpu_s() -> float:
 
     Interrupts are left out: those of the network are for the server and its client.
     """
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    user, nice, system, _idle, _wait, _interrupts, _soft_interrupts, stolen = map(int, fields)
-    return (user + nice + system + stolen) / TICKS
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.steal)
 
 
 def cpu_ns(pids: Sequence[int]) -> int:

@@ -23,9 +23,9 @@ import grpc
 import msgspec
 import numpy as np
 from bench_models import MOBILE, R18, SIDES, TINY, write_models
-from measuring import CpuMeter, GrpcLoad, HttpLoad, adopt_orphans, descendants, percentile, settle
+from measuring import CpuMeter, GrpcLoad, HttpLoad, adopt_orphans, descendants, settle
 from peer_models import Classifier
-from peer_table import Results, Row, Sample, behind, markdown_table, text_table
+from peer_table import Results, Row, Sample, behind, table
 from questions import DETECTOR, PATHS, Questions, Traffic
 from servers import CONTESTANTS, Addresses, Contestant, running
 
@@ -132,7 +132,7 @@ class Bench:
             count = max(24, load.connections, round(self._rates[key] * self._arguments.seconds))
             meter, begun_s = CpuMeter(), time.perf_counter()
             answers = load(traffic.requests, count)
-            elapsed_s, client_s = time.perf_counter() - begun_s, meter.own_s()
+            elapsed_s = time.perf_counter() - begun_s
             settle(descendants())
             server_s, neighbour_cores = meter.server_s(), meter.neighbour_cores()
         except (OSError, ValueError, grpc.RpcError) as error:
@@ -143,10 +143,7 @@ class Bench:
             requests=count,
             wrong=traffic.wrong_answers(answers),
             cpu_ms=server_s / count * 1000,
-            client_ms=client_s / count * 1000,
             rate=count / elapsed_s,
-            p50_ms=percentile(load.latencies_s, 0.5) * 1000,
-            p99_ms=percentile(load.latencies_s, 0.99) * 1000,
             neighbour_cores=neighbour_cores,
             reference_ms=(before_ms, self._reference.cpu_ms()),
         )
@@ -232,11 +229,10 @@ def main() -> None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
         print(f"written to {arguments.json}")
-    print(results.machine, results.date)
-    print(text_table(results))
+    print(f"{results.machine}, {results.date}: CPU ms of all processes a request, scaled to a reference loop of"
+          f" {results.reference_ms:.1f} ms; in italics what is not to be quoted")  # fmt: skip
     for connections in dict.fromkeys(row.connections for row in results.rows):
-        print(f"\n{connections} connections, without flagged rows\n")
-        print(markdown_table(results, connections))
+        print(f"\n{connections} connections\n\n{table(results, connections)}")
     peers = [contestant.name for contestant in CONTESTANTS if contestant.folder]
     print("\nQuadriga with its store is behind by more than 15 % where")
     print("\n".join(behind(results, peers)) or "nothing was found")

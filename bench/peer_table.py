@@ -28,12 +28,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     wrong: int = 0
     cpu_ms: float = 0.0
     """CPU milliseconds of all processes of the server, per request."""
-    client_ms: float = 0.0
-    """CPU milliseconds of the client, per request."""
     rate: float = 0.0
     """Requests per second."""
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
     neighbour_cores: float = 0.0
     """Cores that neither the server nor the client used."""
     failure: str = ""
@@ -75,9 +71,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """`ok`, or why the row does not count."""
     cpu_ms: float = math.nan
     rate: float = math.nan
-    p50_ms: float = math.nan
-    p99_ms: float = math.nan
-    client_ms: float = math.nan
 
     @property
     def is_ok(self) -> bool:
@@ -103,9 +96,6 @@ def figures(row: Row, reference_ms: float, needed: int) -> Figures:
         flag=flag,
         cpu_ms=statistics.median(sample.scaled_ms(reference_ms) for sample in samples),
         rate=statistics.median(sample.rate for sample in samples),
-        p50_ms=statistics.median(sample.p50_ms for sample in samples),
-        p99_ms=statistics.median(sample.p99_ms for sample in samples),
-        client_ms=statistics.median(sample.client_ms for sample in samples),
     )
 
 
@@ -141,35 +131,21 @@ class Results(msgspec.Struct, kw_only=True):
             )
 
 
-def text_table(results: Results) -> str:
-    """Write all rows as text, with the factor of each server's CPU and rate to Quadriga's with its store."""
-    lines = [
-        f"CPU ms of all processes a request, scaled to a reference loop of {results.reference_ms:.1f} ms"
-    ]
-    for connections, path, servers in results.groups():
-        own = servers.get(OWN, Figures(flag="not measured"))
-        lines.append(f"\n{path}, {connections} connections")
-        lines.append(
-            f"  {'':20}{'CPU ms':>9}{'x':>7}{'req/s':>9}{'x':>7}{'p50 ms':>9}{'p99 ms':>9}{'client':>8}  flag"
-        )
-        for name, row in servers.items():
-            lines.append(
-                f"  {name:20}{row.cpu_ms:9.3f}{row.cpu_ms / own.cpu_ms:7.2f}"
-                f"{row.rate:9.0f}{row.rate / own.rate:7.2f}"
-                f"{row.p50_ms:9.2f}{row.p99_ms:9.2f}{row.client_ms:8.3f}  {row.flag}"
-            )
-    return "\n".join(lines)
-
-
-def markdown_table(results: Results, connections: int) -> str:
-    """Write the rows that may be quoted: CPU ms and requests per second of each server on each path."""
+def table(results: Results, connections: int) -> str:
+    """Write CPU ms and requests per second of each server on each path; in italics what is not to be quoted, with its reason."""
     paths = {path: rows for number, path, rows in results.groups() if number == connections}
     lines = [f"| CPU ms, requests/s | {' | '.join(paths)} |", "|---" * (len(paths) + 1) + "|"]
+    reasons = [""]
     for server in dict.fromkeys(row.server for row in results.rows):
-        rows = [servers.get(server) for servers in paths.values()]
-        texts = [f"{row.cpu_ms:.3g}, {row.rate:.0f}" if row and row.is_ok else "-" for row in rows]
+        texts = []
+        for path, servers in paths.items():
+            row = servers.get(server, Figures(flag="ok"))
+            text = "-" if math.isnan(row.cpu_ms) else f"{row.cpu_ms:.3g}, {row.rate:.0f}"
+            texts.append(text if row.is_ok else f"*{text}*")
+            if not row.is_ok:
+                reasons.append(f"{server}, {path}: {row.flag}")
         lines.append(f"| {server} | {' | '.join(texts)} |")
-    return "\n".join(lines)
+    return "\n".join(lines + reasons)
 
 
 def behind(results: Results, peers: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from typing import Any, NamedTuple
 
 import faster_coco_eval
@@ -36,6 +37,8 @@ from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationState, T
 LABELS, TRUTHS, FOUND = 80, 20, 25
 NAMES = [f"label {number:02}" for number in range(LABELS)]
 SHARD, RESAMPLES = 1000, 200
+STEPS = ("evaluate", "accumulate", "summarize")
+"""Steps of pycocotools."""
 
 
 def made(images: int, seed: int = 0) -> tuple[Table, Table]:
@@ -163,35 +166,27 @@ Side = tuple[Callable[[], Any], Callable[[Any], list[float]]]
 """How to load, and how to evaluate what was loaded."""
 
 
-def peer(data: Coco, coco: Any, evaluation: Any) -> Side:
-    """Return a peer that has the form of pycocotools."""
+def load_coco(data: Coco, coco: Any) -> Any:
+    """Load data by a class that has the form of pycocotools."""
+    truth = coco()
+    truth.dataset = data.dataset
+    truth.createIndex()
+    return truth, truth.loadRes(data.results)
 
-    def load() -> Any:
-        truth = coco()
-        truth.dataset = data.dataset
-        truth.createIndex()
-        return truth, truth.loadRes(data.results)
+
+def load_hotcoco(data: Coco) -> Any:
+    """Load data by hotcoco's own interface."""
+    truth = hotcoco.COCO(data.dataset)
+    return truth, truth.load_res(data.results)
+
+
+def peer(load: Callable[[], Any], evaluation: Any, *steps: str) -> Side:
+    """Return a peer, whose evaluation has these steps."""
 
     def evaluate(loaded: Any) -> list[float]:
         coco_evaluation = evaluation(*loaded, "bbox")
-        coco_evaluation.evaluate()
-        coco_evaluation.accumulate()
-        coco_evaluation.summarize()
-        return [float(value) for value in coco_evaluation.stats[:12]]
-
-    return load, evaluate
-
-
-def hotcoco_peer(data: Coco) -> Side:
-    """Return hotcoco by its own interface."""
-
-    def load() -> Any:
-        truth = hotcoco.COCO(data.dataset)
-        return truth, truth.load_res(data.results)
-
-    def evaluate(loaded: Any) -> list[float]:
-        coco_evaluation = hotcoco.COCOeval(*loaded, "bbox")
-        coco_evaluation.run()
+        for step in steps:
+            getattr(coco_evaluation, step)()
         return [float(value) for value in coco_evaluation.stats[:12]]
 
     return load, evaluate
@@ -231,11 +226,15 @@ def compare(images: int, arguments: argparse.Namespace) -> None:
     sides: dict[str, Side] = {
         "ours, arrays": (lambda: state_of_arrays(predictions, truths, images), numbers_of),
         "ours, rows": (lambda: state_of_rows(rows), numbers_of),
-        "hotcoco": hotcoco_peer(data),
-        "faster-coco-eval": peer(data, faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster),
+        "hotcoco": peer(partial(load_hotcoco, data), hotcoco.COCOeval, "run"),
+        "faster-coco-eval": peer(
+            partial(load_coco, data, faster_coco_eval.COCO),
+            faster_coco_eval.COCOeval_faster,
+            *STEPS,
+        ),
     }
     if images <= SHARD or arguments.slow:
-        sides["pycocotools"] = peer(data, COCO, COCOeval)
+        sides["pycocotools"] = peer(partial(load_coco, data, COCO), COCOeval, *STEPS)
     costs: dict[str, list[Cost]] = {name: [] for name in sides}
     for number in range(arguments.rounds):
         results = {}

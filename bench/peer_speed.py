@@ -10,8 +10,8 @@ From a JSON file alone, `--from FILE` prints the tables again.
 """
 
 import argparse
-import os
 import platform
+import re
 import shutil
 import statistics
 import tempfile
@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 from bench_models import MOBILE, R18, SIDES, TINY, write_models
 from measuring import CpuMeter, GrpcLoad, HttpLoad, adopt_orphans, descendants, settle
-from peer_models import Classifier
+from peer_models import CORES, Classifier
 from peer_table import Results, Row, Sample, behind, table
 from questions import DETECTOR, PATHS, Questions, Traffic
 from servers import CONTESTANTS, Addresses, Contestant, running
@@ -32,7 +32,6 @@ from servers import CONTESTANTS, Addresses, Contestant, running
 from tests.server_process import IMAGES, SAMPLE_MODELS
 
 REFERENCE_S = 0.3
-WARM_UP_S = 0.15
 RETRIES = 1
 """Further samples in place of a disturbed one."""
 
@@ -74,7 +73,6 @@ class Bench:
         arguments: argparse.Namespace,
     ) -> None:
         self._reference, self._questions, self._arguments = reference, questions, arguments
-        self._rates: dict[tuple[str, str, int], float] = {}
         self.rows = {
             (contestant.name, path, connections): Row(
                 server=contestant.name, path=path, connections=connections
@@ -103,7 +101,7 @@ class Bench:
                 for _ in range(1 + RETRIES):
                     load = kind(address, connections)
                     try:
-                        sample = self._sample(key, traffic, load, before_ms)
+                        sample = self._sample(traffic, load, before_ms)
                     finally:
                         load.close()
                     before_ms = sample.reference_ms[1]
@@ -117,19 +115,14 @@ class Bench:
             if row.server == contestant.name and row.path in contestant.paths:
                 row.samples.append(Sample(reference_ms=(1.0, 1.0), failure=reason))
 
-    def _sample(
-        self,
-        key: tuple[str, str, int],
-        traffic: Traffic,
-        load: HttpLoad | GrpcLoad,
-        before_ms: float,
-    ) -> Sample:
+    def _sample(self, traffic: Traffic, load: HttpLoad | GrpcLoad, before_ms: float) -> Sample:
         try:
             load.connect()
-            if key not in self._rates:
-                self._rates[key] = self._first_rate(traffic, load)
-            load(traffic.requests, load.connections)  # warms up
-            count = max(24, load.connections, round(self._rates[key] * self._arguments.seconds))
+            for _ in range(2):  # the first warms up
+                begun_s = time.perf_counter()
+                load(traffic.requests, 4 * load.connections)
+            rate = 4 * load.connections / (time.perf_counter() - begun_s)
+            count = max(24, load.connections, round(rate * self._arguments.seconds))
             meter, begun_s = CpuMeter(), time.perf_counter()
             answers = load(traffic.requests, count)
             elapsed_s = time.perf_counter() - begun_s
@@ -138,7 +131,6 @@ class Bench:
         except (OSError, ValueError, grpc.RpcError) as error:
             failure = f"{type(error).__name__}: {error}"[:200]
             return Sample(reference_ms=(before_ms, before_ms), failure=failure)
-        self._rates[key] = count / elapsed_s
         return Sample(
             requests=count,
             wrong=traffic.wrong_answers(answers),
@@ -148,26 +140,12 @@ class Bench:
             reference_ms=(before_ms, self._reference.cpu_ms()),
         )
 
-    def _first_rate(self, traffic: Traffic, load: HttpLoad | GrpcLoad) -> float:
-        """Load a server for a moment that grows until it can be timed; return its requests per second."""
-        count = 2 * load.connections
-        while True:
-            begun_s = time.perf_counter()
-            load(traffic.requests, count)
-            elapsed_s = time.perf_counter() - begun_s
-            if elapsed_s > WARM_UP_S:
-                return count / elapsed_s
-            count *= 4
-
 
 def machine() -> str:
     """Name the machine: its processors and Python."""
-    models = [
-        line.partition(": ")[2]
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return f"{os.cpu_count()} x {models[0] if models else platform.machine()}, Python {platform.python_version()}"
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    name = model[1] if model else platform.machine()
+    return f"{CORES} x {name}, Python {platform.python_version()}"
 
 
 def measure(arguments: argparse.Namespace) -> Results:

@@ -1,10 +1,9 @@
-"""What keeping inferences costs: at the acknowledgement, in the writer, and until they can be found.
+"""What keeping inferences costs: in the writer, until they can be found, and in the time of a request.
 
 - ingest: records are appended to a journal and moved by the real writer; CPU of its process and of the
   PostgreSQL process that serves it, and records a second of one core.
 - visibility: records are appended at a steady rate while a writer of its own process moves them; the
   time from the append until a query sees the record.
-- acknowledgement: CPU of a request's thread that `Recorder.record` takes for an image, alone or one of five.
 - latency: requests come at a steady rate, whether or not the ones before are answered, to a server that
   keeps inferences and to one that does not; the time from when a request was due to its answer.
 
@@ -35,11 +34,7 @@ from questions import http_request
 from store_records import build, databases, record, records
 
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.models.model import Model
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.serving.recording import ImageResult, Recorder, RequestSummary
-from quadriga.proto.messages import StorageOptions
-from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database.database import ReaderPool
 from quadriga.store.journal.journal import Journal
 from quadriga.store.records.errors import NotReadyError
@@ -49,8 +44,6 @@ from tests.server_process import ROOT, ServerProcess, image_input
 
 RATE = 2000
 """Records a second of the visibility."""
-ACKNOWLEDGED = 5_000
-"""Images of the acknowledgement."""
 REQUESTS_S, CONNECTIONS = 100, 8
 IMAGES_PER_REQUEST = (1, 5, 20)
 """So 100, 500 and 2,000 inferences a second."""
@@ -134,43 +127,6 @@ def _lags_ms(readers: ReaderPool, directory: Path, seconds: float) -> list[float
     return lags_ms
 
 
-def acknowledgement(folder: Path, _: argparse.Namespace) -> None:
-    """Print the CPU that an image costs the thread that answers it."""
-    model = Model("colours", "1", _colours(folder))
-    journal, blobs = Journal(folder / "journal", 0), FileBlobs(folder / "blobs")
-    recorder = Recorder(IdSource(0), journal, blobs, Settings(signals_per_s=0), "0")
-    made = list(records(ACKNOWLEDGED))
-    clock_us = percentile([_since_us(time.thread_time_ns()) for _ in range(1000)], 0.5)
-    print(f"acknowledgement{'':35}CPU us p50        p99  (less {clock_us:.2f} of the clock itself)")
-    for name, at_once, has_image, wishes in (
-        ("record", 1, False, StorageOptions()),
-        ("record, one of five", 5, False, StorageOptions()),
-        ("record, its image of 20 kB hashed", 1, True, StorageOptions(store_input=False)),
-        ("record, its image of 20 kB kept", 1, True, StorageOptions()),
-    ):
-        costs_us = []
-        for number in range(0, ACKNOWLEDGED - at_once + 1, at_once):
-            together = made[number : number + at_once]
-            image = number.to_bytes(4, "big") * 5_000 if has_image else None
-            answered = [
-                ImageResult("image", "predict", record.predictions, record.metadata, image, 640, 480, "image/png", wishes)
-                for record in together
-            ]  # fmt: skip
-            first = together[0]
-            handled = RequestSummary(
-                model, first.request_id, "v2_rest", first.latency_ms, {"run": 7.93}
-            )
-            begun_ns = time.thread_time_ns()
-            recorder.record(handled, answered)
-            costs_us.append((_since_us(begun_ns) - clock_us) / at_once)
-        print(f"  {name:40}{percentile(costs_us, 0.5):18.1f}{percentile(costs_us, 0.99):11.1f}")
-    recorder.close()
-
-
-def _since_us(begun_ns: int) -> float:
-    return (time.thread_time_ns() - begun_ns) / 1000
-
-
 def _colours(folder: Path) -> Path:
     """Write a model so small that the rest of a request is what costs."""
     path = classifier(folder / "model.onnx")
@@ -245,7 +201,6 @@ def latency(folder: Path, arguments: argparse.Namespace) -> None:
 PARTS: dict[str, Callable[[Path, argparse.Namespace], None]] = {
     "ingest": ingest,
     "visibility": visibility,
-    "acknowledgement": acknowledgement,
     "latency": latency,
 }
 

@@ -114,16 +114,14 @@ def postgresql(folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)  # as root, the server runs as another user
     data = folder.absolute() / "postgresql"
-    url = sa.URL.create(
-        "postgresql+psycopg", "postgres", database="postgres", query={"host": str(data)}
-    )
+    url = f"postgresql+psycopg://postgres@/postgres?host={data}"
     server = get_server(data, cleanup_mode="stop")
     try:
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
         with engine.connect() as connection:
             connection.exec_driver_sql("ALTER SYSTEM SET max_wal_size = '4GB'")
             connection.exec_driver_sql("SELECT pg_reload_conf()")
-        yield url.render_as_string()
+        yield url
     finally:
         server.cleanup()
 

@@ -126,8 +126,8 @@ def rows_of(predictions: Table, truths: Table, images: int) -> Iterator[Row]:
             fields = dict(zip((*names, "xmin", "ymin", "xmax", "ymax"), (*values, *corner), strict=True))  # fmt: skip
             boxes[image].append({"label": NAMES[label], **fields})
         sides.append(boxes)
-    for number, (found, there) in enumerate(zip(*sides, strict=True)):
-        yield number, msgspec.json.encode(found), msgspec.json.encode(there)
+    for number, texts in enumerate(zip(*sides, strict=True)):
+        yield number, *map(msgspec.json.encode, texts)
 
 
 def state_of_rows(rows: list[Row]) -> EvaluationState:

@@ -186,9 +186,11 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Co
     reader = InferenceReader(url, folder / "journal", FileBlobs(folder / "blobs"))
     with closing(reader), closing(Clock(url)) as clock, writer_engine(url) as engine:
         reader.query(QueryRequest({}))
-        asked = {**questions(reader, options.models), **keeping(engine, clock)}
+        by_name = {**questions(reader, options.models), **keeping(engine, clock)}
         return {
-            name: cost_ms(ask, clock) for name, ask in asked.items() if options.only in (None, name)
+            name: cost_ms(ask, clock)
+            for name, ask in by_name.items()
+            if options.only in (None, name)
         }
 
 

@@ -119,12 +119,12 @@ def both(first: Ask, second: Ask) -> Ask:
     """Return what asks for what two ask for."""
 
     def ask(chance: random.Random) -> Question:
-        one, other = first(chance), second(chance)
+        left, right = first(chance), second(chance)
         return Question(
-            {"and": [one.where, other.where]},
-            f"{one.joins} {other.joins}",
-            f"{one.condition} AND {other.condition}",
-            one.values + other.values,
+            {"and": [left.where, right.where]},
+            f"{left.joins} {right.joins}",
+            f"{left.condition} AND {right.condition}",
+            left.values + right.values,
         )
 
     return ask

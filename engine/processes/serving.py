@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import gc
 import logging
 import math
@@ -27,13 +26,10 @@ from quadriga.engine.measures.shared_counts import IN_FLIGHT, SharedCounts
 from quadriga.engine.models.model_host import ModelHost
 from quadriga.engine.models.runners.crashes import RUNNING
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.proto.http.intake import Handshakes
+from quadriga.proto.http.intake import SPARE_HANDSHAKES, Acceptor
 
 SPARE_DESCRIPTORS = 256
 """Open files of a worker besides its HTTP connections: journal, database, images and gRPC."""
-
-SPARE_HANDSHAKES = 32
-"""Connections beyond `max_connections` that may shake hands, to be told so by an answer; then the oldest is closed."""
 
 _POLL_INTERVAL_S = 0.05
 _KEYS_WAIT_S = 5.0
@@ -43,11 +39,6 @@ _LAST_BYTES_TIMEOUT_S = 3600.0
 
 _LAST_HANDSHAKES_S = 1.0
 """Maximum time of the handshakes that the end of the worker finds under way."""
-
-_FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-"""What the system answers where it has no place for another connection."""
-
-_FULL_PAUSE_S = 1.0
 
 OnStop = Callable[[Callable[[], object]], None]
 """Registers a function to call once the worker has to stop."""
@@ -67,56 +58,34 @@ def serve(task: ChildTask, call_on_stop: OnStop) -> None:
 class _Server(uvicorn.Server):
     """uvicorn without signal handlers, as the end comes through standard input, and with limits of TLS handshakes."""
 
-    tls: RenewedContext | None = None
-
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.handshakes = Handshakes()
-        self._accepting: list[asyncio.Task[None]] = []
-        self._connecting: set[asyncio.Task[None]] = set()
+        self.acceptor = Acceptor(
+            self._new_connection,
+            self._make_place,
+            name="",
+            handshake_timeout_s=HEADER_TIMEOUT_S,
+            last_bytes_timeout_s=_LAST_BYTES_TIMEOUT_S,
+        )
 
-    def _begin(self, connection: socket.socket) -> None:
-        """Make the transport of an accepted connection, in a task."""
-        connecting = asyncio.create_task(self._connect(connection))
-        self._connecting.add(connecting)
-        connecting.add_done_callback(self._connecting.discard)
-
-    async def _connect(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            if self.tls is None:
-                await loop.connect_accepted_socket(self.new_connection, connection)
-                return
-            self._make_place()
-            with self.handshakes.running():
-                await loop.connect_accepted_socket(
-                    self.new_connection,
-                    connection,
-                    ssl=self.tls,
-                    ssl_handshake_timeout=HEADER_TIMEOUT_S,
-                    ssl_shutdown_timeout=_LAST_BYTES_TIMEOUT_S,
-                )
-        except Exception:  # noqa: BLE001 - a client that does not speak TLS, or left meanwhile
-            connection.close()
-
-    def _make_place(self) -> None:
+    def _make_place(self) -> bool:
         """Make a place for a handshake: that of an idle connection of nobody, or of the handshake that has lasted longest.
 
         It does not take that of a client with a key, as it may be one that comes to nothing.
         """
         protocol: Any = self.config.http_protocol_class
-        connections = len(self.server_state.connections) + len(self.handshakes)
+        connections = len(self.server_state.connections) + len(self.acceptor)
         if connections < protocol.max_connections + SPARE_HANDSHAKES:
-            return
+            return True
         if protocol.idle.close_one(of_strangers=True):
-            return
-        if not self.handshakes.end_one():
+            return True
+        if not self.acceptor.end_one():
             protocol.intake.refused_connections += 1
-            raise ConnectionAbortedError("too many connections")
+            return False
         protocol.intake.displaced += 1
+        return True
 
-    def new_connection(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
+    def _new_connection(self) -> asyncio.Protocol:
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # the class is httptools'
             config=self.config, server_state=self.server_state, app_state={}
         )
@@ -126,43 +95,18 @@ class _Server(uvicorn.Server):
         """Accept connections; uvicorn's own would give each handshake a minute, and accept many of them at a time."""
         await self.lifespan.startup()
         self.servers = []
-        self._accepting = [
-            asyncio.create_task(self._accept(listener)) for listener in sockets or []
-        ]
+        for listener in sockets or []:
+            self.acceptor.start(listener)
         self.started = True
 
     async def close_listener(self, listener: socket.socket) -> None:
         """Accept the connections that are waiting, and no more; then let them send their requests."""
         duplicate = listener.dup()
         drop_new_connections(duplicate)
-        for task in self._accepting:
-            task.cancel()
-        await asyncio.gather(*self._accepting, return_exceptions=True)
-        for connection in accept_waiting(duplicate):
-            self._begin(connection)
+        self.acceptor.stop()
+        await self.acceptor.finish(accept_waiting(duplicate), _LAST_HANDSHAKES_S)
         duplicate.close()
-        if self._connecting:
-            await asyncio.wait(self._connecting, timeout=_LAST_HANDSHAKES_S)
-        for connecting in self._connecting:
-            connecting.cancel()
         await asyncio.sleep(0.2)
-
-    async def _accept(self, listener: socket.socket) -> None:
-        """Accept connections one by one, so that workers that share the socket share them too."""
-        loop = asyncio.get_running_loop()
-        listener.setblocking(False)
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except ConnectionAbortedError:  # the client left
-                continue
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
-                _log.error("cannot accept connections for a second: %s", error.strerror)
-                await asyncio.sleep(_FULL_PAUSE_S)
-                continue
-            self._begin(connection)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -176,7 +120,7 @@ async def _serve(task: ChildTask, call_on_stop: OnStop) -> None:
     server = _Server(_uvicorn_config(task.settings, application))
     if tls_files is not None:
         tls_files.start()
-        server.tls = RenewedContext.of(lambda: tls_files.context)
+        server.acceptor.tls = RenewedContext.of(lambda: tls_files.context)
     listener = socket.socket(fileno=task.listener_fd)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

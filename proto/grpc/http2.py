@@ -14,13 +14,12 @@ import random
 import re
 import socket
 import ssl
-import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct
 from time import perf_counter, thread_time
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import grpc
@@ -30,7 +29,8 @@ from hpack.exceptions import HPACKError
 from hpack.hpack import encode_integer
 
 from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge, TooSlow, Unsupported
-from quadriga.proto.http.intake import Handshakes, Intake, arrived_bytes
+from quadriga.proto.http.asgi import decompress
+from quadriga.proto.http.intake import SPARE_HANDSHAKES, Acceptor, Intake, arrived_bytes
 from quadriga.proto.request import current_caller
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -47,9 +47,6 @@ MAX_STREAMS = 100
 
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60, 20
 """Seconds between two keepalive pings to a client with calls, and the time that it has to answer each."""
-
-SPARE_HANDSHAKES = 32
-"""TLS handshakes beyond the maximum of connections; beyond them, the one that has lasted longest ends."""
 
 _SPARE_FRAMES, _SPARE_FRAMES_PER_S, _SPARE_FRAMES_PER_MESSAGE = 200, 50, 4
 """Frames that serve no call (pings, settings, resets, empty ones) which a connection may send at once, gains each second,
@@ -75,9 +72,6 @@ _MAX_FRAME_BYTES = 1024 * 1024
 _MAX_WINDOW_BYTES = _MAX_STREAM = 2**31 - 1
 _HIGH_WATER_BYTES = 64 * 1024
 _HIGH_WATER_OF_CALLERS_BYTES = 1024 * 1024
-_JOINED_BYTES = 64 * 1024
-"""Largest answer that is copied so that it leaves in one piece."""
-
 _END_S = 1.0
 """Time that a client has to take note of the end of its connection."""
 
@@ -104,7 +98,6 @@ _OK_BLOCK = b"\x88\x0f\x10\x10application/grpc"
 """`:status: 200` by its index, and `content-type` by that of its name (RFC 7541, appendix A)."""
 
 _TIMEOUT_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_WINDOW_BITS = {"gzip": 31, "deflate": 15}
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 _PSEUDO_HEADERS = frozenset({b":method", b":scheme", b":path", b":authority"})
 _is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
@@ -124,21 +117,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """0: connections may grow old."""
 
 
-class CallDetails(NamedTuple):
-    """What a handler is chosen by."""
-
-    method: str
-    invocation_metadata: Sequence[tuple[str, str | bytes]]
-
-
 class _ConnectionEnd(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return _HEAD.pack(len(payload) << 8 | kind, flags, stream) + payload
+def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
+    return b"".join((_HEAD.pack(len(payload) << 8 | kind, flags, stream), payload))
 
 
 def _literal(name: str, value: str | bytes) -> bytes:
@@ -177,7 +163,7 @@ class Call:
         self._write_message: Callable[[Any], bytes] | None = None
         self.receive_window = _WINDOW_BYTES
         self.send_window = connection.first_send_window
-        self.out: deque[Any] = deque()
+        self.out: deque[memoryview] = deque()
         """Parts of the answer that have not left."""
         self.sent_bytes = 0
         self.waits_since_s = 0.0
@@ -250,8 +236,10 @@ class Call:
                 self._reader = None
         is_compressed, body = message
         if is_compressed:
-            body = await asyncio.to_thread(self._expanded, body)
-            self._check_size(len(body))
+            if self._encoding not in (b"gzip", b"deflate"):
+                raise Unsupported("expected the encoding gzip or deflate of a compressed message")
+            limit_bytes = self.max_message_bytes
+            body = await asyncio.to_thread(decompress, body, self._encoding, limit_bytes)
         return body if self._read_message is None else self._read_message(body)
 
     def _first_message(self) -> tuple[int, bytes] | None:
@@ -314,7 +302,7 @@ class Call:
 
     async def _answer(self) -> None:
         connection = self._connection
-        call = connection.server.handlers.begin(CallDetails(self.method, self._metadata))
+        call = connection.server.handlers.begin(self.method, self._metadata)
         if call is None:
             self._set_status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
@@ -332,18 +320,6 @@ class Call:
             self._input += data
             self._hold(len(data))
             self._wake()
-
-    def _expanded(self, message: bytes) -> bytes:
-        if self._encoding not in _WINDOW_BITS:
-            raise Unsupported("expected the encoding gzip or deflate of a compressed message")
-        expanding = zlib.decompressobj(_WINDOW_BITS[self._encoding])
-        try:
-            expanded = expanding.decompress(message, self.max_message_bytes + 1)
-        except zlib.error as error:
-            raise InvalidRequest("expected a compressed message, got other bytes") from error
-        if not expanding.eof and len(expanded) <= self.max_message_bytes:
-            raise InvalidRequest("expected a whole compressed message, got a part")
-        return expanded
 
     def receive_end(self) -> None:
         """Take note that no more messages come."""
@@ -378,10 +354,7 @@ class Call:
             self._has_headers = True
             connection.write(_frame(_HEADERS, _END_HEADERS, self.stream, _OK_BLOCK))
         prefix = _PREFIX.pack(0, len(message))
-        if len(message) <= _JOINED_BYTES:
-            self.out.append(prefix + message)
-        else:
-            self.out += (prefix, memoryview(message))
+        self.out.append(memoryview(prefix + message))
         connection.count_message(len(message))
         connection.flush(self)
         if self.out:
@@ -463,7 +436,7 @@ class _Headers(msgspec.Struct, frozen=True):
 
     method: str
     metadata: Sequence[tuple[str, str | bytes]]
-    encoding: str
+    encoding: bytes
     timeout_s: float | None
     problem: bytes
     """Status of HTTP if it is no call of gRPC."""
@@ -488,7 +461,7 @@ def _read_headers(fields: Sequence[tuple[bytes, bytes]]) -> _Headers:
     Raises:
         UnicodeDecodeError: A name or a path is no text.
     """
-    method, verb, content, encoding, timeout_s = "", b"", b"", "identity", None
+    method, verb, content, encoding, timeout_s = "", b"", b"", b"", None
     metadata: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name == b":path":
@@ -501,7 +474,7 @@ def _read_headers(fields: Sequence[tuple[bytes, bytes]]) -> _Headers:
             with suppress(ValueError, KeyError, OverflowError):
                 timeout_s = int(value[:-1]) * _TIMEOUT_UNITS[value[-1:].decode()]
         elif name == b"grpc-encoding":
-            encoding = value.decode()
+            encoding = value
         elif name.endswith(b"-bin"):
             with suppress(ValueError):
                 padded = value + b"=" * (-len(value) % 4)
@@ -575,7 +548,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a call of it came with a key, or none is needed."""
         self.first_send_window = UNASKED_BYTES
         self._send_window = UNASKED_BYTES
-        self._receive_window = _CONNECTION_WINDOW_BYTES
+        self._receive_window = UNASKED_BYTES
         self._max_frame_bytes = 16_384
         self._decoder = Decoder(max_header_list_size=MAX_HEADER_BYTES)
         self._input: Any = b""
@@ -755,19 +728,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._blocked.pop(call, None)
                 self._blocked[call] = None  # behind others
                 return
-            head = _HEAD.pack(size << 8 | _DATA, 0, call.stream)
-            if size <= _JOINED_BYTES:
-                self.transport.write(head + bytes(part[:size]))
-            else:
-                self.transport.write(head)
-                self.transport.write(part[:size])
+            self.transport.write(_frame(_DATA, 0, call.stream, part[:size]))
             call.send_window -= size
             self._send_window -= size
             call.sent_bytes += size
             if size == len(part):
                 out.popleft()
             else:
-                out[0] = memoryview(part)[size:]
+                out[0] = part[size:]
         self._blocked.pop(call, None)
         call.end_of_flush()
 
@@ -832,40 +800,24 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self) -> bool:
         """Handle frames until the end of the turn; return whether none is left."""
         data, position = memoryview(self._input), 0
-        size = len(data)
-        if not self._has_preface:
-            if not _PREFACE.startswith(data[: len(_PREFACE)].tobytes()):
-                self.close()
-            elif size >= len(_PREFACE):
-                self._begin()
-                position = len(_PREFACE)
-            if not position:
-                self._input = bytes(data)
-                return True
-        is_through = True
-        while True:
-            if self._data_left:
-                if position == size:
-                    break
-                end = min(size, position + self._data_left)
-                self._data_left -= end - position
-                self._take_data(data[position:end])
-                position = end
-            moved = self._take_next(data, position)
-            if self._is_ended:
-                return True
-            if moved == position:
-                break
+        while (moved := self._take_next(data, position)) != position and not self._is_ended:
             position = moved
             if perf_counter() > self._turn_ends_s:
-                is_through = False
                 break
-        self._input = data[position:].tobytes()
-        return is_through or not self._input
+        self._input = b"" if self._is_ended else data[position:].tobytes()
+        return not self._input or perf_counter() <= self._turn_ends_s
 
     def _take_next(self, data: memoryview, position: int) -> int:
-        """Handle a whole frame, or the head of one of data; return where the next bytes are."""
-        if len(data) - position < _HEAD.size:
+        """Handle a whole frame, the head of one of data or a part of its bytes; return where the next bytes are."""
+        left = len(data) - position
+        if self._data_left:
+            size = min(left, self._data_left)
+            self._data_left -= size
+            self._take_data(data[position : position + size])
+            return position + size
+        if not self._has_preface:
+            return self._take_preface(data)
+        if left < _HEAD.size:
             return position
         word: int
         word, flags, stream = _HEAD.unpack_from(data, position)
@@ -884,7 +836,12 @@ class Connection(asyncio.BufferedProtocol):
         self._take_frame(kind, flags, stream, data[begin:end].tobytes())
         return end
 
-    def _begin(self) -> None:
+    def _take_preface(self, data: memoryview) -> int:
+        """Begin, if the client does; return where its first frame is."""
+        if not _PREFACE.startswith(data[: len(_PREFACE)].tobytes()):
+            self.close()
+        if len(data) < len(_PREFACE) or self._is_ended:
+            return 0
         self._has_preface = True
         settings = (
             (_MAX_STREAMS_SETTING, self.server.max_streams),
@@ -892,11 +849,9 @@ class Connection(asyncio.BufferedProtocol):
             (_FRAME_SETTING, _MAX_FRAME_BYTES),
             (_HEADER_SETTING, MAX_HEADER_BYTES),
         )
-        more = _CONNECTION_WINDOW_BYTES - UNASKED_BYTES
-        self.write(
-            _frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*setting) for setting in settings))
-            + _frame(_WINDOW, 0, 0, more.to_bytes(4, "big"))
-        )
+        self.write(_frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*one) for one in settings)))
+        self._grant()
+        return len(_PREFACE)
 
     def _begin_data(self, stream: int, flags: int, length: int) -> None:
         if length > _MAX_FRAME_BYTES:
@@ -913,6 +868,10 @@ class Connection(asyncio.BufferedProtocol):
             raise _ConnectionEnd(_PROTOCOL, "expected data of a call")
         if self._receive_window < 0 or (call is not None and call.receive_window < 0):
             raise _ConnectionEnd(_FLOW, "expected no more data than was asked for")
+        self._grant()
+
+    def _grant(self) -> None:
+        """Let the client send more, of all calls together."""
         if self._receive_window < _CONNECTION_WINDOW_BYTES // 2:
             more = _CONNECTION_WINDOW_BYTES - self._receive_window
             self._receive_window += more
@@ -1113,10 +1072,13 @@ class Http2Server:
         self.unread = 0
         """Connections that this look has closed as their clients read no answer."""
         self._callers, self._strangers = Share(0.8, 0.04), Share(0.25, 0.01)
-        self._handshakes = Handshakes()
-        self._server: asyncio.Server | None = None
-        self._accepting: asyncio.Task[None] | None = None
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(
+            lambda: Connection(self),
+            self._make_place,
+            name=" of gRPC",
+            handshake_timeout_s=limits.handshake_timeout_s,
+            last_bytes_timeout_s=intake.body_timeout_s,
+        )
         self._sweep: asyncio.TimerHandle | None = None
         times_s = limits.handshake_timeout_s, limits.idle_timeout_s, intake.body_timeout_s
         self._look_s = min(1.0, *(seconds / 4 for seconds in times_s))
@@ -1130,53 +1092,23 @@ class Http2Server:
         self.loop = asyncio.get_running_loop()
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.bind((host, int(port)))
-            listener.listen(1024)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
+        is_v6 = ":" in host
+        family = socket.AF_INET6 if is_v6 else socket.AF_INET
+        listener = socket.create_server(
+            (host, int(port)), family=family, backlog=1024, reuse_port=True, dualstack_ipv6=is_v6
+        )
         number: int = listener.getsockname()[1]
-        if tls is None:
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener)
-        else:
-            self._accepting = self.loop.create_task(self._accept(listener, tls))
+        self._acceptor.tls = tls
+        self._acceptor.start(listener)
         self._sweep = self.loop.call_later(self._look_s, self._look)
         return number
 
-    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
-        """Accept connections with TLS; a handshake too many ends the one that has lasted longest."""
-        with listener:
-            while True:
-                try:
-                    connection, _ = await self.loop.sock_accept(listener)
-                except OSError as error:
-                    _log.error("cannot accept connections of gRPC for a second: %s", error.strerror)
-                    await asyncio.sleep(1.0)
-                    continue
-                places = self.limits.max_connections + SPARE_HANDSHAKES
-                taken = len(self.connections) + len(self._handshakes)
-                if taken >= places and self._handshakes.end_one():
-                    self.intake.displaced += 1
-                connecting = self.loop.create_task(self._connect(connection, tls))
-                self._connecting.add(connecting)
-                connecting.add_done_callback(self._connecting.discard)
-
-    async def _connect(self, connection: socket.socket, tls: ssl.SSLContext) -> None:
-        try:
-            with self._handshakes.running():
-                await self.loop.connect_accepted_socket(
-                    lambda: Connection(self),
-                    connection,
-                    ssl=tls,
-                    ssl_handshake_timeout=self.limits.handshake_timeout_s,
-                    ssl_shutdown_timeout=self.intake.body_timeout_s,
-                )
-        except (OSError, asyncio.CancelledError):  # a client without TLS, or that left
-            connection.close()
+    def _make_place(self) -> bool:
+        """Make a place for a handshake: beyond the maximum, the one that has lasted longest ends."""
+        taken = len(self.connections) + len(self._acceptor)
+        if taken >= self.limits.max_connections + SPARE_HANDSHAKES and self._acceptor.end_one():
+            self.intake.displaced += 1
+        return True
 
     def share_of(self, connection: Connection) -> Share:
         """Return the share of the loop's time of a connection."""
@@ -1209,10 +1141,7 @@ class Http2Server:
 
     def close_listener(self) -> None:
         """Take no more connections."""
-        if self._server is not None:
-            self._server.close()
-        if self._accepting is not None:
-            self._accepting.cancel()
+        self._acceptor.stop()
 
     async def stop(self, grace_s: float) -> None:
         """Tell clients to go elsewhere, and finish running calls within some time."""

@@ -71,7 +71,8 @@ class GrpcServer:
         )
         services = AccessHandler(gate or OpenGate(), shared)
         self._server = Http2Server(services, limits, intake)
-        services.add_generic_rpc_handlers((self._service,))
+        for name, handlers in self._service.handlers.items():
+            services.add_registered_method_handlers(name, handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         _add_reflection(services)
 

@@ -10,7 +10,7 @@ they differ.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from inspect import isasyncgenfunction
 from typing import Any, NoReturn
@@ -38,6 +38,7 @@ from quadriga.proto.errors import (
     WaitTooLong,
     translate_recursion_error,
 )
+from quadriga.proto.grpc.http2 import UNASKED_BYTES
 from quadriga.proto.grpc.messages import (
     POOL,
     REPOSITORY_SERVICE,
@@ -140,9 +141,6 @@ MAX_PROBE_BYTES = 4096
 
 Reflection repeats the message in its answer.
 """
-
-PLACE_BEYOND_BYTES = 65_535
-"""Bytes of an answer that a client takes before it has read any (RFC 9113, section 6.9.2)."""
 
 PLACE_AFTER_S = 0.5
 """Time after which a call whose answer has not left holds a place of its key again."""
@@ -248,19 +246,18 @@ class AccessHandler:
     def __init__(self, gate: Gate, shared: CallServices) -> None:
         self._gate = gate
         self._shared = shared
-        self._handlers: list[Any] = []
+        self._handlers: dict[str, Any] = {}
 
-    def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
-        """Add the services behind this one."""
-        self._handlers += handlers
+    def add_generic_rpc_handlers(self, _: object) -> None:
+        """Add none: each method of a service is registered."""
 
-    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Register none: for each call grpc.aio would wait anew for the next call of every registered method."""
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """Add the methods of a service."""
+        self._handlers |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
 
-    def begin(self, details: Any) -> "_Call | None":
-        """Begin a call, by the handler of its RPC or to refuse it; None if there is no such RPC."""
-        metadata = _metadata_by_name(details.invocation_metadata)
-        method, identify = details.method, self._gate.identify
+    def begin(self, method: str, pairs: Sequence[tuple[str, str | bytes]]) -> "_Call | None":
+        """Begin a call with some metadata, by the handler of its RPC or to refuse it; None if there is no such RPC."""
+        metadata, identify = _metadata_by_name(pairs), self._gate.identify
         request = RequestContext(
             id=error_request_id(metadata.get(REQUEST_ID_HEADER)),
             method="RPC",
@@ -282,10 +279,9 @@ class AccessHandler:
         except ProtocolError as error:
             call.refusal = error
             return call
-        for services in self._handlers:
-            if (handler := services.service(details)) is not None:
-                call.answer_by(handler)
-                return call
+        if handler := self._handlers.get(method) or _not_offered(method):
+            call.answer_by(handler)
+            return call
         self._shared.accounting.count_unread("client_error")
         return None
 
@@ -349,7 +345,7 @@ class _Call:
         accounting.end(request)
         # Its client may have the answer, and ask again, before the call is over.
         self._leave_place()
-        if self.quota is not None and request.bytes_out > PLACE_BEYOND_BYTES:
+        if self.quota is not None and request.bytes_out > UNASKED_BYTES:
             loop = asyncio.get_running_loop()
             self._place_timer = loop.call_later(PLACE_AFTER_S, self._hold_place, self.quota)
         return response
@@ -639,22 +635,15 @@ class GrpcService:
             "ModelInfer": grpc.unary_unary_rpc_method_handler(self._model_infer),
             "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream),
         }
-        self._handlers = {
-            f"/{service}/{name}": inferences.get(name)
-            or grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
+        self.handlers = {
+            service: {
+                name: inferences.get(name)
+                or grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
+                for name, method in methods.items()
+            }
             for service, methods in _METHODS.items()
-            for name, method in methods.items()
         }
-
-    def service(self, details: Any) -> Any:
-        """Return the handler of a method; None if it belongs to another service."""
-        handler = self._handlers.get(details.method)
-        if handler is not None:
-            return handler
-        _, service, name = f"{details.method}//".split("/")[:3]
-        if service not in _METHODS:
-            return None
-        return grpc.stream_stream_rpc_method_handler(partial(_not_offered, name))
+        """Handlers of the RPCs by service and name."""
 
     def close(self) -> None:
         """End streams after their current request; calls that still come are answered."""
@@ -914,10 +903,17 @@ def _error_answer(body: bytes, text: str) -> bytes:
     return bytes(answer.SerializeToString())
 
 
-async def _not_offered(name: str, _: object, context: Any) -> None:
-    await _abort(
-        context, Unsupported(f"expected an RPC that this server offers, got {quoted(name, 80)}")
-    )
+def _not_offered(method: str) -> Any:
+    """Return the handler of an RPC that one of the services has not; None if there is no such service."""
+    _, service, name = f"{method}//".split("/")[:3]
+    if service not in _METHODS:
+        return None
+
+    async def refuse(_: object, context: Any) -> None:
+        text = f"expected an RPC that this server offers, got {quoted(name, 80)}"
+        await _abort(context, Unsupported(text))
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _status(error: Exception, request_id: str) -> tuple[Any, str]:

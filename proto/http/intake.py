@@ -6,11 +6,12 @@ long as it is there, and so does an answer over gRPC, which is held until its cl
 """
 
 import asyncio
+import logging
 import socket
+import ssl
 import sys
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -23,6 +24,12 @@ from quadriga.proto.request import Accounting, current_request, outcome_of_statu
 
 BYTES_PER_S = 32 * 1024
 """Bytes of a body, or of an answer that a client reads, that add a second to its time: slower clients hold memory for hours."""
+
+
+SPARE_HANDSHAKES = 32
+"""Connections beyond the maximum that may shake hands, to be told so by an answer; then the oldest is closed."""
+
+_log = logging.getLogger("quadriga.http")
 
 
 class _Hold:
@@ -232,30 +239,96 @@ def arrived_bytes(connection: socket.socket) -> int:
     return int.from_bytes(info[_ACKED_AT:], sys.byteorder)
 
 
-class Handshakes:
-    """Handshakes under way, each in a task that ends with it; used on one event loop."""
+class Acceptor:
+    """Accepts connections, and shakes hands with those of TLS, each in a task; used on one event loop.
 
-    def __init__(self) -> None:
-        self._tasks: OrderedDict[asyncio.Task[Any], None] = OrderedDict()
+    Args:
+        make_protocol: Makes the protocol of a connection.
+        make_place: Makes a place for a connection with TLS before its handshake; returns whether it has one.
+        name: What the log calls the connections.
+        handshake_timeout_s: Maximum time of a handshake.
+        last_bytes_timeout_s: Time that a client has to read what was written before its connection with TLS was closed.
+    """
+
+    def __init__(
+        self,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        make_place: Callable[[], bool],
+        *,
+        name: str,
+        handshake_timeout_s: float,
+        last_bytes_timeout_s: float,
+    ) -> None:
+        self.tls: ssl.SSLContext | None = None
+        """None: connections have no TLS."""
+        self._make_protocol, self._make_place = make_protocol, make_place
+        self._name = name
+        self._timeouts_s = {
+            "ssl_handshake_timeout": handshake_timeout_s,
+            "ssl_shutdown_timeout": last_bytes_timeout_s,
+        }
+        self._connecting: dict[asyncio.Task[None], None] = {}
+        self._accepting: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._connecting)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count the running task."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks[task] = None
-        try:
-            yield
-        finally:
-            self._tasks.pop(task, None)
+    def start(self, listener: socket.socket) -> None:
+        """Accept the connections of a listening socket, one by one, so that workers that share it share them too."""
+        listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listener))
+
+    def stop(self) -> None:
+        """Accept no more, and close the listening socket."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+
+    async def finish(self, waiting: Iterable[socket.socket], timeout_s: float) -> None:
+        """Connect those that were accepted already, within some time."""
+        for connection in waiting:
+            self._begin(connection)
+        if self._connecting:
+            await asyncio.wait(self._connecting, timeout=timeout_s)
+        for connecting in self._connecting:
+            connecting.cancel()
 
     def end_one(self) -> bool:
         """End the handshake that has lasted longest; return whether there was one."""
-        if not self._tasks:
+        if not self._connecting:
             return False
-        task, _ = self._tasks.popitem(last=False)
-        task.cancel()
+        longest = next(iter(self._connecting))
+        del self._connecting[longest]
+        longest.cancel()
         return True
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except ConnectionAbortedError:  # the client left
+                    continue
+                except OSError as error:
+                    text = "cannot accept connections%s for a second: %s"
+                    _log.error(text, self._name, error.strerror)
+                    await asyncio.sleep(1.0)
+                    continue
+                self._begin(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
+        if self.tls is not None and not self._make_place():
+            connection.close()
+            return
+        connecting = asyncio.create_task(self._connect(connection))
+        self._connecting[connecting] = None
+        connecting.add_done_callback(lambda done: self._connecting.pop(done, None))
+
+    async def _connect(self, connection: socket.socket) -> None:
+        loop, timeouts_s = asyncio.get_running_loop(), self._timeouts_s if self.tls else {}
+        try:
+            await loop.connect_accepted_socket(
+                self._make_protocol, connection, ssl=self.tls, **timeouts_s
+            )
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 - a client without TLS, or that left
+            connection.close()

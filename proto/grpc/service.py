@@ -23,7 +23,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
 from quadriga.proto import datatypes, idempotency
-from quadriga.proto.access import Caller, Gate, Need, Quota, admit, headers_by_name
+from quadriga.proto.access import Gate, Need, Quota, admit, headers_by_name
 from quadriga.proto.datatypes import NUMPY_TYPES, elements_as_bytes
 from quadriga.proto.errors import (
     Forbidden,
@@ -724,8 +724,7 @@ class GrpcService:
 
     async def _stream(self, _: object, context: Any) -> None:
         """Answer requests side by side and in their order, until the client or the server closes the stream."""
-        call, metadata = _request_of(context), dict(context.invocation_metadata() or ())
-        ends_at_error = metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
+        call = _request_of(context)
         closing = asyncio.ensure_future(self._closing.wait())
         reading: asyncio.Future[Any] | None = None
         answers: dict[asyncio.Task[bytes | Exception], int] = {}
@@ -747,7 +746,7 @@ class GrpcService:
                         if (body := reading.result()) is grpc.aio.EOF:
                             is_open = False
                             continue
-                        admit(caller := identify_again(), "infer")
+                        admit(identify_again(), "infer")
                     except ProtocolError as error:
                         # The key has ended, or another call needs the place.
                         self._shared.accounting.count_unread(outcome_of_error(error), "grpc")
@@ -755,15 +754,7 @@ class GrpcService:
                         continue
                     finally:
                         reading = None
-                    answer = self._answer_streamed(
-                        body,
-                        call,
-                        context,
-                        caller=caller,
-                        previous=last,
-                        ends_at_error=ends_at_error,
-                    )
-                    last = asyncio.ensure_future(answer)
+                    last = asyncio.ensure_future(self._answer_streamed(body, call, context, last))
                     answers[last] = len(body)
                 else:
                     is_open, end = False, ModelNotReady(SHUTTING_DOWN)
@@ -792,36 +783,35 @@ class GrpcService:
         body: bytes,
         call: RequestContext,
         context: Any,
-        *,
-        caller: Caller,
         previous: "asyncio.Future[Any] | None",
-        ends_at_error: bool,
     ) -> bytes | Exception:
         """Answer one message of a stream, which is a request with an id of its own, and take note of its end.
+
+        An error is an answer, unless the client asked for it to end the stream with its code: then it is returned.
 
         Args:
             body: The message.
             call: The stream.
             context: Context of the stream.
-            caller: Caller of the message.
             previous: Answer to the message before it; None for the first.
-            ends_at_error: Whether an error is returned to end the stream with its code; else it is an answer.
         """
         request = RequestContext(
             id=new_request_id(),
             method="RPC",
             path=STREAM,
             address=call.address,
-            caller=caller,
+            caller=call.caller,
             protocol="grpc",
             route=STREAM,
             status="no answer",
             bytes_in=len(body),
         )
         set_current_request(request)  # of this task alone
-        traceparent = dict(context.invocation_metadata() or ()).get(TRACEPARENT)
+        metadata = dict(context.invocation_metadata() or ())
+        ends_at_error = metadata.get(GRPC_ERROR_NAME, "").lower() == "true"
+        traceparent = metadata.get(TRACEPARENT)
         accounting = self._shared.accounting
-        accounting.begin(request, traceparent.encode() if isinstance(traceparent, str) else None)
+        accounting.begin(request, traceparent and traceparent.encode())
         response: bytes | Exception
         try:
             response = await self._streamed_answer(body, request, context, previous)

@@ -1,21 +1,41 @@
 """The filter of a page: one line, which is the URL, cut into the comparisons that must all hold, and the links that change it.
 
-Facets change the parts that choose values of a field, `meta.camera=north` or `meta.camera=in:north,east`.
+Facets change the parts that choose values of a field, `meta.camera=north` or `meta.camera=in:north,east`. Everyday words stand
+for filters; of a line that is none, or finds nothing, what is wrong with it and what may have been meant by it.
 """
 
+import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 import msgspec
 
+from quadriga.engine.console.formats import day
+from quadriga.engine.console.texts import FIELD_WORDS, OPERATOR_WORDS
 from quadriga.monitor.report.drift_texts import readable_number
-from quadriga.store.browsing.facets import FIELDS
+from quadriga.monitor.report.saved import ReportStore
+from quadriga.monitor.report.schema import Confusion, ReportedModel
+from quadriga.store.browsing.facets import FIELDS as FACETS
+from quadriga.store.browsing.facets import Facet, FacetsRequest, find_facets, tail_bound
 from quadriga.store.query.filters.forms import split_url
-from quadriga.store.query.filters.syntax import Compare, Not, PredictionCondition, Scalar
+from quadriga.store.query.filters.syntax import (
+    BOUNDS,
+    FIELDS,
+    OPERATORS,
+    PROPERTIES,
+    SIGNAL_FIELDS,
+    Compare,
+    Not,
+    PredictionCondition,
+    Scalar,
+)
+from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
-from quadriga.store.records.errors import StoreError
-from quadriga.store.records.records import json_text
+from quadriga.store.records.errors import NotFoundError, QueryError, StoreError
+from quadriga.store.records.records import REVIEWS, json_text
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./@+-]*(?: [\w./@+-]+)*")
 """Texts that need no quotes; all others get them."""
@@ -162,7 +182,7 @@ def _choice(text: str) -> tuple[str, tuple[Scalar, ...]] | None:
         return None
     if compare.field == PRESENCE:
         return PRESENCE, (compare is tree,)
-    is_facet = compare.field.startswith("meta.") or compare.field in FIELDS
+    is_facet = compare.field.startswith("meta.") or compare.field in FACETS
     if compare is not tree or not is_facet or compare.operator not in ("eq", "in"):
         return None
     values = compare.value
@@ -382,3 +402,368 @@ def _bounds(text: str, field: str) -> bool:
     name, rest = field_and_rest(text)
     plain = name.removesuffix("=").strip('"')
     return plain == field and rest.startswith(("ge:", "gt:", "le:", "lt:", "score:"))
+
+
+class Word(NamedTuple):
+    """Everyday words that stand for a filter."""
+
+    names: tuple[str, ...]
+    line: str
+    """The filter; the bound after a final `:` follows from what is stored; empty where an evaluation has it."""
+    meaning: str
+
+
+EVERYDAY_WORDS = (
+    Word(("blurred", "blurry", "blur", "soft"), "sig.image.blur=ge:", "the most blurred images"),
+    Word(("sharp", "in focus"), "sig.image.blur=lt:", "the sharpest images"),
+    Word(("dark",), "sig.image.brightness=lt:", "the darkest images"),
+    Word(("bright",), "sig.image.brightness=ge:", "the brightest images"),
+    Word(("low contrast", "hazy"), "sig.image.contrast=lt:", "the images of the lowest contrast"),
+    Word(("high contrast",), "sig.image.contrast=ge:", "the images of the highest contrast"),
+    Word(("unsure", "uncertain", "low score", "low confidence", "score", "confidence"),
+         "box=score:lt:0.5", "a prediction with a score below 0.5"),
+    Word(("sure", "certain", "high score", "high confidence"), "box=score:ge:0.9", "a prediction with a score of at least 0.9"),
+    Word(("many objects", "objects", "crowded"), "predictions=ge:5", "at least five predictions"),
+    Word(("empty", "no objects", "nothing found"), "predictions=0", "nothing was predicted"),
+    Word(("failed", "failures", "errors"), "status=500", "the model failed"),
+    Word(("slow",), "latency_ms=ge:1000", "answered in a second or more"),
+    Word(("labelled", "labeled", "annotated"), "ground_truth=exists:true", "the truth is known"),
+    Word(("unlabelled", "unlabeled", "not labelled"), "ground_truth=exists:false", "the truth is not known"),
+    Word(("to review", "needs review"), "ground_truth.review=needs_review", "the truth needs a review"),
+    Word(("tagged",), "meta.tag=exists:true", "it has a tag"),
+    Word(("today",), "ts=ge:{today}T00:00:00Z", "today, UTC"),
+    Word(("yesterday",), "ts=ge:{yesterday}T00:00:00Z & ts=lt:{today}T00:00:00Z", "yesterday, UTC"),
+    Word(("last hour",), "ts=ge:-1h", "the last hour"),
+    Word(("last 24 hours", "last day"), "ts=ge:-24h", "the last 24 hours"),
+    Word(("last week", "last 7 days"), "ts=ge:-7d", "the last 7 days"),
+    Word(("missed", "not found", "false negatives"), "", "missed"),
+    Word(("false positives", "false alarms"), "", "predicted where nothing is"),
+    Word(("wrong", "mistakes", "incorrect"), "", "missed, false or taken for another label"),
+)  # fmt: skip
+"""All words that are understood without a comparison; a label beside them narrows what they find."""
+
+FIELD_NAMES: Mapping[str, str] = {
+    "score": "box=score", "confidence": "box=score", "time": "ts", "date": "ts", "class": "label", "category": "label",
+    "objects": "predictions", "count": "predictions", "latency": "latency_ms", "sharpness": "sig.image.blur",
+}  # fmt: skip
+"""Names that people have for fields of the filter; `box=score` is the score of some prediction."""
+
+_OFFERED, _VALUES, _BINS, _NEAR, _SHOWN = 3, 100, 20, 0.7, 60
+_LONGEST_READ = 1000
+_MAX_EVALUATIONS, _MAX_CELLS = 3, 50
+_SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "", "=": ""}
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_COMPARISON = re.compile(rf'({_TEXT}\s*|[^"=<>!]+)(==|!=|>=|<=|=|>|<)\s*(\S.*)', re.DOTALL)
+_OPERATOR = re.compile(r"\s*(?:eq|ne|gt|ge|lt|le|in|contains|exists)\s*:\s*")
+_POSITION = re.compile(r" at character (\d+) of the filter")
+_OPPOSITE = re.compile(r"(?:no|non|not|without)\b")
+_KINDS = {**FIELDS, **dict.fromkeys(SIGNAL_FIELDS, "number"), "label": "label", "best": "best", "box": "box", "geo": "geo"}  # fmt: skip
+_OTHER_OPERATORS = {"label": ("ne", "in"), "best": ("ne", "in"), "box": (), "geo": ("exists",)}
+_FIRST_FIELDS = ("model", "label", "ts", "ground_truth", "ground_truth.review", "box", "latency_ms", "status", "predictions")  # fmt: skip
+
+
+def filter_words() -> dict[str, Any]:
+    """Return what the script completes with, besides the values that are stored; it takes it as JSON."""
+    of_kinds = dict[str, tuple[str, ...]](OPERATORS.items()) | _OTHER_OPERATORS
+    words = {kind: OPERATOR_WORDS["time" if kind == "time" else "value"] for kind in of_kinds}
+    return {
+        "fields": [[name, _KINDS[name], FIELD_WORDS["sig.image" if name in SIGNAL_FIELDS else name]]
+                   for name in dict.fromkeys([*_FIRST_FIELDS, *_KINDS])],
+        "operators": {kind: [[name, words[kind][name]] for name in names] for kind, names in of_kinds.items()},
+        "bounds": [[name, OPERATOR_WORDS["value"][name]] for name in BOUNDS],
+        "properties": [[name, FIELD_WORDS[f"of.{name}"]] for name in (*PROPERTIES, "n")],
+        "values": {"ground_truth.review": list(REVIEWS)},
+        "names": FIELD_NAMES,
+        "words": [[word.names, _dated(word.line), word.meaning] for word in EVERYDAY_WORDS],
+    }  # fmt: skip
+
+
+def _dated(line: str) -> str:
+    today = datetime.now(UTC).date()
+    return line.format(today=today, yesterday=today - timedelta(days=1))
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a line is no filter."""
+
+    message: str
+    line: str
+    position: int
+    """Place of the caret below the line, in characters."""
+    needs_evaluation: bool = False
+    """Whether it stands for what an evaluation finds."""
+
+
+def check(line: str) -> Problem | None:
+    """Return why a line is no filter; None if it is one."""
+    error = _error_of(line)
+    if match := _POSITION.search(error):
+        return _syntax_problem(line, min(int(match[1]) - 1, len(line)), _POSITION.sub("", error))
+    for part in _comparisons(line):
+        head, rest = field_and_rest(part.text)
+        operator = _OPERATOR.fullmatch(rest)
+        if head and operator and operator[0].strip() not in ("eq:", "in:"):
+            return Problem(f"A value is missing after {rest.strip()}", line, part.start + len(part.text))  # fmt: skip
+        if error and (wrong := _error_of(part.text)):
+            return _value_problem(line, part, wrong)
+    return Problem(error, line, 0) if error else None
+
+
+def absent(line: str, error: str) -> Problem:
+    """Return the problem of a filter that names a model or a report which is not there, as the error says."""
+    for part in _comparisons(line):
+        field, rest = field_and_rest(part.text)
+        if field and error.startswith(f"{field.removesuffix('=')} not found"):
+            return Problem(error, line, part.start + len(part.text) - len(rest))
+    return Problem(error, line, 0)
+
+
+def _error_of(line: str) -> str:
+    try:
+        QueryRequest(where=line).parse_filter()
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def _comparisons(line: str) -> Iterator[FilterPart]:
+    """Cut a line into its comparisons, also those within parentheses and alternatives."""
+    for match in re.finditer(rf'(?:{_TEXT}|[^"&|()])+', line):
+        begin = match.start() + len(match[0]) - len(match[0].lstrip(" \t\n!"))
+        if stripped := line[begin : match.end()].strip():
+            yield FilterPart(stripped, begin)
+
+
+def _syntax_problem(line: str, place: int, error: str) -> Problem:
+    """Return what is wrong with a line that cannot be read beyond a place: most often a word that no = follows."""
+    begun = re.search(rf'(?:{_TEXT}|[^"&|()=!<>])+$', line[:place])
+    word = begun[0].strip() if begun else ""
+    if not word or line[: place - len(begun[0] if begun else "")].endswith("="):
+        return Problem(error, line, place)
+    if sign := re.match(r"!=|[<>]=?", line[place:]):
+        message = (
+            f"A filter has no {sign[0]}. Write ={_SIGNS[sign[0]]} instead, as in latency_ms=ge:5."
+        )
+        return Problem(message, line, place)
+    known = _word_of(word)[0]
+    needs_evaluation = known is not None and not known.line
+    message = f"“{word[:_SHOWN]}” is compared with nothing. A comparison has = between, as label=NAME or meta.KEY=VALUE."
+    if needs_evaluation:
+        message = f"“{word[:_SHOWN]}” is what an evaluation finds, and none has found any yet."
+    return Problem(message, line, line[:place].rindex(word), needs_evaluation)
+
+
+def _value_problem(line: str, part: FilterPart, error: str) -> Problem:
+    """Return what is wrong with a comparison, and where that begins: at the text that the error says it got."""
+    head, rest = field_and_rest(part.text)
+    field = head.removesuffix("=").strip().strip('"')
+    if field not in _KINDS and not re.match(r"(?:meta|std)\..", field):
+        message = f"There is no field “{field[:_SHOWN]}”. Metadata begins with meta., as in meta.KEY=VALUE."
+        return Problem(message, line, part.start)
+    operator, got = _OPERATOR.match(rest), re.search(r"got (?:a \w+ )?'([^']+)'", error)
+    begin = len(part.text) - len(rest.lstrip())
+    value_at = len(head) + operator.end() if operator else begin
+    place = value_at
+    if got and (rest.lstrip().startswith("in:") or not part.text.startswith(got[1], place)):
+        place = part.text.rfind(got[1], value_at)
+    written = {"presence": f"{field}=exists:true", "geo": "geo=51.5,-0.12,5km"}.get(_KINDS.get(field, ""))  # fmt: skip
+    message = f"Write {written}, for instance." if written else error
+    return Problem(message, line, part.start + (begin if place < 0 else place))
+
+
+class StoredWords:
+    """The fields and the frequent values of what is stored.
+
+    Args:
+        facets: Those of all that the caller sees.
+    """
+
+    def __init__(self, facets: Iterable[Facet]) -> None:
+        self.bins = {facet.field: facet.histogram for facet in facets}
+        self.values: dict[str, list[str]] = {facet.field: [] for facet in facets if facet.field != "score"}  # fmt: skip
+        for facet in facets:
+            self.values.get(facet.field, []).extend(v.value for v in facet.values if isinstance(v.value, str))  # fmt: skip
+        self.values["best"] = self.values.get("label", [])
+        self._fields: dict[str, list[str]] = {}
+        for field in dict.fromkeys([*sorted(self.values, key=lambda name: not name.startswith("meta.")), *FIELD_NAMES.values(), *_KINDS]):  # fmt: skip
+            short = re.sub(r"^(?:meta|std|sig\.image)\.", "", field.lower())
+            aliases = [name for name, meant in FIELD_NAMES.items() if meant == field]
+            for name in {short, *re.split(r"[._=\W]+", short), *aliases}:
+                self._fields.setdefault(name, []).append(field)
+
+    def fields_like(self, name: str) -> list[str]:
+        """Return the fields that a name may mean: it is theirs or a part of theirs, or spelled nearly so."""
+        short = re.sub(r"^(?:meta|std|sig\.image)\.", "", name.strip('"').lower())
+        return [field for near in _near(short, self._fields) for field in self._fields[near]][:_OFFERED]  # fmt: skip
+
+    def values_like(self, field: str, value: str) -> list[str]:
+        """Return the stored texts of a field that one may mean; none for one that is stored."""
+        known = {text.lower(): text for text in self.values.get(field, ())}
+        return [known[near] for near in _near(value.lower(), known) if known[near] != value]
+
+    def with_value(self, value: str) -> list[str]:
+        """Return comparisons of labels, models and metadata with a stored text, in other letters or spelled nearly so."""
+        fields = [field for field in self.values if field in ("label", "model") or field.startswith("meta.")]  # fmt: skip
+        known = {text.lower(): comparison_text(field, text) for field in reversed(fields) for text in self.values[field]}  # fmt: skip
+        return [known[near] for near in _near(value, known)]
+
+
+def _near(sought: str, names: Iterable[str]) -> list[str]:
+    """Return a text itself or its singular if it is a name, else names that are spelled nearly so and do not say the opposite."""
+    alike = {name for name in names if bool(_OPPOSITE.match(name)) == bool(_OPPOSITE.match(sought))}
+    exact = [name for name in (sought, sought.removesuffix("s")) if name in alike]
+    return exact[:1] or difflib.get_close_matches(sought, sorted(alike), _OFFERED, _NEAR)
+
+
+class MeantLine(msgspec.Struct, frozen=True):
+    """Another filter that may have been meant, as a link."""
+
+    line: str
+    words: str
+    """What it finds, in words and with the number of inferences."""
+    link: str
+
+
+def meant_lines(store: InferenceReader, line: str, links: FilterLinks, reports: ReportStore | None = None) -> list[MeantLine]:  # fmt: skip
+    """Return the filters that may have been meant by one that is none, or finds nothing; those that find something first.
+
+    Args:
+        store: What the caller sees of the store.
+        line: What was typed.
+        links: Makes the links of the page.
+        reports: The reports that the caller may see; None to do without those of evaluations.
+    """
+    meant: list[tuple[bool, MeantLine]] = []
+    with suppress(StoreError):  # the database is away: the page says without them what is wrong
+        stored = StoredWords(find_facets(store, FacetsRequest({}, None, _VALUES, _BINS)).facets)
+        for other, meaning in corrections(line, stored, reports):
+            with suppress(QueryError, NotFoundError):
+                counted = store.count(QueryRequest(other))
+                count = f"{counted.count:,}{'' if counted.is_exact else ' or more'}"
+                words = ", ".join(filter(None, (meaning, f"finds {count}")))
+                meant.append((not counted.count, MeantLine(other, words, links.to(other))))
+    return [shown for _, shown in sorted(meant, key=lambda entry: entry[0])]
+
+
+def only_meaning(line: str, meant: Sequence[MeantLine]) -> MeantLine | None:
+    """Return the filter that everyday words of a line stand for; None if they may mean several, or something else is wrong with it.
+
+    Names of fields are asked about: who types `score` may have begun a comparison. So are words that are only nearly those stored.
+    """
+    wrong = [part.text for part in parts(line) if check(part.text)]
+    if not wrong or len(meant) != 1:
+        return None
+    for typed in wrong:
+        word, beside = _word_of(typed)
+        if (
+            not word
+            or typed.lower() in FIELD_NAMES
+            or beside.removesuffix("s") not in meant[0].line.lower()
+        ):
+            return None
+    return meant[0]
+
+
+def corrections(line: str, stored: StoredWords, reports: ReportStore | None = None) -> list[tuple[str, str]]:  # fmt: skip
+    """Return the lines that may be meant by one that is no filter, or finds nothing, with words about what they find.
+
+    Of several wrong parts the first meanings stand together.
+    """
+    typed = [part.text for part in parts(line)] if len(line) <= _LONGEST_READ else []
+    meanings = [_meanings(part, stored, reports) or [(part, "")] for part in typed]
+    offered: dict[str, str] = {}
+    for number in range(max(map(len, meanings), default=0)):
+        chosen = [of_part[min(number, len(of_part) - 1)] for of_part in meanings]
+        corrected = joined(as_part(other) for other, _ in chosen)
+        if corrected != joined(map(as_part, typed)) and check(corrected) is None:
+            offered.setdefault(corrected, "; ".join(meaning for _, meaning in chosen if meaning))
+    return list(offered.items())[:_OFFERED]
+
+
+def _meanings(typed: str, stored: StoredWords, reports: ReportStore | None) -> list[tuple[str, str]]:  # fmt: skip
+    """Return the filters that one part may mean, with words; none for one that is right, as far as that is known."""
+    match = _COMPARISON.fullmatch(typed)
+    if match is None or typed.startswith(("(", "!")):
+        return [] if "=" in typed else _meanings_of_words(typed, stored, reports)
+    name, operator, operand = match[1].strip(), _SIGNS[match[2]], match[3]
+    if operator and _OPERATOR.match(operand):
+        return []
+    is_known = name in stored.values or name in _KINDS
+    value, rest = operand, ""
+    if name == "label" and (bounded := re.fullmatch(rf"({_TEXT}|[^:]*)(:.*)", operand)):
+        value, rest = bounded.groups()
+    lines = []
+    for field in [name] if is_known else stored.fields_like(name):
+        head = field_and_rest(comparison_text(field, 0))[0]
+        if field == "box=score":
+            head = "box=score:" if operator or _OPERATOR.match(operand) else "box=score:ge:"
+        values = [] if operator else stored.values_like(field, value.strip().strip('"'))
+        lines += [comparison_text(field, known) + rest for known in values] or [f"{head}{operator}{operand}"]  # fmt: skip
+    return [(other, "") for other in lines if other.replace(" ", "") != typed.replace(" ", "")]
+
+
+def _meanings_of_words(typed: str, stored: StoredWords, reports: ReportStore | None) -> list[tuple[str, str]]:  # fmt: skip
+    """Return the filters that words mean: an everyday word, alone or beside a stored value, or such a value, or nearly one."""
+    word, beside = _word_of(typed)
+    if word and not word.line:
+        return list(_outcomes(reports, word, beside)) if reports else []
+    values = stored.with_value(" ".join((beside or typed).lower().split()))
+    if word and (values or not beside):
+        value = values[0] if beside else ""
+        line = _dated(word.line)
+        if line.endswith(":"):  # without a bound, as nothing was measured, it is no filter
+            bound = tail_bound(stored.bins.get(line.partition("=")[0], []), is_low=line.endswith("lt:"))  # fmt: skip
+            line += "" if bound is None else number_text(bound)
+        return [(joined(filter(None, (line, value))), word.meaning)]
+    fields = [field for field in stored.fields_like(typed) if stored.values.get(field)]
+    return [(line, "") for line in [*values, *(comparison_text(field, stored.values[field][0]) for field in fields)]]  # fmt: skip
+
+
+def _word_of(typed: str) -> tuple[Word | None, str]:
+    """Return the everyday word that a text is, or begins or ends with, and the rest of the text."""
+    typed = " ".join(typed.lower().split())
+    names = {name: word for word in EVERYDAY_WORDS for name in word.names}
+    for name in sorted(names, key=len, reverse=True):
+        rest = f" {typed} ".removeprefix(f" {name} ").removesuffix(f" {name} ")
+        if rest != f" {typed} ":
+            return names[name], rest.strip()
+    return None, ""
+
+
+class _Evaluation(msgspec.Struct, frozen=True):
+    """The fields of a report that say which cells it has."""
+
+    model: ReportedModel
+    created: str
+    confusion: Confusion = Confusion()
+
+
+def _outcomes(reports: ReportStore, word: Word, beside: str) -> Iterator[tuple[str, str]]:
+    """Yield the filters of what was wrong in the newest evaluation of each model; damaged ones are left out."""
+    newest = {report.model.name: report.id for report in reversed(reports.all()) if report.kind == "evaluation"}  # fmt: skip
+    for report_id in sorted(newest.values(), reverse=True)[:_MAX_EVALUATIONS]:
+        with suppress(StoreError):
+            evaluation = reports.decode(report_id, _Evaluation)
+            labels = {label.lower(): label for label in evaluation.confusion.labels} if beside else {"": ""}  # fmt: skip
+            for label in _near(beside, labels)[:1]:
+                if line := outcome_line(
+                    report_id, evaluation.confusion, word.names[0], labels[label]
+                ):
+                    yield line, f"{word.meaning} in the evaluation of {evaluation.model.name} {evaluation.model.version}, {day(evaluation.created)}"  # fmt: skip
+
+
+def outcome_line(report_id: str, confusion: Confusion, outcome: str, label: str = "") -> str:
+    """Return the filter of what a report says was `missed`, `false positives` or `wrong`, of all labels or one; empty if nothing was."""
+    of_truth, of_predicted = ([comparison_text(field, label)] if label else [] for field in ("truth", "predicted"))  # fmt: skip
+    cells: list[list[str]] = []
+    if outcome != "false positives" and any(n for name, n in confusion.misses.items() if label in ("", name)):  # fmt: skip
+        cells.append([*of_truth, comparison_text("predicted", "")])
+    if outcome != "missed" and any(n for name, n in confusion.hallucinations.items() if label in ("", name)):  # fmt: skip
+        cells.append([comparison_text("truth", ""), *of_predicted])
+    for truth, row in (
+        zip(confusion.labels, confusion.matrix, strict=False) if outcome == "wrong" else ()
+    ):
+        others = [other for other, n in zip(confusion.labels, row, strict=False) if n and other != truth and label in ("", truth, other)]  # fmt: skip
+        cells += [[comparison_text("truth", truth), choice_text("predicted", others)]] if others else []  # fmt: skip
+    lines = [joined([comparison_text("report", report_id), *cell]) for cell in cells]
+    return lines[0] if len(lines) == 1 else " | ".join(f"({line})" for line in lines if len(lines) <= _MAX_CELLS)  # fmt: skip

@@ -11,8 +11,7 @@ from litestar import Request, Response
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console import formats
-from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text
-from quadriga.engine.console.search import filter_words
+from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text, filter_words
 from quadriga.engine.console.texts import WORDS
 from quadriga.proto.access import ANYBODY, Caller, Need
 from quadriga.proto.request import current_caller

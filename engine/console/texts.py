@@ -97,24 +97,6 @@ def words_of_metrics(names: list[str]) -> list[str]:
     return list(dict.fromkeys(_METRIC_WORDS[piece] for piece in pieces if piece in _METRIC_WORDS))
 
 
-TEXTS: Mapping[str, str] = {
-    "missing_value": "A value is missing after {operator}",
-    "problem_no_comparison": "“{word}” is compared with nothing. A comparison has = between, as label=NAME or meta.KEY=VALUE.",
-    "problem_sign": "A filter has no {sign}. Write ={operator} instead, as in latency_ms=ge:5.",
-    "problem_field": "There is no field “{field}”. Metadata begins with meta., as in meta.KEY=VALUE.",
-    "problem_written": "Write {example}, for instance.",
-    "problem_outcome": "“{word}” is what an evaluation finds, and none has found any yet.",
-    "found_count": "finds {n}",
-    "or_more": " or more",
-}
-"""Texts of the search by name."""
-
-
-def text(name: str, **values: object) -> str:
-    """Return a text with its values, or raise a `KeyError` if there is none of that name."""
-    return TEXTS[name].format(**values)
-
-
 FIELD_WORDS: Mapping[str, str] = {
     "id": "id of the inference",
     "request_id": "id of the request",

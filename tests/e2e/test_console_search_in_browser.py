@@ -7,8 +7,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.filter_line import comparison_text
-from quadriga.engine.console.search import filter_words
+from quadriga.engine.console.filter_line import comparison_text, filter_words
 from quadriga.store.database.database import migrate, writer_engine
 from quadriga.store.keys.access_keys import create_key
 from quadriga.store.query.request import QueryRequest

@@ -5,7 +5,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from quadriga.engine.console.texts import TEXTS
 from tests.e2e.test_console_pages_in_browser import ask, open_page
 from tests.e2e.test_console_search_in_browser import (
     GRID,
@@ -91,5 +90,5 @@ def test_a_word_for_what_was_wrong_is_sent_and_answered(browser, server):
     press(browser, "Enter")
     browser.wait_for("document.querySelector('[role=alert]') !== null")
     assert parse_qs(urlsplit(browser.run("location.href")).query)["q"] == ["missed"]
-    words = TEXTS["problem_outcome"].format(word="missed")
+    words = "“missed” is what an evaluation finds, and none has found any yet."
     assert words in browser.run("document.querySelector('[role=alert]').textContent")

@@ -15,7 +15,7 @@ from quadriga.engine.api.monitoring.evaluations import begin_evaluation
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card, names_of
 from quadriga.engine.console.charts import IntervalMarks, difference_interval
-from quadriga.engine.console.filter_line import as_part, comparison_text, joined
+from quadriga.engine.console.filter_line import absent, as_part, check, comparison_text, joined
 from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
@@ -26,7 +26,6 @@ from quadriga.engine.console.frame import (
     single_field,
 )
 from quadriga.engine.console.pages.drift_report import slice_comparison
-from quadriga.engine.console.search import absent, check
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.evaluation.parameters import (
     MAX_SLICE_KEYS,

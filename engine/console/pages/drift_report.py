@@ -7,10 +7,9 @@ from contextlib import suppress
 import msgspec
 
 from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.filter_line import as_part, comparison_text, joined
+from quadriga.engine.console.filter_line import as_part, check, comparison_text, joined
 from quadriga.engine.console.formats import number
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.search import check
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
 from quadriga.monitor.report.charts.drawing import Chart
 from quadriga.monitor.report.charts.drift import signal_chart

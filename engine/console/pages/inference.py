@@ -17,12 +17,14 @@ from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
     InferenceFilter,
+    Problem,
+    absent,
+    check,
     comparison_text,
     filter_from_url,
 )
 from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.pages.label import links_of, next_link
-from quadriga.engine.console.search import Problem, absent, check
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.drift_texts import readable_number

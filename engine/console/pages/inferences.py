@@ -28,22 +28,20 @@ from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
     InferenceFilter,
+    MeantLine,
+    Problem,
+    absent,
+    check,
     comparison_text,
     filter_from_url,
     joined,
+    meant_lines,
+    only_meaning,
     same_value,
 )
 from quadriga.engine.console.formats import task_words
 from quadriga.engine.console.frame import PageRequest, opens, page_response, redirect
 from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
-from quadriga.engine.console.search import (
-    MeantLine,
-    Problem,
-    absent,
-    check,
-    meant_lines,
-    only_meaning,
-)
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.saved import ReportStore

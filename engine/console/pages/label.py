@@ -16,13 +16,16 @@ from quadriga.engine.console.filter_line import (
     QUEUE_ORDERS,
     FilterLinks,
     InferenceFilter,
+    Problem,
     QueuePlace,
+    absent,
+    check,
     comparison_text,
     filter_from_url,
+    meant_lines,
     parts,
 )
 from quadriga.engine.console.frame import Frame, PageRequest, page_response, redirect
-from quadriga.engine.console.search import Problem, absent, check, meant_lines
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report.metric_texts import format_interval, format_number
 from quadriga.store.browsing.label_queue import (

@@ -11,16 +11,17 @@ from litestar.handlers import HTTPRouteHandler
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.stored.tail import TAIL_PATH
 from quadriga.engine.console.cards import Card, card
-from quadriga.engine.console.filter_line import FilterLinks, filter_from_url
-from quadriga.engine.console.frame import PageRequest, page_response, redirect
-from quadriga.engine.console.search import (
+from quadriga.engine.console.filter_line import (
+    FilterLinks,
     MeantLine,
     Problem,
     absent,
     check,
+    filter_from_url,
     meant_lines,
     only_meaning,
 )
+from quadriga.engine.console.frame import PageRequest, page_response, redirect
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.store.browsing.arrivals import settled
 from quadriga.store.maintenance.aggregates import AggregateRequest, aggregate

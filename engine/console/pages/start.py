@@ -15,7 +15,14 @@ from quadriga.engine.api.jobs import begin_export
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.monitoring.evaluations import begin_evaluation
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console.filter_line import as_part, choices, comparison_text, joined, parts
+from quadriga.engine.console.filter_line import (
+    as_part,
+    check,
+    choices,
+    comparison_text,
+    joined,
+    parts,
+)
 from quadriga.engine.console.frame import (
     FieldProblem,
     PageRequest,
@@ -25,7 +32,6 @@ from quadriga.engine.console.frame import (
     single_field,
     wants_page,
 )
-from quadriga.engine.console.search import check
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.service import DriftService

@@ -6,16 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from quadriga.engine.console.filter_line import FilterLinks, InferenceFilter
-from quadriga.engine.console.pages.inferences import read_inferences
-from quadriga.engine.console.search import (
+from quadriga.engine.console.filter_line import (
     EVERYDAY_WORDS,
+    FilterLinks,
+    InferenceFilter,
     MeantLine,
     StoredWords,
     check,
     corrections,
     only_meaning,
 )
+from quadriga.engine.console.pages.inferences import read_inferences
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.browsing.facets import Facet, FacetValue, HistogramBin, tail_bound
 from quadriga.store.query.inferences import InferenceReader

@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from quadriga.engine.console import search
-from quadriga.engine.console.search import absent, check
+from quadriga.engine.console import filter_line
+from quadriga.engine.console.filter_line import absent, check
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_what_is_not_there_is_pointed_to(line, error, wrong):
     "line", ["label=" + ":" * 8000, "label=" + "a:" * 4000, "box=" + "score:ge:0.5:" * 600 + "x"]
 )
 def test_a_hostile_condition_is_read_few_times(line, monkeypatch):
-    reads, error_of = count(1), search._error_of
-    monkeypatch.setattr(search, "_error_of", lambda text: (next(reads), error_of(text))[1])
+    reads, error_of = count(1), filter_line._error_of
+    monkeypatch.setattr(filter_line, "_error_of", lambda text: (next(reads), error_of(text))[1])
     assert "expected" in check(line).message
     assert next(reads) < 5

@@ -9,8 +9,7 @@ import pytest
 
 from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
-from quadriga.engine.console.filter_line import comparison_text
-from quadriga.engine.console.search import filter_words
+from quadriga.engine.console.filter_line import comparison_text, filter_words
 from quadriga.store.database.database import migrate
 from quadriga.store.query.filters.syntax import (
     FIELDS,

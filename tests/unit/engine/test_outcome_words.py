@@ -7,8 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from quadriga.engine.console.search import check, outcome_line
-from quadriga.engine.console.texts import TEXTS
+from quadriga.engine.console.filter_line import check, outcome_line
 from quadriga.monitor.report.cells import Cell, save_cells
 from quadriga.monitor.report.schema import Confusion, ReportedModel
 from tests.unit.engine.console_harness import open_page
@@ -143,7 +142,9 @@ def test_without_an_evaluation_the_page_says_what_is_needed(settings, server):
     keep_report(settings, drift_report(0))
     page = open_page(server, "/console/inferences?q=missed")
     assert (page.status, meant(page.text)) == (400, [])
-    assert TEXTS["problem_outcome"].format(word="missed") in html.unescape(page.text)
+    assert "“missed” is what an evaluation finds, and none has found any yet." in html.unescape(
+        page.text
+    )
     assert 'href="/console/reports/new">Evaluate a model' in page.text
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from quadriga.proto.access import ANYBODY
+from quadriga.quoting import one_line
 
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")  # fmt: skip
 _TASKS: Mapping[str, str] = {
@@ -172,4 +173,5 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "ago": ago,
     "person": person,
     "task_words": task_words,
+    "one_line": one_line,
 }

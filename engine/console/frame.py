@@ -10,9 +10,10 @@ import msgspec
 from litestar import Request, Response
 
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console import formats
+from quadriga.engine.console import charts, formats
 from quadriga.engine.console.filter_line import INFERENCES_PATH, comparison_text, filter_words
 from quadriga.engine.console.texts import WORDS
+from quadriga.monitor.report import drift_texts, metric_texts
 from quadriga.proto.access import ANYBODY, Caller, Need
 from quadriga.proto.request import current_caller
 from quadriga.store.records.errors import QueryError
@@ -169,9 +170,12 @@ class Frame:
         )
         environment.filters.update(formats.FILTERS)
         environment.globals.update(
+            charts=charts,
             comparison=comparison_text,
+            drift_texts=drift_texts,
             filter_words=filter_words,
             formats=formats.FILTERS,
+            metric_texts=metric_texts,
             words=WORDS,
             base=self.base,
             link=self.link,

@@ -32,8 +32,6 @@ from quadriga.engine.console.frame import (
 )
 from quadriga.engine.console.pages.drift_report import (
     SignalChange,
-    image_links,
-    place_links,
     signal_changes,
     window_filter,
 )
@@ -186,8 +184,6 @@ def drift_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
             model=model,
             last=last,
             is_over=shown is not None and shown.is_over,
-            links_of=partial(image_links, frame),
-            places_of=partial(place_links, frame),
             strip=make_strip(windows),
             total=len(summaries),
             mute=mute,

@@ -9,7 +9,6 @@ import msgspec
 from quadriga.engine.console.cards import Card, card
 from quadriga.engine.console.filter_line import as_part, check, comparison_text, joined
 from quadriga.engine.console.formats import number
-from quadriga.engine.console.frame import Frame
 from quadriga.monitor.drift.metadata import PRESENCE_SUFFIX
 from quadriga.monitor.report.charts.drawing import Chart
 from quadriga.monitor.report.charts.drift import signal_chart
@@ -18,7 +17,6 @@ from quadriga.monitor.report.drift_texts import (
     describe_change,
     format_p_value,
     is_spread_change,
-    maybe_chance_signals,
     readable_number,
     readable_signal,
     signal_title,
@@ -126,31 +124,6 @@ def signal_changes(report: Report, inferences: InferenceReader) -> list[SignalCh
             )
         )
     return changes
-
-
-def image_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
-    """Return the words and the link of each filter of a change."""
-    return _links(frame, change.images)
-
-
-def place_links(frame: Frame, change: SignalChange) -> list[tuple[str, str]]:
-    """Return the words and the link of each slice in which a signal moved most; the link is empty without a filter."""
-    return _links(frame, change.places)
-
-
-def maybe_chance_places(frame: Frame, report: Report) -> dict[str, list[tuple[str, str]]]:
-    """Return the slices, as `place_links`, in which each signal moved most that moved by no more than chance may."""
-    return {
-        signal.name: _links(frame, images_of_slices(signal, report))
-        for signal in maybe_chance_signals(report)
-    }
-
-
-def _links(frame: Frame, images: Sequence[ImagesBehind]) -> list[tuple[str, str]]:
-    return [
-        (behind.words, frame.link("/console/inferences", q=behind.line) if behind.line else "")
-        for behind in images
-    ]
 
 
 def _read_cards(inferences: InferenceReader, images: Sequence[ChangedImage]) -> dict[str, Card]:

@@ -12,20 +12,15 @@ import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
-from msgspec.structs import replace
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import Card, card, told_apart
-from quadriga.engine.console.charts import IntervalMarks, interval
 from quadriga.engine.console.filter_line import comparison_text, field_and_rest, joined
 from quadriga.engine.console.frame import Frame, PageRequest, opens
 from quadriga.engine.console.pages.drift_report import (
-    WindowFilter,
-    image_links,
-    maybe_chance_places,
+    images_of_slices,
     model_comparisons,
-    place_links,
     signal_changes,
     slice_comparison,
     window_filter,
@@ -48,41 +43,10 @@ from quadriga.store.records.scope import Scoped
 REPORTS_PATH = "/console/reports"
 SHOWN = 200
 """Reports of a page of the list."""
-_AXIS_WIDTH = 128
 _MAX_LABELS = 30
-_HEAT = 5
 _IMAGES = 48
 _decoder = msgspec.json.Decoder(Report)
 _UNREADABLE = "This report cannot be read: its file is damaged, or a newer version wrote it."
-
-
-class MetricRow(msgspec.Struct, frozen=True):
-    """A metric with its interval."""
-
-    name: str
-    value: str
-    interval: str
-    n: str
-    marks: IntervalMarks | None
-    """Place on an axis from 0 to 1; None for other numbers."""
-
-
-class MatrixCell(msgspec.Struct, frozen=True):
-    """A cell of the confusion matrix."""
-
-    count: int
-    heat: str
-    """Class of the style sheet: `m` for right ones, `h` for wrong ones, and how many they are."""
-    truth: str
-    predicted: str
-    """Labels as the URL has them; empty for no object and no prediction."""
-
-
-class MatrixRow(msgspec.Struct, frozen=True):
-    """A row of the confusion matrix."""
-
-    name: str
-    cells: list[MatrixCell]
 
 
 def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
@@ -102,8 +66,6 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
             reports=listed.reports,
             unreadable=listed.unreadable,
             cursor=listed.cursor,
-            metric_name=lambda metric: metric_texts.titles([metric])[0],
-            metric_value=lambda metric: metric_texts.format_number(metric.value),
         )
 
     @get(REPORTS_PATH + "/{report_id:str}", sync_to_thread=True, need="read", **options)
@@ -155,12 +117,11 @@ def _report_page(
         )
     is_drift = report.kind == "drift"
     data = report.data
-    windows = [
-        window_filter(report.model, data.current),
-        window_filter(report.model, data.baseline),
-    ]
-    shown = report.metrics if is_drift else metric_texts.table_metrics(report)
+    window, before = (window_filter(report.model, side) for side in (data.current, data.baseline))
+    metrics = report.metrics if is_drift else metric_texts.table_metrics(report)
+    metric_names = metric_texts.titles(metrics)
     worst = None if is_drift else metric_texts.worst_slice(report)
+    matrix = _matrix(report.confusion)
     return frame.page(
         "report",
         page="reports",
@@ -171,34 +132,30 @@ def _report_page(
         r=report,
         report_id=report_id,
         is_moved=report.status == "drift" or bool(drift_texts.undecided_signals(report)),
-        images_link=_window_link(frame, windows[0] if is_drift else _with_truth(windows[0])),
-        baseline_link=_window_link(frame, windows[1]),
-        links_are_whole=all(window.is_whole for window in windows),
+        images_line=window.line if is_drift else _with_truth(window.line),
+        baseline_line=before.line,
+        links_are_whole=window.is_whole and before.is_whole,
         explanation=drift_texts.explanation(report) or " ".join(metric_texts.findings(report)),
         worst_link="" if worst is None else _slice_link(report, worst, frame.link),
         counts=metric_texts.counts_by_label(report),
-        metrics=_metric_rows(shown),
+        metrics=metrics,
+        metric_names=metric_names,
         signals=sorted_by_effect(report.signals),
         signal_titles=drift_texts.signal_titles(signal.name for signal in report.signals),
-        places=maybe_chance_places(frame, report),
+        places={
+            signal.name: images_of_slices(signal, report)
+            for signal in drift_texts.maybe_chance_signals(report)
+        },
         changes=signal_changes(report, inferences) if is_drift else [],
         acknowledged=read_acknowledgement(stored, report_id) if is_drift else None,
         may_monitor=opens(current_caller(), "monitor"),
-        links_of=partial(image_links, frame),
-        places_of=partial(place_links, frame),
-        matrix=_matrix(report.confusion),
-        matrix_labels=[] if report.confusion is None else report.confusion.labels[:_MAX_LABELS],
+        matrix=matrix,
+        matrix_top=max((count for row in matrix.values() for count in row.values()), default=0),
         notes=[
             *drift_texts.caveats(report),
             *metric_texts.headline_notes(report),
         ],
-        format_effect=drift_texts.format_effect,
-        is_undecided=drift_texts.is_undecided,
-        is_maybe_chance=drift_texts.is_maybe_chance,
-        rows_text=drift_texts.rows_text,
-        both_values=drift_texts.both_values,
-        missing_text=drift_texts.missing_text,
-        metric_words=words_of_metrics(metric_texts.titles(shown)),
+        metric_words=words_of_metrics(metric_names),
         confusion_rule=confusion_rule(report.confusion),
         counted_unit=counted_unit(report.confusion),
         label_table=label_table(report, report_id, frame.link),
@@ -234,13 +191,12 @@ def _cell_counts(stored: ReportStore, report_id: str, cells: CellRequest, page: 
     return f"{count:,} {unit} on {images} {'image' if images == '1' else 'images'}"
 
 
-def _with_truth(window: WindowFilter) -> WindowFilter:
-    """Return the inferences of a window that have truth which nobody rejected: those that are evaluated."""
-    if not window.line:
-        return window
+def _with_truth(line: str) -> str:
+    """Return the filter of those inferences of a window that are evaluated: with truth which nobody rejected."""
+    if not line:
+        return ""
     rejected = comparison_text("ground_truth.review", REJECTED)
-    has_truth = comparison_text("ground_truth", True, "exists")
-    return replace(window, line=joined([window.line, has_truth, f"!{rejected}"]))
+    return joined([line, comparison_text("ground_truth", True, "exists"), f"!{rejected}"])
 
 
 def _compare_links(frame: Frame, report: Report) -> list[tuple[str, str]]:
@@ -261,11 +217,6 @@ def _compare_links(frame: Frame, report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _window_link(frame: Frame, window: WindowFilter) -> str:
-    """Return the link to the inferences of a window; empty without a time, as of files."""
-    return frame.link("/console/inferences", q=window.line) if window.line else ""
-
-
 def cell_list_link(frame: Frame, report_id: str, cells: CellRequest) -> str:
     """Return the link to the page of inferences that finds those of a cell."""
     labels = (("truth", cells.truth), ("predicted", cells.predicted))
@@ -278,52 +229,23 @@ def cell_list_link(frame: Frame, report_id: str, cells: CellRequest) -> str:
     return frame.link("/console/inferences", q=line)
 
 
-def _metric_rows(metrics: list[Metric]) -> list[MetricRow]:
-    names = metric_texts.titles(metrics)
-    return [
-        MetricRow(
-            name,
-            metric_texts.format_number(metric.value),
-            metric_texts.format_interval(metric) if metric.ci95 is not None else "",
-            metric_texts.sample_size_text(metric),
-            marks=interval(metric.value, metric.ci95, _AXIS_WIDTH)
-            if metric.value is not None and 0 <= metric.value <= 1
-            else None,
-        )
-        for name, metric in zip(names, metrics, strict=True)
-    ]
+def _matrix(confusion: Confusion | None) -> dict[str, dict[str, int]]:
+    """Return the counts of the confusion matrix by truth and prediction.
 
-
-def _matrix(confusion: Confusion | None) -> list[MatrixRow]:
-    """Return the confusion matrix with misses in its last column and false predictions in its last row."""
-    if confusion is None or not confusion.labels:
-        return []
+    An empty label comes last: no prediction, if any object was missed, and no object, if any prediction was false.
+    """
+    if confusion is None:
+        return {}
     labels = confusion.labels[:_MAX_LABELS]
-    counts = [row[: len(labels)] for row in confusion.matrix[: len(labels)]]
-    misses = [confusion.misses.get(label, 0) for label in labels]
-    extra = [confusion.hallucinations.get(label, 0) for label in labels]
-    top = max((n for row in (*counts, misses, extra) for n in row), default=0)
-    has_misses, has_extra = any(misses), any(extra)
-    rows = []
-    for number, label in enumerate(labels):
-        cells = [
-            _cell(n, top, label, predicted, is_right=number == column)
-            for column, (n, predicted) in enumerate(zip(counts[number], labels, strict=True))
-        ]
-        if has_misses:
-            cells.append(_cell(misses[number], top, label, "", is_right=False))
-        rows.append(MatrixRow(label, cells))
-    if has_extra:
-        cells = [
-            _cell(n, top, "", label, is_right=False) for n, label in zip(extra, labels, strict=True)
-        ]
-        rows.append(MatrixRow("", cells))
-    return rows
-
-
-def _cell(count: int, top: int, truth: str, predicted: str, *, is_right: bool) -> MatrixCell:
-    level = 0 if not count else min(1 + int(count / max(top, 1) * (_HEAT - 1)), _HEAT)
-    return MatrixCell(count, f"{'m' if is_right else 'h'}{level}", truth, predicted)
+    has_misses = any(confusion.misses.get(label) for label in labels)
+    has_extra = labels and any(confusion.hallucinations.get(label) for label in labels)
+    return {
+        truth: {
+            predicted: cell_count(confusion, truth, predicted) or 0
+            for predicted in [*labels, *([""] if has_misses and truth else [])]
+        }
+        for truth in [*labels, *([""] if has_extra else [])]
+    }
 
 
 PRINT_HEADERS = {
@@ -388,7 +310,6 @@ def _link(console_path: bytes, match: re.Match[bytes]) -> bytes:
 CURVE_SIZE = 320
 """Width and height of the curves, in their own units."""
 FIRST_SCORE = 0.5
-_SLICE_AXIS_WIDTH = 260
 _MAX_CURVES = 4
 _MAX_SLICES = 100
 _SHOWN = 6
@@ -422,16 +343,12 @@ class CurveLine(msgspec.Struct, frozen=True, kw_only=True):
     """The point of `FIRST_SCORE`; None if no prediction has so much."""
 
 
-class SliceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A slice with its first metric."""
+class SliceRow(msgspec.Struct, frozen=True):
+    """A slice with the link to its images."""
 
-    name: str
+    part: Slice
     link: str
-    """Link to its images; empty without a filter for them."""
-    n: int
-    value: str
-    interval: str
-    marks: IntervalMarks | None
+    """Empty without a filter for its images."""
     is_worse: bool
     """Whether its interval lies on the bad side of the value of all images."""
 
@@ -508,25 +425,13 @@ def slice_rows(report: Report, link: Link) -> list[SliceRow]:
 
 def _slice_row(report: Report, part: Slice, overall: float | None, link: Link) -> SliceRow:
     metric = part.metrics[0] if part.metrics else None
-    value = None if metric is None else metric.value
-    bounds = None if metric is None else metric.ci95
     is_worse = False
-    if metric is not None and bounds is not None and overall is not None:
-        low, high = bounds
+    if metric is not None and metric.ci95 is not None and overall is not None:
+        low, high = metric.ci95
         bad = low if metric_texts.is_less_better(metric) else high
         if bad is not None:
             is_worse = bad > overall if metric_texts.is_less_better(metric) else bad < overall
-    return SliceRow(
-        name=metric_texts.slice_name(part.by, part.value),
-        link=_slice_link(report, part, link),
-        n=part.n,
-        value=metric_texts.format_number(value),
-        interval="" if metric is None or bounds is None else metric_texts.format_interval(metric),
-        marks=interval(value, bounds, _SLICE_AXIS_WIDTH)
-        if value is not None and 0 <= value <= 1
-        else None,
-        is_worse=is_worse,
-    )
+    return SliceRow(part, _slice_link(report, part, link), is_worse)
 
 
 def _slice_link(report: Report, part: Slice, link: Link) -> str:
@@ -602,22 +507,15 @@ class CountLink(msgspec.Struct, frozen=True):
     link: str = ""
 
 
-class LabelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A label with how well it is found."""
+class LabelRow(msgspec.Struct, frozen=True):
+    """A label with how well it is found; counts are None if the confusion matrix leaves the label out."""
 
-    name: str
-    value: str
-    interval: str
-    marks: IntervalMarks | None
-    total: int | None
-    """How often it is true; None if the confusion matrix leaves the label out."""
+    metric: Metric
+    hits: int | None
     lost: CountLink | None
     """How often it was missed, or taken for another label."""
     wrong: CountLink | None
     """How often it was predicted where it is not true."""
-    recall: str
-    precision: str
-    """Both as counted in the confusion matrix."""
 
 
 class LabelTable(msgspec.Struct, frozen=True):
@@ -628,9 +526,13 @@ class LabelTable(msgspec.Struct, frozen=True):
     rows: list[LabelRow]
     more: int
     """Number of labels that are left out: the best ones, and those without a value."""
-    has_counts: bool
-    unit: str
-    """What the confusion matrix counts: objects, images or pixels."""
+    is_whole: bool
+    """Whether the confusion matrix has all labels, so that its sums are those of all."""
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the confusion matrix has any of them."""
+        return any(row.hits is not None for row in self.rows)
 
 
 def label_table(report: Report, report_id: str, link: Link) -> LabelTable | None:
@@ -645,14 +547,13 @@ def label_table(report: Report, report_id: str, link: Link) -> LabelTable | None
     if report.kind != "evaluation" or not metrics:
         return None
     ordered = sorted(metrics, key=lambda metric: (metric.value is None, metric.value or 0.0))
-    counts = _CellCounts(report.confusion, report_id, link)
-    rows = [_row(metric, counts) for metric in ordered[:MAX_ROWS]]
+    confusion = report.confusion or Confusion()
+    count = len(confusion.labels)
     return LabelTable(
         one_line(metric_texts.title(metrics[0], of_label=False, short=True)),
-        rows,
+        [_label_row(metric, confusion, report_id, link) for metric in ordered[:MAX_ROWS]],
         max(len(ordered) - MAX_ROWS, 0),
-        any(row.total is not None for row in rows),
-        unit=counted_unit(report.confusion),
+        is_whole=bool(confusion.parameters.get("labels", count) == count),
     )
 
 
@@ -698,78 +599,27 @@ def _rule(metric: Metric) -> dict[str, Any]:
     return {name: value for name, value in metric.parameters.items() if name not in {"label", "n"}}
 
 
-class _CellCounts:
-    """Counts of the confusion matrix by label, with their links."""
+def _label_row(metric: Metric, confusion: Confusion, report_id: str, link: Link) -> LabelRow:
+    label, labels = metric.parameters["label"], confusion.labels
+    if label not in labels:
+        return LabelRow(metric, None, None, None)
+    place = labels.index(label)
+    column = [row[place] for row in confusion.matrix]
 
-    def __init__(self, confusion: Confusion | None, report_id: str, link: Link) -> None:
-        self._confusion = confusion or Confusion()
-        self._report_id = report_id
-        self._link = link
-        labels = self._confusion.labels
-        self._place = {label: number for number, label in enumerate(labels)}
-        self._is_whole = bool(self._confusion.parameters.get("labels", len(labels)) == len(labels))
-
-    def found(self, label: str) -> int | None:
-        """Return how often a label was found as such; None for one that the matrix leaves out."""
-        place = self._place.get(label)
-        return None if place is None else self._confusion.matrix[place][place]
-
-    def lost(self, label: str) -> CountLink:
-        """Return how often a label was missed or taken for another."""
-        place = self._place[label]
-        row = self._confusion.matrix[place]
-        others = {other: row[at] for other, at in self._place.items() if at != place and row[at]}
-        if missed := self._confusion.misses.get(label, 0):
-            others[""] = missed
-        return self._count_link("truth", label, "predicted", others)
-
-    def wrong(self, label: str) -> CountLink:
-        """Return how often a label was predicted where it is not true."""
-        place = self._place[label]
-        column = [row[place] for row in self._confusion.matrix]
-        others = {other: column[at] for other, at in self._place.items() if at != place and column[at]}  # fmt: skip
-        if extra := self._confusion.hallucinations.get(label, 0):
-            others[""] = extra
-        return self._count_link("predicted", label, "truth", others)
-
-    def is_whole(self) -> bool:
-        """Check whether the matrix has all labels, so that its sums are those of all."""
-        return self._is_whole
-
-    def _count_link(self, own: str, label: str, field: str, others: dict[str, int]) -> CountLink:
+    def errors(own: str, field: str, counts: Sequence[int], alone: int) -> CountLink:
+        """Return the errors with other labels, and `alone` without one."""
+        others = {other: n for other, n in zip(labels, counts, strict=True) if n and other != label}
+        others |= {"": alone} if alone else {}
         if not others:
             return CountLink(0)
         values = [field_and_rest(comparison_text(field, other))[1] for other in others]
-        line = joined(
-            [
-                comparison_text("report", self._report_id),
-                comparison_text(own, label),
-                f"{field}=in:{','.join(values)}",
-            ]
-        )
-        return CountLink(sum(others.values()), self._link("/console/inferences", q=line))
+        of_report = [comparison_text("report", report_id), comparison_text(own, label)]
+        line = joined([*of_report, f"{field}=in:{','.join(values)}"])
+        return CountLink(sum(others.values()), link("/console/inferences", q=line))
 
-
-def _row(metric: Metric, counts: _CellCounts) -> LabelRow:
-    label, value = metric.parameters["label"], metric.value
-    hits = counts.found(label)
-    lost = None if hits is None else counts.lost(label)
-    wrong = None if hits is None else counts.wrong(label)
-    is_share = value is not None and 0 <= value <= 1
     return LabelRow(
-        name=one_line(label),
-        value=metric_texts.format_number(value),
-        interval="" if metric.ci95 is None else metric_texts.format_interval(metric),
-        marks=interval(value, metric.ci95, _AXIS_WIDTH) if is_share and value is not None else None,
-        total=None if hits is None or lost is None else hits + lost.count,
-        lost=lost,
-        wrong=wrong,
-        recall=_share(hits, lost) if counts.is_whole() else "",
-        precision=_share(hits, wrong) if counts.is_whole() else "",
+        metric,
+        column[place],
+        errors("truth", "predicted", confusion.matrix[place], confusion.misses.get(label, 0)),
+        errors("predicted", "truth", column, confusion.hallucinations.get(label, 0)),
     )
-
-
-def _share(hits: int | None, errors: CountLink | None) -> str:
-    if hits is None or errors is None or not hits + errors.count:
-        return ""
-    return f"{hits / (hits + errors.count):.2f}"

@@ -13,8 +13,7 @@ from litestar.params import RawBody
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.monitoring.evaluations import begin_evaluation
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console.cards import Card, card, names_of
-from quadriga.engine.console.charts import IntervalMarks, difference_interval
+from quadriga.engine.console.cards import card, names_of
 from quadriga.engine.console.filter_line import absent, as_part, check, comparison_text, joined
 from quadriga.engine.console.frame import (
     Frame,
@@ -38,7 +37,6 @@ from quadriga.monitor.report.saved import ReportStore
 from quadriga.monitor.report.schema import Comparison, Metric, Report
 from quadriga.proto.request import current_caller
 from quadriga.store.browsing.comparison import (
-    Disagreement,
     Disagreements,
     DisagreementsRequest,
     find_disagreements,
@@ -87,32 +85,6 @@ class CompareOptions(msgspec.Struct, frozen=True):
     """Id of the evaluation that was begun on the page."""
 
 
-class ImageRow(msgspec.Struct, frozen=True):
-    """An image on which the two answer differently."""
-
-    a: Card
-    b: Card
-    only_a: list[str]
-    only_b: list[str]
-
-
-class SliceKey(msgspec.Struct, frozen=True):
-    """A key that an evaluation can slice by."""
-
-    field: str
-    is_chosen: bool
-
-
-class ImageRows(msgspec.Struct, frozen=True, kw_only=True):
-    """The images of a page."""
-
-    rows: list[ImageRow]
-    compared: int
-    alone: int
-    cursor: str | None
-    is_partial: bool
-
-
 def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
     """Return the handlers."""
     frame, options = services.frame, services.options
@@ -130,7 +102,7 @@ def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHand
             content: dict[str, Any] = {
                 "quality": None,
                 "images": None,
-                "keys": [],
+                "keys": {},
                 "job": None,
                 "missing": "",
             }
@@ -246,10 +218,19 @@ def _content(
         report_id=job.id if job is not None and job.state == "succeeded" else "",
         link=frame.link,
     )
-    images = _images(find_disagreements(store, request))
+    images = find_disagreements(store, request)
     return {
         "quality": quality,
         "images": images,
+        "rows": [
+            (
+                card(differing.a, only_here=differing.only_a, least_score=LEAST_SCORE),
+                card(differing.b, only_here=differing.only_b, least_score=LEAST_SCORE),
+                _shortened(names_of(differing.a, differing.only_a)),
+                _shortened(names_of(differing.b, differing.only_b)),
+            )
+            for differing in images.disagreements
+        ],
         "missing": _missing(store, second, comparison, images),
         "keys": _slice_keys(store, second, comparison.line),
         "job": job if job is not None and job.state != "succeeded" else None,
@@ -258,10 +239,10 @@ def _content(
 
 
 def _missing(
-    store: InferenceReader, second: Side, comparison: CompareOptions, images: ImageRows
+    store: InferenceReader, second: Side, comparison: CompareOptions, images: Disagreements
 ) -> str:
     """Return what both cannot be evaluated without: `images` in common, or `truth` of them; empty for nothing."""
-    is_all = not comparison.cursor and images.cursor is None and not images.is_partial
+    is_all = not comparison.cursor and images.cursor is None and not images.partial
     if is_all and not images.compared:
         return "images"
     with suppress(QueryTimeoutError):
@@ -288,33 +269,13 @@ def _job(jobs: Jobs, job_id: str) -> Job | None:
     return None
 
 
-def _images(page: Disagreements) -> ImageRows:
-    return ImageRows(
-        rows=[_image_row(disagreement) for disagreement in page.disagreements],
-        compared=page.compared,
-        alone=page.alone,
-        cursor=page.cursor,
-        is_partial=page.partial,
-    )
-
-
-def _image_row(disagreement: Disagreement) -> ImageRow:
-    """Return two different answers on one image, as a page shows them."""
-    return ImageRow(
-        card(disagreement.a, only_here=disagreement.only_a, least_score=LEAST_SCORE),
-        card(disagreement.b, only_here=disagreement.only_b, least_score=LEAST_SCORE),
-        _shortened(names_of(disagreement.a, disagreement.only_a)),
-        _shortened(names_of(disagreement.b, disagreement.only_b)),
-    )
-
-
 def _shortened(names: list[str]) -> list[str]:
     extra = len(names) - _MAX_NAMES
     return names if extra <= 0 else [*names[:_MAX_NAMES], f"{extra} more"]
 
 
-def _slice_keys(store: InferenceReader, side: Side, line: str) -> list[SliceKey]:
-    """Return the keys of the metadata with few values, the first of them chosen, and times."""
+def _slice_keys(store: InferenceReader, side: Side, line: str) -> dict[str, bool]:
+    """Return the keys of the metadata with few values, and times; true for those that are chosen, the first of the metadata."""
     model = [comparison_text("model", side.name), comparison_text("version", side.version)]
     where = joined([*model, f"({line})"] if line else model)
     facets = find_facets(store, FacetsRequest(where, None, 1, 2)).facets
@@ -325,15 +286,15 @@ def _slice_keys(store: InferenceReader, side: Side, line: str) -> list[SliceKey]
         and facet.type in {"string", "boolean"}
         and 1 < facet.distinct <= _MAX_VALUES
     ]
-    keys = [SliceKey(field, place < _MAX_CHOSEN) for place, field in enumerate(fields)]
-    return [*keys[: MAX_SLICE_KEYS - len(_TIMES)], *(SliceKey(name, False) for name in _TIMES)]
+    fields = fields[: MAX_SLICE_KEYS - len(_TIMES)]
+    return {field: field in fields[:_MAX_CHOSEN] for field in (*fields, *_TIMES)}
 
 
-def _label_link(frame: Frame, images: ImageRows | None) -> str:
+def _label_link(frame: Frame, images: Disagreements | None) -> str:
     """Return the link to label the second model's inferences of the page; empty without any, or the right to."""
-    if images is None or not images.rows or not opens(current_caller(), "annotate"):
+    if images is None or not images.disagreements or not opens(current_caller(), "annotate"):
         return ""
-    ids = ",".join(row.b.id for row in images.rows)
+    ids = ",".join(differing.b.id for differing in images.disagreements)
     return frame.link("/console/label", q=f"id=in:{ids}")
 
 
@@ -347,35 +308,28 @@ class DifferenceRow(msgspec.Struct, frozen=True, kw_only=True):
     for them."""
     n: int
     """Number of images that both have answered, and that have truth."""
-    values: tuple[str, str]
-    """The metric of the first and of the second model; empty where a report has no such numbers."""
-    difference: str
-    interval: str
-    verdict: str
-    colour: str
-    """Class of the style sheet, without its first letter."""
-    marks: IntervalMarks | None
+    first: float | None
+    """The metric of the first model; None where a report has no such number."""
+    metric: Metric
+    """The difference."""
 
 
 class ComparedQuality(msgspec.Struct, frozen=True, kw_only=True):
     """An evaluation that compared the two."""
 
-    report: str
-    created: str
-    sentence: str
-    """Sentence which of the two is better, and where."""
-    values: str
-    """The first metric of both."""
-    metric: str
+    report_id: str
+    report: Report
+    comparison: Comparison
     rows: list[DifferenceRow]
-    notes: list[str]
+    reach: float
+    """The largest number of all differences and their intervals, so that one axis has room for them."""
 
 
 def _title(pair: tuple[Side, Side] | None, quality: ComparedQuality | None) -> str:
     if pair is None:
         return "Compare"
     if quality is not None:
-        return quality.sentence
+        return metric_texts.comparison_sentence(quality.report, quality.comparison)
     first, second = pair
     if first.name == second.name:
         return f"Version {second.version} of {first.name} beside version {first.version}"
@@ -387,11 +341,9 @@ def _link(frame: Frame, pair: tuple[Side, Side] | None, line: str, **changes: st
     return frame.link(PATH, **sides, q=line, **changes)
 
 
-AXIS_WIDTH = 260
 _MAX_REPORTS = 20
 """Evaluations of the second model that are looked through."""
 _decoder = msgspec.json.Decoder(Report)
-_COLOURS = {"better": "3", "worse": "2"}
 
 
 def find_quality(
@@ -453,7 +405,6 @@ def _quality(
             )
             name = metric_texts.slice_name(part.by, part.value)
             measured.append((name, where, part.n, part.differences[0], part.metrics))
-    reach = _reach([metric for _, _, _, metric, _ in measured])
     evaluated = [
         comparison_text("model", report.model.name),
         comparison_text("version", report.model.version),
@@ -465,45 +416,19 @@ def _quality(
     for name, where, n, metric, others in measured:
         line_of_row = joined([*evaluated, where] if where else evaluated)
         to_images = link("/console/inferences", q=line_of_row) if where or not name else ""
-        rows.append(
-            _row(name, to_images, metric, n=n, reach=reach, first=others[0] if others else None)
-        )
+        first = others[0].value if others else None
+        rows.append(DifferenceRow(name=name, link=to_images, n=n, first=first, metric=metric))
     return ComparedQuality(
-        report=report_id,
-        created=report.created,
-        sentence=metric_texts.comparison_sentence(report, comparison),
-        values=metric_texts.comparison_values(comparison),
-        metric=metric_texts.titles([comparison.differences[0]])[0],
+        report_id=report_id,
+        report=report,
+        comparison=comparison,
         rows=rows,
-        notes=report.warnings,
-    )
-
-
-def _row(
-    name: str, link: str, metric: Metric, *, n: int, reach: float, first: Metric | None
-) -> DifferenceRow:
-    values = ("", "")
-    if first is not None and first.value is not None and metric.value is not None:
-        both = first.value, first.value + metric.value
-        values = (metric_texts.format_number(both[0]), metric_texts.format_number(both[1]))
-    verdict = metric_texts.difference_verdict(metric)
-    return DifferenceRow(
-        name=name,
-        link=link,
-        n=n,
-        values=values,
-        difference=metric_texts.format_difference(metric),
-        interval=metric_texts.format_interval(metric) if metric.ci95 is not None else "",
-        verdict=verdict,
-        colour=_COLOURS.get(verdict, "r"),
-        marks=None
-        if metric.value is None
-        else difference_interval(metric.value, metric.ci95, reach, AXIS_WIDTH),
+        reach=_reach([row.metric for row in rows]),
     )
 
 
 def _reach(metrics: list[Metric]) -> float:
-    """Return the largest number of all differences and their intervals, so that one axis has room for them."""
+    """Return the largest number of all differences and their intervals; 1 if all are 0."""
     numbers = [
         abs(number)
         for metric in metrics

@@ -15,6 +15,7 @@ from quadriga.engine.assembly.app import Application
 from quadriga.engine.config.settings import Settings
 from quadriga.engine.console.frame import Frame
 from quadriga.engine.console.pages.compare import ComparedQuality, find_quality
+from quadriga.monitor.report import metric_texts
 from quadriga.monitor.report.saved import ReportSummary
 from quadriga.monitor.report.schema import (
     ComparedSlice,
@@ -305,9 +306,9 @@ def test_the_newest_evaluation_of_both_with_the_filter_is_shown():
         "newest": compared("1"),
         "older": compared("1"),
     }
-    assert quality_of(reports).report == "newest"
-    assert quality_of(reports, line="meta.camera=north").report == "of-a-part"
-    assert quality_of(reports, report_id="older").report == "older"
+    assert quality_of(reports).report_id == "newest"
+    assert quality_of(reports, line="meta.camera=north").report_id == "of-a-part"
+    assert quality_of(reports, report_id="older").report_id == "older"
     assert quality_of(reports, line="meta.camera=south") is None
     assert quality_of(reports, report_id="of-another") is None
     assert quality_of({}) is None
@@ -315,27 +316,29 @@ def test_the_newest_evaluation_of_both_with_the_filter_is_shown():
 
 def test_differences_are_said_with_their_interval_and_lead_to_their_images():
     quality = quality_of({"one": compared("1")})
-    assert quality.sentence == (
+    assert metric_texts.comparison_sentence(quality.report, quality.comparison) == (
         "No certain difference to ships 1; better where meta.light=night by 0.094; "
         'worse where meta.light=a" & b by 0.200.'
     )
-    assert quality.values == "AP 0.520, beside 0.500 on 80 images"
+    assert (
+        metric_texts.comparison_values(quality.comparison) == "AP 0.520, beside 0.500 on 80 images"
+    )
     rows = {row.name: row for row in quality.rows}
-    assert [row.verdict for row in quality.rows] == [
+    assert [metric_texts.difference_verdict(row.metric) for row in quality.rows] == [
         "no difference shown", "better", "worse", "fewer than 30 images", "no difference shown", "no difference shown"
     ]  # fmt: skip
-    assert rows["meta.light=night"].difference == "+0.094"
-    assert rows["meta.light=night"].values == ("0.300", "0.394")
-    assert rows[""].values == ("0.500", "0.520")
-    assert rows["hour=07"].values == ("", "")
-    assert rows["meta.light=night"].interval == "0.054 to 0.134"
+    assert metric_texts.format_difference(rows["meta.light=night"].metric) == "+0.094"
+    assert rows["meta.light=night"].first == 0.3
+    assert rows[""].first == 0.5
+    assert rows["hour=07"].first is None
+    assert metric_texts.format_interval(rows["meta.light=night"].metric) == "0.054 to 0.134"
     assert "meta.light%3Dnight" in rows["meta.light=night"].link
     assert rows['meta.light=a" & b'].link.endswith("meta.light%3D%22a%5C%22+%26+b%22")
     assert rows["hour=07"].link == rows["meta.light=(none)"].link == ""
     assert rows[""].link.endswith(
         "q=model%3Dships+%26+version%3D%222%22+%26+ground_truth%3Dexists%3Atrue"
     )
-    assert rows[""].marks.dot == pytest.approx(130 + 0.02 / 0.5 * 126, abs=0.1)
+    assert quality.reach == pytest.approx(0.5)
     assert rows["meta.fog=true"].link.endswith("+%26+meta.fog%3Dtrue")
 
 
@@ -382,9 +385,13 @@ def test_an_interval_without_0_shows_that(value, ci95, difference, interval, ver
     )
     quality = quality_of({"one": replace(report, comparisons=[comparison])})
     (row,) = quality.rows
-    assert (row.difference, row.interval, row.verdict) == (difference, interval, verdict)
+    assert metric_texts.format_difference(row.metric) == difference
+    assert not interval or metric_texts.format_interval(row.metric) == interval
+    assert metric_texts.difference_verdict(row.metric) == verdict
     if verdict in {"better", "worse"}:
-        assert f"{verdict} than ships 1 by {difference[1:]}." in quality.sentence
+        assert f"{verdict} than ships 1 by {difference[1:]}." in metric_texts.comparison_sentence(
+            quality.report, quality.comparison
+        )
 
 
 def test_a_phone_has_the_images_and_both_values_of_a_row(keyed):

@@ -5,7 +5,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from quadriga.engine.console.frame import Frame
-from quadriga.engine.console.pages.reports import MAX_ROWS, confusion_rule, label_table
+from quadriga.engine.console.pages.reports import (
+    MAX_ROWS,
+    confusion_rule,
+    counted_unit,
+    label_table,
+)
 from quadriga.monitor.report.schema import Confusion, Data, Metric, Report, Window
 from quadriga.store.query.filters.syntax import ReportCells
 from quadriga.store.query.request import QueryRequest
@@ -46,13 +51,12 @@ def test_all_labels_stand_worst_first_with_what_is_counted():
             metric("rare", 0.0),
         ]
     )
-    assert [row.value for row in table.rows] == ["0.000", "0.400", "0.900", "—"]
+    assert [row.metric.value for row in table.rows] == [0.0, 0.4, 0.9, None]
     rare, hostile, star, ring = table.rows
-    assert (rare.total, rare.lost, rare.precision) == (None, None, "")
-    assert (star.total, star.lost.count, star.wrong.count) == (10, 2, 3)
-    assert (star.recall, star.precision) == ("0.80", "0.73")
-    assert (hostile.total, hostile.recall, hostile.precision) == (9, "0.56", "0.71")
-    assert (ring.total, ring.recall, ring.precision) == (0, "", "0.00")
+    assert (rare.hits, rare.lost, rare.wrong) == (None, None, None)
+    assert (star.hits, star.lost.count, star.wrong.count) == (8, 2, 3)
+    assert (hostile.hits, hostile.lost.count, hostile.wrong.count) == (5, 4, 2)
+    assert (ring.hits, ring.lost.count, ring.wrong.count) == (0, 0, 1)
     assert cells_of(star.lost) == ReportCells(REPORT, ("star",), (HOSTILE,))
     assert cells_of(star.wrong) == ReportCells(REPORT, ("",), ("star",))
     assert cells_of(hostile.lost) == ReportCells(REPORT, (HOSTILE,), ("",))
@@ -88,13 +92,13 @@ def test_reports_without_labels_and_with_too_many(metrics, confusion, kind, coun
     ],
 )
 def test_the_table_says_what_it_counts(confusion, unit):
-    assert table_of([metric("star", 0.5)], confusion).unit == unit
+    assert counted_unit(confusion) == unit
 
 
 def test_shares_are_left_out_where_the_matrix_leaves_labels_out():
     cut = Confusion(["star"], [[1]], parameters={"labels": 500})
-    (row,) = table_of([metric("star", 0.5)], cut).rows
-    assert (row.total, row.recall, row.precision) == (1, "", "")
+    table = table_of([metric("star", 0.5)], cut)
+    assert (table.rows[0].hits, table.is_whole) == (1, False)
 
 
 @pytest.mark.parametrize(

@@ -225,11 +225,16 @@ def nearest_ratio(width: float, height: float) -> int:
     )
 
 
+def decoded(tree: Any) -> Any:
+    """Return what a record has as JSON; an empty object where it is none."""
+    with suppress(msgspec.MsgspecError, UnicodeError):
+        return msgspec.json.decode(tree) if isinstance(tree, msgspec.Raw) else tree
+    return {}
+
+
 def _first_values(metadata: object, count: int) -> list[tuple[str, str]]:
     """Return the first plain values of the metadata as texts, with their keys."""
-    if isinstance(metadata, msgspec.Raw):
-        with suppress(msgspec.MsgspecError, UnicodeError):
-            metadata = msgspec.json.decode(metadata)
+    metadata = decoded(metadata)
     if not isinstance(metadata, dict):
         return []
     plain = [

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -21,7 +21,7 @@ from quadriga.engine.api.monitoring.drift import (
     unmute_as_caller,
 )
 from quadriga.engine.api.session_cookies import server_url
-from quadriga.engine.console.formats import number, seconds_between, time_range
+from quadriga.engine.console.formats import seconds_between, time_range
 from quadriga.engine.console.frame import (
     Frame,
     PageRequest,
@@ -31,7 +31,6 @@ from quadriga.engine.console.frame import (
     single_field,
 )
 from quadriga.engine.console.pages.drift_report import (
-    SignalChange,
     signal_changes,
     window_filter,
 )
@@ -39,7 +38,6 @@ from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.report import drift_texts
 from quadriga.monitor.report.acknowledgements import (
     MAX_NOTE_CHARACTERS,
-    Acknowledgement,
     AcknowledgementBody,
     checked_note,
     read_acknowledgement,
@@ -50,7 +48,7 @@ from quadriga.monitor.report.schema import Data, Effect, Report
 from quadriga.monitor.watch.mutes import decode_mute
 from quadriga.proto.access import ANYBODY
 from quadriga.proto.request import current_caller
-from quadriga.quoting import one_line, quoted
+from quadriga.quoting import quoted
 from quadriga.store.query.inferences import InferenceReader
 from quadriga.store.query.names import find_model_name
 from quadriga.store.records.errors import JSON_ERRORS, NotFoundError, QueryError
@@ -101,60 +99,11 @@ class StripReport(msgspec.Struct, frozen=True):
         return time_range(self.start, self.end)
 
 
-class StripCell(msgspec.Struct, frozen=True):
-    """A signal in a window."""
-
-    report: str
-    shade: str
-    """Class of the style sheet, `x-h0` to `x-h5`; empty where nothing was compared."""
-    has_alarm: bool
-    words: str
-    """The signal, the window and what came out, for people who do not see the cell."""
-
-
-class StripRow(msgspec.Struct, frozen=True):
-    """A signal over the windows."""
-
-    name: str
-    title: str
-    cells: list[StripCell]
-
-
-class Strip(msgspec.Struct, frozen=True):
-    """The windows of a model, in the order of the times of their images."""
-
-    windows: list[StripReport]
-    rows: list[StripRow]
-    more_rows: int
-    """Signals that are left out: they changed in no window, and moved least."""
-
-
 LABEL_TARGET = 200
 """Images that the page offers to label."""
 
 
 _decoder = msgspec.json.Decoder(Report)
-
-
-class LastReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The drift report that says how a model is now, in words, with the ways to its images."""
-
-    report: Report
-    acknowledged: Acknowledgement | None
-    changes: list[SignalChange]
-    title: str
-    explanation: str
-    images_link: str
-    """Link to the images of its window; empty where it had none."""
-    label_link: str
-    """Link to the queue of labelling; empty where it had none, and for callers who may not annotate."""
-    label_target: int
-    is_undecided: bool
-    """Whether it has no alarm, but signals that moved with too few independent values to say so."""
-    is_whole: bool
-    """Whether the links have all of the report's filter."""
-    is_all_compared: bool
-    """Whether each image of the window was compared, as far as the report says."""
 
 
 def drift_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
@@ -202,33 +151,34 @@ def drift_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
 
 def read_last_report(
     frame: Frame, reports: ReportStore, report_id: str, inferences: InferenceReader
-) -> LastReport | None:
-    """Return a report in words; None if it was removed meanwhile or cannot be read."""
+) -> dict[str, Any] | None:
+    """Return a report in words, with the ways to its images; None if it was removed meanwhile or cannot be read."""
     with suppress(NotFoundError, *JSON_ERRORS):
         report = _decoder.decode(reports.read(report_id))
         window = window_filter(report.model, report.data.current)
         target = min(LABEL_TARGET, report.data.current.n)
         may_label = opens(current_caller(), "annotate") and target and window.line
-        return LastReport(
-            report=report,
-            acknowledged=read_acknowledgement(reports, report_id),
-            changes=signal_changes(report, inferences),
-            title=drift_texts.headline(report) or drift_texts.verdict(report),
-            explanation=drift_texts.explanation(report),
-            images_link=frame.link("/console/inferences", q=window.line) if window.line else "",
-            label_link=frame.link("/console/label", q=window.line, target=str(target))
+        return {
+            "report": report,
+            "acknowledged": read_acknowledgement(reports, report_id),
+            "changes": signal_changes(report, inferences),
+            "title": drift_texts.headline(report) or drift_texts.verdict(report),
+            "explanation": drift_texts.explanation(report),
+            "images_link": frame.link("/console/inferences", q=window.line) if window.line else "",
+            "label_link": frame.link("/console/label", q=window.line, target=str(target))
             if may_label
             else "",
-            label_target=target,
-            is_undecided=report.status != "drift" and bool(drift_texts.undecided_signals(report)),
-            is_whole=window.is_whole,
-            is_all_compared=not any(
+            "label_target": target,
+            "is_undecided": report.status != "drift"
+            and bool(drift_texts.undecided_signals(report)),
+            "is_whole": window.is_whole,
+            "is_all_compared": not any(
                 n
                 for reason, n in report.data.excluded.items()
                 if not reason.startswith("baseline_")
             )
             and report.data.current.n < report.parameters.get("rows", math.inf),
-        )
+        }
     return None
 
 
@@ -334,10 +284,6 @@ LONG_S = 24 * 3600
 """Seconds from which a column is headed by days alone."""
 
 
-_STEPS = (1.0, 2.0, 3.0, 5.0, 10.0)
-"""Effects, as multiples of the smallest that matters, from which a cell is a shade darker."""
-
-
 _strip_decoder = msgspec.json.Decoder(StripReport)
 
 
@@ -362,24 +308,24 @@ def read_windows(reports: ReportStore, summaries: Sequence[ReportSummary]) -> li
     return sorted(windows, key=lambda window: (window.end, window.start, window.created))
 
 
-def make_strip(windows: Sequence[StripReport]) -> Strip:
-    """Return the strip of some windows: signals that changed often come first, then those that moved most."""
+def make_strip(windows: Sequence[StripReport]) -> dict[str, Any]:
+    """Return the strip of some windows: signals that changed often come first, then those that moved most.
+
+    A row has the name, the title, and for each window its signal, None where it was not compared; `more_rows` are left out,
+    which changed in no window, and moved least.
+    """
     by_window = [{signal.name: signal for signal in window.signals} for window in windows]
     names = dict.fromkeys(name for signals in reversed(by_window) for name in signals)
     ranked = sorted(names, key=lambda name: _rank(name, by_window), reverse=True)
     titles = signal_titles(ranked)
-    rows = [
-        StripRow(
-            name,
-            titles[name],
-            [
-                _cell(window, titles[name], signals.get(name))
-                for window, signals in zip(windows, by_window, strict=True)
-            ],
-        )
-        for name in ranked[:MAX_ROWS]
-    ]
-    return Strip(list(windows), rows, max(len(ranked) - MAX_ROWS, 0))
+    return {
+        "windows": windows,
+        "rows": [
+            (name, titles[name], [signals.get(name) for signals in by_window])
+            for name in ranked[:MAX_ROWS]
+        ],
+        "more_rows": max(len(ranked) - MAX_ROWS, 0),
+    }
 
 
 def _rank(
@@ -395,16 +341,3 @@ def _rank(
         newest.ratio if newest is not None else 0.0,
         max(signal.ratio for signal in present),
     )
-
-
-def _cell(window: StripReport, title: str, signal: StripSignal | None) -> StripCell:
-    title = one_line(title, 80)
-    if signal is None:
-        return StripCell(window.id, "", False, f"{title}, {window.words}: not compared")
-    if signal.status == "insufficient" or signal.effect.value is None:
-        return StripCell(window.id, "", False, f"{title}, {window.words}: too few values")
-    shade = sum(signal.ratio >= step for step in _STEPS)
-    alarm = "alarm" if signal.alarm else "no alarm"
-    ratio = number(round(signal.ratio, 2))
-    words = f"{title}, {window.words}: moved {ratio} times what matters, {alarm}"
-    return StripCell(window.id, f"x-h{shade}", signal.alarm, words)

@@ -12,7 +12,15 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console.cards import Card, card, has_tensors, meant_labels, tensor_texts
+from quadriga.engine.console.cards import (
+    Card,
+    card,
+    decoded,
+    has_tensors,
+    items_of,
+    meant_labels,
+    tensor_texts,
+)
 from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
@@ -28,7 +36,7 @@ from quadriga.engine.console.pages.label import links_of, next_link
 from quadriga.engine.console.services import ConsoleStore, Services
 from quadriga.monitor.drift.parameters import SOURCE_KEYS
 from quadriga.monitor.report.drift_texts import readable_number
-from quadriga.monitor.report.outlines import DrawnItem, decode_items
+from quadriga.monitor.report.outlines import DrawnItem
 from quadriga.proto.access import Caller
 from quadriga.proto.request import current_caller
 from quadriga.quoting import one_line
@@ -40,7 +48,6 @@ from quadriga.store.browsing.neighbours import (
 )
 from quadriga.store.browsing.similar import has_direction
 from quadriga.store.changes.ground_truth import (
-    StoredStatement,
     statements_about,
 )
 from quadriga.store.query.inferences import InferenceReader
@@ -50,7 +57,6 @@ from quadriga.store.records.ids import time_ms
 from quadriga.store.records.records import (
     IMAGE_STATISTICS,
     REJECTED,
-    StoredFeedback,
     StoredInference,
     StoredSignals,
     timestamp_text,
@@ -82,17 +88,6 @@ _SCALES = {
 """Between which values a number that was measured on an image may be."""
 
 
-class ListedObject(msgspec.Struct, frozen=True):
-    """A prediction or an annotation in the list beside the image."""
-
-    kind: str
-    """`pred` or `truth`."""
-    number: int
-    """Position among the predictions, or among the annotations."""
-    words: str
-    score: float | None
-
-
 class Pair(msgspec.Struct, frozen=True):
     """A field with its value, and the link to all inferences that have it; empty without one."""
 
@@ -103,73 +98,14 @@ class Pair(msgspec.Struct, frozen=True):
     """Between which values it may be, and which are usual; empty where it says so itself."""
 
 
-class TruthEvent(msgspec.Struct, frozen=True):
-    """Something that happened to the ground truth."""
-
-    at: str
-    source: str
-    words: str
-
-
-class StripImage(msgspec.Struct, frozen=True):
-    """A small image of the strip."""
-
-    card: Card
-    link: str
-    """Link to its page; empty for the inference of this page."""
-
-
-class OtherAnswer(msgspec.Struct, frozen=True):
-    """Another inference of the same image."""
-
-    id: str
-    model: str
-    version: str
-    created_at: str
-    link: str
-
-
 class SameImage(msgspec.Struct, frozen=True):
     """The other inferences of an image, the newest first."""
 
-    answers: list[OtherAnswer] = []
+    answers: list[StoredInference] = []
     has_more: bool = False
     """Whether there are further ones."""
-    truth: OtherAnswer | None = None
+    truth: StoredInference | None = None
     """The newest one of the same task with truth, where this one has none."""
-
-
-class InferencePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the page."""
-
-    card: Card
-    problem: Problem | None
-    """Why the filter of the page is none."""
-    previous_link: str
-    next_link: str
-    is_partial: bool
-    """Whether the search for neighbours took too long."""
-    strip: list[StripImage]
-    """The inference between its neighbours in the order of the filter; empty without neighbours that have an image."""
-    predictions: list[ListedObject]
-    truth: list[ListedObject] | None
-    more: int
-    """Number of objects that are not listed."""
-    pairs: list[Pair]
-    usual_of: int
-    """Number of images of the model that the usual values are of; 0 where none are said."""
-    more_pairs: int
-    same_image: str
-    others: SameImage
-    """Other inferences of the same image."""
-    same_source: str
-    more_like_this: str
-    """Link to what resembles it; empty where it has no embedding."""
-    truth_events: list[TruthEvent]
-    feedback: list[StoredFeedback]
-    can_annotate: bool
-    data: dict[str, Any]
-    """What the scripts draw and change."""
 
 
 def read_inference(
@@ -180,7 +116,7 @@ def read_inference(
     *,
     caller: Caller,
     labels: list[str],
-) -> InferencePage:
+) -> dict[str, Any]:
     """Read the content of the page.
 
     Args:
@@ -202,34 +138,34 @@ def read_inference(
     with store.snapshot() as connection:
         statements = statements_about(connection, seq, _MAX_HISTORY)
     is_stated = bool(statements) and statements[0].annotations is not None
-    detections = _items(inference.predictions)
-    truth = None if inference.ground_truth is None else _items(inference.ground_truth)
+    detections = items_of(inference.predictions)
+    truth = None if inference.ground_truth is None else items_of(inference.ground_truth)
     signals = store.signals([seq]).get(seq)
     has_embedding = signals is not None and has_direction(signals.embedding)
     usual = _usual_measures(store, inference, signals)
     pairs = list(_pairs(inference, signals, links, usual=usual))
     seen = [item.label for item in [*(truth or []), *detections] if item.label]
-    return InferencePage(
-        card=card(inference, outlines=MAX_PICTURED),
-        problem=problem,
-        previous_link=links.inference(around.before[0]) if around.before else "",
-        next_link=links.inference(around.after[0]) if around.after else "",
-        is_partial=around.partial,
-        strip=_strip(store, inference, around, links),
-        predictions=_listed_predictions(inference, detections),
-        truth=None if truth is None else _listed("truth", truth),
-        more=sum(max(len(items) - MAX_LISTED, 0) for items in (detections, truth or [])),
-        pairs=pairs[:MAX_LISTED],
-        usual_of=usual.images if usual.spans else 0,
-        more_pairs=max(len(pairs) - MAX_LISTED, 0),
-        same_image=_same_image(inference, links),
-        others=find_same_image(store, inference, links),
-        same_source=_same_source(inference, links),
-        more_like_this=links.similar(inference.id, line) if has_embedding else "",
-        truth_events=[_event(stated) for stated in statements],
-        feedback=inference.feedback if isinstance(inference.feedback, list) else [],
-        can_annotate="annotate" in caller.rights,
-        data={
+    return {
+        "card": card(inference, outlines=MAX_PICTURED),
+        "problem": problem,
+        "previous_link": links.inference(around.before[0]) if around.before else "",
+        "next_link": links.inference(around.after[0]) if around.after else "",
+        "is_partial": around.partial,
+        "strip": _strip(store, inference, around, links),
+        "predictions": _listed_predictions(inference, detections),
+        "truth": None if truth is None else _listed(truth),
+        "more": sum(max(len(items) - MAX_LISTED, 0) for items in (detections, truth or [])),
+        "pairs": pairs[:MAX_LISTED],
+        "usual_of": usual.images if usual.spans else 0,
+        "more_pairs": max(len(pairs) - MAX_LISTED, 0),
+        "same_image": _same_image(inference, links),
+        "others": find_same_image(store, inference),
+        "same_source": _same_source(inference, links),
+        "more_like_this": links.similar(inference.id, line) if has_embedding else "",
+        "truth_events": [(timestamp_text(time_ms(stated.id)), stated) for stated in statements],
+        "feedback": inference.feedback if isinstance(inference.feedback, list) else [],
+        "can_annotate": "annotate" in caller.rights,
+        "data": {
             "id": inference.id,
             "task": inference.task,
             "width": inference.input.width or 0,
@@ -240,7 +176,7 @@ def read_inference(
             "labels": _ordered_labels(labels, seen),
             "meant": meant_labels(line),
         },
-    )
+    }
 
 
 def _around(
@@ -271,8 +207,8 @@ def _ordered_labels(labels: list[str], seen: list[str]) -> list[str]:
 
 def _strip(
     store: InferenceReader, inference: StoredInference, around: Surroundings, links: FilterLinks
-) -> list[StripImage]:
-    """Return the inference between its neighbours; nothing where none of these has an image."""
+) -> list[tuple[Card, str]]:
+    """Return the inference between its neighbours, each with the link to its page, its own empty; nothing where none of these has an image."""
     ids = [*around.before, *around.after]
     if not ids:
         return []
@@ -281,45 +217,33 @@ def _strip(
     if not any(neighbour.has_image for neighbour in cards.values()):
         return []
     before, after = (
-        [StripImage(cards[id_], links.inference(id_)) for id_ in side if id_ in cards]
+        [(cards[id_], links.inference(id_)) for id_ in side if id_ in cards]
         for side in (around.before, around.after)
     )
-    return [*reversed(before), StripImage(card(inference, outlines=0), ""), *after]
-
-
-def _items(items: object) -> list[DrawnItem]:
-    """Return predictions or annotations; none of what is no list of them, as of models of tensors."""
-    with suppress(msgspec.MsgspecError, UnicodeError):
-        return decode_items(items)
-    return []
+    return [*reversed(before), (card(inference, outlines=0), ""), *after]
 
 
 def _plain(items: object) -> Any:
     """Return predictions or annotations as the scripts take them; an empty list where they are no such list."""
     if items is None:
         return None
-    with suppress(msgspec.MsgspecError, UnicodeError):
-        decoded = msgspec.json.decode(items) if isinstance(items, msgspec.Raw) else items
-        if isinstance(decoded, list):
-            return [item for item in decoded if isinstance(item, dict)]
-    return []
+    listed = decoded(items)
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
 def _listed_predictions(
     inference: StoredInference, detections: list[DrawnItem]
-) -> list[ListedObject]:
+) -> list[tuple[str, float | None]]:
+    """Return the predictions, in words and with their scores."""
     if not has_tensors(inference):
-        return _listed("pred", detections)
-    texts = tensor_texts(inference.predictions)[:MAX_LISTED]
-    return [ListedObject("pred", number, words, None) for number, words in enumerate(texts)]
+        return _listed(detections)
+    return [(words, None) for words in tensor_texts(inference.predictions)[:MAX_LISTED]]
 
 
-def _listed(kind: str, items: list[DrawnItem]) -> list[ListedObject]:
+def _listed(items: list[DrawnItem]) -> list[tuple[str, float | None]]:
     return [
-        ListedObject(
-            kind, number, one_line(item.label, 60) if item.label else item.text, item.score
-        )
-        for number, item in enumerate(items[:MAX_LISTED])
+        (one_line(item.label, 60) if item.label else item.text, item.score)
+        for item in items[:MAX_LISTED]
     ]
 
 
@@ -355,7 +279,7 @@ def _pairs(
     yield Pair("model", model, links.to(comparison_text("model", model)))
     yield Pair("request_id", inference.request_id, links.to(comparison_text("request_id", inference.request_id)))  # fmt: skip
     for root, tree in (("meta", inference.metadata), ("std", inference.standard_metadata)):
-        for path, value in _values(_decoded(tree), root, _DEPTH):
+        for path, value in _values(decoded(tree), root, _DEPTH):
             is_field = isinstance(value, str | int | float) and not path.endswith(".")
             link = links.to(comparison_text(path, value)) if is_field and root == "meta" else ""
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -386,12 +310,6 @@ def _values(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def _decoded(tree: Any) -> Any:
-    with suppress(msgspec.MsgspecError, UnicodeError):
-        return msgspec.json.decode(tree) if isinstance(tree, msgspec.Raw) else tree
-    return {}
-
-
 def _same_image(inference: StoredInference, links: FilterLinks) -> str:
     source = inference.input.hash
     return links.to(comparison_text("input.hash", source)) if source else ""
@@ -399,7 +317,7 @@ def _same_image(inference: StoredInference, links: FilterLinks) -> str:
 
 def _same_source(inference: StoredInference, links: FilterLinks) -> str:
     """Return the link to what the same camera, or other source, sent around that time; empty if none is known."""
-    metadata = _decoded(inference.metadata)
+    metadata = decoded(inference.metadata)
     for key in _SOURCE_KEYS:
         value = metadata.get(key) if isinstance(metadata, dict) else None
         if isinstance(value, str | int | float):
@@ -409,22 +327,11 @@ def _same_source(inference: StoredInference, links: FilterLinks) -> str:
     return ""
 
 
-def _event(statement: StoredStatement) -> TruthEvent:
-    at = timestamp_text(time_ms(statement.id))
-    if statement.annotations is None:
-        return TruthEvent(at, statement.source, "removed the truth")
-    empty = statement.annotations.strip() == "[]"
-    words = "stated that nothing is there" if empty else "stated the truth"
-    return TruthEvent(at, statement.source, words)
-
-
 SHOWN = 4
 """Maximum other inferences that are named."""
 
 
-def find_same_image(
-    store: InferenceReader, inference: StoredInference, links: FilterLinks
-) -> SameImage:
+def find_same_image(store: InferenceReader, inference: StoredInference) -> SameImage:
     """Return the other inferences of the same bytes; truth that was rejected counts as none."""
     source = inference.input.hash
     if not source:
@@ -437,27 +344,13 @@ def find_same_image(
         has_truth = {"ground_truth": {"exists": True}, "task": inference.task}
         is_rejected = {"ground_truth.review": REJECTED}
         with_truth = _newest(store, {"and": [of_image, has_truth, {"not": is_rejected}]}, 1)
-    return SameImage(
-        [_answer(other, links) for other in others[:SHOWN]],
-        has_more=len(others) > SHOWN,
-        truth=_answer(with_truth[0], links) if with_truth else None,
-    )
+    return SameImage(others[:SHOWN], len(others) > SHOWN, next(iter(with_truth), None))
 
 
 def _newest(store: InferenceReader, where: Any, limit: int) -> list[StoredInference]:
     with suppress(QueryError, QueryTimeoutError, NotFoundError):
         return store.query(QueryRequest(where, limit=limit)).inferences
     return []
-
-
-def _answer(other: StoredInference, links: FilterLinks) -> OtherAnswer:
-    return OtherAnswer(
-        other.id,
-        other.model.name,
-        other.model.version,
-        other.created_at,
-        links.inference(other.id),
-    )
 
 
 def inference_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
@@ -481,18 +374,18 @@ def inference_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
             to_list = links.current()
             if filter_.queue is not None:
                 to_list = links_of(frame, filter_, filter_.queue)
-                following = next_link(frame, filter_, content.card.id)
-                content = msgspec.structs.replace(content, next_link=following)
+                content["next_link"] = next_link(frame, filter_, content["card"].id)
             return frame.html(
                 "inference",
                 page="inferences",
-                title=f"Inference {content.card.id}",
+                title=f"Inference {content['card'].id}",
                 query=filter_.line,
                 chips=links.chips(),
                 filter_options=filter_.options,
                 p=content,
+                links_=links,
                 to_list=to_list,
-                inference_path=f"{frame.base}/api/inferences/{content.card.id}",
+                inference_path=f"{frame.base}/api/inferences/{content['card'].id}",
             )
 
         return page_response(await store.queries.run(request, show))

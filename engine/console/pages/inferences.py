@@ -16,20 +16,17 @@ from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.console.cards import (
     INFERENCES,
     Card,
-    ObjectCard,
     card,
     is_meant,
     meant_conditions,
     object_cards,
     told_apart,
 )
-from quadriga.engine.console.charts import Timeline, timeline
+from quadriga.engine.console.charts import timeline
 from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     FilterLinks,
     InferenceFilter,
-    MeantLine,
-    Problem,
     absent,
     check,
     comparison_text,
@@ -43,7 +40,6 @@ from quadriga.engine.console.formats import task_words
 from quadriga.engine.console.frame import PageRequest, opens, page_response, redirect
 from quadriga.engine.console.pages.start import ANNOTATED, EXPORT_FORMATS
 from quadriga.engine.console.services import ConsoleStore, Services
-from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.saved import ReportStore
 from quadriga.proto.request import current_caller
 from quadriga.store.browsing.facets import (
@@ -59,7 +55,7 @@ from quadriga.store.browsing.facets import (
     tail_bound,
 )
 from quadriga.store.query.filters.syntax import Scalar
-from quadriga.store.query.inferences import InferenceReader, Page
+from quadriga.store.query.inferences import Count, InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.sql.catalog import CLASSIFICATION
 from quadriga.store.records.errors import NotFoundError, QueryError, QueryTimeoutError
@@ -85,8 +81,6 @@ MOST_TAGGED = 5000
 MAX_WIDER = 3
 """Fields with chosen values that are counted without their choice: each costs a search. Others have the chosen values alone."""
 
-_BAR_WIDTH = 36
-_HISTOGRAM_WIDTH, _HISTOGRAM_HEIGHT = 208, 32
 _FIRST_FACETS = ("model", "version", "label", "score")
 
 _ENDS = {
@@ -106,28 +100,6 @@ class ValueLink(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     count: int
-    bar: float
-    link: str
-    is_chosen: bool
-
-
-class BinLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A bar of a histogram."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    low: float
-    high: float
-    count: int
-    link: str
-
-
-class EndLink(msgspec.Struct, frozen=True):
-    """One end of the numbers measured on images, in words, such as sharp or blurred."""
-
-    name: str
     link: str
     is_chosen: bool
 
@@ -135,18 +107,13 @@ class EndLink(msgspec.Struct, frozen=True):
 class FacetGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A field with its values, or its histogram."""
 
-    field: str
-    note: str
+    facet: Facet
     values: list[ValueLink]
-    bins: list[BinLink]
-    low: float
-    high: float
-    more: int
-    """Further values."""
+    """Empty for a histogram."""
     is_exact: bool
     """Whether its numbers are counted, not estimated."""
-    ends: tuple[EndLink, ...] = ()
-    """The low and the high end of what was measured on the images; none of other fields."""
+    ends: list[tuple[str, str, bool]]
+    """The low and the high end of what was measured on the images: name, link, and whether it is chosen; none of other fields."""
 
 
 class CountedFacet(msgspec.Struct, frozen=True):
@@ -156,61 +123,8 @@ class CountedFacet(msgspec.Struct, frozen=True):
     is_exact: bool
 
 
-class Hint(msgspec.Struct, frozen=True):
-    """A part of a filter that finds nothing, and what there is without it."""
-
-    text: str
-    count: int
-    is_exact: bool
-    link: str
-
-
-class InferencesPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the page."""
-
-    problem: Problem | None = None
-    """Why the filter is none; of the rest the page has only `meant` then."""
-    meant: list[MeantLine] = []
-    """Other filters that may have been meant, where this one is none or finds nothing."""
-    example: str = ""
-    """A filter that finds something of the same; empty where that is not known."""
-    count: int | None = None
-    """Number of matches; None where that is not known."""
-    is_exact_count: bool = True
-    cards: list[Card] = []
-    next_link: str = ""
-    first_link: str = ""
-    """Link to the first page, on all later ones."""
-    is_partial: bool = False
-    """Whether the search took too long to fill the page."""
-    view: str = "grid"
-    objects: list[ObjectCard] = []
-    """Predicted objects, in the view of them."""
-    answered_by: dict[str, str] = {}
-    """Model or version that answered, by the id of the inference, where the page has several."""
-    more_objects: int = 0
-    columns: list[str] = []
-    """Metadata that the table shows."""
-    times: Timeline = msgspec.field(default_factory=lambda: timeline([]))
-    groups: list[FacetGroup] = []
-    more_groups: int = 0
-    is_sampled: bool = False
-    """Whether facets are estimates."""
-    unknown_keys: list[str] = []
-    """Sentences about keys of the filter that nothing has, where it finds nothing."""
-    hints: list[Hint] = []
-
-
-class TimeLink(msgspec.Struct, frozen=True):
-    """A range of time that one click chooses."""
-
-    name: str
-    link: str
-    is_chosen: bool
-
-
-def time_links(links: FilterLinks, today: date) -> list[TimeLink]:
-    """Return the ranges of time to choose from; `today` is the day in UTC."""
+def time_links(links: FilterLinks, today: date) -> list[tuple[str, str, bool]]:
+    """Return the ranges of time that one click chooses, with link, and whether it is chosen; `today` is the day in UTC."""
     yesterday = today - timedelta(days=1)
     ranges = {
         "Last hour": ["ts=ge:-1h"],
@@ -220,10 +134,10 @@ def time_links(links: FilterLinks, today: date) -> list[TimeLink]:
         "All": [],
     }
     return [
-        TimeLink(
+        (
             name,
             links.within("ts", texts),
-            all(links.has(text) for text in texts) if texts else not links.bounds("ts"),
+            all(map(links.has, texts)) if texts else not links.bounds("ts"),
         )
         for name, texts in ranges.items()
     ]
@@ -234,8 +148,8 @@ def read_inferences(
     filter_: InferenceFilter,
     links: FilterLinks,
     reports: Callable[[], ReportStore] | None = None,
-) -> InferencesPage:
-    """Read the content of the page.
+) -> dict[str, Any]:
+    """Read the content of the page: `problem` and `meant` alone for a line that is no filter.
 
     Args:
         store: What the caller sees of the store.
@@ -246,7 +160,7 @@ def read_inferences(
     problem = check(filter_.line)
     if problem is not None:
         meant = meant_lines(store, filter_.line, links, reports() if reports else None)
-        return InferencesPage(problem=problem, meant=meant)
+        return {"problem": problem, "meant": meant}
     where: Any = filter_.line or {}
     limit = {"table": TABLE_SIZE, "objects": INFERENCES}.get(filter_.view, GRID_SIZE)
     try:
@@ -254,10 +168,8 @@ def read_inferences(
         page = store.query(request)
         facets = find_facets(store, FacetsRequest(where, None, VALUES, BINS))
     except (QueryError, NotFoundError) as error:
-        return InferencesPage(
-            problem=absent(filter_.line, str(error)),
-            meant=meant_lines(store, filter_.line, links),
-        )
+        problem = absent(filter_.line, str(error))
+        return {"problem": problem, "meant": meant_lines(store, filter_.line, links)}
     return _page(store, filter_, links, page=page, facets=facets)
 
 
@@ -268,7 +180,7 @@ def _page(
     *,
     page: Page,
     facets: Facets,
-) -> InferencesPage:
+) -> dict[str, Any]:
     conditions = meant_conditions(filter_.line)
     cards = told_apart(
         [
@@ -281,33 +193,32 @@ def _page(
         ]
     )
     groups, more_groups = facet_groups(counted_facets(store, facets, links), links)
-    is_of_objects = filter_.view == "objects"
     objects, more_objects = (
-        object_cards(page.inferences, filter_.line) if is_of_objects else ([], 0)
+        object_cards(page.inferences, filter_.line) if filter_.view == "objects" else ([], 0)
     )
     has_images = any(item.has_image for item in cards)
     is_empty = not page.inferences and page.cursor is None and not filter_.cursor
-    return InferencesPage(
-        count=0 if is_empty else facets.count,
-        is_exact_count=is_empty or facets.is_exact_count,
-        cards=cards,
-        next_link=links.current(cursor=page.cursor) if page.cursor else "",
-        first_link=links.current() if filter_.cursor else "",
-        is_partial=page.partial,
-        view=filter_.view or ("grid" if has_images or not cards else "table"),
-        objects=objects,
-        answered_by={item.id: item.answered_by for item in cards if item.answered_by},
-        more_objects=more_objects,
-        columns=_columns(cards),
-        times=timeline(_time_slices(facets)),
-        groups=groups,
-        more_groups=more_groups + facets.more_facets,
-        is_sampled=not all(group.is_exact for group in groups),
-        hints=_hints(store, filter_, links) if is_empty else [],
-        unknown_keys=page.warnings or [],
-        meant=meant_lines(store, filter_.line, links) if is_empty and filter_.line else [],
-        example=_example(facets),
-    )
+    return {
+        "problem": None,
+        "count": 0 if is_empty else facets.count,
+        "is_exact_count": is_empty or facets.is_exact_count,
+        "cards": cards,
+        "next_link": links.current(cursor=page.cursor) if page.cursor else "",
+        "first_link": links.current() if filter_.cursor else "",
+        "is_partial": page.partial,
+        "view": filter_.view or ("grid" if has_images or not cards else "table"),
+        "objects": objects,
+        "answered_by": {item.id: item.answered_by for item in cards if item.answered_by},
+        "more_objects": more_objects,
+        "columns": _columns(cards),
+        "times": timeline(_time_slices(facets)),
+        "groups": groups,
+        "more_groups": more_groups + facets.more_facets,
+        "hints": _hints(store, filter_, links) if is_empty else [],
+        "unknown_keys": page.warnings or [],
+        "meant": meant_lines(store, filter_.line, links) if is_empty and filter_.line else [],
+        "example": _example(facets),
+    }
 
 
 def _time_slices(facets: Facets) -> list[tuple[str, str, int, int]]:
@@ -340,8 +251,10 @@ def _columns(cards: list[Card]) -> list[str]:
     return [key for key, _ in counts.most_common(_COLUMNS)]
 
 
-def _hints(store: InferenceReader, filter_: InferenceFilter, links: FilterLinks) -> list[Hint]:
-    """Return which parts keep everything out: those without which there is something, the most first."""
+def _hints(
+    store: InferenceReader, filter_: InferenceFilter, links: FilterLinks
+) -> list[tuple[str, Count, str]]:
+    """Return which parts keep everything out, what there is without them, the most first, and the links that remove them."""
     texts = [part.text for part in filter_.parts]
     hints = []
     with suppress(QueryTimeoutError):  # the page says without further hints that nothing is there
@@ -350,8 +263,8 @@ def _hints(store: InferenceReader, filter_: InferenceFilter, links: FilterLinks)
             with suppress(QueryError, NotFoundError):
                 counted = store.count(QueryRequest(rest or {}))
                 if counted.count:
-                    hints.append(Hint(text, counted.count, counted.is_exact, links.to(rest)))
-    return sorted(hints, key=lambda hint: -hint.count)
+                    hints.append((text, counted, links.to(rest)))
+    return sorted(hints, key=lambda hint: -hint[1].count)
 
 
 def facet_groups(
@@ -462,43 +375,25 @@ def _facet_group(counted: CountedFacet, links: FilterLinks, label_field: str) ->
         is_identifier = facet.distinct > len(values) and max(v.count for v in values) < 2
         if is_same or is_identifier:
             return None
-    bins = [] if values else _bin_links(facet, links)
-    if not values and len(bins) < 2:
+    bins = facet.histogram
+    if not values and (len(bins) < 2 or not bins[-1].high > bins[0].low):
         return None
-    return FacetGroup(
-        field=facet.field,
-        note=_note(facet),
-        values=values,
-        bins=bins,
-        low=bins[0].low if bins else 0,
-        high=bins[-1].high if bins else 0,
-        ends=_end_links(facet, links),
-        more=max(facet.distinct - len(values), 0) if values else 0,
-        is_exact=counted.is_exact,
-    )
+    ends = _end_links(facet, links)
+    return FacetGroup(facet=facet, values=values, is_exact=counted.is_exact, ends=ends)
 
 
-def _note(facet: Facet) -> str:
-    if facet.field == "score":
-        return "of each prediction"
-    if facet.field in _ENDS:
-        return "measured"
-    return {"string": "text", "number": "number", "boolean": "yes or no"}[facet.type]
-
-
-def _end_links(facet: Facet, links: FilterLinks) -> tuple[EndLink, ...]:
+def _end_links(facet: Facet, links: FilterLinks) -> list[tuple[str, str, bool]]:
     """Return the links to both ends of the numbers measured on images: a quarter of them each, at most."""
     ends = []
     for name, operator in zip(_ENDS.get(facet.field, ()), ("lt", "ge"), strict=False):
         bound = tail_bound(facet.histogram, is_low=operator == "lt")
         text = comparison_text(facet.field, bound or 0, operator)
         link = links.toggled(text) if links.has(text) else links.within(facet.field, [text])
-        ends.append(EndLink(name, link, links.has(text)))
-    return tuple(ends)
+        ends.append((name, link, links.has(text)))
+    return ends
 
 
 def _value_links(facet: Facet, links: FilterLinks, label_field: str) -> list[ValueLink]:
-    top = max((value.count for value in facet.values), default=1) or 1
     field = label_field if facet.field == "label" else facet.field
     chosen = links.chosen(field)
     shown = []
@@ -511,7 +406,6 @@ def _value_links(facet: Facet, links: FilterLinks, label_field: str) -> list[Val
             ValueLink(
                 name=_value_name(facet.field, value.value),
                 count=value.count,
-                bar=round(max(value.count / top * _BAR_WIDTH, 1.5), 1),
                 link=links.toggled(text)
                 if is_one_of_several  # as an image may have several labels
                 else links.toggled_value(field, value.value),
@@ -533,34 +427,8 @@ def _value_name(field: str, value: str | float | bool) -> str:  # noqa: FBT001 -
     return str(int(value)) if is_whole or isinstance(value, int) else f"{value:.6g}"
 
 
-def _bin_links(facet: Facet, links: FilterLinks) -> list[BinLink]:
-    """Return the bars of a histogram, with the empty ones between them left out."""
-    if not facet.histogram:
-        return []
-    low, high = facet.histogram[0].low, facet.histogram[-1].high
-    if not high > low:
-        return []
-    top = max(bin_.count for bin_ in facet.histogram) or 1
-    scale = _HISTOGRAM_WIDTH / (high - low)
-    bars = []
-    for bin_ in facet.histogram:
-        height = max(bin_.count / top * (_HISTOGRAM_HEIGHT - 2), 1.0)
-        bars.append(
-            BinLink(
-                x=round((bin_.low - low) * scale, 2),
-                y=round(_HISTOGRAM_HEIGHT - height, 2),
-                width=round(max((bin_.high - bin_.low) * scale - 1, 1), 2),
-                height=round(height, 2),
-                low=readable_number(facet.field.removeprefix("sig."), bin_.low),
-                high=readable_number(facet.field.removeprefix("sig."), bin_.high),
-                count=bin_.count,
-                link=_bin_link(facet.field, bin_.low, bin_.high, links),
-            )
-        )
-    return bars
-
-
-def _bin_link(field: str, low: float, high: float, links: FilterLinks) -> str:
+def _bin_link(links: FilterLinks, field: str, low: float, high: float) -> str:
+    """Return the link to what a bar of a histogram counts."""
     if field == "score":  # of one prediction, whatever its label
         return links.within("box", [f"box=score:ge:{low:.12g}:score:lt:{high:.12g}"])
     return links.between(field, low, high)
@@ -581,7 +449,7 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
         def show(inferences: InferenceReader) -> Response[bytes]:
             reports = partial(store.reports.within, caller_scope())
             content = read_inferences(inferences, filter_, links, reports)
-            if content.problem and (meant := only_meaning(filter_.line, content.meant)):
+            if content["problem"] and (meant := only_meaning(filter_.line, content["meant"])):
                 return redirect(meant.link)
             html = frame.html(
                 "inferences",
@@ -591,8 +459,9 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
                 chips=links.chips(),
                 filter_options=filter_.options,
                 p=content,
-                filter_example=content.example,
+                filter_example=content.get("example", ""),
                 links_=links,
+                to_bin=partial(_bin_link, links),
                 order=filter_.order,
                 order_option=filter_.options.get("order"),
                 to_label=frame.link("/console/label", q=filter_.line)
@@ -607,7 +476,7 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
                 to_time=lambda bar: links.between("ts", bar.start, bar.end),
                 times=time_links(links, datetime.now(UTC).date()),
             )
-            return page_response(html, 400 if content.problem else 200)
+            return page_response(html, 400 if content["problem"] else 200)
 
         return await store.queries.run(request, show)
 

@@ -3,7 +3,6 @@
 import time
 from typing import get_args
 
-import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, RawBody
@@ -24,7 +23,7 @@ from quadriga.proto.errors import Forbidden
 from quadriga.proto.request import current_caller, note_target
 from quadriga.store.database.database import writer_engine
 from quadriga.store.keys.access_keys import create_key, read_keys, revoke_key
-from quadriga.store.keys.key_texts import AccessKey, rights_text
+from quadriga.store.keys.key_texts import rights_text
 from quadriga.store.records.errors import QueryError, StoreError
 from quadriga.store.records.records import timestamp_text
 from quadriga.store.records.scope import check_team
@@ -33,17 +32,6 @@ MAX_DAYS = 36500
 MAX_NAME = 100
 _MAX_FORM_BYTES = 10_000
 _DAY_MS = 86_400_000
-
-
-class ListedKey(msgspec.Struct, frozen=True):
-    """A key, without its secret."""
-
-    key: AccessKey
-    state: str
-    """`valid`, `expired` or `revoked`."""
-    created: str
-    expires: str
-    used: str
 
 
 def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
@@ -55,8 +43,6 @@ def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
         """Return the page of all keys, the newest first, with what was typed into its form."""
         with store.inferences.within(caller_scope()).snapshot() as connection:
             keys = read_keys(connection)
-        now_ms = time.time() * 1000
-        rows = [_row(key, now_ms) for key in reversed(keys)]
         return frame.page(
             "keys",
             status=200 if error is None else error.status,
@@ -64,7 +50,9 @@ def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
             fields=fields,
             problems=problems_of(error),
             title="API keys",
-            rows=rows,
+            keys=keys[::-1],
+            now_ms=time.time() * 1000,
+            time_text=lambda at_ms: timestamp_text(at_ms) if at_ms else "",
             all_roles=get_args(Role),
             max_days=MAX_DAYS,
             may_change=may_change_keys(),
@@ -115,21 +103,6 @@ def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
         return redirect(frame.link("/console/keys"))
 
     return [show_keys, make_key, end_key]
-
-
-def _row(key: AccessKey, now_ms: float) -> ListedKey:
-    expired = "valid" if key.is_valid(now_ms) else "expired"
-    created, expires, used = (
-        "" if not at_ms else timestamp_text(at_ms)
-        for at_ms in (key.created_ms, key.expires_ms, key.used_ms)
-    )
-    return ListedKey(
-        key,
-        expired if key.revoked_ms is None else "revoked",
-        created=created,
-        expires=expires,
-        used=used,
-    )
 
 
 def may_change_keys() -> bool:

@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
-from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.cards import card
 from quadriga.engine.console.filter_line import (
     INFERENCES_PATH,
     QUEUE_ORDERS,
@@ -32,7 +32,6 @@ from quadriga.store.browsing.label_queue import (
     CONSIDERED,
     LabelQueue,
     LabelQueueRequest,
-    QueuedInference,
     find_label_queue,
 )
 from quadriga.store.query.inferences import InferenceReader
@@ -41,14 +40,6 @@ from quadriga.store.records.errors import NotFoundError
 PATH = "/console/label"
 SHOWN = 20
 """Inferences of the page."""
-
-
-class QueueRow(msgspec.Struct, frozen=True):
-    """An inference of the page."""
-
-    card: Card
-    link: str
-    reason: str
 
 
 def label_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
@@ -86,7 +77,7 @@ def label_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
                 "label",
                 **of_filter,
                 rows=[
-                    QueueRow(card(store.get(queued.id)), links.inference(queued.id), _why(queued))
+                    (card(store.get(queued.id)), links.inference(queued.id), queued)
                     for queued in listed.inferences
                 ],
                 listed=listed,
@@ -196,20 +187,3 @@ def _request(
 ) -> LabelQueueRequest:
     by = "score" if filter_.queue is None else filter_.queue.by
     return LabelQueueRequest(filter_.line or {}, by, limit, after)  # type: ignore[arg-type]  # one of QUEUE_ORDERS
-
-
-def _why(queued: QueuedInference) -> str:
-    """Return in words why an inference comes where it does."""
-    if queued.value is None:
-        return _REASONS[queued.reason]
-    first, second, *_ = *queued.labels, "", ""
-    if queued.reason == "score":
-        return f"Best score {queued.value:.2f}, {first}"
-    return f"{first} only {queued.value:.2f} before {second}"
-
-
-_REASONS = {
-    "random": "At random",
-    "nothing": "Nothing was predicted",
-    "alone": "No second label",
-}

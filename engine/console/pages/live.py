@@ -4,17 +4,14 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.stored.tail import TAIL_PATH
-from quadriga.engine.console.cards import Card, card
+from quadriga.engine.console.cards import card
 from quadriga.engine.console.filter_line import (
     FilterLinks,
-    MeantLine,
-    Problem,
     absent,
     check,
     filter_from_url,
@@ -37,32 +34,7 @@ NEWEST = 50
 _MINUTE_MS = 60_000
 
 
-class LastMinute(msgspec.Struct, frozen=True):
-    """How inferences went since the beginning of the minute before this one, and so for one to two minutes."""
-
-    since: str
-    """Time in RFC 3339."""
-    per_minute: float
-    failed_percent: float
-    p95_ms: float | None
-    """None where there was no inference."""
-
-
-class LivePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the page."""
-
-    problem: Problem | None = None
-    """Why the filter is none; of the rest the page has only `meant` then."""
-    meant: list[MeantLine] = []
-    """Other filters that may have been meant."""
-    cards: list[Card] = []
-    after: str = ""
-    """Id behind which the script begins to listen: that up to which the page has all."""
-    minute: LastMinute | None = None
-    """None where there is too much to add up."""
-
-
-def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int) -> LivePage:
+def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int) -> dict[str, Any]:
     """Read the content of the page.
 
     Args:
@@ -73,7 +45,7 @@ def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int
     """
     problem = check(line)
     if problem is not None:
-        return LivePage(problem=problem, meant=meant_lines(store, line, links))
+        return {"problem": problem, "meant": meant_lines(store, line, links)}
     after = settled(
         store, now_ms
     )  # before the newest are read: the script knows which it has already
@@ -81,27 +53,27 @@ def read_live(store: InferenceReader, line: str, links: FilterLinks, now_ms: int
         newest = store.query(QueryRequest(line or {}, limit=NEWEST)).inferences
     except (QueryError, NotFoundError) as error:
         problem = absent(line, str(error))
-        return LivePage(problem=problem, meant=meant_lines(store, line, links))
+        return {"problem": problem, "meant": meant_lines(store, line, links)}
     minute = None
     with suppress(QueryError):
         minute = _last_minute(store, line, now_ms)
-    return LivePage(
-        cards=[card(inference) for inference in newest], after=str(after), minute=minute
-    )
+    return {
+        "problem": None,
+        "cards": [card(inference) for inference in newest],
+        "after": str(after),
+        "minute": minute,
+    }
 
 
-def _last_minute(store: InferenceReader, line: str, now_ms: int) -> LastMinute:
+def _last_minute(store: InferenceReader, line: str, now_ms: int) -> dict[str, Any]:
+    """Return how inferences went since the beginning of the minute before this one, and so for one to two minutes."""
     since_ms = now_ms // _MINUTE_MS * _MINUTE_MS - _MINUTE_MS  # rollups count whole minutes
     since = timestamp_text(since_ms)
     where: list[Any] = [{"ts": {"ge": since}}, *([line] if line else [])]
     request = AggregateRequest({"and": where}, [], ["count", "error_rate", "latency_p95"])
     (group,) = aggregate(store, request).groups
-    return LastMinute(
-        since,
-        group["count"] * _MINUTE_MS / (now_ms - since_ms),
-        100 * (group["error_rate"] or 0.0),
-        group["latency_p95"],
-    )
+    per_minute = group["count"] * _MINUTE_MS / (now_ms - since_ms)
+    return {**group, "since": since, "per_minute": per_minute}
 
 
 def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
@@ -118,7 +90,7 @@ def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
 
         def show(store: InferenceReader) -> Response[bytes]:
             content = read_live(store, filter_.line, links, now_ms=time.time_ns() // 1_000_000)
-            if content.problem and (meant := only_meaning(filter_.line, content.meant)):
+            if content["problem"] and (meant := only_meaning(filter_.line, content["meant"])):
                 return redirect(meant.link)
             html = frame.html(
                 "live",
@@ -132,7 +104,7 @@ def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
                 tail_path=frame.base + TAIL_PATH,
                 newest=NEWEST,
             )
-            return page_response(html, 400 if content.problem else 200)
+            return page_response(html, 400 if content["problem"] else 200)
 
         return await queries.run(request, show)
 

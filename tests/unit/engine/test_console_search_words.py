@@ -179,9 +179,9 @@ def test_a_wrong_filter_is_explained_while_the_database_is_away(tmp_path):
     filter_ = InferenceFilter("score<0.5")
     page = read_inferences(store, filter_, FilterLinks(filter_, lambda path, **_: path, "/"))
     store.close()
-    assert page.problem is not None
-    assert page.problem.position == 5
-    assert page.meant == []
+    assert page["problem"] is not None
+    assert page["problem"].position == 5
+    assert page["meant"] == []
 
 
 def test_every_everyday_word_leads_to_one_filter():

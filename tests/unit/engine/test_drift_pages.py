@@ -356,4 +356,4 @@ def test_the_filter_of_a_window_has_that_of_its_report(where, end, is_whole):
 
 def test_a_strip_of_nothing_is_empty():
     strip = make_strip([])
-    assert (strip.windows, strip.rows, strip.more_rows) == ([], [], 0)
+    assert strip == {"windows": [], "rows": [], "more_rows": 0}

@@ -29,5 +29,5 @@ def counted(field: str, *values: str) -> CountedFacet:
 def test_a_label_leads_to_what_was_counted_for_it(tasks, line, link, is_chosen):
     links = FilterLinks(InferenceFilter(line), lambda path, q: q, "/")
     groups, _ = facet_groups([counted("task", *tasks), counted("label", "ring", "disc")], links)
-    ring = next(group for group in groups if group.field == "label").values[0]
+    ring = next(group for group in groups if group.facet.field == "label").values[0]
     assert (ring.name, ring.link, ring.is_chosen) == ("ring", link, is_chosen)

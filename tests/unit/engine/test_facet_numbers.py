@@ -45,7 +45,7 @@ def groups_of(store: StoreHarness, line: str) -> dict[str, FacetGroup]:
     links = FilterLinks(InferenceFilter(line), lambda path, q: q, "/")
     facets = find_facets(store.inferences, FacetsRequest(line or {}))
     groups, _ = facet_groups(counted_facets(store.inferences, facets, links), links)
-    return {group.field: group for group in groups}
+    return {group.facet.field: group for group in groups}
 
 
 @pytest.mark.parametrize("numbers", NUMBERS.values(), ids=NUMBERS)
@@ -88,6 +88,6 @@ def test_what_each_image_has_differently_comes_after_what_was_measured():
     ]
     links = FilterLinks(InferenceFilter(""), lambda path, q: q, "/")
     groups, _ = facet_groups(facets, links)
-    assert [group.field for group in groups] == [
+    assert [group.facet.field for group in groups] == [
         "meta.camera", "meta.few", "sig.image.blur", "meta.path", "meta.frame", "ground_truth.review",
     ]  # fmt: skip

@@ -131,7 +131,7 @@ def test_turned_boxes_and_contours_are_cut_out_by_what_they_cover():
 def test_a_range_of_time_is_one_click_and_replaces_another():
     filter_ = filter_from_url("q=meta.camera%3Dnorth+%26+ts%3Dge%3A-24h")
     links = time_links(FilterLinks(filter_, Frame("", has_store=True).link, "/x"), date(2027, 1, 1))
-    assert {link.name: link.is_chosen for link in links} == {
+    assert {name: is_chosen for name, _, is_chosen in links} == {
         "Last hour": False,
         "24 hours": True,
         "Yesterday (UTC)": False,

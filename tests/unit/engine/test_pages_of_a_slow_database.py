@@ -54,13 +54,13 @@ def test_facets_have_the_chosen_values_alone(harness, slow):
 
 def test_an_inference_is_shown_without_what_is_usual_and_without_other_answers(harness, slow):
     inference = harness.inferences.query(QueryRequest()).inferences[0]
-    assert find_same_image(harness.inferences, inference, LINKS).answers
-    assert find_same_image(slow, inference, LINKS) == SameImage()
+    assert find_same_image(harness.inferences, inference).answers
+    assert find_same_image(slow, inference) == SameImage()
     signals = StoredSignals(b"\0" * 4 * len(IMAGE_STATISTICS), b"", "")
     assert _usual_measures(slow, inference, signals).spans == {}
 
 
 def test_an_empty_list_is_shown_without_hints(harness, slow):
     without = InferenceFilter("meta.camera=north & meta.light=night")
-    assert [hint.count for hint in _hints(harness.inferences, without, LINKS)] == [2]
+    assert [counted.count for _, counted, _ in _hints(harness.inferences, without, LINKS)] == [2]
     assert _hints(slow, without, LINKS) == []

@@ -186,24 +186,27 @@ class ModelEntries:
 
         Args:
             only: Name of the one model to return; None for all.
-            is_brief: Whether to leave out baselines and labels of descriptions, which cost files to read for each model.
+            is_brief: Whether to leave out baselines, labels of descriptions and mutes without an alarm, which cost files to
+                read for each model.
         """
         scope = caller_scope()
         served = _by_name(v for v in self._served_versions() if scope.admits_model(v.name))
         stored = _by_name(_stored(self._inferences.within(scope)))
         baselines = None if is_brief else self._drift.within(scope)
-        reports, mutes = self._reports.within(scope), self._mutes.within(scope)
+        reports = self._reports.within(scope)
         names = served.keys() | set(map(live_name, stored))
         if only is not None and is_replay(only):
             names.add(only)
         by_kind = _reports_by_kind(reports.all(), names)
-        current_drift = self._current_drift.within(scope)
+        drifts = {name: listed for (name, kind), listed in by_kind.items() if kind == "drift"}
+        current_drift = self._current_drift.within(scope) if drifts else None
         entries = []
         for name in sorted(names if only is None else names & {only}):
-            mute, of_name = mutes.active(name), stored.get(name, [])
-            of_server = served.get(name, [])
+            of_server, of_name = served.get(name, []), stored.get(name, [])
             is_described = not is_brief and not any(version.labels for version in of_server)
-            compared = current_drift.choose(name, by_kind.get((name, "drift"), []))
+            compared = current_drift.choose(name, drifts.get(name, [])) if current_drift else None
+            has_alarm = compared is not None and compared.summary.status == "drift"
+            mute = self._mutes.within(scope).active(name) if has_alarm or not is_brief else None
             entries.append(
                 _entry(
                     name,
@@ -384,7 +387,7 @@ def _entry(
         last_at=max((version.last_at for version in stored), default=None),
         baseline=baseline,
         drift=drift,
-        replays=[] if is_replay(name) else [*map(_stored_version, replays)],
+        replays=[] if is_replay(name) else [_version(replayed, replayed) for replayed in replays],
         drift_mute=mute,
         evaluation=None
         if evaluation is None
@@ -402,44 +405,36 @@ def _entry(
 def _versions(served: list[ServedVersion], stored: list[StoredVersion]) -> list[ModelVersion]:
     """Return the versions of a model: those that are served, and behind them those that are only stored."""
     counts = {(version.version, version.sha256): version for version in stored}
-    versions = []
-    for version in served:
-        count = counts.pop((version.version, version.sha256 or ""), None)
-        versions.append(
-            ModelVersion(
-                version.version,
-                version.sha256,
-                version.task,
-                version.state,
-                reason=version.reason,
-                behind=version.behind,
-                inferences=count.inferences if count else 0,
-                first_at=count.first_at if count else None,
-                last_at=count.last_at if count else None,
-            )
-        )
+    versions = [
+        _version(version, counts.pop((version.version, version.sha256 or ""), None), served=version)
+        for version in served
+    ]
     current = {version.version for version in served if version.sha256}
     return [
         *versions,
         *(
             replace(
-                _stored_version(count), is_replaced=bool(count.sha256) and count.version in current
+                _version(count, count), is_replaced=bool(count.sha256) and count.version in current
             )
             for count in reversed(counts.values())
         ),
     ]
 
 
-def _stored_version(count: StoredVersion) -> ModelVersion:
-    """Return a version of which only inferences are there."""
+def _version(
+    known: ServedVersion | StoredVersion,
+    stored: StoredVersion | None,
+    served: ServedVersion | None = None,
+) -> ModelVersion:
+    """Return a version that is served, or of which inferences are stored, or both."""
     return ModelVersion(
-        count.version,
-        count.sha256,
-        count.task,
-        None,
-        reason="",
-        behind=None,
-        inferences=count.inferences,
-        first_at=count.first_at,
-        last_at=count.last_at,
+        known.version,
+        known.sha256,
+        known.task,
+        state=served.state if served else None,
+        reason=served.reason if served else "",
+        behind=served.behind if served else None,
+        inferences=stored.inferences if stored else 0,
+        first_at=stored.first_at if stored else None,
+        last_at=stored.last_at if stored else None,
     )

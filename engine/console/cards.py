@@ -44,11 +44,7 @@ class Mark(msgspec.Struct, frozen=True):
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """One inference in a grid or a table."""
 
-    id: str
-    model: str
-    version: str
-    created_at: str
-    latency_ms: float
+    of: StoredInference
     has_failed: bool
     words: str
     """What was found."""
@@ -59,17 +55,12 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     has_image: bool
     ratio: int
     """Class of the image's width to its height."""
-    width: int
-    height: int
     marks: list[Mark]
     extra_marks: int
     """Outlines that are left out."""
     has_truth: bool
-    review: str
     metadata: list[tuple[str, str]]
     """The first values of the metadata, with their keys."""
-    sha256: str
-    """Hash of the model's file."""
     answered_by: str = ""
     """Model, version or file that answered, where the list has several; see `told_apart`."""
 
@@ -116,13 +107,8 @@ def card(
             total += sum(item.has_shape for item in items)
             marks += _marks(kind, items[: outlines - len(marks)], (width, height))
     scores = [item.score for item in meant or detections if item.score is not None]
-    review = inference.ground_truth_review
     return Card(
-        id=inference.id,
-        model=inference.model.name,
-        version=inference.model.version,
-        created_at=inference.created_at,
-        latency_ms=inference.latency_ms,
+        of=inference,
         has_failed=inference.status >= 400,
         words="tensors"
         if has_tensors(inference)
@@ -131,14 +117,10 @@ def card(
         scores=len(scores),
         has_image=is_image,
         ratio=nearest_ratio(width, height),
-        width=width,
-        height=height,
         marks=marks,
         extra_marks=max(total - len(marks), 0),
         has_truth=truth is not None,
-        review="" if review is msgspec.UNSET else review,
         metadata=_first_values(inference.metadata, metadata_values),
-        sha256=inference.model.sha256,
     )
 
 
@@ -147,24 +129,21 @@ def told_apart(cards: list[Card]) -> list[Card]:
 
     Of one model its version is said, and of one version the first digits of the file's hash.
     """
-    files = {(item.model, item.version, item.sha256) for item in cards}
+    files = {item.of.model for item in cards}
     if len(files) < 2:
         return cards
-    has_models = len({model for model, _, _ in files}) > 1
-    files_of = Counter((model, version) for model, version, _ in files)
+    has_models = len({model.name for model in files}) > 1
+    files_of = Counter((model.name, model.version) for model in files)
     answered_by = {}
-    for model, version, sha256 in files:
-        version_text = one_line(version, 20) if has_models else f"version {one_line(version, 20)}"
-        parts = [one_line(model, 40)] if has_models else []
-        parts += [version_text] if len(files_of) > 1 else []
-        parts += [f"file {sha256[:8]}"] if files_of[model, version] > 1 else []
-        answered_by[model, version, sha256] = " ".join(parts)
-    return [
-        msgspec.structs.replace(
-            item, answered_by=answered_by[item.model, item.version, item.sha256]
-        )
-        for item in cards
-    ]
+    for model in files:
+        version = one_line(model.version, 20)
+        parts = [one_line(model.name, 40)] if has_models else []
+        if len(files_of) > 1:
+            parts.append(version if has_models else f"version {version}")
+        if files_of[model.name, model.version] > 1:
+            parts.append(f"file {model.sha256[:8]}")
+        answered_by[model] = " ".join(parts)
+    return [msgspec.structs.replace(item, answered_by=answered_by[item.of.model]) for item in cards]
 
 
 def items_of(items: object) -> list[DrawnItem]:

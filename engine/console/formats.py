@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from quadriga.proto.access import ANYBODY
 from quadriga.quoting import one_line
@@ -71,55 +70,55 @@ def milliseconds(value: float | None) -> str:
 
 def moment(value: str) -> str:
     """Format a time in RFC 3339 for tables, in UTC: `25 November 14:03:59`."""
-    at = _parsed(value)
+    at = datetime.fromisoformat(value)
     return f"{at.day} {_MONTHS[at.month - 1]} {at:%H:%M:%S}"
 
 
 def minute(value: str) -> str:
     """Format a time in RFC 3339 of which the minute alone is known, in UTC: `25 November 14:03`."""
-    at = _parsed(value)
+    at = datetime.fromisoformat(value)
     return f"{at.day} {_MONTHS[at.month - 1]} {at:%H:%M}"
 
 
 def day(value: str) -> str:
     """Format the day of a time in RFC 3339: `2 October 2026`."""
-    at = _parsed(value)
+    at = datetime.fromisoformat(value)
     return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
 
 
 def clock(value: str) -> str:
     """Format the hour and minute of a time in RFC 3339: `14:03`."""
-    return f"{_parsed(value):%H:%M}"
+    return f"{datetime.fromisoformat(value):%H:%M}"
 
 
 def clock_seconds(value: str) -> str:
     """Format the time of day of a time in RFC 3339: `14:03:59`."""
-    return f"{_parsed(value):%H:%M:%S}"
+    return f"{datetime.fromisoformat(value):%H:%M:%S}"
 
 
 def day_clock(value: str) -> str:
     """Format a time in RFC 3339 without its year: `2 Oct 14:03`."""
-    at = _parsed(value)
+    at = datetime.fromisoformat(value)
     return f"{at.day} {_MONTHS[at.month - 1][:3]} {at:%H:%M}"
 
 
 def time_range(start: str, end: str) -> str:
     """Format two times in RFC 3339 without their year, in UTC: `2 Oct 14:03`, a dash, `15:03 UTC`, and the other day if it is one."""
-    if _parsed(start) == _parsed(end):
+    if datetime.fromisoformat(start) == datetime.fromisoformat(end):
         return f"{day_clock(end)} UTC"
-    is_one_day = _parsed(start).date() == _parsed(end).date()
+    is_one_day = datetime.fromisoformat(start).date() == datetime.fromisoformat(end).date()
     last = clock(end) if is_one_day else day_clock(end)
     return f"{day_clock(start)} \N{EN DASH} {last} UTC"
 
 
 def seconds_between(start: str, end: str) -> float:
     """Return the seconds between two times in RFC 3339."""
-    return (_parsed(end) - _parsed(start)).total_seconds()
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
 def day_month(value: str) -> str:
     """Format the day of a time in RFC 3339 without its year: `2 Oct`."""
-    at = _parsed(value)
+    at = datetime.fromisoformat(value)
     return f"{at.day} {_MONTHS[at.month - 1][:3]}"
 
 
@@ -135,7 +134,7 @@ def state_word(state: str) -> str:
 
 def ago(value: str) -> str:
     """Format how long ago a time in RFC 3339 was: `5 s ago`, `3 days ago`."""
-    seconds = max(int((datetime.now(UTC) - _parsed(value)).total_seconds()), 0)
+    seconds = max(int((datetime.now(UTC) - datetime.fromisoformat(value)).total_seconds()), 0)
     for size, unit in ((_DAY_S, "day"), (3600, "hour"), (60, "min"), (1, "s")):
         if seconds >= 2 * size or size == 1:
             n = seconds // size
@@ -151,27 +150,9 @@ def task_words(task: str | None) -> str:
     return _TASKS.get(task, task.replace("_", " ").lower())
 
 
-def _parsed(value: str) -> datetime:
-    return datetime.fromisoformat(value)
-
-
-FILTERS: Mapping[str, Callable[..., Any]] = {
-    "number": number,
-    "large": large,
-    "short": short,
-    "percent": percent,
-    "size": size,
-    "milliseconds": milliseconds,
-    "moment": moment,
-    "minute": minute,
-    "day": day,
-    "clock": clock,
-    "clock_seconds": clock_seconds,
-    "day_clock": day_clock,
-    "day_month": day_month,
-    "state_word": state_word,
-    "ago": ago,
-    "person": person,
-    "task_words": task_words,
-    "one_line": one_line,
-}
+_FUNCTIONS = (
+    *(number, large, short, percent, size, milliseconds, state_word, person, task_words, one_line),
+    *(moment, minute, day, clock, clock_seconds, day_clock, day_month, ago),
+)
+FILTERS: Mapping[str, Callable[..., str]] = {function.__name__: function for function in _FUNCTIONS}
+"""The filters of the templates by name."""

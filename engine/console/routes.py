@@ -85,37 +85,33 @@ def console_page_routes(
     services = Services(
         frame=frame, settings=settings, models=models, traffic=traffic, options=options
     )
-    pages = [
-        overview_page(services, store),
-        *model_pages(services, store),
-        audit_page(services),
-        words_page(services),
-    ]
+    overview_page(services, store)
+    model_pages(services, store)
+    audit_page(services)
+    words_page(services)
     if store is not None:
-        pages += [
-            inferences_page(services, store),
-            inference_page(services, store),
-            similar_page(services, store),
-            live_page(services, store),
-            *label_pages(services, store),
-            *report_pages(services, store),
-            *start_forms(services, store),
-            *compare_pages(services, store),
-            *traffic_pages(services),
-            *drift_pages(services, store),
-            *drift_forms(services, store),
-            *job_pages(services, store),
-            *view_pages(services),
-            *key_pages(services, store),
-        ]
+        inferences_page(services, store)
+        inference_page(services, store)
+        similar_page(services, store)
+        live_page(services, store)
+        label_pages(services, store)
+        report_pages(services, store)
+        start_forms(services, store)
+        compare_pages(services, store)
+        drift_pages(services, store)
+        drift_forms(services, store)
+        job_pages(services, store)
+        key_pages(services, store)
+        traffic_pages(services)
+        view_pages(services)
 
-    @get("/console/{page:path}", need="read", **options)
+    @services.page("/console/{page:path}")
     async def show_nothing(page: FromPath[str]) -> Response[bytes]:
         """Say that there is no such page."""
         raise NotFound(f"no page of the console: {page[:100]!r}")
 
-    handlers = [get_static_file, *pages]
+    handlers = [get_static_file, *services.handlers]
     if log_in.sessions is not None:
         handlers += log_in.routes(visitors, log_in.sessions, log_in.audit)
         handlers += session_routes(visitors, log_in.sessions, log_in.audit)
-    return [*handlers, show_nothing]
+    return handlers

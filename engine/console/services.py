@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from litestar import post
+from litestar.handlers import HTTPRouteHandler
 
 from quadriga.engine.api.models import ModelEntry
+from quadriga.engine.api.routes import Decorator, get, post
 from quadriga.engine.api.store_queries import StoreQueries
 from quadriga.engine.api.traffic import TrafficControl
 from quadriga.engine.config.settings import Settings
@@ -41,19 +42,25 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     frame: Frame
     settings: Settings
     models: Callable[..., list[ModelEntry]]
-    """Returns the models that the caller may see; without baselines and labels of descriptions if `is_brief`."""
+    """Returns the models that the caller may see; in brief for a list if `is_brief`."""
     traffic: TrafficControl
     """Shows and changes the traffic of models, where anything is stored."""
     options: dict[str, Any]
     """Options of all handlers."""
+    handlers: list[HTTPRouteHandler] = []
+    """The handlers that are registered."""
 
-    def form(self, path: str, need: Need, **options: Any) -> post:
-        """Return the decorator of the handler of a form, after which the browser goes to a page."""
-        options = {
-            "status_code": 303,
-            "sync_to_thread": True,
-            "need": need,
-            **self.options,
-            **options,
-        }
-        return post(path, **options)
+    def page(self, path: str, need: Need = "read") -> Decorator:
+        """Return the decorator that registers the handler of a page."""
+        return self._registered(get(path, need=need, **self.options))
+
+    def form(self, path: str, need: Need, *, status: int = 303, **options: Any) -> Decorator:
+        """Return the decorator that registers the handler of a form, after which the browser goes to a page."""
+        return self._registered(post(path, need=need, status=status, **self.options, **options))
+
+    def _registered(self, handler_of: Decorator) -> Decorator:
+        def register(function: Callable[..., Any]) -> HTTPRouteHandler:
+            self.handlers.append(handler := handler_of(function))
+            return handler
+
+        return register

@@ -3,8 +3,7 @@
 import time
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 
 from quadriga.engine.api.access import check_sees_everything
 from quadriga.engine.console.formats import person
@@ -16,11 +15,11 @@ LINES = 100
 """Lines of the audit log on a page."""
 
 
-def audit_page(services: Services) -> HTTPRouteHandler:
-    """Return the handler of the audit log."""
-    frame, options = services.frame, services.options
+def audit_page(services: Services) -> None:
+    """Register the handler of the audit log."""
+    frame = services.frame
 
-    @get("/console/audit", sync_to_thread=True, need="admin", **options)
+    @services.page("/console/audit", "admin")
     def show_audit(request: PageRequest) -> Response[bytes]:
         """Show the audit log, the newest first, page by page."""
         check_sees_everything("the audit log is")
@@ -44,5 +43,3 @@ def audit_page(services: Services) -> HTTPRouteHandler:
             cursor=page.cursor,
             sent=sent,
         )
-
-    return show_audit

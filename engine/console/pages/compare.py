@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import RawBody
 
 from quadriga.engine.api.access import caller_scope
@@ -85,12 +84,12 @@ class CompareOptions(msgspec.Struct, frozen=True):
     """Id of the evaluation that was begun on the page."""
 
 
-def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
-    frame, options = services.frame, services.options
+def compare_pages(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers."""
+    frame = services.frame
     queries = store.queries
 
-    @get(PATH, need="read", **options)
+    @services.page(PATH)
     async def show_comparison(request: PageRequest) -> Response[bytes]:
         """Show two models side by side."""
         comparison = _comparison_from_url(query_string(request))
@@ -150,8 +149,6 @@ def compare_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHand
         check_parameters(parameters)
         job = begin_evaluation(store.jobs, store.inferences, parameters)
         return redirect(_link(frame, pair, line, job=job.id))
-
-    return [show_comparison, evaluate_both]
 
 
 def _comparison_from_url(query: str) -> CompareOptions:

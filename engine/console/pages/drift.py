@@ -10,8 +10,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope
@@ -106,12 +105,12 @@ LABEL_TARGET = 200
 _decoder = msgspec.json.Decoder(Report)
 
 
-def drift_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
-    frame, options = services.frame, services.options
+def drift_pages(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers."""
+    frame = services.frame
     reports, inferences, mutes = store.reports, store.inferences, store.mutes
 
-    @get("/console/models/{name:str}/drift", sync_to_thread=True, need="read", **options)
+    @services.page("/console/models/{name:str}/drift")
     def show_drift(name: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show what changed last in a model, and its last windows."""
         scope = caller_scope()
@@ -145,8 +144,6 @@ def drift_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
             if windows
             else first_commands(server_url(request, frame.public_url), model),
         )
-
-    return [show_drift]
 
 
 def read_last_report(
@@ -212,8 +209,8 @@ _MAX_FORM_BYTES = 12 * MAX_NOTE_CHARACTERS + 1000
 """A character of a note may take twelve bytes of a form."""
 
 
-def drift_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
+def drift_forms(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers."""
     frame = services.frame
     reports, inferences, mutes = store.reports, store.inferences, store.mutes
     form = partial(services.form, request_max_body_size=_MAX_FORM_BYTES)
@@ -260,8 +257,6 @@ def drift_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
         if not signals:
             raise QueryError("expected an alarm in the last report of the model, got none")
         return signals
-
-    return [acknowledge_report, mute_model, unmute_model]
 
 
 def _hours(text: str) -> int:

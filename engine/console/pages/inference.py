@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import FromPath
 
 from quadriga.engine.api.store_queries import query_string
@@ -353,11 +352,11 @@ def _newest(store: InferenceReader, where: Any, limit: int) -> list[StoredInfere
     return []
 
 
-def inference_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
-    """Return the handler of the page of one inference."""
-    frame, models, options = services.frame, services.models, services.options
+def inference_page(services: Services, store: ConsoleStore) -> None:
+    """Register the handler of the page of one inference."""
+    frame, models = services.frame, services.models
 
-    @get(INFERENCES_PATH + "/{inference_id:str}", need="read", **options)
+    @services.page(INFERENCES_PATH + "/{inference_id:str}")
     async def show_inference(inference_id: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show one inference, within a filter."""
         filter_ = filter_from_url(query_string(request))
@@ -374,20 +373,18 @@ def inference_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
             to_list = links.current()
             if filter_.queue is not None:
                 to_list = links_of(frame, filter_, filter_.queue)
-                content["next_link"] = next_link(frame, filter_, content["card"].id)
+                content["next_link"] = next_link(frame, filter_, content["card"].of.id)
             return frame.html(
                 "inference",
                 page="inferences",
-                title=f"Inference {content['card'].id}",
+                title=f"Inference {content['card'].of.id}",
                 query=filter_.line,
                 chips=links.chips(),
                 filter_options=filter_.options,
                 p=content,
                 links_=links,
                 to_list=to_list,
-                inference_path=f"{frame.base}/api/inferences/{content['card'].id}",
+                inference_path=f"{frame.base}/api/inferences/{content['card'].of.id}",
             )
 
         return page_response(await store.queries.run(request, show))
-
-    return show_inference

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.store_queries import query_string
@@ -208,7 +207,7 @@ def _page(
         "is_partial": page.partial,
         "view": filter_.view or ("grid" if has_images or not cards else "table"),
         "objects": objects,
-        "answered_by": {item.id: item.answered_by for item in cards if item.answered_by},
+        "answered_by": {item.of.id: item.answered_by for item in cards if item.answered_by},
         "more_objects": more_objects,
         "columns": _columns(cards),
         "times": timeline(_time_slices(facets)),
@@ -434,11 +433,11 @@ def _bin_link(links: FilterLinks, field: str, low: float, high: float) -> str:
     return links.between(field, low, high)
 
 
-def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
-    """Return the handler of the page of inferences."""
-    frame, options = services.frame, services.options
+def inferences_page(services: Services, store: ConsoleStore) -> None:
+    """Register the handler of the page of inferences."""
+    frame = services.frame
 
-    @get(INFERENCES_PATH, need="read", **options)
+    @services.page(INFERENCES_PATH)
     async def show_inferences(request: PageRequest) -> Response[bytes]:
         """Show the inferences that a filter finds."""
         filter_ = filter_from_url(query_string(request))
@@ -479,5 +478,3 @@ def inferences_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler
             return page_response(html, 400 if content["problem"] else 200)
 
         return await store.queries.run(request, show)
-
-    return show_inferences

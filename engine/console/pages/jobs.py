@@ -1,8 +1,7 @@
 """Pages of jobs: all of them, and one with its log, which can be cancelled."""
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import FromPath
 
 from quadriga.engine.api.access import caller_scope
@@ -16,11 +15,11 @@ SHOWN = 200
 """Jobs of the list."""
 
 
-def job_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
-    frame, jobs, options = services.frame, store.jobs, services.options
+def job_pages(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers."""
+    frame, jobs = services.frame, store.jobs
 
-    @get("/console/jobs", sync_to_thread=True, need="read", **options)
+    @services.page("/console/jobs")
     def show_jobs() -> Response[bytes]:
         """Show the jobs, the newest first."""
         listed = jobs.within(caller_scope()).all()
@@ -34,7 +33,7 @@ def job_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
             ended=ENDED,
         )
 
-    @get("/console/jobs/{job_id:str}", sync_to_thread=True, need="read", **options)
+    @services.page("/console/jobs/{job_id:str}")
     def show_job(job_id: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show one job with its log; whoever started it from a form for its report goes on to that."""
         job = jobs.within(caller_scope()).read(job_id, with_log=True)
@@ -58,5 +57,3 @@ def job_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
         """Cancel a job at its next step, and go back to its page."""
         job = jobs.within(caller_scope()).cancel(job_id)
         return redirect(frame.link(f"/console/jobs/{job.id}"))
-
-    return [show_jobs, show_job, cancel_job]

@@ -3,8 +3,7 @@
 import time
 from typing import get_args
 
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.access import caller_scope, check_sees_everything
@@ -34,9 +33,9 @@ _MAX_FORM_BYTES = 10_000
 _DAY_MS = 86_400_000
 
 
-def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
-    frame, options = services.frame, services.options
+def key_pages(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers."""
+    frame = services.frame
     database_url = services.settings.database_url
 
     def page(fields: dict[str, list[str]], error: QueryError | None = None) -> Response[bytes]:
@@ -59,15 +58,13 @@ def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
             own_id=current_caller().key_id,
         )
 
-    @get("/console/keys", sync_to_thread=True, need="admin", **options)
+    @services.page("/console/keys", "admin")
     def show_keys() -> Response[bytes]:
         """Show all keys, the newest first."""
         check_sees_everything("the keys are")
         return page({})
 
-    @services.form(
-        "/console/keys/new", "admin", status_code=200, request_max_body_size=_MAX_FORM_BYTES
-    )
+    @services.form("/console/keys/new", "admin", status=200, request_max_body_size=_MAX_FORM_BYTES)
     def make_key(request: PageRequest, body: RawBody) -> Response[bytes]:
         """Make a key, and show its secret, which is nowhere else."""
         _check_may_change()
@@ -101,8 +98,6 @@ def key_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]
         with writer_engine(database_url) as engine:
             revoke_key(engine, key_id)
         return redirect(frame.link("/console/keys"))
-
-    return [show_keys, make_key, end_key]
 
 
 def may_change_keys() -> bool:

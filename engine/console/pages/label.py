@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 
 from quadriga.engine.api.models import ModelEntry
 from quadriga.engine.api.store_queries import query_string
@@ -42,12 +41,12 @@ SHOWN = 20
 """Inferences of the page."""
 
 
-def label_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
-    frame, options = services.frame, services.options
+def label_pages(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers."""
+    frame = services.frame
     queries, models = store.queries, services.models
 
-    @get(PATH, need="annotate", **options)
+    @services.page(PATH, "annotate")
     async def show_queue(request: PageRequest) -> Response[bytes]:
         """Show what to label next among the inferences of a filter, and why."""
         filter_ = filter_from_url(query_string(request))
@@ -92,7 +91,7 @@ def label_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
 
         return page_response(*await queries.run(request, show))
 
-    @get(f"{PATH}/next", need="annotate", **options)
+    @services.page(f"{PATH}/next", "annotate")
     async def show_next(request: PageRequest) -> Response[bytes]:
         """Go on to what follows an inference in the queue; back to the page of the queue after the last."""
         filter_ = filter_from_url(query_string(request))
@@ -109,8 +108,6 @@ def label_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
             )
 
         return redirect(await queries.run(request, find))
-
-    return [show_queue, show_next]
 
 
 def expected_interval(entries: list[ModelEntry], line: str, more: int) -> str:

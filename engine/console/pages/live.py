@@ -4,8 +4,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 
 from quadriga.engine.api.store_queries import query_string
 from quadriga.engine.api.stored.tail import TAIL_PATH
@@ -76,11 +75,11 @@ def _last_minute(store: InferenceReader, line: str, now_ms: int) -> dict[str, An
     return {**group, "since": since, "per_minute": per_minute}
 
 
-def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
-    """Return the handler."""
-    frame, queries, options = services.frame, store.queries, services.options
+def live_page(services: Services, store: ConsoleStore) -> None:
+    """Register the handler."""
+    frame, queries = services.frame, store.queries
 
-    @get(LIVE_PATH, need="read", **options)
+    @services.page(LIVE_PATH)
     async def show_live(request: PageRequest) -> Response[bytes]:
         """Show the newest inferences that a filter finds."""
         filter_ = filter_from_url(query_string(request))
@@ -107,5 +106,3 @@ def live_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
             return page_response(html, 400 if content["problem"] else 200)
 
         return await queries.run(request, show)
-
-    return show_live

@@ -1,12 +1,10 @@
 """Pages of models: all of them, and one with its versions, labels and what its monitoring last said."""
 
-from asyncio import to_thread
 from contextlib import suppress
 from functools import partial
 from urllib.parse import quote
 
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import FromPath, RawBody
 
 from quadriga.engine.api.session_cookies import server_url
@@ -33,11 +31,11 @@ _SCORED = ("OBJECT_DETECTION", "ORIENTED_OBJECT_DETECTION", "IMAGE_SEGMENTATION"
 """Tasks that take a lowest score."""
 
 
-def model_pages(services: Services, store: ConsoleStore | None) -> list[HTTPRouteHandler]:
-    """Return the handlers; `store` is None where nothing is stored."""
-    frame, models, options = services.frame, services.models, services.options
+def model_pages(services: Services, store: ConsoleStore | None) -> None:
+    """Register the handlers; `store` is None where nothing is stored."""
+    frame, models = services.frame, services.models
 
-    @get("/console/models", sync_to_thread=True, need="read", **options)
+    @services.page("/console/models")
     def show_models() -> Response[bytes]:
         """Show all models."""
         return frame.page(
@@ -48,7 +46,7 @@ def model_pages(services: Services, store: ConsoleStore | None) -> list[HTTPRout
             has_store=frame.has_store,
         )
 
-    @get("/console/models/{name:str}", sync_to_thread=True, need="read", **options)
+    @services.page("/console/models/{name:str}")
     def show_model(name: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show one model."""
         entry = next((entry for entry in models() if entry.name.lower() == name.lower()), None)
@@ -73,18 +71,15 @@ def model_pages(services: Services, store: ConsoleStore | None) -> list[HTTPRout
             server=server_url(request, frame.public_url),
         )
 
-    return [show_models, show_model]
-
 
 _MAX_FORM_BYTES = 12 * MAX_KEY_CHARACTERS + 4000
 _SHARE = "share-"
 """What the name of a share's field begins with, before the version."""
 
 
-def traffic_pages(services: Services) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
+def traffic_pages(services: Services) -> None:
+    """Register the handlers."""
     frame, control = services.frame, services.traffic
-    options = services.options
     form = partial(services.form, request_max_body_size=_MAX_FORM_BYTES)
 
     def page(
@@ -106,11 +101,10 @@ def traffic_pages(services: Services) -> list[HTTPRouteHandler]:
             may_operate=opens(current_caller(), "operate"),
         )
 
-    # Not `sync_to_thread`: of two handlers of one path, litestar 2 wraps the first twice.
-    @get("/console/models/{name:str}/traffic", need="read", **options)
-    async def show_traffic(name: FromPath[str]) -> Response[bytes]:
+    @services.page("/console/models/{name:str}/traffic")
+    def show_traffic(name: FromPath[str]) -> Response[bytes]:
         """Show the shares."""
-        return await to_thread(page, name, {})
+        return page(name, {})
 
     @form("/console/models/{name:str}/traffic", "operate")
     def set_traffic(name: FromPath[str], request: PageRequest, body: RawBody) -> Response[bytes]:
@@ -133,8 +127,6 @@ def traffic_pages(services: Services) -> list[HTTPRouteHandler]:
     def reset_traffic(name: FromPath[str]) -> Response[bytes]:
         """Let the highest version answer all again, and show it."""
         return _shown(frame, control.remove(name))
-
-    return [show_traffic, set_traffic, promote_version, reset_traffic]
 
 
 def _shown(frame: Frame, state: TrafficState) -> Response[bytes]:

@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 
 from quadriga.engine.api.access import caller_scope
 from quadriga.engine.api.models import ModelEntry, ModelVersion
@@ -165,11 +164,11 @@ def _row(entry: ModelEntry, day: dict[str, Any]) -> ModelRow:
     )
 
 
-def overview_page(services: Services, store: ConsoleStore | None) -> HTTPRouteHandler:
-    """Return the handler of the first page; `store` is None where nothing is stored."""
-    frame, options = services.frame, services.options
+def overview_page(services: Services, store: ConsoleStore | None) -> None:
+    """Register the handler of the first page; `store` is None where nothing is stored."""
+    frame = services.frame
 
-    @get("/console", need="read", **options)
+    @services.page("/console")
     async def show_overview(request: PageRequest) -> Response[bytes]:
         """Show what is served, how it goes, what changed, and what arrived just now."""
 
@@ -202,5 +201,3 @@ def overview_page(services: Services, store: ConsoleStore | None) -> HTTPRouteHa
         if store is None:
             return page_response(await asyncio.to_thread(show, None))
         return page_response(await store.queries.run(request, show))
-
-    return show_overview

@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import FromPath
 
 from quadriga.engine.api.access import caller_scope
@@ -38,7 +37,6 @@ from quadriga.store.query.inferences import InferenceReader, Page
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records.errors import JSON_ERRORS, DamagedError, NotFoundError, QueryError
 from quadriga.store.records.records import REJECTED
-from quadriga.store.records.scope import Scoped
 
 REPORTS_PATH = "/console/reports"
 SHOWN = 200
@@ -49,12 +47,12 @@ _decoder = msgspec.json.Decoder(Report)
 _UNREADABLE = "This report cannot be read: its file is damaged, or a newer version wrote it."
 
 
-def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
-    frame, options = services.frame, services.options
+def report_pages(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers."""
+    frame = services.frame
     reports, inferences = store.reports, store.inferences
 
-    @get(REPORTS_PATH, sync_to_thread=True, need="read", **options)
+    @services.page(REPORTS_PATH)
     def show_reports(request: PageRequest) -> Response[bytes]:
         """Show the reports, the newest first, page by page."""
         cursor = request.query_params.get("cursor", "")
@@ -68,13 +66,13 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
             cursor=listed.cursor,
         )
 
-    @get(REPORTS_PATH + "/{report_id:str}", sync_to_thread=True, need="read", **options)
+    @services.page(REPORTS_PATH + "/{report_id:str}")
     def show_report(report_id: FromPath[str]) -> Response[bytes]:
         """Show the numbers of one report."""
         scope = caller_scope()
         return _report_page(frame, report_id, reports.within(scope), inferences.within(scope))
 
-    @get(REPORTS_PATH + "/{report_id:str}/images", sync_to_thread=True, need="read", **options)
+    @services.page(REPORTS_PATH + "/{report_id:str}/images")
     def show_cell(report_id: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show the inferences of a cell of the confusion matrix."""
         scope = caller_scope()
@@ -95,8 +93,12 @@ def report_pages(services: Services, store: ConsoleStore) -> list[HTTPRouteHandl
             to_list=cell_list_link(frame, report_id, cells),
         )
 
-    to_print = report_print_page(frame, reports, REPORTS_PATH + "/{report_id:str}", options)
-    return [show_reports, show_report, show_cell, to_print]
+    @services.page(REPORTS_PATH + "/{report_id:str}/page")
+    def show_whole_report(report_id: FromPath[str]) -> Response[bytes]:
+        """Show the whole report with links to the console."""
+        stored = reports.within(caller_scope()).page(report_id)
+        page = with_links(stored, report_id, frame.public_url)
+        return Response(page, media_type="text/html", headers=dict(PRINT_HEADERS))
 
 
 def _report_page(
@@ -261,21 +263,6 @@ origin, as else they would come without the cookie of the session."""
 _INFERENCE = re.compile(rb'<a data-inference="([0-9]{1,20})">')
 _REPORT = re.compile(rb'<a data-report="([0-9]{1,20}-[0-9a-f]{1,16})">')
 _BODY, _FOOTER = b"<body>\n", b"<footer>\n"
-
-
-def report_print_page(
-    frame: Frame, reports: Scoped[ReportStore], path: str, options: dict[str, Any]
-) -> HTTPRouteHandler:
-    """Return the handler; `path` is that of the console's page of a report."""
-
-    @get(path + "/page", sync_to_thread=True, need="read", **options)
-    def show_whole_report(report_id: FromPath[str]) -> Response[bytes]:
-        """Show the whole report with links to the console."""
-        stored = reports.within(caller_scope()).page(report_id)
-        page = with_links(stored, report_id, frame.public_url)
-        return Response(page, media_type="text/html", headers=dict(PRINT_HEADERS))
-
-    return show_whole_report
 
 
 def with_links(page: bytes, report_id: str, url: str) -> bytes:

@@ -1,7 +1,6 @@
 """More like this: the page of the inferences that resemble one, within a filter."""
 
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import FromPath
 
 from quadriga.engine.api.store_queries import query_string
@@ -21,11 +20,11 @@ SHOWN = 48
 """Inferences of the page."""
 
 
-def similar_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
-    """Return the handler."""
-    frame, queries, options = services.frame, store.queries, services.options
+def similar_page(services: Services, store: ConsoleStore) -> None:
+    """Register the handler."""
+    frame, queries = services.frame, store.queries
 
-    @get(INFERENCES_PATH + "/{inference_id:str}/similar", need="read", **options)
+    @services.page(INFERENCES_PATH + "/{inference_id:str}/similar")
     async def show_similar(inference_id: FromPath[str], request: PageRequest) -> Response[bytes]:
         """Show the inferences of a filter that resemble one, the most similar first."""
         filter_ = filter_from_url(query_string(request))
@@ -59,5 +58,3 @@ def similar_page(services: Services, store: ConsoleStore) -> HTTPRouteHandler:
             )
 
         return page_response(await queries.run(request, show))
-
-    return show_similar

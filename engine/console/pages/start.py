@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import msgspec
-from litestar import Response, get, post
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import RawBody
 
 from quadriga.engine.api.access import caller_scope
@@ -81,11 +80,10 @@ class Counts(msgspec.Struct, frozen=True):
     with_truth: Count
 
 
-def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandler]:
-    """Return the handlers of the forms; each form leads to the page of its job."""
-    frame, options = services.frame, services.options
+def start_forms(services: Services, store: ConsoleStore) -> None:
+    """Register the handlers of the forms; each form leads to the page of its job."""
+    frame = services.frame
     jobs, inferences, drift = store.jobs, store.inferences, store.drift
-    form_options = {**options, "status_code": 303, "sync_to_thread": True}
 
     def form(kind: str, values: dict[str, str], error: StoreError | None = None) -> Response[bytes]:
         """Return the page of a form with its values, and what is wrong with them."""
@@ -125,7 +123,7 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
                 raise
             return form(kind, {name: single_field(fields, name) for name in _FIELDS}, error)
 
-    @get(PATH, sync_to_thread=True, need="monitor", **options)
+    @services.page(PATH, "monitor")
     def show_form(request: PageRequest) -> Response[bytes]:
         """Show a form with model, version, filter and time of the page that led here."""
         store = inferences.within(caller_scope())
@@ -134,7 +132,7 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
         )
         return form(kind, values)
 
-    @post("/console/reports/compare", need="monitor", **form_options)
+    @services.form("/console/reports/compare", "monitor")
     def compare_times(request: PageRequest, body: RawBody) -> Response[bytes]:
         """Compare a period of a model with the one before it, or with a baseline."""
 
@@ -146,7 +144,7 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
 
         return start("drift", request, body, begin)
 
-    @post("/console/reports/evaluate", need="monitor", **form_options)
+    @services.form("/console/reports/evaluate", "monitor")
     def evaluate_one(request: PageRequest, body: RawBody) -> Response[bytes]:
         """Evaluate one version of a model on what a filter finds."""
 
@@ -166,15 +164,13 @@ def start_forms(services: Services, store: ConsoleStore) -> list[HTTPRouteHandle
 
         return start("evaluation", request, body, begin)
 
-    @post("/console/inferences/export", need="read", audited=True, **form_options)
+    @services.form("/console/inferences/export", "read", audited=True)
     def export_found(body: RawBody) -> Response[bytes]:
         """Export what a filter finds."""
         fields = form_fields(body)
         check_filter(single_field(fields, "q"))
         job = begin_export(jobs, inferences, export_parameters(fields))
         return redirect(frame.link(f"/console/jobs/{job.id}"))
-
-    return [show_form, compare_times, evaluate_one, export_found]
 
 
 def _sides(entries: list[ModelEntry]) -> list[Side]:

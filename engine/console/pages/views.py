@@ -3,8 +3,7 @@
 from functools import partial
 
 import msgspec
-from litestar import Response, get
-from litestar.handlers import HTTPRouteHandler
+from litestar import Response
 from litestar.params import RawBody
 
 from quadriga.engine.api.access import caller_scope
@@ -37,13 +36,13 @@ _MAX_FORM_BYTES = 16 * MAX_QUERY_CHARACTERS
 """A character of a filter may take twelve bytes of a form."""
 
 
-def view_pages(services: Services) -> list[HTTPRouteHandler]:
-    """Return the handlers."""
-    frame, options = services.frame, services.options
+def view_pages(services: Services) -> None:
+    """Register the handlers."""
+    frame = services.frame
     every_team = ViewStore(services.settings.views_directory)
     form = partial(services.form, request_max_body_size=_MAX_FORM_BYTES)
 
-    @get("/console/views", sync_to_thread=True, need="read", **options)
+    @services.page("/console/views")
     def show_views(request: PageRequest) -> Response[bytes]:
         """Show the saved views of the caller's team, by name; after a change with what undoes it."""
         views = every_team.within(caller_scope())
@@ -95,8 +94,6 @@ def view_pages(services: Services) -> list[HTTPRouteHandler]:
         """Undo the last change of the caller, and show the views."""
         undo_change(every_team)
         return redirect(frame.link("/console/views"))
-
-    return [show_views, keep_view, forget_view, bring_view_back]
 
 
 def _own_view(every_team: ViewStore, name: str) -> SavedView | None:

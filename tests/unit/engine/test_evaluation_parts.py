@@ -151,7 +151,7 @@ def test_the_worst_images_that_are_still_stored_are_shown_by_reason(store: Store
         report(worst=worst[:-1], confusion=Confusion(["ship"])), "rep-1", store.inferences, LINK
     )
     assert [group.name for group in groups] == ["Missed", "odd reason"]
-    assert [card.id for card in groups[0].cards] == [str(first + at) for at in range(1, 7)]
+    assert [card.of.id for card in groups[0].cards] == [str(first + at) for at in range(1, 7)]
     QueryRequest(where=line_of(groups[0].link)).parse_filter()
     assert groups[1].link == ""
     # Images of a dataset on a disk are no inferences.

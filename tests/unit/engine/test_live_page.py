@@ -101,7 +101,7 @@ def test_its_script_begins_behind_what_may_be_followed_by_lower_ids(tmp_path) ->
     store.commit(make_record(smallest_id_at(now_ms)))
     links = FilterLinks(InferenceFilter(""), Frame("", has_store=True).link, LIVE_PATH)
     content = read_live(store.inferences, "", links, now_ms=now_ms)
-    assert int(content["after"]) < int(content["cards"][0].id)
+    assert int(content["after"]) < int(content["cards"][0].of.id)
     assert content["minute"] is not None
     assert 0.5 <= content["minute"]["per_minute"] <= 1
     store.close()

@@ -1,5 +1,6 @@
 """Inferences as cards: the whole image with its outlines, what was found, and when."""
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -198,10 +199,7 @@ def _words(items: list[DrawnItem], first: Collection[str] = ()) -> str:
 def nearest_ratio(width: float, height: float) -> int:
     """Return the class of the style sheet that is nearest to a width by a height."""
     percent = 100 * width / height if width and height else 100
-    return min(
-        RATIOS,
-        key=lambda ratio: abs(ratio / percent - 1) if ratio > percent else abs(percent / ratio - 1),
-    )
+    return min(RATIOS, key=lambda ratio: max(ratio / percent, percent / ratio))
 
 
 def decoded(tree: Any) -> Any:
@@ -244,9 +242,8 @@ def has_tensors(inference: StoredInference) -> bool:
 def tensor_texts(predictions: Any) -> list[str]:
     """Return each tensor of stored predictions as its name, type and shape, such as `probabilities FP32 [1, 4]`."""
     try:
-        decoded = msgspec.json.decode(predictions) if isinstance(predictions, msgspec.Raw) else predictions  # fmt: skip
-        tensors = msgspec.convert(decoded, list[_StoredTensor])
-    except (msgspec.MsgspecError, UnicodeError):
+        tensors = msgspec.convert(decoded(predictions), list[_StoredTensor])
+    except msgspec.ValidationError:
         return ["tensors"]  # in a form of another server
     return [_tensor_text(tensor) for tensor in tensors]
 
@@ -274,17 +271,13 @@ _SMALL_SHARE = 0.12
 class ObjectCard(msgspec.Struct, frozen=True, kw_only=True):
     """One predicted object."""
 
-    inference_id: str
+    of: StoredInference
     name: str
     """Label and score."""
-    created_at: str
     view_box: str
     """Part of the image that is shown, as an SVG has it, in pixels of the image."""
     ratio: int
     """Class of the crop's width to its height."""
-    width: int
-    height: int
-    """Size of the image."""
     copy_px: int
     """Longer side of the copy of the image that it is cut from."""
     path: str
@@ -350,22 +343,14 @@ def _meets(item: DrawnItem, condition: PredictionCondition) -> bool:
     if condition.labels is not None and item.label not in condition.labels:
         return False
     return all(
-        _holds(item.score, operator, bound)
-        for name, operator, bound in condition.bounds
-        if name == "score"
+        _holds(item.score, name, bound)
+        for property_, name, bound in condition.bounds
+        if property_ == "score"
     )
 
 
-def _holds(score: float | None, operator: BoundOperator, bound: float) -> bool:
-    if score is None:
-        return False
-    return {
-        "eq": score == bound,
-        "gt": score > bound,
-        "ge": score >= bound,
-        "lt": score < bound,
-        "le": score <= bound,
-    }[operator]
+def _holds(score: float | None, name: BoundOperator, bound: float) -> bool:
+    return score is not None and bool(getattr(operator, name)(score, bound))
 
 
 def _card(
@@ -384,13 +369,10 @@ def _card(
         return None
     share = max(width / size_wh[0], height / size_wh[1])
     return ObjectCard(
-        inference_id=inference.id,
+        of=inference,
         name=item.name,
-        created_at=inference.created_at,
         view_box=f"{low[0]:.1f} {low[1]:.1f} {width:.1f} {height:.1f}",
         ratio=nearest_ratio(float(width), float(height)),
-        width=size_wh[0],
-        height=size_wh[1],
         copy_px=512 if share > _SMALL_SHARE else 1024,
         path=outline.path,
     )

@@ -40,8 +40,6 @@ from quadriga.store.records.records import REVIEWS, json_text
 _PLAIN = re.compile(r"[A-Za-z_][\w./@+-]*(?: [\w./@+-]+)*")
 """Texts that need no quotes; all others get them."""
 
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?')
-
 _READ_AS_MORE = ("true", "false", "eq", "ne", "in")
 """Texts that the line reads as booleans, or of labels as operators."""
 
@@ -56,20 +54,26 @@ class FilterPart(msgspec.Struct, frozen=True):
 
 def parts(line: str) -> list[FilterPart]:
     """Cut a line at each `&` outside of quotes and parentheses; one with such a `|` is a single part."""
-    spans, start, depth, position = [], 0, 0, 0
-    while position < len(line):
-        mark = line[position]
-        if mark == '"' and (match := _QUOTED.match(line, position)):
-            position = match.end()
-            continue
-        depth += (mark == "(") - (mark == ")")
-        if depth == 0 and mark == "|":
-            return _stripped(line, [(0, len(line))])
-        if depth == 0 and mark == "&":
-            spans.append((start, position))
-            start = position + 1
-        position += 1
-    return _stripped(line, [*spans, (start, len(line))])
+    ends = [] if _has_alternatives(line) else [position for position, _ in _marks(line)]
+    cut = []
+    for start, end in zip([0, *(end + 1 for end in ends)], [*ends, len(line)], strict=True):
+        text = line[start:end]
+        if text.strip():
+            cut.append(FilterPart(text.strip(), start + len(text) - len(text.lstrip())))
+    return cut
+
+
+def _marks(line: str) -> Iterator[tuple[int, str]]:
+    """Yield the position of each `&` and `|` outside of quotes and parentheses."""
+    depth = 0
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*"?|[()&|]', line):
+        depth += (match[0] == "(") - (match[0] == ")")
+        if depth == 0 and match[0] in "&|":
+            yield match.start(), match[0]
+
+
+def _has_alternatives(line: str) -> bool:
+    return any(mark == "|" for _, mark in _marks(line))
 
 
 def joined(texts: Iterable[str]) -> str:
@@ -79,14 +83,12 @@ def joined(texts: Iterable[str]) -> str:
 
 def as_part(text: str) -> str:
     """Return a text as a part of a line: in parentheses if it has alternatives."""
-    cut = parts(text)
-    is_alternative = len(cut) == 1 and _has_alternatives(text)
-    return f"({text.strip()})" if is_alternative else joined(part.text for part in cut)
+    return f"({text.strip()})" if _has_alternatives(text) else joined(p.text for p in parts(text))
 
 
 def comparison_text(field: str, value: str | float | bool, operator: str = "") -> str:  # noqa: FBT001 - a value of metadata
     """Return the comparison of a field with a value, quoted where it would be read as something else."""
-    name = field if _is_plain_field(field) else json_text(field)
+    name = field if re.fullmatch(r"[\w.-]+", field) else json_text(field)
     prefix = f"{operator}:" if operator else ""
     if field == "ts":
         return f"ts={prefix}{value}"
@@ -103,28 +105,6 @@ def field_and_rest(text: str) -> tuple[str, str]:
     """Return a part in two: its field with the `=`, and the rest; all is rest where it is no comparison."""
     match = re.match(r'(!?(?:"(?:[^"\\]|\\.)*"|[^"&|()=!<>]+)=)(.*)', text, re.DOTALL)
     return (match[1], match[2]) if match else ("", text)
-
-
-def _stripped(line: str, spans: Sequence[tuple[int, int]]) -> list[FilterPart]:
-    cut = []
-    for start, end in spans:
-        text = line[start:end]
-        if text.strip():
-            cut.append(FilterPart(text.strip(), start + len(text) - len(text.lstrip())))
-    return cut
-
-
-def _has_alternatives(text: str) -> bool:
-    depth = 0
-    for mark in _QUOTED.sub("", text):
-        depth += (mark == "(") - (mark == ")")
-        if depth == 0 and mark == "|":
-            return True
-    return False
-
-
-def _is_plain_field(field: str) -> bool:
-    return re.fullmatch(r"[\w.-]+", field) is not None
 
 
 def _value_text(value: Any) -> str:
@@ -194,7 +174,6 @@ VIEWS = ("grid", "table", "objects")
 INFERENCES_PATH = "/console/inferences"
 QUEUE_ORDERS = ("score", "margin", "random")
 _OPTIONS = ("order", "cursor", "view", "by", "target", "done", "after")
-_MAX_DIGITS = 4
 MAX_CHIPS = 50
 """Parts of a filter that are shown one by one: the link of each has all others, so the page grows with their square."""
 
@@ -297,8 +276,7 @@ def _queue_place(options: Mapping[str, str]) -> QueuePlace | None:
 
 
 def _number(value: str) -> int:
-    is_number = value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
-    return int(value) if is_number else 0
+    return int(value) if re.fullmatch(r"[0-9]{1,4}", value) else 0
 
 
 class FilterLinks:
@@ -452,8 +430,8 @@ _OFFERED, _VALUES, _BINS, _NEAR, _SHOWN = 3, 100, 20, 0.7, 60
 _LONGEST_READ = 1000
 _MAX_EVALUATIONS, _MAX_CELLS = 3, 50
 _SIGNS = {"<": "lt:", "<=": "le:", ">": "gt:", ">=": "ge:", "!=": "ne:", "==": "", "=": ""}
-_TEXT = r'"(?:[^"\\]|\\.)*"'
-_COMPARISON = re.compile(rf'({_TEXT}\s*|[^"=<>!]+)(==|!=|>=|<=|=|>|<)\s*(\S.*)', re.DOTALL)
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_COMPARISON = re.compile(rf'({_QUOTED}\s*|[^"=<>!]+)(==|!=|>=|<=|=|>|<)\s*(\S.*)', re.DOTALL)
 _OPERATOR = re.compile(r"\s*(?:eq|ne|gt|ge|lt|le|in|contains|exists)\s*:\s*")
 _POSITION = re.compile(r" at character (\d+) of the filter")
 _OPPOSITE = re.compile(r"(?:no|non|not|without)\b")
@@ -528,7 +506,7 @@ def _error_of(line: str) -> str:
 
 def _comparisons(line: str) -> Iterator[FilterPart]:
     """Cut a line into its comparisons, also those within parentheses and alternatives."""
-    for match in re.finditer(rf'(?:{_TEXT}|[^"&|()])+', line):
+    for match in re.finditer(rf'(?:{_QUOTED}|[^"&|()])+', line):
         begin = match.start() + len(match[0]) - len(match[0].lstrip(" \t\n!"))
         if stripped := line[begin : match.end()].strip():
             yield FilterPart(stripped, begin)
@@ -536,7 +514,7 @@ def _comparisons(line: str) -> Iterator[FilterPart]:
 
 def _syntax_problem(line: str, place: int, error: str) -> Problem:
     """Return what is wrong with a line that cannot be read beyond a place: most often a word that no = follows."""
-    begun = re.search(rf'(?:{_TEXT}|[^"&|()=!<>])+$', line[:place])
+    begun = re.search(rf'(?:{_QUOTED}|[^"&|()=!<>])+$', line[:place])
     word = begun[0].strip() if begun else ""
     if not word or line[: place - len(begun[0] if begun else "")].endswith("="):
         return Problem(error, line, place)
@@ -690,7 +668,7 @@ def _meanings(typed: str, stored: StoredWords, reports: ReportStore | None) -> l
         return []
     is_known = name in stored.values or name in _KINDS
     value, rest = operand, ""
-    if name == "label" and (bounded := re.fullmatch(rf"({_TEXT}|[^:]*)(:.*)", operand)):
+    if name == "label" and (bounded := re.fullmatch(rf"({_QUOTED}|[^:]*)(:.*)", operand)):
         value, rest = bounded.groups()
     lines = []
     for field in [name] if is_known else stored.fields_like(name):

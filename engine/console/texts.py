@@ -133,27 +133,27 @@ FIELD_WORDS: Mapping[str, str] = {
 }
 """What each field of a filter is; after `of.`, what a prediction is bounded by."""
 
+_OF_VALUES: Mapping[str, str] = {
+    "eq": "is",
+    "ne": "is not",
+    "gt": "more than",
+    "ge": "at least",
+    "lt": "less than",
+    "le": "at most",
+    "in": "one of several, with commas",
+    "exists": "whether it is there",
+    "contains": "has this text in it",
+}
+_OF_TIMES: Mapping[str, str] = {
+    "eq": "at",
+    "ne": "not at",
+    "gt": "after",
+    "ge": "from then on",
+    "lt": "before",
+    "le": "until",
+}
 OPERATOR_WORDS: Mapping[str, Mapping[str, str]] = {
-    "value": {
-        "eq": "is",
-        "ne": "is not",
-        "gt": "more than",
-        "ge": "at least",
-        "lt": "less than",
-        "le": "at most",
-        "in": "one of several, with commas",
-        "exists": "whether it is there",
-        "contains": "has this text in it",
-    },
-    "time": {
-        "eq": "at",
-        "ne": "not at",
-        "gt": "after",
-        "ge": "from then on",
-        "lt": "before",
-        "le": "until",
-        "in": "one of several, with commas",
-        "exists": "whether it is there",
-    },
+    "value": _OF_VALUES,
+    "time": {**_OF_VALUES, **_OF_TIMES},
 }
 """What each operator of a filter means, for values and for times."""

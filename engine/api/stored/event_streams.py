@@ -6,7 +6,7 @@ A stream ends when its client leaves, when its events do, and when the server sh
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 import msgspec
@@ -76,8 +76,8 @@ class EventStreams:
             gone.cancel()
             closing.cancel()
 
-    def take_place(self, caller: Caller) -> "StreamPlace":
-        """Count a stream of a caller.
+    def take_place(self, caller: Caller) -> ExitStack:
+        """Count a stream of a caller, until what is returned is closed.
 
         Raises:
             Overloaded: There are as many as may be, or the server shuts down.
@@ -97,29 +97,12 @@ class EventStreams:
                 "try again later"
             )
         self._of_keys[caller.key_id] += 1
-        return StreamPlace(self._of_keys, caller.key_id)
+        place = ExitStack()
+        place.callback(self._leave, caller.key_id)
+        return place
 
-
-class StreamPlace:
-    """The place of one stream among those of its worker.
-
-    Args:
-        of_keys: Number of streams by key.
-        key_id: Id of the stream's key.
-    """
-
-    def __init__(self, of_keys: Counter[str], key_id: str) -> None:
-        self._of_keys = of_keys
-        self._key_id = key_id
-        self._is_left = False
-
-    def leave(self) -> None:
-        """Count the stream no more."""
-        if not self._is_left:
-            self._is_left = True
-            self._of_keys[self._key_id] -= 1
-            if not self._of_keys[self._key_id]:
-                del self._of_keys[self._key_id]
+    def _leave(self, key_id: str) -> None:
+        self._of_keys -= Counter([key_id])
 
 
 def event_text(name: str, content: msgspec.Struct, *, event_id: str = "") -> bytes:
@@ -141,7 +124,7 @@ class StreamResponse(Stream):
 
     Args:
         send_stream: Sends the body; it gets what sends to the client, what receives from it, and what aborts.
-        place: The place of the stream.
+        place: The place of the stream, which is closed then.
         media_type: Media type of the body.
         headers: Further headers.
     """
@@ -149,7 +132,7 @@ class StreamResponse(Stream):
     def __init__(
         self,
         send_stream: Callable[[Send, Receive, Abort], Awaitable[None]],
-        place: StreamPlace,
+        place: ExitStack,
         media_type: str,
         headers: Mapping[str, str],
     ) -> None:
@@ -179,14 +162,14 @@ class _StreamAnswer(ASGIResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._response.place.leave()
+            self._response.place.close()
 
     async def send_body(self, send: Send, receive: Receive) -> None:
         """Send the stream."""
         await self._response.send_stream(send, receive, self._abort)
 
 
-def event_response(events: Events, streams: EventStreams, place: StreamPlace) -> StreamResponse:
+def event_response(events: Events, streams: EventStreams, place: ExitStack) -> StreamResponse:
     """Return the response with server-sent events; errors that they raise with a status end it by an event `end`.
 
     A client that reads none of them holds up neither its end nor that of the server.

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
@@ -25,7 +25,6 @@ from quadriga.engine.api.store_queries import StoreQueries, query_string
 from quadriga.engine.api.stored.event_streams import (
     Abort,
     EventStreams,
-    StreamPlace,
     StreamResponse,
 )
 from quadriga.engine.models.runners.bounded_threads import ThreadsFull
@@ -141,7 +140,7 @@ def _table_response(
     rest: AsyncGenerator[bytes],
     streams: EventStreams,
     *,
-    place: StreamPlace,
+    place: ExitStack,
     media_type: str,
     name: str,
 ) -> StreamResponse:
@@ -205,20 +204,16 @@ def table_routes(
 
         writer = arrow_tables.TableStream(form)
         ends_s = time.monotonic() + timeout_s
-        place = streams.take_place(current_caller())
-        try:
+        with streams.take_place(current_caller()) as place:
             table = _read_table(request, queries, wanted, writer=writer, ends_s=ends_s)
             return _table_response(
                 await anext(table),
                 table,
                 streams,
-                place=place,
+                place=place.pop_all(),
                 media_type=media_type,
                 name=f"inferences.{form}",
             )
-        except BaseException:
-            place.leave()
-            raise
 
     def options(media_type: str) -> dict[str, Any]:
         table = ResponseSpec(

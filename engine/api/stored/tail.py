@@ -177,11 +177,8 @@ def tail_route(queries: StoreQueries, streams: EventStreams) -> HTTPRouteHandler
         wanted = request_from_url(query_string(request), ArrivalsRequest)
         arrivals = NewInferences(wanted.where, request.headers.get("last-event-id") or wanted.after)
         tail = Tail(request, queries, arrivals)
-        place = streams.take_place(current_caller())
-        try:
-            return event_response(partial(tail.events, await tail.look()), streams, place)
-        except BaseException:
-            place.leave()
-            raise
+        with streams.take_place(current_caller()) as place:
+            arrived = await tail.look()
+            return event_response(partial(tail.events, arrived), streams, place.pop_all())
 
     return tail_inferences

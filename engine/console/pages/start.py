@@ -73,13 +73,6 @@ Side = tuple[str, str]
 """Name and version of a model that has stored inferences."""
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """Inferences of a model that a filter finds, and those of them with ground truth."""
-
-    found: Count
-    with_truth: Count
-
-
 def start_forms(services: Services, store: ConsoleStore) -> None:
     """Register the handlers of the forms; each form leads to the page of its job."""
     frame = services.frame
@@ -300,14 +293,14 @@ def _where(model: str, line: str, *, with_truth: bool) -> dict[str, Any]:
     }
 
 
-def _counts(store: InferenceReader, values: dict[str, str]) -> Counts | None:
-    """Count what would be evaluated; None where it takes too long, or the filter is none."""
+def _counts(store: InferenceReader, values: dict[str, str]) -> tuple[Count, Count] | None:
+    """Count what would be evaluated, and those with truth; None where it takes too long, or the filter is none."""
     with suppress(StoreError):
         matching, with_truth = (
             store.count(QueryRequest(_where(values["model"], values["q"], with_truth=is_true)))
             for is_true in (False, True)
         )
-        return Counts(matching, with_truth)
+        return matching, with_truth
     return None
 
 

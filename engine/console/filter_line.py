@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from quadriga.engine.console.formats import day
+from quadriga.engine.console.formats import time_text
 from quadriga.engine.console.texts import FIELD_WORDS, OPERATOR_WORDS
 from quadriga.monitor.report.drift_texts import readable_number
 from quadriga.monitor.report.saved import ReportStore
@@ -727,7 +727,7 @@ def _outcomes(reports: ReportStore, word: Word, beside: str) -> Iterator[tuple[s
                 if line := outcome_line(
                     report_id, evaluation.confusion, word.names[0], labels[label]
                 ):
-                    yield line, f"{word.meaning} in the evaluation of {evaluation.model.name} {evaluation.model.version}, {day(evaluation.created)}"  # fmt: skip
+                    yield line, f"{word.meaning} in the evaluation of {evaluation.model.name} {evaluation.model.version}, {time_text(evaluation.created, 'day')}"  # fmt: skip
 
 
 def outcome_line(report_id: str, confusion: Confusion, outcome: str, label: str = "") -> str:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 from quadriga.proto.access import ANYBODY
 from quadriga.quoting import one_line
 
-_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")  # fmt: skip
 _TASKS: Mapping[str, str] = {
     "OBJECT_DETECTION": "detection",
     "ORIENTED_OBJECT_DETECTION": "oriented detection",
@@ -68,58 +68,37 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.3g} ms"
 
 
-def moment(value: str) -> str:
-    """Format a time in RFC 3339 for tables, in UTC: `25 November 14:03:59`."""
-    at = datetime.fromisoformat(value)
-    return f"{at.day} {_MONTHS[at.month - 1]} {at:%H:%M:%S}"
+_FORMS = {
+    "moment": "{0.day} {0:%B %H:%M:%S}",
+    "minute": "{0.day} {0:%B %H:%M}",
+    "day": "{0.day} {0:%B} {0.year}",
+    "day_month": "{0.day} {0:%b}",
+    "day_clock": "{0.day} {0:%b %H:%M}",
+    "clock": "{0:%H:%M}",
+    "clock_seconds": "{0:%H:%M:%S}",
+}
+"""Forms of times, for tables and in little space: `25 November 14:03:59`, `2 October 2026`, `2 Oct 14:03`."""
 
 
-def minute(value: str) -> str:
-    """Format a time in RFC 3339 of which the minute alone is known, in UTC: `25 November 14:03`."""
-    at = datetime.fromisoformat(value)
-    return f"{at.day} {_MONTHS[at.month - 1]} {at:%H:%M}"
-
-
-def day(value: str) -> str:
-    """Format the day of a time in RFC 3339: `2 October 2026`."""
-    at = datetime.fromisoformat(value)
-    return f"{at.day} {_MONTHS[at.month - 1]} {at.year}"
-
-
-def clock(value: str) -> str:
-    """Format the hour and minute of a time in RFC 3339: `14:03`."""
-    return f"{datetime.fromisoformat(value):%H:%M}"
-
-
-def clock_seconds(value: str) -> str:
-    """Format the time of day of a time in RFC 3339: `14:03:59`."""
-    return f"{datetime.fromisoformat(value):%H:%M:%S}"
-
-
-def day_clock(value: str) -> str:
-    """Format a time in RFC 3339 without its year: `2 Oct 14:03`."""
-    at = datetime.fromisoformat(value)
-    return f"{at.day} {_MONTHS[at.month - 1][:3]} {at:%H:%M}"
+def time_text(value: str, form: str) -> str:
+    """Format a time in RFC 3339, in UTC, by the name of its form."""
+    return _FORMS[form].format(datetime.fromisoformat(value))
 
 
 def time_range(start: str, end: str) -> str:
     """Format two times in RFC 3339 without their year, in UTC: `2 Oct 14:03`, a dash, `15:03 UTC`, and the other day if it is one."""
-    if datetime.fromisoformat(start) == datetime.fromisoformat(end):
-        return f"{day_clock(end)} UTC"
-    is_one_day = datetime.fromisoformat(start).date() == datetime.fromisoformat(end).date()
-    last = clock(end) if is_one_day else day_clock(end)
-    return f"{day_clock(start)} \N{EN DASH} {last} UTC"
+    first, last = (datetime.fromisoformat(value) for value in (start, end))
+    text = f"{time_text(end, 'day_clock')} UTC"
+    if first == last:
+        return text
+    if first.date() == last.date():
+        text = f"{time_text(end, 'clock')} UTC"
+    return f"{time_text(start, 'day_clock')} \N{EN DASH} {text}"
 
 
 def seconds_between(start: str, end: str) -> float:
     """Return the seconds between two times in RFC 3339."""
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
-
-
-def day_month(value: str) -> str:
-    """Format the day of a time in RFC 3339 without its year: `2 Oct`."""
-    at = datetime.fromisoformat(value)
-    return f"{at.day} {_MONTHS[at.month - 1][:3]}"
 
 
 def person(name: str) -> str:
@@ -150,9 +129,9 @@ def task_words(task: str | None) -> str:
     return _TASKS.get(task, task.replace("_", " ").lower())
 
 
-_FUNCTIONS = (
-    *(number, large, short, percent, size, milliseconds, state_word, person, task_words, one_line),
-    *(moment, minute, day, clock, clock_seconds, day_clock, day_month, ago),
-)
-FILTERS: Mapping[str, Callable[..., str]] = {function.__name__: function for function in _FUNCTIONS}
+_FUNCTIONS = (number, large, short, percent, size, milliseconds, state_word, person, task_words, one_line, ago)  # fmt: skip
+FILTERS: Mapping[str, Callable[..., str]] = {
+    **{function.__name__: function for function in _FUNCTIONS},
+    **{form: partial(time_text, form=form) for form in _FORMS},
+}
 """The filters of the templates by name."""

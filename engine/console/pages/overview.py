@@ -36,6 +36,7 @@ _JOBS = 5
 _SPARK_WIDTH, _SPARK_HEIGHT = 72, 22
 _DAY: Any = {"ts": {"ge": "-24h"}}
 _DAY_BEFORE: Any = {"ts": {"ge": "-48h", "lt": "-24h"}}
+_NOTHING = {"count": 0, "error_rate": None, "latency_p95": None}
 _COUNTS: list[Metric] = ["count", "error_rate"]
 _LATENCIES: list[Metric] = ["count", "error_rate", "latency_p50", "latency_p95"]
 
@@ -47,7 +48,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     version: ModelVersion | None
     """The version that answers, or the first one."""
     day: dict[str, Any]
-    """Count, error rate and latency of the last 24 hours; empty for a model without inferences then."""
+    """Count, error rate and latency of the last 24 hours."""
     line: str
 
 
@@ -159,7 +160,7 @@ def _row(entry: ModelEntry, day: dict[str, Any]) -> ModelRow:
     return ModelRow(
         entry=entry,
         version=next(iter([*ready, *served, *entry.versions]), None),
-        day=day["by_model"].get(entry.name, {}),
+        day=day["by_model"].get(entry.name, _NOTHING),
         line=day["lines"].get(entry.name, ""),
     )
 

@@ -86,6 +86,9 @@ class Model:
             self._open_package(path, toml)
         else:
             self._open_graph(path, toml, score_threshold)
+        labelled = self.spec or self.recognition.rows
+        self.labels: tuple[str, ...] = () if labelled is None else labelled.labels
+        """Labels of its classes, by class id; empty where it has none."""
         self.sha256 = _sha256(self.paths)
         self.reference = ModelReference(name, version, self.sha256)
         """The model as records name it."""
@@ -135,12 +138,6 @@ class Model:
     def spec(self) -> ModelSpec | None:
         """Meaning of its input and outputs; None where the model takes tensors."""
         return self.recognition.spec
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of its classes, by class id; empty where it has none."""
-        spec = self.spec or self.recognition.rows
-        return () if spec is None else spec.labels
 
     @property
     def tensor_inputs(self) -> list[TensorInfo]:

@@ -27,7 +27,7 @@ MOST = {
     "an inference of a JPEG": 37,
     "a query": 26,
     "the list page": 38,
-    "the overview": 43,
+    "the overview": 40,
     "an evaluation": 65,
     "the page of an evaluation": 26,
     "the comparison of two models": 40,

@@ -138,7 +138,7 @@ def test_a_range_of_time_is_one_click_and_replaces_another():
         "7 days": False,
         "All": False,
     }
-    lines = {link.name: parse_qs(urlsplit(link.link).query)["q"][0] for link in links}
+    lines = {name: parse_qs(urlsplit(to).query)["q"][0] for name, to, _ in links}
     assert lines["All"] == "meta.camera=north"
     assert lines["7 days"] == "meta.camera=north & ts=ge:-7d"
     assert lines["Yesterday (UTC)"] == (

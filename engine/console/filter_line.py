@@ -368,11 +368,8 @@ class FilterLinks:
 
     def between(self, field: str, low: Any, high: Any) -> str:
         """Return the link to the values of a field from a bound up to another."""
-        lower, upper = (
-            comparison_text(field, value, operator)
-            for value, operator in ((low, "ge"), (high, "lt"))
-        )
-        return self.within(field, [lower, upper])
+        bounds = comparison_text(field, low, "ge"), comparison_text(field, high, "lt")
+        return self.within(field, bounds)
 
 
 def _bounds(text: str, field: str) -> bool:

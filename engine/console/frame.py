@@ -174,7 +174,6 @@ class Frame:
             comparison=comparison_text,
             drift_texts=drift_texts,
             filter_words=filter_words,
-            formats=formats.FILTERS,
             metric_texts=metric_texts,
             words=WORDS,
             base=self.base,

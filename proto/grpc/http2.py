@@ -852,7 +852,9 @@ class Connection(asyncio.BufferedProtocol):
             (_FRAME_SETTING, _MAX_FRAME_BYTES),
             (_HEADER_SETTING, MAX_HEADER_BYTES),
         )
-        self.write(_frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*one) for one in settings)))
+        self.write(
+            _frame(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*setting) for setting in settings))
+        )
         self._grant()
         return len(_PREFACE)
 

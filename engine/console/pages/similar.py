@@ -36,8 +36,8 @@ def similar_page(services: Services, store: ConsoleStore) -> None:
             similar = find_similar(store, inference_id, SimilarRequest(filter_.line or {}, SHOWN))
             origin = store.get(inference_id)
             where = {"id": {"in": [item.id for item in similar.inferences]}}
-            found = store.query(QueryRequest(where, limit=SHOWN)) if similar.inferences else None
-            by_id = {match.id: match for match in found.inferences} if found else {}
+            matches = store.query(QueryRequest(where, limit=SHOWN)) if similar.inferences else None
+            by_id = {match.id: match for match in matches.inferences} if matches else {}
             return frame.html(
                 "similar",
                 page="inferences",

@@ -27,7 +27,7 @@ from store_records import CAMERAS, END_MS, KINDS, SPAN_MS, Clock, build, databas
 
 from quadriga.engine.console.pages.inferences import BINS, VALUES
 from quadriga.engine.measures.metrics import request_metrics
-from quadriga.engine.measures.model_counts import ModelCounts
+from quadriga.engine.measures.model_counts import ModelCounters
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.browsing.comparison import (
@@ -80,7 +80,7 @@ def questions(
     """Return what is asked, each with values of its own; metrics are those of models that answered nothing yet."""
     counts = SharedCounts()
     for number in range(models_served):
-        ModelCounts(counts, f"model-{number}", "1")
+        ModelCounters(counts, f"model-{number}", "1")
     registry = SimpleNamespace(collect=lambda: request_metrics(counts.totals()))
 
     def page(where: Any) -> Any:

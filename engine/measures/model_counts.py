@@ -3,7 +3,7 @@
 The stages of a request follow from the runs of its graph: what precedes a run prepares its input, what follows it
 reads its output; what it waited for a run that requests share counts as its queue. That costs a request of one run 1.4 us.
 
-A request costs a search among the bounds for each duration, and about a dozen additions, written out as calls would cost more.
+A request costs a search among the bounds for each duration, and about a dozen additions.
 """
 
 import threading
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from quadriga.engine.measures.shared_counts import OTHER, CountRow, SharedCounts
+from quadriga.engine.measures.shared_counts import CELLS, OTHER, SharedCounts
 from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
 from quadriga.proto.request import RequestContext, current_request, wire_protocol
 
@@ -136,90 +136,26 @@ def stages_ms(queue_ns: int, events: list[Event]) -> dict[str, float]:
     }
 
 
-class ModelCounts:
-    """The rows of one version of a model; its methods are called with `lock` held.
-
-    Args:
-        counts: The counts that processes share.
-        model: Name of the model.
-        version: Its version.
-    """
-
-    def __init__(self, counts: SharedCounts, model: str, version: str) -> None:
-        self._counts = counts
-        self._model = model, version
-        self.lock = counts.lock
-        self._runs = self._row(RUNS).cells
-        self._queue, self._input, self._infer, self._output = (
-            self._row(STAGE, stage).cells for stage in STAGES
-        )
-        self._successes: dict[str, memoryview[int]] = {}
-        """Cells of durations by protocol, as requests name it."""
-        self._failures: dict[str, memoryview[int]] = {}
-
-    def _add_protocol(self, protocol: str) -> None:
-        """Make the rows of a protocol, given as requests name it."""
-        wire = wire_protocol(protocol)
-        self._successes[protocol] = self._row(REQUEST, "success", wire).cells
-        self._failures[protocol] = self._row(REQUEST, "failure", wire).cells
-
-    def note_success(
-        self,
-        protocol: str,
-        duration_ns: int,
-        images: int,
-        stages_ns: tuple[int, int, int, int],
-    ) -> None:
-        """Count a request that was answered, with its images or rows and the times of `STAGES`."""
-        queue_ns, input_ns, infer_ns, output_ns = stages_ns
-        bounds, total, find, least = _BOUNDS_NS, SUM, bisect_left, _LEAST_NS
-        if protocol not in self._successes:
-            self._add_protocol(protocol)
-        cells = self._successes[protocol]
-        cells[0 if duration_ns <= least else find(bounds, duration_ns)] += 1
-        cells[total] += duration_ns
-        cells = self._queue
-        cells[0 if queue_ns <= least else find(bounds, queue_ns)] += 1
-        cells[total] += queue_ns
-        cells = self._input
-        cells[0 if input_ns <= least else find(bounds, input_ns)] += 1
-        cells[total] += input_ns
-        cells = self._infer
-        cells[0 if infer_ns <= least else find(bounds, infer_ns)] += 1
-        cells[total] += infer_ns
-        cells = self._output
-        cells[0 if output_ns <= least else find(bounds, output_ns)] += 1
-        cells[total] += output_ns
-        self._runs[IMAGES] += images
-
-    def note_failure(self, protocol: str, duration_ns: int) -> None:
-        """Count a request that failed."""
-        if protocol not in self._failures:
-            self._add_protocol(protocol)
-        cells = self._failures[protocol]
-        cells[bisect_left(_BOUNDS_NS, duration_ns)] += 1
-        cells[SUM] += duration_ns
-
-    def note_run(self, batch: int) -> None:
-        """Count a run of the graph, with its number of images or rows."""
-        cells = self._runs
-        cells[_SMALL[batch] if batch < len(_SMALL) else _BEYOND] += 1
-        cells[SIZE_SUM] += batch
-
-    def _row(self, kind: str, *labels: str) -> CountRow:
-        return self._counts.row((kind, *self._model, *labels), (kind, OTHER, OTHER, *labels))
-
-
 class ModelCounters:
     """Statistics of one version of a model since it was loaded; safe to use from several threads.
 
     Args:
-        shared: Counts of all processes since the server's start, to which the same is added; None for none.
+        counts: Counts of all processes since the server's start, to which the same is added; None for none.
+        model: Name of the model.
+        version: Its version.
     """
 
-    def __init__(self, shared: ModelCounts | None = None) -> None:
-        self._shared = shared
-        self._lock = threading.RLock() if shared is None else shared.lock
+    def __init__(
+        self, counts: SharedCounts | None = None, model: str = "", version: str = ""
+    ) -> None:
+        self._counts = counts
+        self._model = model, version
+        self._lock = threading.RLock() if counts is None else counts.lock
+        self._runs = self._row(RUNS)
+        self._stages = [self._row(STAGE, stage) for stage in STAGES]
+        self._successes: dict[str, memoryview[int]] = {}
+        """Cells of durations by protocol, as requests name it."""
+        self._failures: dict[str, memoryview[int]] = {}
         self._epoch_ns = time.time_ns() - _now()
         self._batches: dict[int, list[int]] = {}
         """Number of runs, and nanoseconds of input, inference and output, by batch size."""
@@ -227,6 +163,17 @@ class ModelCounters:
         """Nanoseconds of shared runs, as often as a request shared one that is counted with another."""
         self._images = self._succeeded = self._failed = 0
         self._success_ns = self._fail_ns = self._queue_ns = self._last_ns = 0
+
+    def _row(self, kind: str, *labels: str) -> "memoryview[int]":
+        if self._counts is None:
+            return memoryview(bytearray(8 * CELLS)).cast("q")
+        return self._counts.row((kind, *self._model, *labels), (kind, OTHER, OTHER, *labels)).cells
+
+    def _add_protocol(self, protocol: str) -> None:
+        """Make the rows of a protocol, given as requests name it."""
+        wire = wire_protocol(protocol)
+        self._successes[protocol] = self._row(REQUEST, "success", wire)
+        self._failures[protocol] = self._row(REQUEST, "failure", wire)
 
     def count_success(
         self, images: int, queue_ns: int, events: list[Event], protocol: str = "v2"
@@ -237,32 +184,39 @@ class ModelCounters:
         input_ns = infer_ns = output_ns = 0
         end_ns = events[-1][1]
         duration_ns = queue_ns - waited_ns + end_ns - events[0][1]
-        shared = self._shared
+        bounds, total, find, least = _BOUNDS_NS, SUM, bisect_left, _LEAST_NS
         with self._lock:
+            sizes = self._runs
             for run in runs:
-                times = self._batches.setdefault(run.batch, [0, 0, 0, 0])
+                batch = run.batch
+                times = self._batches.setdefault(batch, [0, 0, 0, 0])
                 times[1] += run.input_ns
                 times[3] += run.output_ns
                 input_ns += run.input_ns
                 infer_ns += run.infer_ns
                 output_ns += run.output_ns
-                if run.shared is not None and run.shared.is_counted:
-                    self._shared_infer_ns += run.infer_ns
-                    continue
+                if run.shared is not None:
+                    if run.shared.is_counted:
+                        self._shared_infer_ns += run.infer_ns
+                        continue
+                    run.shared.is_counted = True
                 times[0] += 1
                 times[2] += run.infer_ns
-                if run.shared is not None:
-                    run.shared.is_counted = True
-                if shared is not None:
-                    shared.note_run(run.batch)
+                sizes[_SMALL[batch] if batch < len(_SMALL) else _BEYOND] += 1
+                sizes[SIZE_SUM] += batch
+            sizes[IMAGES] += images
             self._images += images
             self._succeeded += 1
             self._queue_ns += queue_ns
             self._last_ns = end_ns
             self._success_ns += duration_ns
-            if shared is not None:
-                stages_ns = queue_ns, input_ns, infer_ns, output_ns
-                shared.note_success(protocol, duration_ns, images, stages_ns)
+            if protocol not in self._successes:
+                self._add_protocol(protocol)
+            durations_ns = duration_ns, queue_ns, input_ns, infer_ns, output_ns
+            rows = self._successes[protocol], *self._stages
+            for cells, ns in zip(rows, durations_ns, strict=True):
+                cells[0 if ns <= least else find(bounds, ns)] += 1
+                cells[total] += ns
 
     def count_failure(self, queue_ns: int, events: list[Event], protocol: str = "v2") -> None:
         """Count a request that failed."""
@@ -270,8 +224,11 @@ class ModelCounters:
         with self._lock:
             self._failed += 1
             self._fail_ns += duration_ns
-            if self._shared is not None:
-                self._shared.note_failure(protocol, duration_ns)
+            if protocol not in self._failures:
+                self._add_protocol(protocol)
+            cells = self._failures[protocol]
+            cells[bisect_left(_BOUNDS_NS, duration_ns)] += 1
+            cells[SUM] += duration_ns
 
     def statistics(self, name: str, version: str) -> ModelStatistics:
         """Return the statistics."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from quadriga.engine.measures.model_counts import ModelCounters, ModelCounts
+from quadriga.engine.measures.model_counts import ModelCounters
 from quadriga.engine.measures.shared_counts import SharedCounts
 from quadriga.engine.models.recognition.model_toml import RuntimeOptions
 from quadriga.engine.models.runners.crashes import ModelRuns
@@ -38,9 +38,7 @@ class ModelHost(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def counters(self, name: str, version: str) -> ModelCounters:
         """Return the counters of a model; a trial adds nothing to what processes share."""
-        if self.origin == "trial":
-            return ModelCounters()
-        return ModelCounters(ModelCounts(self.counts, name, version))
+        return ModelCounters(None if self.origin == "trial" else self.counts, name, version)
 
     def runner(self, runtime: RuntimeOptions, runs: ModelRuns, path: Path) -> Runner:
         """Return what runs the graphs of a model version, whose file or folder is `path`."""

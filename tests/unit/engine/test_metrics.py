@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from quadriga.engine.api.metrics import metrics_route
 from quadriga.engine.measures.metrics import TEXTS, ProcessMetrics, PrometheusMetrics
-from quadriga.engine.measures.model_counts import ModelCounters, ModelCounts
+from quadriga.engine.measures.model_counts import ModelCounters
 from quadriga.engine.measures.shared_counts import RequestCounts, ServerNumbers, SharedCounts
 from quadriga.proto.errors import NotFound
 from quadriga.proto.messages import HealthPart, HealthReport, ModelInfo, ModelStatus, ProcessHealth
@@ -69,7 +69,7 @@ ODD = 'odd "name"\\'
 
 def count_some(counts: SharedCounts) -> None:
     """Count what a worker would: four requests to a model, one of which failed, and one over another protocol."""
-    model = ModelCounters(ModelCounts(counts, ODD, "1"))
+    model = ModelCounters(counts, ODD, "1")
     for size, duration_ms in ((1, 1), (1, 4), (3, 40_000)):
         end_ns = 10 + duration_ms * 10**6
         events = [(0, 10, -1, None), (10, end_ns, size, None), (0, end_ns, 0, None)]
@@ -102,7 +102,7 @@ def server_metrics(counts: SharedCounts) -> PrometheusMetrics:
 
 def test_a_model_without_requests_has_no_histograms() -> None:
     counts = SharedCounts()
-    ModelCounts(counts, "idle", "1")
+    ModelCounters(counts, "idle", "1")
     samples = samples_of(read(server_metrics(counts)))
     assert {
         name: value for (name, *labels), value in samples.items() if ("model", "idle") in labels

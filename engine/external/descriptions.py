@@ -20,10 +20,10 @@ from quadriga.proto.errors import InvalidRequest, unexpected
 from quadriga.proto.messages import Tensor, TensorInfo
 from quadriga.store.records.disk import write_atomically
 from quadriga.store.records.errors import NotFoundError, QueryError, translate_disk_errors
-from quadriga.tasks import TASKS, Task, full_name
+from quadriga.tasks import TASKS, full_name
 from quadriga.tasks.decoders import DECODERS, is_table
 from quadriga.tasks.segmenters import SEGMENTERS
-from quadriga.tasks.specification import ModelSpec, resolve
+from quadriga.tasks.specification import ModelSpec
 
 MAX_LABELS = 65_536
 """Maximum labels of a description."""
@@ -86,8 +86,10 @@ def convert(value: Any, type_: type[Converted], location: str = "") -> Converted
         raise InvalidRequest(f"{location}{text}") from error
 
 
-class OutputReader:
-    """Reads the output tensors of a described model.
+def described_spec(
+    written: ModelToml, inputs: Sequence[Tensor], outputs: Sequence[Tensor], location: str
+) -> ModelSpec:
+    """Return how the output tensors of a described model are read.
 
     Args:
         written: The checked description.
@@ -98,34 +100,22 @@ class OutputReader:
     Raises:
         InvalidRequest: The description does not say enough, or does not fit the tensors.
     """
-
-    def __init__(
-        self,
-        written: ModelToml,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        location: str,
-    ) -> None:
-        task_name = full_name(written.task or "")
-        family = FAMILIES[written.family] if written.family else Family(task_name, "")
-        if family.task != task_name:
-            raise InvalidRequest(
-                f"{location}: expected a family of {task_name}, got {written.family} of {family.task}"
-            )
-        evidence = Evidence(
-            inputs=(_image_input(written, inputs, location),),
-            outputs=tuple(TensorInfo(t.name, t.datatype, t.shape) for t in outputs),
-            written=written,
-            folder=_NO_FOLDER,
+    task = full_name(written.task or "")
+    family = FAMILIES[written.family] if written.family else Family(task, "")
+    if family.task != task:
+        raise InvalidRequest(
+            f"{location}: expected a family of {task}, got {written.family} of {family.task}"
         )
-        try:
-            self.spec: ModelSpec = decide_spec(
-                [], evidence, family, task=task_name, score_threshold=None
-            )
-        except LoadError as error:
-            raise InvalidRequest(f"{location}: {_without_file(error)}") from error
-        self.task: Task = resolve(task_name, TASKS, "a task")(self.spec)
-        self.options = self.task.options({})
+    evidence = Evidence(
+        inputs=(_image_input(written, inputs, location),),
+        outputs=tuple(TensorInfo(t.name, t.datatype, t.shape) for t in outputs),
+        written=written,
+        folder=_NO_FOLDER,
+    )
+    try:
+        return decide_spec([], evidence, family, task=task, score_threshold=None)
+    except LoadError as error:
+        raise InvalidRequest(f"{location}: {_without_file(error)}") from error
 
 
 def _image_input(written: ModelToml, inputs: Sequence[Tensor], location: str) -> TensorInfo:

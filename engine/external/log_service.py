@@ -8,8 +8,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -267,18 +267,11 @@ class LogRecorder:
         capacity = self._recorder.capacity
         capacity.admit(self._policy)
         results: list[LogResult] = []
-        requests = [
-            ClaimRequest(item.digests[number] if item.digests else random_digest(), item.time.ms)
-            for item in filter(_is_claimed, inferences)
-            for number in range(len(item.images))
+        # A second try has the ids of the first.
+        claims = [
+            self._claim(item, number) for item in inferences for number in range(len(item.images))
         ]
-        own = [
-            []
-            if _is_claimed(item)
-            else [Claim(self._ids.next(), is_stored=False) for _ in item.images]
-            for item in inferences
-        ]
-        write = partial(self._write, inferences, requests, own, results)
+        write = partial(self._write, inferences, claims, results)
         try:
             write()
         except JournalError as error:
@@ -289,44 +282,46 @@ class LogRecorder:
             capacity.retry_write(error, self._policy, write)
         return results
 
+    def _claim(self, item: LoggedInference, number: int) -> Claim | ClaimRequest:
+        """Return an id of this worker's own for an image; what claims one, where it has a key or a time."""
+        if not item.digests and item.time.ms is None:
+            return Claim(self._ids.next(), is_stored=False)
+        digest = item.digests[number] if item.digests else random_digest()
+        return ClaimRequest(digest, item.time.ms)
+
     def _write(
         self,
         inferences: Sequence[LoggedInference],
-        requests: Sequence[ClaimRequest],
-        own: Sequence[Sequence[Claim]],
+        claims: Sequence[Claim | ClaimRequest],
         results: list[LogResult],
     ) -> None:
-        """Store the images, then journal the records; a second try has the ids of the first."""
+        """Store the images, then journal the records."""
         results.clear()
         references = [[self._put(image) for image in item.images] for item in inferences]
         if self._is_synced:
             self._blobs.sync(r.hash for row in references for r in row if r.kept and r.hash)
-        claiming: AbstractContextManager[Sequence[Claim]] = nullcontext(())
-        if requests:
-            claiming = self.keys.claimed(requests)
-        with claiming as claims:
-            remaining = iter(claims)
-            ids = [
-                row or [next(remaining) for _ in item.images]
-                for item, row in zip(inferences, own, strict=True)
-            ]
+        requests = [claim for claim in claims if isinstance(claim, ClaimRequest)]
+        with self.keys.claimed(requests) if requests else nullcontext(()) as claimed:
+            found = iter(claimed)
+            ids = iter([next(found) if isinstance(c, ClaimRequest) else c for c in claims])
             self._append(inferences, references, ids, results)
 
     def _append(
         self,
         inferences: Sequence[LoggedInference],
         references: Sequence[Sequence[InputReference]],
-        claims: Sequence[Sequence[Claim]],
+        claims: Iterator[Claim],
         results: list[LogResult],
     ) -> None:
         """Journal what is not stored yet."""
         records: dict[int, InferenceRecord] = {}
         signals = []
         repeated = 0
-        for item, row, item_claims in zip(inferences, references, claims, strict=True):
-            is_new = False
-            images = zip(item.images, row, item_claims, strict=True)
-            for number, (image, reference, claim) in enumerate(images):
+        for item, row in zip(inferences, references, strict=True):
+            ids, is_new = [], False
+            for number, (image, reference) in enumerate(zip(item.images, row, strict=True)):
+                claim = next(claims)
+                ids.append(str(claim.seq))
                 if claim.is_stored or claim.seq in records:
                     repeated += 1
                     continue
@@ -348,7 +343,6 @@ class LogRecorder:
                 )
                 if image.statistics:
                     signals.append(ImageSignals(claim.seq, image.statistics))
-            ids = [str(claim.seq) for claim in item_claims]
             results.append(LogResult(ids, item.request_id, repeated=not is_new))
         if records:
             entries: list[Any] = list(records.values())
@@ -376,11 +370,6 @@ class LogRecorder:
             kept=True,
             bytes=len(image.data),
         )
-
-
-def _is_claimed(item: LoggedInference) -> bool:
-    """Check whether the ids of an inference have to be claimed: others are this worker's own."""
-    return bool(item.digests) or item.time.ms is not None
 
 
 PROTOCOL = "logged"

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pybase64
 
-from quadriga.engine.external.descriptions import OutputReader, convert
+from quadriga.engine.external.descriptions import convert, described_spec
 from quadriga.engine.models.recognition.model_toml import ModelToml
 from quadriga.engine.serving.tensors.tensor_inference import stored_form
 from quadriga.monitor.image_statistics import measure_image
@@ -27,7 +27,7 @@ from quadriga.proto.http.chariot import parse_metadata
 from quadriga.proto.http.v2 import parse_infer
 from quadriga.proto.json_text import check_amount, is_base64
 from quadriga.proto.messages import Tensor
-from quadriga.tasks import SHORT_NAMES, full_name
+from quadriga.tasks import SHORT_NAMES, TASKS, Task, full_name
 from quadriga.tasks.image import Image, ImageError, decode, is_image_file
 from quadriga.tasks.parameters import Budget, BudgetError
 from quadriga.tasks.predictions import (
@@ -39,7 +39,7 @@ from quadriga.tasks.predictions import (
     Segment,
 )
 from quadriga.tasks.resize import Affine, check_shape, image_placement
-from quadriga.tasks.specification import InputSpec, ModelSpec
+from quadriga.tasks.specification import InputSpec, ModelSpec, resolve
 
 Item = TypeVar("Item")
 
@@ -555,18 +555,18 @@ def read_images(sent: SentInference, limits: ImageLimits) -> list[LoggedImage]:
     """
     request = sent.request or ReadRequest()
     response = sent.response or ReadResponse()
-    reader = None
+    spec = None
     if sent.description is not None and response.tensors:
-        reader = OutputReader(sent.description, request.tensors, response.tensors, "description")
-        _check_sides(reader.spec.input)
+        spec = described_spec(sent.description, request.tensors, response.tensors, "description")
+        _check_sides(spec.input)
     batches = [tensor.shape[0] for tensor in request.tensors if len(tensor.shape) == 4]
     count = max(len(request.images), len(request.instances), *batches, 1)
     try:
         limits.images.spend(count)
     except BudgetError as error:
         raise InvalidRequest(str(error)) from error
-    images = _decoded_images(sent, request, None if reader is None else reader.spec, limits)
-    task, rows = _predictions(sent, response, reader, images)
+    images = _decoded_images(sent, request, spec, limits)
+    task, rows = _predictions(sent, response, spec, images)
     name = request.input_name or "image"
     return [
         msgspec.structs.replace(
@@ -658,7 +658,7 @@ def _all_or_none(items: Iterable[Item | None]) -> list[Item]:
 def _predictions(
     sent: SentInference,
     response: ReadResponse,
-    reader: OutputReader | None,
+    spec: ModelSpec | None,
     images: Sequence[LoggedImage],
 ) -> tuple[str, list[list[Any]]]:
     """Return the task, and the predictions of each image."""
@@ -670,8 +670,8 @@ def _predictions(
     if sent.failed:
         return task or TENSOR, [[] for _ in images]
     is_of_tensors = sent.predictions is None and response.predictions is None
-    if is_of_tensors and response.tensors and reader is not None:
-        return reader.spec.task, _decoded_outputs(reader, response.tensors, images)
+    if is_of_tensors and response.tensors and spec is not None:
+        return spec.task, _decoded_outputs(spec, response.tensors, images)
     rows = _rows(sent, response, count)
     if rows is None and response.tensors:
         tensors = response.tensors
@@ -702,25 +702,24 @@ def _rows(sent: SentInference, response: ReadResponse, count: int) -> list[list[
 
 
 def _decoded_outputs(
-    reader: OutputReader, tensors: Sequence[Tensor], images: Sequence[LoggedImage]
+    spec: ModelSpec, tensors: Sequence[Tensor], images: Sequence[LoggedImage]
 ) -> list[list[Any]]:
     """Read the output tensors of each image by the description of the model."""
     arrays = {t.name: t.data for t in tensors if isinstance(t.data, np.ndarray)}
-    spec, has_batch = reader.spec, reader.spec.output.batch_axis
+    has_batch = spec.output.batch_axis
     sizes = {len(array) for array in arrays.values() if array.ndim} if has_batch else {1}
     if sizes != {len(images)}:
         raise InvalidRequest(
             f"response: expected outputs of {len(images)} images along their first axis, got {sorted(sizes)}"
         )
-    rows = []
+    task: Task = resolve(spec.task, TASKS, "a task")(spec)
+    options, rows = task.options({}), []
     for number, image in enumerate(images):
         outputs: Mapping[str, Any] = (
             {name: array[number] for name, array in arrays.items()} if has_batch else arrays
         )
         try:
-            predictions = reader.task.predict(
-                outputs, _placement(image, spec.input), reader.options
-            )
+            predictions = task.predict(outputs, _placement(image, spec.input), options)
         except _UNREADABLE as error:
             raise InvalidRequest(
                 f"response: the outputs do not fit the description: {str(error)[:300] or type(error).__name__}"
